@@ -114,7 +114,7 @@ def _featstore_with_arrow(path: Path, selection: Selection, cache: ColumnCache) 
 
 def _chunks(footer: OpenFile, selection: Selection, cache: ColumnCache) -> FileColumns:
     """The selected columns, and where they are: what the kernels are told."""
-    columns = cache.of(footer.footer.layout, selection, footer.name)
+    columns = cache.of(footer.footer.file_schema, selection, footer.name)
     for group in range(len(footer.row_group_rows)):
         for places in columns.places.values():
             for place in places:

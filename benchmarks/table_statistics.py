@@ -28,7 +28,7 @@ from featstore.extraction.unit_statistics import Gathering, merge_partition
 from featstore.spec.parse import load_spec
 from featstore.table.layout import data_file_name, file_statistics_path, new_tag, statistics_path
 from featstore.table.snapshot import DataFile
-from featstore.table.statistics.column_statistics import Gatherer
+from featstore.table.statistics.column_statistics import StatisticsGatherer
 
 NUM_SLOTS = 61
 DEMANDED_SHARE, AIMED_SHARE = 0.15, 0.10
@@ -67,7 +67,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         spent = Spent()
         for owner, name in (
-            (Gatherer, "update"),
+            (StatisticsGatherer, "update"),
             (Gathering, "draw"),
             (Gathering, "store"),
             (job, "merge_partition"),

@@ -1,6 +1,6 @@
 """featstore: from raw logs to training batches.
 
-The public names below are resolved when first used, so that `import featstore` loads no heavy
+The public names below are resolved on first use, so that `import featstore` loads no heavy
 library.
 """
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# The public names and the modules that define them. Static checkers see the imports above.
 _HOMES = {
     "Batch": "featstore.tensors.batch",
     "Dispatch": "featstore.dispatch",

@@ -1,4 +1,4 @@
-"""What users call: extract into a table, fit a spec, label anew, compact."""
+"""The functions that users call: extract into a table, fit a spec, relabel, compact."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -80,28 +80,46 @@ def extract(
     group: str | None = None,
     key: str | None = None,
 ) -> ExtractReport | DaysReport:
-    """Extracts raw rows into the table, as one commit that replaces the partitions written; an
-    equal run commits nothing.
+    """Extracts raw rows into the table, in one commit that replaces the partitions written.
 
-    Input: Parquet files at `input_url` (file, directory or glob), or the rows of a Spark
-    `dataframe`. Files are read in threads of this process, or by tasks of a `spark` session.
-    `partition` holds for all of the input; the keys of `partition_from_path` come from its
-    `key=value/` directories. `progress(num_files, num_files_total, num_rows)` is called as the work
-    goes on. SpecError, InputError, OperatorError, CommitConflictError; on any of them the table
-    stays as it was.
+    A run that would write what the table already holds commits nothing. A spec that gives a slot
+    number another meaning than the lock file beside it is refused. After an error the table is as
+    it was, except that with `days` the partitions before the failed one are committed.
 
-    `days` is `FIRST..LAST`: for each day, and with `{hour}` in `input_url` for each hour, the files
-    that `input_url` names with `{dt}` filled in become the partition `dt` (and `hour`) in a commit
-    of its own, unless the table holds just what spec and input would make. An error leaves the days
-    before it committed. Days without input are an InputError before any work, or left out with
-    `allow_missing`. With `dry_run` nothing is done but told.
+    Args:
+        spec: The spec, or the URL of its YAML file.
+        input_url: Raw Parquet: a file, a directory or a glob. None with `dataframe`. With `days` it
+            contains `{dt}`, and may contain `{hour}`.
+        table_url: The table to write. It is created if it does not exist.
+        partition: Partition values for all of the input.
+        partition_from_path: Partition keys whose values come from the `key=value/` directories of
+            the input.
+        days: A range `FIRST..LAST`. Each day, and with `{hour}` in `input_url` each hour, becomes
+            the partition `dt` (and `hour`) in a commit of its own. A partition that already holds
+            what spec and input would make is skipped.
+        allow_missing: With `days`: skip days without input. By default they are an InputError,
+            raised before any work.
+        dry_run: With `days`: only report what would be done.
+        spark: A Spark session whose tasks read the files. By default they are read by threads of
+            this process.
+        dataframe: A Spark DataFrame whose rows are the input, in place of `input_url`.
+        run_id: The name of this run, stored in the commit. Random by default.
+        progress: Called as `progress(num_files, num_files_total, num_rows)` while the run goes on.
+        group: Extract only the slots that the table's files lack, into the slot group of this name.
+            No base file is read or written. Without `key` the raw files must be the very ones that
+            made the base files, so that rows match by position.
+        key: With `group`: the kept column that matches raw rows with rows of the base files. A
+            partition's keys and new columns are held in memory, in this process or in the
+            partition's one Spark task.
 
-    `group`: only the slots that the table's files lack, into the slot group of that name; no base
-    file is read or written. Rows are those of the base because the raw files are the very ones that
-    made it, or, with `key`, by a kept column: then a partition's keys and new columns are in memory
-    at a time, in this process, or on Spark in the partition's one task.
+    Returns:
+        A report of the run, or of each day with `days`.
 
-    A spec whose slots are not what the lock beside it says of their numbers is refused.
+    Raises:
+        SpecError: The spec is invalid.
+        InputError: The input cannot be extracted, or arguments contradict each other.
+        OperatorError: An operator failed on a row.
+        CommitConflictError: Another writer committed the same partition first.
     """
     _check_extract(
         input_url,
@@ -165,13 +183,13 @@ def _check_extract(
         )
     if key is not None and group is None:
         raise InputError(
-            "key: expected it with `group`, found it alone: a partition that is replaced needs none"
+            "key: expected it with `group`, found it alone: leave it out, since the rows of a "
+            "replaced partition are not matched"
         )
     if dataframe is not None and group is not None:
         raise InputError(
             "a slot group has the rows of the table's files in their order, and a DataFrame has no "
-            "order: write the query to "
-            "Parquet, and extract that with `key`"
+            "order: write the query to Parquet, and extract that with `key`"
         )
     if dataframe is not None and days is not None:
         raise InputError("days: expected an input URL with {dt}, found a DataFrame")
@@ -189,13 +207,26 @@ def relabel(
     run_id: str | None = None,
     progress: Progress = ignore_progress,
 ) -> ExtractReport:
-    """Writes the spec's labels and weight anew for partitions of the table, from raw rows whose
-    labels have ripened.
+    """Rewrites labels and weight of partitions, from raw rows whose delayed labels are now known.
 
-    `key` is a kept column that names each row: the raw rows may come in any order and any files,
-    but must hold all rows of the partitions. No file of the table is touched; other arguments and
-    errors as for `extract`. With `spark` each partition is a task of its own, in whose memory the
-    partition's keys and labels must fit.
+    The labels are written to a slot group beside the table's files, which stay as they are.
+
+    Args:
+        spec: The spec that defines labels and weight, or the URL of its YAML file.
+        input_url: Raw Parquet: a file, a directory or a glob. Rows may come in any order and in any
+            files, but must include every row of the partitions.
+        table_url: The table.
+        key: The kept column that identifies each row.
+        partition: As for `extract`.
+        partition_from_path: As for `extract`.
+        spark: A Spark session that runs one task per partition. A partition's keys and labels must
+            fit the memory of its task, or by default of this process.
+        run_id: As for `extract`.
+        progress: As for `extract`.
+
+    Raises:
+        SpecError, InputError, OperatorError, CommitConflictError: As for `extract`. The table stays
+            as it was.
     """
     job = ExtractJob(
         spec=spec if isinstance(spec, Spec) else load_spec(spec),
@@ -209,11 +240,16 @@ def relabel(
 
 
 def compact(table_url: str | Path) -> CompactReport:
-    """Folds a table's slot groups into its base files, in one commit; content stays equal row for
-    row.
+    """Merges a table's slot groups into its base files, in one commit. No row's content changes.
 
-    CommitConflictError where partitions or groups were written meanwhile: the table stays as it
-    was.
+    Args:
+        table_url: The table.
+
+    Returns:
+        A report of the files and bytes rewritten.
+
+    Raises:
+        CommitConflictError: Partitions or groups were written meanwhile. The table stays as it was.
     """
     return compact_table(str(table_url))
 
@@ -221,28 +257,40 @@ def compact(table_url: str | Path) -> CompactReport:
 def fit(
     spec_url: str | Path, input_url: str | Path, *, again: bool = False, spark: Any = None
 ) -> str:
-    """Fits the spec's nodes that need it on raw Parquet, and freezes what it finds in the lock
-    beside the spec.
+    """Fits the operators that need data, and freezes their values in the lock file of the spec.
 
-    Nodes whose fit is as they are now keep it, but with `again`. Vocabulary files that were never
-    recorded are recorded too. What an existing lock says of slots is left as it is, so that `spec
-    lint` tells which slots mean something else now. Rows are read in threads of this process, or by
-    tasks of a `spark` session. Gives a line for each node fitted. SpecError, InputError,
-    OperatorError; on any of them the lock stays as it was.
+    Digests of vocabulary files that were never recorded are recorded too. The slots' entries in an
+    existing lock are left as they are, so that `spec lint` can name the slots whose meaning
+    changed.
+
+    Args:
+        spec_url: The spec's YAML file. The lock file lies beside it.
+        input_url: Raw Parquet to fit on: a file, a directory or a glob.
+        again: Fit every node. By default nodes whose definition is unchanged keep their fit.
+        spark: A Spark session whose tasks read the rows. By default threads of this process do.
+
+    Returns:
+        A line for each node fitted, and one for the lock file.
+
+    Raises:
+        SpecError, InputError, OperatorError: As for `extract`. The lock stays as it was.
     """
     url = lock_url(str(spec_url))
     spec, lock = load_spec(spec_url), load_lock(url)
+    # The spec with what is kept: recorded vocabularies, and fits of the lock whose nodes are
+    # unchanged.
     before = keep_fits(
         replace(spec, vocabularies={**record_vocabularies(spec).vocabularies, **spec.vocabularies}),
         lock,
     )
-    found = fit_spec(
+    fitted = fit_spec(
         before,
         str(input_url),
         fit_in_threads if spark is None else SparkFitRunner(spark),
         again=again,
     )
-    locked = make_lock(found)
+    locked = make_lock(fitted)
+    # The slots of an existing lock are kept: a fit must not silently accept their new meaning.
     write_lock(
         locked
         if lock is None
@@ -251,9 +299,9 @@ def fit(
     )
     lines = [
         f"{name}: {entry}"
-        for name, entry in found.fitted.items()
+        for name, entry in fitted.fitted.items()
         if again or entry != before.fitted.get(name)
     ]
-    if not found.fitted and not found.vocabularies:
+    if not fitted.fitted and not fitted.vocabularies:
         lines = [f"{redact(str(spec_url))}: no operator of the spec is fitted on data"]
     return "\n".join([*lines, f"{redact(url)}: written"])

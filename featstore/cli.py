@@ -1,5 +1,5 @@
-"""The command line: each command parses its options, calls one function of the same name and prints
-what it returns.
+"""The command line. Each command parses its options, calls one function of the same name, and
+prints what it returns.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def cli() -> None:
     "--directory",
     default="demo",
     show_default=True,
-    help="Where raw log, table, spec and config are kept.",
+    help="Where to keep the raw log, table, spec and config.",
 )
 @click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True)
 @click.option(
@@ -49,10 +49,10 @@ def cli() -> None:
     "num_rows",
     type=click.IntRange(min=1),
     metavar="ROWS",
-    help="A made-up click log of this size.",
+    help="Use a synthetic click log of this size.",
 )
 def demo(directory: str, engine: str, num_rows: int | None) -> None:
-    """From a raw log to a trained model, on the flights of 2013 out of New York."""
+    """Go from a raw log to a trained model, with the flights of 2013 out of New York."""
     run = _optional("featstore.demo.run")
     if num_rows is None:
         run.run_demo(directory, engine=engine)
@@ -73,7 +73,7 @@ def _key_values(_: click.Context, option: click.Parameter, texts: Sequence[str])
     "--input", "input_url", required=True, help="Raw Parquet: a file, a directory or a glob."
 )
 @click.option(
-    "--table", "table_url", required=True, help="The table to write; made if there is none."
+    "--table", "table_url", required=True, help="The table to write; created if it does not exist."
 )
 @click.option(
     "--partition",
@@ -92,21 +92,19 @@ def _key_values(_: click.Context, option: click.Parameter, texts: Sequence[str])
 @click.option(
     "--days",
     metavar="FIRST..LAST",
-    help="Fill {dt} (and {hour}) in --input; what is up to date is left alone.",
+    help="Fill {dt} (and {hour}) in --input. Partitions that are up to date are skipped.",
 )
-@click.option(
-    "--allow-missing", is_flag=True, help="With --days: leave out days without raw files."
-)
+@click.option("--allow-missing", is_flag=True, help="With --days: skip days without raw files.")
 @click.option("--dry-run", is_flag=True, help="With --days: only print what would be done.")
 @click.option(
     "--group",
     metavar="NAME",
-    help="Only the slots that the table lacks, into this slot group beside it.",
+    help="Extract only the slots that the table lacks, into this slot group.",
 )
 @click.option(
     "--key",
     metavar="COLUMN",
-    help="With --group: the kept column that names each row, where raw files changed.",
+    help="With --group: the kept column that identifies each row, if the raw files changed.",
 )
 def extract(
     spec: str,
@@ -135,7 +133,7 @@ def extract(
 @click.option(
     "--raw", required=True, help="The logged raw rows: a Parquet file, a directory or a glob."
 )
-@click.option("--table", "table_url", required=True, help="The table that was made of them.")
+@click.option("--table", "table_url", required=True, help="The table extracted from them.")
 @click.option(
     "--partition",
     multiple=True,
@@ -153,8 +151,9 @@ def extract(
 def replay(
     spec_url: str, raw: str, table_url: str, partition: dict[str, str], keys: Sequence[str]
 ) -> None:
-    """Recompute raw rows and compare them with the table's, in order; exit code 1 if any value
-    differs.
+    """Recompute raw rows and compare them with the table's, in order.
+
+    The exit code is 1 if any value differs.
     """
     report = featstore.explore.replay.replay(
         spec_url, raw, table_url, partition=partition, partition_from_path=keys
@@ -165,7 +164,7 @@ def replay(
 
 @cli.group()
 def spec() -> None:
-    """Check a spec, look at its graph, compare it with another."""
+    """Check a spec, show its graph, compare it with another."""
 
 
 @spec.command()
@@ -179,12 +178,10 @@ def spec() -> None:
     "--sample",
     "raw_url",
     metavar="RAW",
-    help="Raw Parquet to try operators of your own on: is each row alone?",
+    help="Raw Parquet to check that user operators treat each row independently.",
 )
 def lint(url: str, update_lock: bool, raw_url: str | None) -> None:
-    """Print all that is wrong with a spec, and where slots mean something else than its lock file
-    says.
-    """
+    """Print all errors of a spec, and the slots whose meaning differs from the lock file."""
     report = featstore.spec.lint.lint(url, update_lock=update_lock)
     if report.ok and raw_url is not None:
         report = featstore.extraction.sample.lint_sample(report, raw_url)
@@ -201,10 +198,12 @@ def lint(url: str, update_lock: bool, raw_url: str | None) -> None:
     help="Raw Parquet to fit on: a file, a directory or a glob.",
 )
 @click.option(
-    "--again", is_flag=True, help="Fit also what is fitted already: slots get other values."
+    "--again",
+    is_flag=True,
+    help="Also fit nodes that have a fit: their slots change values.",
 )
 def fit(url: str, input_url: str, again: bool) -> None:
-    """Fit operators on raw Parquet, and freeze what they found in the lock file beside the spec."""
+    """Fit operators on raw Parquet, and freeze the result in the lock file beside the spec."""
     click.echo(api.fit(url, input_url, again=again))
 
 
@@ -219,7 +218,7 @@ def show(url: str) -> None:
 @click.argument("old")
 @click.argument("new")
 def diff(old: str, new: str) -> None:
-    """Print which slots of two specs have other values, are added, removed or renamed."""
+    """Print the slots of two specs that differ in values, or are added, removed or renamed."""
     click.echo(featstore.spec.diff.diff(old, new))
 
 
@@ -227,15 +226,16 @@ def diff(old: str, new: str) -> None:
 @click.argument("url", metavar="SPEC")
 @click.argument("slot")
 def sql(url: str, slot: str) -> None:
-    """Print the Spark SQL expression over raw columns that gives a slot's stored values; SLOT is a
-    name or a number.
+    """Print the Spark SQL expression over raw columns that computes a slot's stored values.
+
+    SLOT is a name or a number.
     """
     click.echo(featstore.spec.sql.statement.sql(url, slot))
 
 
 @cli.group()
 def table() -> None:
-    """Look into a table: a Delta table, or a directory or glob of Parquet."""
+    """Inspect and maintain a table: a Delta table, or a directory or glob of Parquet."""
 
 
 @table.command()
@@ -259,31 +259,34 @@ def inspect(url: str, version: int | None) -> None:
 @click.option(
     "--exact",
     is_flag=True,
-    help="Read the rows even where statistics are stored; only so label rates are known.",
+    help="Read the rows even if statistics are stored. Only the rows give label rates.",
 )
 def profile(
     url: str, version: int | None, where: str | None, slots: Sequence[str], exact: bool
 ) -> None:
-    """Print coverage, distinct values, top values and quantiles per slot, from stored statistics or
-    else from the rows.
+    """Print coverage, distinct values, top values and quantiles per slot.
+
+    They come from stored statistics if possible, otherwise from the rows.
     """
     click.echo(open_table(url, version).profile(where, slots or None, stored=not exact))
 
 
 @table.command()
 @click.option(
-    "--spec", required=True, help="The spec, a YAML file: its labels and weight are written anew."
+    "--spec", required=True, help="The spec, a YAML file, whose labels and weight are rewritten."
 )
 @click.option(
     "--input",
     "input_url",
     required=True,
-    help="Raw Parquet with ripened labels: a file, a directory or a glob.",
+    help="Raw Parquet with the final labels: a file, a directory or a glob.",
 )
 @click.option(
-    "--table", "table_url", required=True, help="The table; none of its files is touched."
+    "--table", "table_url", required=True, help="The table. None of its files is changed."
 )
-@click.option("--key", required=True, metavar="COLUMN", help="The kept column that names each row.")
+@click.option(
+    "--key", required=True, metavar="COLUMN", help="The kept column that identifies each row."
+)
 @click.option(
     "--partition",
     multiple=True,
@@ -306,7 +309,7 @@ def relabel(
     partition: dict[str, str],
     keys: Sequence[str],
 ) -> None:
-    """Write the labels of partitions anew, beside the table's files."""
+    """Rewrite the labels of partitions, in files beside the table's."""
     with ProgressBar() as bar:
         report = api.relabel(
             spec,
@@ -323,7 +326,7 @@ def relabel(
 @table.command()
 @click.argument("url")
 def compact(url: str) -> None:
-    """Fold slot groups into the base files, in one commit."""
+    """Merge slot groups into the base files, in one commit."""
     click.echo(api.compact(url))
 
 
@@ -335,11 +338,12 @@ def compact(url: str) -> None:
     type=click.IntRange(min=1),
     default=8192,
     show_default=True,
-    help="That of the jobs that read it.",
+    help="The batch size, in rows, of the jobs that read the table.",
 )
 def lint_table(url: str, version: int | None, batch_size: int) -> None:
-    """Print why the table is slower to read than it could be, from its footers; exit code 1 if
-    there is anything.
+    """Print what makes the table slow to read, from the footers of its files.
+
+    The exit code is 1 if there are findings.
     """
     report = featstore.table.statistics.table_lint.lint(url, version, batch_size=batch_size)
     click.echo(report)
@@ -353,14 +357,14 @@ def lint_table(url: str, version: int | None, batch_size: int) -> None:
     type=click.FloatRange(min=0),
     default=168,
     show_default=True,
-    help="Keep versions this old.",
+    help="Keep versions up to this age.",
 )
 @click.option(
     "--grace-hours",
     type=click.FloatRange(min=1),
     default=24,
     show_default=True,
-    help="Keep files this young.",
+    help="Keep files younger than this.",
 )
 @click.option(
     "--keep-version",
@@ -373,8 +377,9 @@ def lint_table(url: str, version: int | None, batch_size: int) -> None:
 def vacuum(
     url: str, retain_hours: float, grace_hours: float, keep_versions: Sequence[int], dry_run: bool
 ) -> None:
-    """Remove files that no retained version names: replaced ones, and what failed jobs left; never
-    those of running jobs.
+    """Remove files that no retained version references.
+
+    These are replaced files and the leftovers of failed jobs. Files of running jobs are kept.
     """
     times = {"retain_s": retain_hours * 3600, "grace_s": grace_hours * 3600}
     click.echo(
@@ -394,7 +399,7 @@ def head(url: str, num_rows: int) -> None:
 
 @cli.group()
 def dispatch() -> None:
-    """The store in which the workers of a run share an epoch."""
+    """Serve or inspect the store through which the workers of a run share an epoch."""
 
 
 @dispatch.command()
@@ -402,25 +407,26 @@ def dispatch() -> None:
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen at; 0.0.0.0 for every one.",
+    help="The address to listen on; 0.0.0.0 for all interfaces.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=29600,
     show_default=True,
-    help="0 for any that is free.",
+    help="The port; 0 for any free one.",
 )
 def serve(host: str, port: int) -> None:
-    """Serve a store tcp://HOST:PORT until SIGTERM or SIGINT. Whoever reaches the port may write:
-    trusted networks only.
+    """Serve a store at tcp://HOST:PORT until SIGTERM or SIGINT.
+
+    There is no authentication: use it in trusted networks only.
     """
     _optional("featstore.dispatch.stores.tcp").serve(host, port, click.echo)
 
 
 @dispatch.command()
 @click.argument("store", metavar="STORE")
-@click.option("--watch", is_flag=True, help="Look again and again, until interrupted.")
+@click.option("--watch", is_flag=True, help="Refresh until interrupted.")
 @click.option(
     "--every",
     "every_s",
@@ -428,17 +434,19 @@ def serve(host: str, port: int) -> None:
     default=2.0,
     show_default=True,
     metavar="SECONDS",
+    help="The interval of --watch.",
 )
 @click.option(
     "--last",
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="How many epochs, the newest ones.",
+    help="The number of epochs, the newest ones.",
 )
 def status(store: str, watch: bool, every_s: float, last: int) -> None:
-    """Print leases, each worker's progress, stragglers and the expected end. STORE is
-    sqlite:///path or tcp://host:port.
+    """Print leases, each worker's progress, stragglers and the expected end.
+
+    STORE is sqlite:///path or tcp://host:port.
     """
     if not watch:
         click.echo(featstore.dispatch.accounts.status.status(store, last=last))
@@ -452,57 +460,58 @@ def status(store: str, watch: bool, every_s: float, last: int) -> None:
 @dispatch.command()
 @click.argument("store", metavar="STORE")
 @click.option(
-    "--run-id", required=True, help="The run, as dispatch.run_id of its training config has it."
+    "--run-id", required=True, help="The run: the dispatch.run_id of its training config."
 )
 @click.option("--epoch", type=click.IntRange(min=0), help="Only this epoch.")
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the epoch's order, for `order: replay`.",
+    help="Write the epoch's order to this file, for `order: replay`.",
 )
 def receipt(store: str, run_id: str, epoch: int | None, save: Path | None) -> None:
-    """Print rows delivered, come twice and missing, by split and worker; exit code 1 if rows are
-    missing.
+    """Print the rows delivered, delivered twice and missing, by split and worker.
+
+    The exit code is 1 if rows are missing.
     """
-    found = featstore.dispatch.accounts.receipt.receipts(store, run_id, epoch)
+    receipts = featstore.dispatch.accounts.receipt.receipts(store, run_id, epoch)
     if save is not None:
         save.write_text(
             featstore.dispatch.accounts.recording.recorded(store, run_id, epoch).encode()
         )
-    click.echo("\n\n".join(f"{name}\n{receipt}" for name, receipt in found.items()))
-    sys.exit(1 if any(receipt.missing for receipt in found.values()) else 0)
+    click.echo("\n\n".join(f"{name}\n{receipt}" for name, receipt in receipts.items()))
+    sys.exit(1 if any(receipt.missing for receipt in receipts.values()) else 0)
 
 
 @cli.group()
 def stage() -> None:
-    """Fill, look into and empty a staging cache: the `staging.directory` of a training config."""
+    """Fill, list and empty a staging cache: the `staging.directory` of a training config."""
 
 
 @stage.command()
 @click.argument("config", metavar="CONFIG")
-@click.option("--table", help="Another table than the config names.")
+@click.option("--table", help="A table to stage instead of the one in the config.")
 def warm(config: str, table: str | None) -> None:
-    """Stage what a training config reads, so that the run finds it on the local disk."""
+    """Stage the files that a training config reads, so that the run finds them on local disk."""
     click.echo(featstore.loader.stage.warm(config, table=table))
 
 
 @stage.command(name="list")
 @click.argument("directory")
 def list_(directory: str) -> None:
-    """Print the staged files, how much of each is there, and when it was used last."""
+    """Print the staged files, how much of each is present, and when it was last used."""
     click.echo(featstore.loader.stage.list(directory))
 
 
 @stage.command()
 @click.argument("directory")
 def clear(directory: str) -> None:
-    """Remove the staged files that nobody reads, and nothing else."""
+    """Remove the staged files that no process is reading, and nothing else."""
     click.echo(featstore.loader.stage.clear(directory))
 
 
 def _optional(module: str) -> Any:
-    """A part that needs extras, imported when its command runs; MissingDependencyError names the
-    extra.
+    """Imports a module that needs an extra. MissingDependencyError names the extra if it is not
+    installed.
     """
     try:
         return import_module(module)
@@ -511,17 +520,22 @@ def _optional(module: str) -> Any:
 
 
 def main() -> None:
-    """Runs a command. Bad input ends with one line on standard error and exit code 2."""
+    """Runs a command.
+
+    Exit codes: 2 for bad input, with one line on standard error; 130 if interrupted; 1 for the
+    findings of a command that checks something.
+    """
     try:
         cli(standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    # Errors of featstore are about the input. Others are bugs, and keep their traceback.
     except (FeatstoreError, OSError) as error:
         click.echo(
             "\n".join([f"featstore: error: {error}", *getattr(error, "__notes__", ())]), err=True
         )
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("featstore: interrupted; what was committed before stays as it was", err=True)
+        click.echo("featstore: interrupted; earlier commits stay as they are", err=True)
         sys.exit(130)

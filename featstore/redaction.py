@@ -1,6 +1,6 @@
-"""Passwords and tokens are taken out of what is shown. Pure.
+"""Removes passwords and tokens from texts that are shown. Pure functions.
 
-This is the one place that knows what in a URL is secret: user and password, query and fragment.
+This module alone knows which parts of a URL are secret: user and password, query and fragment.
 """
 
 import re
@@ -8,31 +8,33 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
-# Links of an fsspec chain, such as `simplecache::https://host/x`; an IPv6 address has `::` too.
+# Separates the links of an fsspec chain, such as `simplecache::https://host/x`. The lookahead keeps
+# IPv6 addresses whole, which contain `::` too.
 LINKS = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:::|://))")
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]+://"
-# A user ends with the last @ before the path; one with a password that is not escaped, with the
-# first one there is.
+# The user part ends with the last @ before the path. A password that is not escaped may contain a
+# slash: then the user part ends with the first @ of the URL.
 _USER = re.compile(rf"^({_SCHEME})([^/?#]*@|(?!\[)[^/?#@:]*:(?!\d*(?:[/?#]|$))[^@]*@)")
-# After a colon in the host's place stands a port. Anything else may be a password without its @.
+# A port follows the colon of a host. Anything else there may be a password whose @ was cut off.
 _NO_PORT = re.compile(rf"^({_SCHEME}(?:\[[0-9A-Fa-f:.]*\]|[^/?#:\[]*)):(?!\d*(?:[/?#]|$))([^/?#]*)")
 _REST = re.compile(r"[?#].*$", re.DOTALL)
-# A closing bracket ends a URL in a text, but not that of an IPv6 address. A scheme is short: else a
-# long text without a URL would take a time that grows with its square.
+# A closing bracket ends a URL within a text, except in an IPv6 address. The bound on the scheme's
+# length keeps the search linear: without it a long text without URLs takes quadratic time.
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,30}://(?:\[[0-9A-Fa-f:.]+\]|[^\s'\"<>)\]])+")
 _SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN|PASS|SAS|SIGNATURE|CONNECTION_STRING", re.IGNORECASE)
-# A URL that a text which was cut ends with: its secrets may have lost what marks them.
+# A URL at the end of a truncated text: the characters that mark its secrets may be cut off.
 _CUT_URL = re.compile(r"(?<=://)\S*$")
-_MOST_CHARACTERS = 200
-_SECRET_CHARACTERS = 6
-"""A variable's value that is shorter is no secret, but `true`, and would hide words of a text."""
+_MAX_CHARACTERS = 200
+# Shorter values of environment variables, such as `true`, are not treated as secrets: replacing
+# them would hide ordinary words of a message.
+_MIN_SECRET_CHARACTERS = 6
 
 
 def redact(url: str) -> str:
-    """The URL without user, password, query and fragment: what may stand in names, logs and errors.
+    """The URL without user, password, query and fragment, safe for names, logs and errors.
 
-    A local path stays as it is. Of a chain, such as `simplecache::https://user:pw@host/x`, each
-    link is redacted.
+    A local path is returned as it is. In a chain, such as `simplecache::https://user:pw@host/x`,
+    each link is redacted.
     """
     return "::".join(_bare(link) if "://" in link else link for link in LINKS.split(url))
 
@@ -42,40 +44,41 @@ def _bare(url: str) -> str:
 
 
 def without_user(url: str) -> str:
-    """The URL without user and password: what names the content."""
+    """The URL without user and password: the part that identifies the content."""
     return _USER.sub(r"\1", url)
 
 
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text with each URL in it redacted, and `***` in the place of each of the secrets."""
+    """The text with each URL redacted and each of `secrets` replaced by `***`."""
     shown = _IN_TEXT.sub(_redacted, text)
+    # The longest first: a secret may contain another one.
     for secret in sorted(set(secrets) - {""}, key=len, reverse=True):
         shown = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", "***", shown)
     return shown
 
 
-def _redacted(found: re.Match[str]) -> str:
-    """A URL in a text; punctuation at its end is the text's."""
-    url = found.group().rstrip(":;,.")
-    return redact(url) + found.group()[len(url) :]
+def _redacted(match: re.Match[str]) -> str:
+    """The redacted URL. Punctuation at its end belongs to the surrounding text."""
+    url = match.group().rstrip(":;,.")
+    return redact(url) + match.group()[len(url) :]
 
 
 def short(text: str) -> str:
-    """The text for a message: redacted, and only its beginning where it is long."""
-    if len(text) <= _MOST_CHARACTERS:
+    """The text for a message: redacted, and truncated if it is long."""
+    if len(text) <= _MAX_CHARACTERS:
         return redact_text(text)
-    beginning = _CUT_URL.sub("", text[:_MOST_CHARACTERS])
+    beginning = _CUT_URL.sub("", text[:_MAX_CHARACTERS])
     return f"{redact_text(beginning)}... ({len(text):,} characters)"
 
 
 def shown(value: object) -> str:
-    """The value for a message, as `repr` writes it: redacted, and in part where it is long."""
+    """The `repr` of a value for a message: redacted, and truncated if it is long."""
     text = _SHOWN.repr(value)
-    return text if len(text) <= 2 * _MOST_CHARACTERS else f"{text[: 2 * _MOST_CHARACTERS]}..."
+    return text if len(text) <= 2 * _MAX_CHARACTERS else f"{text[: 2 * _MAX_CHARACTERS]}..."
 
 
 class _Shown(reprlib.Repr):
-    """Lists may hold each other so often that all of them written out would have no end."""
+    """Bounds depth and length: nested lists can share elements so that the full text explodes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,9 +89,9 @@ class _Shown(reprlib.Repr):
         return repr(short(text))
 
     def repr_int(self, number: int, level: int) -> str:
-        """`repr` refuses integers of more than 4,300 digits."""
+        """Spares huge integers, of which `repr` refuses those of more than 4,300 digits."""
         num_digits = int(number.bit_length() * 0.30103)  # log10(2)
-        if num_digits < _MOST_CHARACTERS:
+        if num_digits < _MAX_CHARACTERS:
             return repr(number)
         return f"an integer of about {num_digits:,} digits"
 
@@ -100,26 +103,27 @@ _SHOWN = _Shown()
 
 
 def secrets_of(url: str) -> set[str]:
-    """What `redact` takes out of the URL, as a client may repeat it without the URL around it."""
-    found: set[str] = set()
+    """The parts that `redact` removes, since a client may quote them without the URL around."""
+    secrets: set[str] = set()
     for link in LINKS.split(url):
         if user := _USER.match(link):
             name, _, password = user.group(2).removesuffix("@").partition(":")
-            found.add(password or name)
+            secrets.add(password or name)
         link = without_user(link)
         if no_port := _NO_PORT.match(link):
-            found.add(no_port.group(2))
+            secrets.add(no_port.group(2))
         pairs = re.split(r"[?#&]", link)[1:] if "://" in link else []
-        found |= {value for pair in pairs if (value := pair.partition("=")[2] or pair)}
-    return found | {unquote(secret) for secret in found}
+        secrets |= {value for pair in pairs if (value := pair.partition("=")[2] or pair)}
+    return secrets | {unquote(secret) for secret in secrets}
 
 
 def secrets_in(environment: Mapping[str, str]) -> set[str]:
-    """Values of variables that are named like credentials, and what is secret in URLs, such as
-    that of an endpoint or a proxy."""
+    """The values of variables whose names suggest credentials, and the secrets of URLs in any
+    variable, such as an endpoint or a proxy.
+    """
     named = {value for name, value in environment.items() if _names_secret(name)}
-    found = {value for value in named if len(value) >= _SECRET_CHARACTERS}
-    return found.union(*(secrets_of(value) for value in environment.values()))
+    secrets = {value for value in named if len(value) >= _MIN_SECRET_CHARACTERS}
+    return secrets.union(*(secrets_of(value) for value in environment.values()))
 
 
 def _names_secret(name: str) -> bool:

@@ -1,8 +1,8 @@
 """Slots and their columns: the only mapping between a slot and an Arrow type.
 
-A slot's column is described by its Arrow field: the type says kind and shape, the field's metadata
-says slot number and operator. The same fields are written to data files (`required`, no nulls) and
-to the table's schema (nullable).
+An Arrow field describes a slot's column: its type gives kind and shape, its metadata slot number
+and operator. The same fields are written to data files (`required`, no nulls) and to the table's
+schema (nullable).
 """
 
 import enum
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from featstore.errors import SelectionError, nearest
 
+# Keys of a field's metadata. They are part of the file format.
 ROLE = b"featstore.role"
 SLOT = b"featstore.slot"
 KIND = b"featstore.kind"
@@ -28,8 +29,8 @@ FIELD_ID = b"PARQUET:field_id"
 
 
 class SlotKind(enum.StrEnum):
-    """What a slot holds: `id` is int64 (a sign or an index, 0 missing), `float` is float32 (NaN
-    missing).
+    """The values of a slot: `id` is int64 (a sign or an index, 0 if missing), `float` is float32
+    (NaN if missing).
     """
 
     ID = "id"
@@ -37,9 +38,7 @@ class SlotKind(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """What a column is for. Slots, labels, weight, kept and partition columns share one namespace
-    in a table.
-    """
+    """The role of a column. All roles share one namespace of column names in a table."""
 
     SLOT = "slot"
     LABEL = "label"
@@ -52,12 +51,23 @@ class Role(enum.StrEnum):
 class Slot:
     """A named feature column with a permanent number.
 
-    `shape` is that of one row: `()` a scalar, `(w,)` a fixed width, `(None,)` a list. `number` and
-    `op` are None for a column of a file that featstore did not write. `num_indices` is set where
-    the slot holds indices in `[0, num_indices)` instead of signs; 0 is missing there too.
-    `share_slot` is the number of the slot whose signs it has, where that is another. `op_path` is
-    the operator over what it reads, down to the raw columns; `meaning` the first 16 hex digits of
-    the hash that a spec's lock has for the slot. Both are None in files of an earlier featstore.
+    Attributes:
+        name: The column's name.
+        kind: Ids or floats.
+        shape: The shape of one row: `()` for a scalar, `(width,)` for a fixed width, `(None,)` for
+            a list.
+        number: The permanent slot number. None in a file that featstore did not write.
+        op: The operator's name. None in a file that featstore did not write.
+        num_indices: Set if the slot holds indices in `[0, num_indices)` instead of signs; 0 is
+            missing there too.
+        share_slot: The number of another slot whose signs this one uses.
+        op_path: The expression of operators from the raw columns to the slot. None in files of
+            earlier versions.
+        meaning: The first 16 hex digits of the slot's hash in the spec's lock file. None in files
+            of earlier versions.
+
+    Raises:
+        ValueError: The shape has more than one dimension, or a width below 1.
     """
 
     name: str
@@ -78,6 +88,7 @@ class Slot:
 
     @property
     def is_list(self) -> bool:
+        """Whether rows are lists of variable length."""
         return self.shape == (None,)
 
     @property
@@ -87,28 +98,38 @@ class Slot:
 
     @property
     def shape_text(self) -> str:
-        """`scalar`, `list` or the width, as written in metadata and shown to users."""
+        """`scalar`, `list` or the width: the text in metadata and in what users see."""
         return "scalar" if not self.shape else "list" if self.is_list else str(self.width)
 
     @property
     def missing(self) -> int | float:
-        """The mark of a missing value (of the single element of a missing list): 0 for ids, NaN for
-        floats.
+        """The mark of a missing value: 0 for ids, NaN for floats.
+
+        A missing list has the mark as its single element.
         """
         return 0 if self.kind is SlotKind.ID else math.nan
 
     def arrow_type(self, *, nullable: bool = False) -> pa.DataType:
-        """The column's Arrow type; `nullable` says whether list elements may be null."""
+        """The column's Arrow type.
+
+        Args:
+            nullable: Whether list elements may be null.
+        """
         value = pa.int64() if self.kind is SlotKind.ID else pa.float32()
         if not self.shape:
             return value
         element = pa.field("element", value, nullable=nullable)
         return pa.list_(element) if self.width is None else pa.list_(element, self.width)
 
-    @lru_cache(maxsize=1 << 14)  # noqa: B019  a slot is a frozen value, and thousands of them are asked again and again
+    # Schemas of thousands of slots are converted for every file, so the fields are cached. The
+    # cache is keyed by a frozen value, so keeping it alive (B019) is harmless.
+    @lru_cache(maxsize=1 << 14)  # noqa: B019
     def to_field(self, *, nullable: bool = False) -> pa.Field:
-        """The Arrow field with slot metadata: `required` as in data files, or nullable as in the
-        table's schema.
+        """The Arrow field of the slot's column, with slot metadata.
+
+        Args:
+            nullable: False for a `required` field, as in data files; True for a nullable one, as in
+                the table's schema.
         """
         metadata = {
             ROLE: Role.SLOT.encode(),
@@ -132,10 +153,13 @@ class Slot:
 
     @classmethod
     def from_field(cls, field: pa.Field) -> "Slot | None":
-        """The slot that a field describes, or None where its type can be no slot's.
+        """The slot that a field describes.
 
-        Reads fields that featstore wrote, and fields of foreign files by their type alone: integers
-        are ids, floating point numbers are floats, lists of either are lists.
+        Fields of files that featstore did not write are judged by their type alone: integers and
+        booleans are ids, floating point numbers are floats, and lists of either are lists.
+
+        Returns:
+            The slot, or None if no slot can have the field's type.
         """
         metadata = field.metadata or {}
         value, shape = _value_and_shape(field.type)
@@ -182,8 +206,14 @@ def _kind(value: pa.DataType) -> SlotKind | None:
 
 @dataclass(frozen=True, kw_only=True)
 class SlotSchema:
-    """The columns of a table by role. Slots keep their declared order, which is also their order in
-    data files.
+    """The columns of a table by role. Iterating yields the slots.
+
+    Attributes:
+        slots: The slots in declared order, which is also their order in data files.
+        labels: Label columns.
+        weight: The column of sample weights, or None.
+        kept: Raw columns that are carried through unchanged.
+        partition_keys: Partition columns, which data files do not hold.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -197,7 +227,11 @@ class SlotSchema:
         object.__setattr__(self, "_by_name", {slot.name: slot for slot in self.slots})
 
     def __getitem__(self, name: str) -> Slot:
-        """The slot of that name; SelectionError with the nearest names where there is none."""
+        """The slot of that name.
+
+        Raises:
+            SelectionError: There is none. The message suggests the nearest names.
+        """
         try:
             return self._by_name[name]
         except KeyError:
@@ -218,14 +252,18 @@ class SlotSchema:
 
     @cached_property
     def others(self) -> tuple[pa.Field, ...]:
-        """Labels, weight and kept columns, as data files have them."""
+        """The fields of labels, weight and kept columns, in the order of data files."""
         fields = [_with_role(column, Role.LABEL) for column in self.labels]
         fields += [_with_role(self.weight, Role.WEIGHT)] if self.weight is not None else []
         return (*fields, *(_with_role(column, Role.KEPT) for column in self.kept))
 
     def to_arrow(self, *, nullable: bool = False, partition_keys: bool = False) -> pa.Schema:
-        """Slots, labels, weight and kept columns, then the partition keys if asked for (the table's
-        schema has them).
+        """The Arrow schema: slots, labels, weight, kept columns, and optionally partition keys.
+
+        Args:
+            nullable: Whether slots are nullable. They are in the table's schema, and not in data
+                files.
+            partition_keys: Whether to append the partition keys, as in the table's schema.
         """
         fields = [*(slot.to_field(nullable=nullable) for slot in self.slots), *self.others]
         if partition_keys:
@@ -234,8 +272,12 @@ class SlotSchema:
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema, partition_keys: Iterable[str] = ()) -> "SlotSchema":
-        """Reads roles from field metadata; a field without a role is a slot if its type can be
-        one's, else kept.
+        """The schema that Arrow fields describe.
+
+        Args:
+            schema: Fields with the role in their metadata. A field without one is a slot if a slot
+                can have its type, else a kept column.
+            partition_keys: Names of the columns that are partition keys.
         """
         keys = set(partition_keys)
         roles = [(_role(column, keys), column) for column in schema]
@@ -252,6 +294,7 @@ class SlotSchema:
         )
 
     def with_partition_keys(self, keys: Iterable[pa.Field]) -> "SlotSchema":
+        """A copy with these partition keys."""
         return replace(self, partition_keys=tuple(keys))
 
 

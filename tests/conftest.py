@@ -1,5 +1,5 @@
-"""What several parts' tests share: a real HTTP server on loopback that can be told to misbehave,
-and one Spark session.
+"""Fixtures shared by several packages of tests: a real HTTP server on loopback that can be told to
+misbehave, and one Spark session.
 """
 
 import functools
@@ -33,7 +33,7 @@ settings.load_profile("featstore")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Processes of one run have temporary directories of their own: tests look at what is left
+    """Gives each process of a run its own temporary directory, since tests inspect what is left
     there.
     """
     worker = os.environ.get("PYTEST_XDIST_WORKER")
@@ -44,9 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class OneSparkSession(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives whole modules to processes, and all modules that use the Spark session to one of them.
+    """Distributes whole modules over processes, and all modules that use the Spark session to one
+    of them.
 
-    The process that gives collects nothing itself, so it looks into the modules for the fixture's
+    The distributing process collects nothing itself, so it searches the modules for the fixture's
     annotation.
     """
 
@@ -65,7 +66,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSparkSess
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests live to the end: collections of garbage need not look at them."""
+    """Excludes modules and tests from garbage collection, since they live until the end."""
     gc.collect()
     gc.freeze()
 
@@ -74,10 +75,10 @@ def pytest_collection_finish() -> None:
 class Loopback:
     """The server's files by path, and its log.
 
-    `cuts`: how many of the next bodies are cut in the middle, per path. `status`: the answer for a
-    path instead of its file. `gates`: a body is only sent to its end once the path's event is set.
-    `log`: (method, path, Range header). `flips`: by path, a byte of the file, and in how many more
-    answers that hold it a bit of it is another one.
+    `cuts`: how many of the next bodies are cut off in the middle, by path. `status`: the response
+    for a path instead of its file. `gates`: a body is sent to its end only once the path's event is
+    set. `log`: (method, path, Range header). `flips`: by path, a byte of the file, and the number
+    of further responses with that byte in which one of its bits is flipped.
     """
 
     url: str = ""
@@ -92,7 +93,7 @@ class Loopback:
     half_sent: threading.Event = field(default_factory=threading.Event)
 
     def changed(self, path: str, first: int, data: bytes) -> bytes:
-        """A part of a file as it comes out of a line that may change a bit of it."""
+        """A part of a file as it arrives over a line that may flip a bit of it."""
         at, left = self.flips.get(path, (0, 0))
         if not left or not first <= at < first + len(data):
             return data
@@ -203,7 +204,7 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is part of many tests."""
+        """Ignores clients that disconnect, as many tests do."""
 
 
 @pytest.fixture
@@ -232,7 +233,7 @@ SPARK_OPTIONS = {
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The one Spark session of a test run: small, quick to start, and nothing of it left in the
+    """The only Spark session of a test run: small, quick to start, and leaving nothing in the
     working directory.
     """
     home = tmp_path_factory.mktemp("spark")

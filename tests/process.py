@@ -1,4 +1,4 @@
-"""What featstore has open in the process of the tests."""
+"""The threads, temporary files and descriptors that the process of the tests has open."""
 
 import tempfile
 import threading
@@ -10,8 +10,8 @@ def our_threads() -> set[threading.Thread]:
 
 
 def our_files() -> set[Path]:
-    """Temporary files and directories; each process of a test run has a place of its own for
-    them.
+    """featstore's temporary files and directories. Each process of a test run has its own temporary
+    directory.
     """
     return set(Path(tempfile.gettempdir()).glob("featstore*"))
 

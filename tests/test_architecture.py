@@ -1,4 +1,4 @@
-"""The house stands: import floors, one owner for each heavy library, a light `import featstore`."""
+"""The architecture: import floors, one owner for each heavy library, a light `import featstore`."""
 
 import json
 import subprocess

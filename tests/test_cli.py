@@ -51,7 +51,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def in_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str | Path
 ) -> tuple[int, str]:
-    """Exit code and last line of standard error of a command, without the cost of a new
+    """The exit code and the last line of standard error of a command, run without a new
     interpreter.
     """
     monkeypatch.setattr(sys, "argv", ["featstore", *map(str, arguments)])
@@ -89,7 +89,7 @@ def test_extract_inspect_profile_and_head_work_in_a_row(
     assert featstore.open_table(str(table)).version == 0
 
 
-def test_malformed_values_are_printed_with_file_and_row_or_stop_the_run(
+def test_malformed_values_are_reported_with_file_and_row_or_stop_the_run(
     raw: Path,
     spec: Path,
     tmp_path: Path,
@@ -275,7 +275,7 @@ def test_a_missing_input_column_is_named(
     assert "missing input column: expected 'price'; did you mean 'prise'" in line
 
 
-def test_a_raw_file_that_is_no_parquet_is_named(
+def test_a_raw_file_that_is_not_parquet_is_named(
     spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "raw.parquet").write_text("user,price\n")
@@ -339,7 +339,7 @@ def test_a_partition_key_given_twice_is_refused(
     ("place", "message"),
     [("foo://bucket/table", "no file system for foo://"), ("/dev/null/table", "Not a dir")],
 )
-def test_a_table_that_cannot_be_is_one_line(
+def test_an_impossible_table_url_is_one_line(
     place: str,
     message: str,
     raw: Path,
@@ -378,12 +378,12 @@ def test_an_interrupted_extraction_leaves_the_table_at_its_version(
 
 
 def _data_files(table: Path) -> list[Path]:
-    """Finished and unfinished ones."""
+    """Complete and partial data files."""
     return [path for path in table.iterdir() if path.is_file()]
 
 
 @pytest.mark.slow
-def test_slots_added_labels_written_anew_and_all_folded(tmp_path: Path) -> None:
+def test_slots_are_added_labels_rewritten_and_all_compacted(tmp_path: Path) -> None:
     pq.write_table(
         pa.table({"user": ["a", "b"], "clicked": [0, 1], "id": ["x", "y"]}),
         tmp_path / "raw.parquet",
@@ -453,7 +453,7 @@ def test_every_command_has_help() -> None:
         (["stage", "list", "s3://user:secret@bucket/x"], "s3://bucket/x: expected a directory"),
     ],
 )
-def test_hostile_text_is_answered_by_one_short_line(
+def test_hostile_text_is_refused_with_one_short_line(
     raw: Path,
     spec: Path,
     monkeypatch: pytest.MonkeyPatch,

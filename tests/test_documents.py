@@ -1,5 +1,5 @@
-"""YAML from outside is read strictly and within bounds: an error at once, that says what is wrong
-and where.
+"""Foreign YAML is parsed strictly and within bounds: errors come at once, and say what is wrong and
+where.
 """
 
 import time
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from featstore.documents import MOST_NESTED, DocumentError, load_yaml
+from featstore.documents import MAX_NESTING, DocumentError, load_yaml
 from featstore.errors import ConfigError, SpecError
 from featstore.loader.plan.config import load_train_config
 from featstore.redaction import short, shown
@@ -56,7 +56,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_document_is_answered_within_a_second(kind: Any, tmp_path: Path) -> None:
+def test_a_hostile_document_is_refused_within_a_second(kind: Any, tmp_path: Path) -> None:
     text, said = HOSTILE[kind]
     path = tmp_path / "x.yaml"
     path.write_text(text)
@@ -76,8 +76,8 @@ def test_a_hostile_document_is_answered_within_a_second(kind: Any, tmp_path: Pat
         assert len(str(found.value)) < 500
 
 
-def test_a_document_may_be_nested_as_deeply_as_promised_and_have_many_keys() -> None:
-    deep = "[" * (MOST_NESTED - 1) + "1" + "]" * (MOST_NESTED - 1)
+def test_a_document_may_be_nested_up_to_the_limit_and_have_many_keys() -> None:
+    deep = "[" * (MAX_NESTING - 1) + "1" + "]" * (MAX_NESTING - 1)
     assert str(load_yaml(deep)) == deep
     since = time.thread_time()
     wide = load_yaml("\n".join(f"key{i}: {i}" for i in range(20_000)))
@@ -86,7 +86,7 @@ def test_a_document_may_be_nested_as_deeply_as_promised_and_have_many_keys() -> 
     assert time.thread_time() - since < 30, "each key was compared with all before it"
 
 
-def test_aliases_that_grow_into_billions_are_not_written_out() -> None:
+def test_aliases_that_expand_to_billions_are_not_expanded() -> None:
     lines = ["- &a [x, x, x, x, x, x, x, x, x]"]
     lines += [
         f"- &{new} [{', '.join([f'*{old}'] * 9)}]"
@@ -112,7 +112,7 @@ def test_aliases_that_grow_into_billions_are_not_written_out() -> None:
     ],
     ids=range(7),
 )
-def test_a_value_is_shown_in_part_where_it_is_large(value: Any, text: Any) -> None:
+def test_a_large_value_is_truncated(value: Any, text: Any) -> None:
     assert shown(value) == text
 
 

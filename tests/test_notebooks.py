@@ -1,5 +1,5 @@
-"""Every notebook runs from top to bottom, on a small table, and is committed with outputs that name
-no machine.
+"""Every notebook runs from top to bottom on a small table, and is committed with outputs that
+contain no machine paths.
 """
 
 import re
@@ -18,7 +18,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 @pytest.fixture(scope="module")
 def small_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's table with the flights of a few planes only."""
+    """The demo's table, with the flights of a few planes only."""
     directory = tmp_path_factory.mktemp("demo")
     write_flights(directory / "raw", load_flights().of_planes(60))
     spec = ROOT / "featstore" / "demo" / "flights.spec.yaml"

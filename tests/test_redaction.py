@@ -1,5 +1,5 @@
-"""What is secret in a URL is shown nowhere: in the URL, in a text with it, in what a client repeats
-of it.
+"""Secrets of a URL are never shown: neither in the URL itself, nor in a text with it, nor when a
+client repeats a part of it.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ PART = st.text("abcxyz019._-", min_size=1, max_size=8)
     query=SECRET,
     fragment=SECRET,
 )
-def test_no_secret_of_a_url_is_left_in_what_names_it(
+def test_no_secret_is_left_in_the_name_of_a_url(
     scheme: str, user: str, secret: Any, host: Any, path: Any, query: Any, fragment: Any
 ) -> None:
     url = f"{scheme}://{user}:{secret}@{host}/{path}?sig={query}#{fragment}"
@@ -72,7 +72,7 @@ def test_redacting_keeps_local_paths_as_they_are() -> None:
     assert redact("/data/a#b?c@d") == "/data/a#b?c@d"
 
 
-def test_the_user_is_no_part_of_what_a_url_names_but_the_query_is() -> None:
+def test_a_urls_identity_includes_the_query_but_not_the_user() -> None:
     assert without_user("https://u:p@h/a?x=1@2") == "https://h/a?x=1@2"
     for url in (
         "https://h/a@b",
@@ -93,7 +93,7 @@ def test_the_user_is_no_part_of_what_a_url_names_but_the_query_is() -> None:
     secret=SECRET,
     query=SECRET,
 )
-def test_no_secret_of_a_chain_is_left_in_what_names_it(
+def test_no_secret_is_left_in_the_name_of_a_chain(
     links: list[str], secret: Any, query: Any
 ) -> None:
     chain = "::".join([*links, f"https://user:{secret}@host/x?sig={query}"])
@@ -116,12 +116,12 @@ def test_no_secret_of_a_chain_is_left_in_what_names_it(
         ("a::b/c", "a::b/c"),
     ],
 )
-def test_a_url_is_shown_without_its_secrets_and_with_all_else(url: str, shown: str) -> None:
+def test_a_url_is_shown_with_everything_but_its_secrets(url: str, shown: str) -> None:
     assert redact(url) == shown
     assert redact_text(f"(see [{url}]: it failed)") == f"(see [{shown}]: it failed)"
 
 
-def test_what_a_client_repeats_of_a_url_is_hidden_too() -> None:
+def test_parts_of_a_url_that_a_client_repeats_are_hidden_too() -> None:
     url = "github://org:s%2Fcret@main/t?token=abc#part"
     assert secrets_of(url) == {"s%2Fcret", "s/cret", "abc", "part"}
     said = redact_text("GET /repos/org/s/cret failed: abc, abcd, part", secrets_of(url))

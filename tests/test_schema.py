@@ -24,7 +24,7 @@ SCHEMA = SlotSchema(
 
 @pytest.mark.parametrize("slot", SLOTS, ids=lambda slot: slot.name)
 @pytest.mark.parametrize("nullable", [True, False])
-def test_a_slot_survives_the_way_to_an_arrow_field_and_back(slot: Slot, nullable: bool) -> None:
+def test_a_slot_survives_a_round_trip_through_an_arrow_field(slot: Slot, nullable: bool) -> None:
     field = slot.to_field(nullable=nullable)
     assert field.nullable is nullable
     assert Slot.from_field(field) == slot
@@ -35,7 +35,7 @@ def test_a_fixed_width_survives_a_format_that_only_knows_lists() -> None:
     assert Slot.from_field(field) == SLOTS[4]
 
 
-def test_a_schema_survives_the_way_to_arrow_and_back() -> None:
+def test_a_schema_survives_a_round_trip_through_arrow() -> None:
     arrow = SCHEMA.to_arrow(nullable=True, partition_keys=True)
     assert arrow.names == [*SCHEMA.names, "click", "w", "request_id", "dt"]
     back = SlotSchema.from_arrow(arrow, ["dt"])
@@ -91,7 +91,7 @@ def test_roles_are_written_as_text() -> None:
     assert SCHEMA.to_arrow().field("click").metadata == {b"featstore.role": Role.LABEL.encode()}
 
 
-def test_a_field_says_the_slots_kind_and_one_of_an_earlier_featstore_reads_the_same() -> None:
+def test_a_field_states_the_slots_kind_and_one_of_an_earlier_version_reads_the_same() -> None:
     slot = Slot(name="price", kind=SlotKind.FLOAT, number=3, op="log1p")
     field = slot.to_field()
     metadata = dict(field.metadata)

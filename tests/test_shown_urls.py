@@ -1,8 +1,8 @@
-"""Passwords and tokens of a URL are in nothing that featstore shows: messages, results, logs,
+"""Passwords and tokens of a URL appear in nothing that featstore shows: messages, results, logs,
 output, tracebacks.
 
-Every way to hand in a URL is tried with every kind of URL. And the source is read: no message holds
-a URL as it is.
+Every way to pass a URL is tried with every kind of URL. The source is checked too: no message
+contains a URL that is not redacted.
 """
 
 import ast
@@ -80,7 +80,7 @@ ENVIRONMENT = {
 
 
 def _command(*arguments: str) -> Callable[[str, Path], object]:
-    """A command with the URL in the place of `URL`, and a directory in that of `HERE`."""
+    """A command with `URL` replaced by the URL, and `HERE` by a directory."""
 
     def run(url: str, here: Path) -> None:
         given = [part.replace("URL", url).replace("HERE", str(here)) for part in arguments]
@@ -205,7 +205,7 @@ def _join(url: str) -> LabelJoin:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port where nobody listens, and nobody else will."""
+    """A port on which nothing listens, reserved for this test."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]
@@ -252,7 +252,7 @@ def test_no_secret_of_a_url_is_shown_by_anything_that_takes_one(
 
 
 def _shown(act: Callable[[str, Path], object], url: str, here: Path) -> tuple[list[str], bool]:
-    """What a user may see of an act, and whether it failed."""
+    """Everything that a user may see of an action, and whether it failed."""
     try:
         result = act(url, here)
     except SystemExit as end:

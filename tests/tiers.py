@@ -1,4 +1,4 @@
-"""Which tests are left to `make test-all`."""
+"""The tests that only `make test-all` runs."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 
 def tiered(values: Iterable[Any], is_slow: Callable[[Any], bool]) -> list[Any]:
-    """Values for `pytest.mark.parametrize`, those that are slow with that mark."""
+    """Values for `pytest.mark.parametrize`, of which the slow ones are marked."""
     return [
         pytest.param(value, marks=pytest.mark.slow) if is_slow(value) else value for value in values
     ]

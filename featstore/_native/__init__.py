@@ -1,7 +1,7 @@
-"""Compiled kernels, each of which does what a pure one does, sooner. `loading` says whether they
-are there.
+"""Compiled kernels. Each computes the same as a pure counterpart in Python, faster. `loading`
+imports them if they were built.
 
-A kernel is a C function over plain memory in a header of its own; `kernels.c` hands it Python's
-buffers, without the interpreter's lock. What calls it keeps its pure path, and tests/_native holds
-both together on every input.
+A kernel is a C function over plain memory, in a header of its own. `kernels.c` passes it the
+buffers of Python objects, and releases the interpreter's lock while it runs. Callers keep their
+pure path, and tests/native compares both on random input.
 """

@@ -2,27 +2,37 @@ from collections.abc import Callable
 
 from typing_extensions import Buffer
 
+# All functions release the interpreter's lock, and raise ValueError for buffers whose sizes do not
+# match. Buffers that are written must be writable and contiguous; none is kept after the call.
+
 def hash_texts(data: Buffer, offsets: Buffer, hashes: Buffer, seed: int) -> None:
-    """XXH64 of `data[offsets[i]:offsets[i + 1]]` into `hashes`: offsets int32 `(num_texts + 1,)`,
-    hashes uint64.
+    """Writes XXH64 of each text to `hashes`.
+
+    Args:
+        data: The bytes of all texts.
+        offsets: int32 (num_texts + 1,); text `i` is `data[offsets[i]:offsets[i + 1]]`.
+        hashes: uint64 (num_texts,), written.
+        seed: The seed of XXH64.
     """
 
 def hash_decimals(values: Buffer, hashes: Buffer, seed: int) -> None:
-    """XXH64 of the shortest decimal text of each int64 into `hashes`, uint64 `(num_values,)`."""
+    """Writes XXH64 of the shortest decimal text of each int64 in `values` (num_values,) to
+    `hashes`, uint64 (num_values,).
+    """
 
 def sign_rows(members: tuple[Buffer, ...], signs: Buffer, seed: int) -> None:
-    """Each row's members (uint64 `(num_rows,)`) chained from `seed`, 63 bits, 0 as 1, into `signs`,
-    uint64.
+    """Writes the sign of each row to `signs`, uint64 (num_rows,): its members, uint64 (num_rows,)
+    each, chained from `seed`, cut to 63 bits, and 1 in place of 0.
     """
 
 def count_marks(values: Buffer, width: int) -> int:
-    """How many of 2^18 bits the values of `width` bytes, 4 or 8, mark; see
+    """The number of bits, of 2^18, that the values of `width` bytes (4 or 8) set; see
     `featstore.table.encoding`.
     """
 
 def fill_nulls(values: Buffer, bits: Buffer, first_bit: int, mark: bytes) -> None:
-    """Writes `mark` (4 or 8 bytes) over `values[i]` where bit `first_bit + i` of Arrow's bitmap is
-    not set.
+    """Overwrites `values[i]` with `mark` (4 or 8 bytes) if bit `first_bit + i` of the Arrow
+    validity bitmap `bits` is not set.
     """
 
 def lists_without_nulls(
@@ -37,15 +47,27 @@ def lists_without_nulls(
     new_offsets: Buffer,
     new_values: Buffer,
 ) -> int:
-    """Lists whose null elements are dropped and of which a null one is one mark: offsets int64 from
-    0, and the values' number.
+    """Copies lists without their null elements; a null list becomes a single mark.
 
-    Bitmaps as in `fill_nulls`; of no bytes where nothing is null.
+    Args:
+        offsets: The offsets, of `offset_width` bytes each.
+        offset_width: 4 or 8.
+        bits: The validity bitmap of the lists; empty if none is null.
+        first_bit: The bit of the first list.
+        values: The values, each as long as `mark`.
+        value_bits: The validity bitmap of the values; empty if none is null.
+        first_value_bit: The bit of the first value.
+        mark: The mark of a missing value, 4 or 8 bytes.
+        new_offsets: int64 (num_rows + 1,), written, from 0.
+        new_values: The values, written.
+
+    Returns:
+        The number of values written.
     """
 
 def rebase_offsets(offsets: Buffer, offset_width: int, cuts: Buffer, rebased: Buffer) -> None:
-    """The offsets of rows `cuts[i]` to `cuts[i + 1]` (int64), for each i from 0, one after the
-    other into `rebased`, int64.
+    """Writes the offsets of rows `cuts[i]` to `cuts[i + 1]` (int64), for each i from 0, one part
+    after the other, to `rebased`, int64.
     """
 
 def gather(
@@ -59,49 +81,93 @@ def gather(
     ends: Buffer,
     out: Buffer,
 ) -> None:
-    """Rows `rows[cuts[i]:cuts[i + 1]]` (int32) to the bytes `starts[i]` to `ends[i]` of `out`.
+    """Copies rows `rows[cuts[i]:cuts[i + 1]]` (int32) to the bytes `starts[i]` to `ends[i]` of
+    `out`, for each i.
 
-    A row is `width` bytes of the values, or, with `offsets`, a list of such values. `cuts`,
-    `starts`, `ends`: int64.
+    A row is a value of `width` bytes, or with `offsets` a list of such values. `cuts`, `starts` and
+    `ends` are int64.
     """
 
 def gather_offsets(
     offsets: Buffer, offset_width: int, num_values: int, rows: Buffer, cuts: Buffer, out: Buffer
 ) -> None:
-    """The offsets, int64, that the lists `gather` writes have in their parts, each part's from 0,
-    one more than its rows.
+    """Writes the offsets, int64, of the lists that `gather` copies: those of each part start at 0,
+    and are one more than its rows.
     """
 
 def mark_values(
     values: Buffer, width: int, bits: Buffer, bound: int, small: Buffer
 ) -> tuple[int, int]:
-    """Marks a slot's values (int64 signs, or float32) in `bits`, a byte each, and writes the hashes
-    below `bound` to `small`, int64, with room for more than all; how many values are missing, and
-    how many hashes were written."""
+    """Adds a slot's values to a `featstore.table.statistics.sketches.Distinct`.
+
+    Args:
+        values: int64 signs or float32.
+        width: 8 or 4.
+        bits: The bitmap, a byte for each bit, written.
+        bound: Hashes below it are written to `small`.
+        small: int64, with room for one more than all values.
+
+    Returns:
+        The number of missing values, and the number of hashes written.
+    """
 
 def crc32(data: Buffer, before: int, portable: bool) -> int:
-    """The CRC-32 of bytes that follow those whose CRC-32 is `before`, as zlib's; `portable`: by
-    tables, as on any CPU.
+    """The CRC-32, as zlib's, of bytes that follow others whose CRC-32 is `before`.
+
+    Args:
+        data: The bytes.
+        before: The CRC-32 of the preceding bytes; 0 for none.
+        portable: Compute with tables, as on a CPU without the instructions for it.
     """
 
 def first_damaged(file: int, spans: Buffer, room: Buffer) -> int:
-    """The first of the column chunks of an open Parquet file, each an int64 first byte and the byte
-    after its last, that is not made of whole pages or has a page whose bytes do not have the
-    checksum in its header; -1 where there is none. Pages without a checksum are passed over.
-    `room`: memory that a page's header must fit in."""
+    """Finds the first damaged column chunk of an open Parquet file.
+
+    A chunk is damaged if it does not consist of complete pages, or if a page does not match the
+    checksum in its header. Pages without a checksum are skipped.
+
+    Args:
+        file: The descriptor of the file.
+        spans: int64 (num_chunks, 2), the first byte and the end of each chunk.
+        room: Working memory, in which a page's header must fit.
+
+    Returns:
+        The index of the chunk, or -1 if there is none.
+    """
 
 def walk_footer(
     data: Buffer, widths: Buffer, structs: Buffer, fields: Buffer
 ) -> tuple[int | bytes, ...]:
-    """The structs of a Parquet footer as rows of numbers, int64, by the plan of
-    `featstore.parquet.format`: what is wrong, as `featstore.parquet.walk` numbers it, the byte at
-    which the wrong field begins, both 0 where nothing is, and the rows of each table. `widths`: the
-    numbers of a row of each table. MemoryError where there is no memory for the rows."""
+    """Turns the structs of a Parquet footer into rows of int64, as `featstore.parquet.format`
+    describes.
+
+    Args:
+        data: The footer.
+        widths: The slots of a row of each table, int64.
+        structs: The structs, as in `featstore.parquet.format.PLAN`.
+        fields: Their fields.
+
+    Returns:
+        The error, as `featstore.parquet.walk` numbers them, and the byte at which the invalid field
+        begins (both 0 if there is none), then the rows of each table.
+
+    Raises:
+        MemoryError: There is no memory for the rows.
+    """
 
 def first_beyond(file: int, chunks: Buffer, stop: Buffer, room: Buffer) -> int:
-    """The first of the column chunks (as of `decode_columns`, of any codec) of an open file whose
-    page headers claim more levels than it has values, or more bytes than its pages may; -1 where
-    there is none, or once `stop` is not 0. `room`: memory that a page's header must fit in."""
+    """Finds the first column chunk of an open file whose page headers claim more levels than the
+    chunk has values, or more bytes than its pages may.
+
+    Args:
+        file: The descriptor of the file.
+        chunks: The chunks as of `decode_columns`, with any codec.
+        stop: The search ends once its first byte is not 0.
+        room: Working memory, in which a page's header must fit.
+
+    Returns:
+        The index of the chunk. -1 if there is none, or if the search was stopped.
+    """
 
 def decode_columns(
     file: int,
@@ -114,20 +180,32 @@ def decode_columns(
     checks: bool,
     decompress: Callable[[bytes, int], bytes],
 ) -> tuple[int, ...]:
-    """Reads and decodes the column chunks of some row groups of an open Parquet file, in so many
-    threads, 1 to 64: how many values each column has then, or -1 where a chunk cannot be read, is
-    damaged, or is encoded in a way that is not known here, or -2 - i where the pages of its chunk
-    in the i-th row group claim more levels, or more bytes, than they may.
+    """Reads and decodes column chunks of an open Parquet file.
 
-    `chunks`: int64 (columns, row groups, 5), a chunk's first byte, its bytes, its codec as Parquet
-    numbers it (0 none, 1 snappy, 6 Zstandard, whose pages `decompress(page, size)` decompresses),
-    its values by the footer, and the bytes that each of its pages may claim. `rows`: int64, of each
-    row group. A column is `(mark, max_repetition, max_definition, null_below, offsets, values)`: a
-    definition level of `max_definition` is a value as long as the mark (4 or 8 bytes), one below
-    `null_below` becomes the mark, others are nothing. `offsets`: int32, one more than all rows, of
-    lists, which have `max_repetition` 1, else of no bytes. `values`: room for as many as there are
-    levels. `room`: memory of the threads, each of which keeps a chunk there as it is stored, its
-    dictionary and one page, and 64 bytes more. `checks`: a page that does not have the checksum in
-    its header is damaged. Ends early once the first byte of `stop` is not 0. ValueError for
-    arguments that do not fit.
+    Args:
+        file: The descriptor of the file.
+        chunks: int64 (num_columns, num_row_groups, 5): a chunk's first byte, its number of bytes,
+            its codec as Parquet numbers it (0 none, 1 snappy, 6 Zstandard), its number of values by
+            the footer, and the bytes that each of its pages may claim.
+        rows: int64 (num_row_groups,), the rows of each row group.
+        columns: `(mark, max_repetition, max_definition, null_below, offsets, values)` of each
+            column. A definition level of `max_definition` is a value as long as the mark (4 or 8
+            bytes), one below `null_below` becomes the mark, and others are nothing. `offsets` is
+            int32 (num_rows + 1,) for lists, whose `max_repetition` is 1, else empty. `values` has
+            room for as many values as there are levels. Both are written.
+        room: Working memory of the threads. Each keeps there a stored chunk, its dictionary and one
+            page, and 64 bytes more.
+        num_threads: 1 to 64.
+        stop: Decoding ends early once its first byte is not 0.
+        checks: Treat a page as damaged if it does not match the checksum in its header.
+        decompress: `decompress(page, size)` decompresses a page with Zstandard. It is called with
+            the interpreter's lock.
+
+    Returns:
+        For each column the number of values written. -1 if a chunk cannot be read, is damaged, or
+        has an unknown encoding. -2 - i if pages of its chunk in row group i claim more levels, or
+        more bytes, than they may.
+
+    Raises:
+        ValueError: The arguments do not match.
     """

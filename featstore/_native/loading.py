@@ -1,8 +1,8 @@
-"""The compiled kernels if they were built and may be used: `KERNELS`, else None.
+"""Imports the compiled kernels as `KERNELS`, or sets it to None.
 
-FEATSTORE_NATIVE=0 in the environment does without them, silently; a path names another build of
-them, such as one with sanitizers (`make sanitize`). Where they were not built (no compiler at
-installation), a process says so once.
+The environment variable FEATSTORE_NATIVE=0 disables them silently. A path in it loads another
+build, such as one with sanitizers (`make sanitize`). If they were not built (no compiler at
+installation), each process warns once.
 """
 
 import importlib
@@ -12,24 +12,27 @@ import warnings
 from types import ModuleType
 
 _SLOWER = (
-    "featstore runs without its compiled kernels, which no C compiler was there to build: the same "
-    "results, and hashing "
-    "takes several times as long, decoding of lists twice; install a C compiler and featstore "
-    "again, or set "
-    "FEATSTORE_NATIVE=0 to do without"
+    "featstore runs without its compiled kernels, since there was no C compiler to build them: "
+    "results are the same, but hashing takes several times as long, and decoding of lists twice as "
+    "long; install a C compiler and featstore again, or set FEATSTORE_NATIVE=0 to run without them"
 )
 
 
 def load_kernels(name: str = "featstore._native.kernels") -> ModuleType | None:
-    """The module of compiled kernels, or None, with a RuntimeWarning unless they are not wanted.
+    """Imports the module of compiled kernels.
 
-    ImportError where FEATSTORE_NATIVE names a file that is no such module.
+    Returns:
+        The module. None if it was not built, with a RuntimeWarning, or if it is disabled.
+
+    Raises:
+        ImportError: FEATSTORE_NATIVE is the path of a file that is not a build of the kernels.
     """
-    wanted = os.environ.get("FEATSTORE_NATIVE", "")
-    if wanted == "0":
+    setting = os.environ.get("FEATSTORE_NATIVE", "")
+    if setting == "0":
         return None
-    if os.sep in wanted:
-        return _load_file(name, wanted)
+    # A separator distinguishes a path from a mistyped flag, which is ignored.
+    if os.sep in setting:
+        return _load_file(name, setting)
     try:
         return importlib.import_module(name)
     except ImportError:

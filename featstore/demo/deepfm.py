@@ -1,8 +1,8 @@
 """A DeepFM in plain torch over the slots of a batch.
 
-Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction", IJCAI 2017: a
-linear part, the sum of all pairwise products of the fields' vectors, and a small network over the
-same vectors share one embedding.
+After Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction", IJCAI
+2017: a linear part, the sum of all pairwise products of the fields' vectors, and a small network
+over the same vectors share one embedding.
 """
 
 import math
@@ -17,19 +17,26 @@ from torch.nn import functional
 from featstore.schema import Slot, SlotKind
 from featstore.tensors.batch import Jagged
 
+# Standardized numbers are clipped to this many standard deviations, so that outliers do not
+# dominate a step.
 _MAX_SPREADS = 5.0
 
 
-class Columns(Protocol):
-    """A batch, or a mapping: tensors by slot name."""
+class SlotTensors(Protocol):
+    """Tensors by slot name: a batch, or a mapping."""
 
     def __getitem__(self, slot: str, /) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """Sizes of a DeepFM. Each id slot has `buckets` embeddings of `dim` numbers; signs that share a
-    bucket share them.
+    """The sizes of a DeepFM.
+
+    Attributes:
+        buckets: Embeddings per id slot. Signs in the same bucket share one.
+        dim: Numbers per embedding.
+        hidden: The sizes of the hidden layers.
+        dropout: The dropout rate of the hidden layers.
     """
 
     buckets: int = 1 << 14
@@ -39,11 +46,11 @@ class ModelOptions:
 
 
 class IdEmbedding(nn.Module):
-    """One vector per id slot and row, all slots in one table: a scalar's embedding, or the mean
-    over a list's elements.
+    """One vector per id slot and row, from one table for all slots: the embedding of a scalar, or
+    the mean over the elements of a list.
 
-    A missing id has a vector of its own, an empty list is zero. The first number of each vector is
-    its linear weight. Gradients are sparse.
+    A missing id has a vector of its own, and an empty list gives zeros. The first number of each
+    vector is its linear weight. Gradients are sparse.
     """
 
     def __init__(self, slots: Sequence[Slot], options: ModelOptions) -> None:
@@ -55,7 +62,7 @@ class IdEmbedding(nn.Module):
             torch.randn(len(slots) * options.buckets, options.dim + 1) * 0.01
         )
 
-    def forward(self, columns: Columns) -> Tensor:
+    def forward(self, columns: SlotTensors) -> Tensor:
         """Returns float32 (num_rows, num_slots, 1 + dim): scalars first, then lists."""
         fields = [
             self._of_list(columns[name], len(self.scalars) + i) for i, name in enumerate(self.lists)
@@ -70,24 +77,25 @@ class IdEmbedding(nn.Module):
         return torch.cat(fields, dim=1)
 
     def _of_scalars(self, signs: Tensor) -> Tensor:
+        # Slot i has the rows from i * buckets on; scalars come before lists.
         start = torch.arange(len(self.scalars)) * self.buckets
         return functional.embedding(bucket(signs, self.buckets) + start, self.weight, sparse=True)
 
     def _of_list(self, column: Tensor | Jagged, position: int) -> Tensor:
         values, offsets = _flat(column)
-        at = bucket(values, self.buckets) + position * self.buckets
+        indices = bucket(values, self.buckets) + position * self.buckets
         bags = functional.embedding_bag(
-            at, self.weight, offsets, mode="mean", sparse=True, include_last_offset=True
+            indices, self.weight, offsets, mode="mean", sparse=True, include_last_offset=True
         )
         return bags.unsqueeze(1)
 
 
 class FloatEmbedding(nn.Module):
-    """Standardized float slots with a mark for missing, and a vector for each: two inputs per
-    scalar, three per list.
+    """Standardized float slots with indicators of missing values, and a vector for each input.
 
-    A list gives the mean of its values and its length. Mean and spread are those of all values seen
-    in training, missing left out; a missing value becomes 0.
+    A scalar has two inputs: the value and the indicator. A list has three: the mean of its values,
+    its length, and the indicator. Values are standardized by the mean and the standard deviation
+    (`spread`) of all values seen in training; a missing value becomes 0.
     """
 
     mean: Tensor
@@ -105,7 +113,7 @@ class FloatEmbedding(nn.Module):
         self.register_buffer("spread", torch.ones(num_numbers))
         self.register_buffer("count", torch.zeros(num_numbers))
 
-    def forward(self, columns: Columns) -> tuple[Tensor, Tensor]:
+    def forward(self, columns: SlotTensors) -> tuple[Tensor, Tensor]:
         """Returns inputs (num_rows, width) and vectors (num_rows, width, 1 + dim), float32."""
         scalars = [_tensor(columns[name]).unsqueeze(1) for name in self.scalars]
         pooled = [pool(columns[name]) for name in self.lists]
@@ -122,7 +130,7 @@ class FloatEmbedding(nn.Module):
 
     @torch.no_grad()
     def _observe(self, numbers: Tensor, present: Tensor) -> None:
-        """Merges a batch's mean and variance into those of all before (Chan, Golub and LeVeque,
+        """Merges the mean and variance of a batch into the running ones (Chan, Golub and LeVeque,
         1979).
         """
         num_new = present.sum(dim=0)
@@ -141,7 +149,15 @@ class FloatEmbedding(nn.Module):
 
 
 class DeepFM(nn.Module):
-    """Logits of one label from the slots given; call it with a batch. ValueError without slots."""
+    """A DeepFM for one binary label.
+
+    Args:
+        slots: The slots that it uses; at least one.
+        options: The sizes.
+
+    Raises:
+        ValueError: There are no slots.
+    """
 
     def __init__(self, slots: Sequence[Slot], options: ModelOptions | None = None) -> None:
         super().__init__()
@@ -157,7 +173,7 @@ class DeepFM(nn.Module):
             len(ids) * options.dim + (self.floats.width if self.floats else 0), options
         )
 
-    def forward(self, columns: Columns) -> Tensor:
+    def forward(self, columns: SlotTensors) -> Tensor:
         """Returns logits, float32 (num_rows,)."""
         inputs, fields = [], []
         if self.ids is not None:
@@ -168,45 +184,50 @@ class DeepFM(nn.Module):
             numbers, of_numbers = self.floats(columns)
             fields.append(of_numbers)
             inputs.append(numbers)
-        found = torch.cat(fields, dim=1)
+        vectors = torch.cat(fields, dim=1)
         deep = self.network(torch.cat(inputs, dim=1)).squeeze(1)
-        return cast(
-            Tensor, self.bias + found[:, :, 0].sum(dim=1) + pairwise(found[:, :, 1:]) + deep
-        )
+        linear = self.bias + vectors[:, :, 0].sum(dim=1)
+        return cast(Tensor, linear + pairwise(vectors[:, :, 1:]) + deep)
 
     @torch.no_grad()
     def start_at(self, rate: Tensor) -> None:
-        """Sets the bias so that training begins at this share of positives instead of a half."""
+        """Sets the bias so that training starts from this share of positives instead of 0.5."""
         self.bias.fill_(rate.clamp(0.01, 0.99).logit())
 
     def optimizers(self, *, lr: float, sparse_lr: float) -> list[torch.optim.Optimizer]:
-        """Adam for the dense parameters; for the id slots' embedding an Adam that touches only the
-        rows of a batch.
+        """Adam for the dense parameters, and SparseAdam, which updates only the rows of a batch,
+        for the embeddings of ids.
+
+        Args:
+            lr: The learning rate of the dense parameters.
+            sparse_lr: The learning rate of the embeddings.
         """
         dense = [value for name, value in self.named_parameters() if name != "ids.weight"]
-        found: list[torch.optim.Optimizer] = [torch.optim.Adam(dense, lr=lr)]
+        optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(dense, lr=lr)]
         if self.ids is not None:
-            found.append(torch.optim.SparseAdam([self.ids.weight], lr=sparse_lr))
-        return found
+            optimizers.append(torch.optim.SparseAdam([self.ids.weight], lr=sparse_lr))
+        return optimizers
 
 
 def pairwise(vectors: Tensor) -> Tensor:
-    """The sum of products of all pairs of `vectors` (num_rows, num_fields, dim): float32
+    """The sum of the dot products of all pairs of `vectors` (num_rows, num_fields, dim): float32
     (num_rows,).
+
+    It is computed in linear time, as half the square of the sum less the sum of the squares.
     """
     total = vectors.sum(dim=1)
     return 0.5 * (total**2 - (vectors**2).sum(dim=1)).sum(dim=1)
 
 
 def bucket(signs: Tensor, buckets: int) -> Tensor:
-    """`1 + sign % (buckets - 1)`, missing (0) stays 0: int64 in [0, buckets). Ids that were
-    bucketed so stay distinct.
+    """`1 + sign % (buckets - 1)`, and 0 for missing: int64 in [0, buckets). Ids that are bucketed
+    already stay distinct.
     """
     return torch.where(signs == 0, 0, 1 + signs % (buckets - 1))
 
 
 def pool(column: Tensor | Jagged) -> tuple[Tensor, Tensor]:
-    """A float list's mean, NaN where it has no value, and log(1 + its number of values): float32
+    """The mean of each float list, NaN if it has no values, and log(1 + number of values): float32
     (num_rows, 1) each.
     """
     values, offsets = _flat(column)

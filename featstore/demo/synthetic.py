@@ -1,14 +1,14 @@
-"""A click log of any size: Zipf-distributed ids, multi-valued tags, a behaviour sequence, and a
-planted signal.
+"""A synthetic click log of any size: Zipf-distributed ids, multi-valued tags, a behaviour sequence,
+and a planted signal.
 
-Rows are drawn in blocks of fixed size, each from a generator of its own, so that a row depends on
-the seed, its position and the number of rows only, and memory does not grow with the log. What an
-entity is like (an item's shop, price and tags, a user's favourite category) is a mix of its id and
-is stored nowhere.
+Rows are drawn in blocks of fixed size, each from its own random generator. So a row depends only on
+the seed, its position and the number of rows, and memory does not grow with the log. Properties of
+entities (an item's shop, price and tags, a user's favourite category) are hashes of the id and are
+not stored.
 
-The signal: users differ in how much they click, items in how much they are clicked; a user clicks
-more in the favourite category, on what resembles the behaviour sequence, on cheap items, and in the
-evening.
+The signal: users differ in how often they click, and items in how often they are clicked. A user
+clicks more often in the favourite category, on items that resemble the behaviour sequence, on cheap
+items, and in the evening.
 """
 
 import datetime
@@ -60,7 +60,7 @@ _MICROSECONDS_PER_DAY = 86_400_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """A block before it becomes Arrow: entity ids, and the sequence as values and offsets."""
+    """A block of rows as numpy arrays: entity ids, and the sequence as values and offsets."""
 
     user: Ids
     item: Ids
@@ -78,24 +78,30 @@ def write_click_log(
     num_days: int = NUM_DAYS,
     rows_per_file: int = 1_048_576,
 ) -> RawLog:
-    """Writes `num_rows` rows below `directory`, spread evenly over `num_days` directories
-    `dt=YYYY-MM-DD/`.
+    """Writes a click log, spread evenly over directories `dt=YYYY-MM-DD/`.
 
-    ValueError where a day would have no row.
+    Args:
+        directory: Where to write.
+        num_rows: The number of rows.
+        seed: The same seed gives the same log.
+        num_days: The number of days.
+        rows_per_file: The most rows per file.
+
+    Raises:
+        ValueError: There are fewer rows than days.
     """
     if not 0 < num_days <= num_rows:
         raise ValueError(
             f"expected at least one row for each of {num_days} days, found {num_rows} rows"
         )
-    cuts = [
-        -(-num_rows * day // num_days) for day in range(num_days + 1)
-    ]  # rounded up: the first row of each day
+    # Row `i` is of day `i * num_days // num_rows`, so a day begins at the quotient rounded up.
+    starts = [-(-num_rows * day // num_days) for day in range(num_days + 1)]
     parts = [
-        (day, part, first, min(first + rows_per_file, cuts[day + 1]))
+        (day, part, first, min(first + rows_per_file, starts[day + 1]))
         for day in range(num_days)
-        for part, first in enumerate(range(cuts[day], cuts[day + 1], rows_per_file))
+        for part, first in enumerate(range(starts[day], starts[day + 1], rows_per_file))
     ]
-    log = _Log(num_rows=num_rows, num_days=num_days, seed=seed)
+    log = _ClickLog(num_rows=num_rows, num_days=num_days, seed=seed)
     size_bytes = 0
     for day, part, first, last in parts:
         name = f"{PARTITION_KEY}={FIRST_DAY + datetime.timedelta(days=day)}"
@@ -107,7 +113,7 @@ def write_click_log(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Log:
+class _ClickLog:
     """The rows of a log by position."""
 
     num_rows: int
@@ -115,14 +121,14 @@ class _Log:
     seed: int
 
     def tables(self, first: int, last: int) -> Iterator[pa.Table]:
-        """Rows `first` to `last` (exclusive), a block or a part of one at a time."""
+        """Yields rows `first` to `last` (exclusive), at most a block at a time."""
         for block in range(first // BLOCK_ROWS, (last - 1) // BLOCK_ROWS + 1):
             start = block * BLOCK_ROWS
             rows = slice(max(first - start, 0), min(last - start, BLOCK_ROWS))
             yield self.block(block).slice(rows.start, rows.stop - rows.start)
 
     def block(self, block: int) -> pa.Table:
-        """One whole block, also where the log ends within it."""
+        """A whole block, even if the log ends within it."""
         rng = np.random.default_rng([self.seed, block])
         position = np.arange(block * BLOCK_ROWS, (block + 1) * BLOCK_ROWS, dtype=np.int64)
         day = position * self.num_days / self.num_rows
@@ -223,8 +229,8 @@ def _zipf(uniform: Floats, count: int) -> Ids:
 
 
 def _uniform(ids: Ids, *, salt: int) -> Floats:
-    """A fixed number in [0, 1) for each id: the finalizer of SplitMix64 (Steele, Lea and Flood,
-    2014).
+    """A fixed pseudo-random number in [0, 1) for each id, with the finalizer of SplitMix64 (Steele,
+    Lea and Flood, 2014).
     """
     mixed = ids.astype(np.uint64) * np.uint64(2) + np.uint64(1)
     mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt * 0x632BE59BD9B4E019 % 2**64)

@@ -1,7 +1,7 @@
-"""Trains a DeepFM on what a loader delivers, evaluates it, and says how long training waited for
-data.
+"""Trains a DeepFM on the batches of a loader, evaluates it, and measures how long training waits
+for data.
 
-python -m featstore.demo.train TRAIN.yaml --evaluate "month >= '2013-11'"
+    python -m featstore.demo.train TRAIN.yaml --evaluate "month >= '2013-11'"
 """
 
 import sys
@@ -26,8 +26,13 @@ _SECONDS_PER_LINE = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """How a model is trained. `lr` is Adam's step for dense parameters, `sparse_lr` for the
-    embeddings of ids.
+    """Options of a training.
+
+    Attributes:
+        model: The sizes of the model.
+        lr: Adam's learning rate of dense parameters.
+        sparse_lr: Adam's learning rate of the embeddings of ids.
+        seed: The seed of the initial weights.
     """
 
     model: ModelOptions = field(default_factory=ModelOptions)
@@ -38,8 +43,13 @@ class TrainOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainReport:
-    """One pass over a loader: rows, wall time, the part of it spent waiting for the next batch, and
-    the mean loss.
+    """The result of a training.
+
+    Attributes:
+        num_rows: The rows trained on.
+        seconds: The wall time.
+        wait_seconds: The part of it spent waiting for the next batch.
+        loss: The mean loss.
     """
 
     num_rows: int
@@ -65,60 +75,63 @@ class EvaluateReport:
     auc: float
 
 
-class _Clock:
-    """Iterates over batches and adds up the time that `next` takes."""
+class _TimedBatches:
+    """Iterates over batches and adds up the time spent waiting for them."""
 
     def __init__(self, batches: Iterable[Batch]) -> None:
         self._batches = batches
-        self._began_s = time.monotonic()
+        self._started_s = time.monotonic()
         self.wait_seconds = 0.0
 
     def __iter__(self) -> Iterator[Batch]:
-        asked = time.monotonic()
+        requested_s = time.monotonic()
         for batch in self._batches:
-            self.wait_seconds += time.monotonic() - asked
+            self.wait_seconds += time.monotonic() - requested_s
             yield batch
-            asked = time.monotonic()
-        self.wait_seconds += time.monotonic() - asked
+            requested_s = time.monotonic()
+        self.wait_seconds += time.monotonic() - requested_s
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self._began_s
+        return time.monotonic() - self._started_s
 
 
 def train(
     batches: Iterable[Batch], options: TrainOptions | None = None
 ) -> tuple[DeepFM, TrainReport]:
-    """A model of the first label, trained in one pass over `batches`. ConfigError where they have
-    no slot, label or row.
+    """Trains a model of the first label in one iteration over `batches`. Prints its progress.
+
+    Raises:
+        ConfigError: The batches have no slot, no label or no row.
     """
     options = options or TrainOptions()
+    # The model is made when the first batch shows its slots.
     torch.manual_seed(options.seed)
-    clock = _Clock(batches)
+    timed = _TimedBatches(batches)
     trainer: _Trainer | None = None
-    num_rows, total, said = 0, 0.0, time.monotonic()
-    for batch in clock:
+    num_rows, loss_sum, printed_s = 0, 0.0, time.monotonic()
+    for batch in timed:
         trainer = trainer or _Trainer(batch, options)
-        total += trainer.step(batch) * batch.num_rows
+        loss_sum += trainer.step(batch) * batch.num_rows
         num_rows += batch.num_rows
-        if time.monotonic() - said > _SECONDS_PER_LINE:
-            said = time.monotonic()
-            print(f"  {num_rows:,} rows, mean loss {total / num_rows:.4f}", flush=True)
+        if time.monotonic() - printed_s > _SECONDS_PER_LINE:
+            printed_s = time.monotonic()
+            print(f"  {num_rows:,} rows, mean loss {loss_sum / num_rows:.4f}", flush=True)
     if trainer is None:
         raise ConfigError(
-            "expected rows to train on, found none; look at `where` in the training config"
+            "expected rows to train on, found none; check `where` in the training config"
         )
     report = TrainReport(
         num_rows=num_rows,
-        seconds=clock.seconds,
-        wait_seconds=clock.wait_seconds,
-        loss=total / num_rows,
+        seconds=timed.seconds,
+        wait_seconds=timed.wait_seconds,
+        loss=loss_sum / num_rows,
     )
     return trainer.model, report
 
 
 class _Trainer:
-    """A model fit for a first batch, and its optimizers."""
+    """A model for the slots of a first batch, and its optimizers."""
 
     def __init__(self, batch: Batch, options: TrainOptions) -> None:
         slots = slots_of(batch)
@@ -133,7 +146,7 @@ class _Trainer:
         self._optimizers = self.model.optimizers(lr=options.lr, sparse_lr=options.sparse_lr)
 
     def step(self, batch: Batch) -> float:
-        """One step down the gradient of the mean cross entropy, which it returns."""
+        """Makes one optimizer step on the mean cross entropy, which it returns."""
         loss = functional.binary_cross_entropy_with_logits(
             self.model(batch), batch.labels[self._label]
         )
@@ -146,8 +159,8 @@ class _Trainer:
 
 
 def slots_of(batch: Batch) -> tuple[Slot, ...]:
-    """The slots of a batch by the look of their tensors: kind from the dtype, shape from the
-    form.
+    """The slots of a batch, inferred from their tensors: kind from the dtype, shape from the
+    shape.
     """
     return tuple(_slot(name, batch[name]) for name in batch.slots)
 
@@ -162,16 +175,17 @@ def _slot(name: str, column: torch.Tensor | Jagged) -> Slot:
 
 @torch.no_grad()
 def evaluate(model: DeepFM, batches: Iterable[Batch]) -> EvaluateReport:
-    """The model's AUC for the first label of `batches`."""
-    began = time.monotonic()
+    """Computes the model's AUC for the first label of `batches`."""
+    started_s = time.monotonic()
     labels, scores = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
     model.eval()
     for batch in batches:
         labels.append(next(iter(batch.labels.values())).numpy().copy())
         scores.append(model(batch).numpy())
-    found = auc(np.concatenate(labels), np.concatenate(scores))
     return EvaluateReport(
-        num_rows=sum(map(len, labels)), seconds=time.monotonic() - began, auc=found
+        num_rows=sum(map(len, labels)),
+        seconds=time.monotonic() - started_s,
+        auc=auc(np.concatenate(labels), np.concatenate(scores)),
     )
 
 
@@ -183,14 +197,13 @@ def evaluate(model: DeepFM, batches: Iterable[Batch]) -> EvaluateReport:
     metavar="WHERE",
     help="Rows to evaluate on, such as \"month >= '2013-11'\".",
 )
-@click.option("--seed", default=1, show_default=True, help="Of the model's first weights.")
+@click.option("--seed", default=1, show_default=True, help="The seed of the initial weights.")
 def main(config: str, where: str | None, seed: int) -> None:
     """Trains a DeepFM on the rows and slots of CONFIG, and prints its AUC on others."""
     try:
         if where is not None:
-            FeatureLoader.from_config(
-                config, where=where, shuffle=None
-            ).close()  # Says what is wrong before the training.
+            # Raises errors of `where` before the training.
+            FeatureLoader.from_config(config, where=where, shuffle=None).close()
         with FeatureLoader.from_config(config) as loader:
             model, trained = train(loader, TrainOptions(seed=seed))
         waited = f"{trained.wait_share:.0%} of the time waiting for data"
@@ -200,8 +213,8 @@ def main(config: str, where: str | None, seed: int) -> None:
         )
         if where is not None:
             with FeatureLoader.from_config(config, where=where, shuffle=None) as loader:
-                found = evaluate(model, loader)
-            print(f"AUC {found.auc:.4f} on {found.num_rows:,} rows where {where}")
+                evaluated = evaluate(model, loader)
+            print(f"AUC {evaluated.auc:.4f} on {evaluated.num_rows:,} rows where {where}")
     except FeatstoreError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

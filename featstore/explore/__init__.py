@@ -1,3 +1,1 @@
-"""Looking at a table: rows, samples, views for SQL, profiles, plots, and its rows extracted
-again.
-"""
+"""Exploring a table: rows, samples, SQL views, profiles, plots, and the replay of raw rows."""

@@ -1,5 +1,5 @@
-"""Plots of a profile. Each returns a matplotlib Figure of its own; nothing is shown or saved, and
-no global state is used.
+"""Plots of a profile. Each function returns a new matplotlib Figure, without showing or saving it
+and without matplotlib's global state (pyplot).
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,9 @@ _SIGN_DIGITS = 6
 
 
 def plot_coverage(profile: Profile) -> Figure:
-    """A bar for each slot, in the profile's order from top to bottom: the share of rows in which it
-    is not missing.
+    """A bar chart of coverage: the share of rows in which each slot is not missing.
+
+    Slots are in the profile's order, from top to bottom.
     """
     coverage = profile.table["coverage"].to_pylist()
     figure, axes = _figure(height=1.0 + _INCHES_PER_SLOT * len(coverage))
@@ -32,11 +33,18 @@ def plot_coverage(profile: Profile) -> Figure:
 
 
 def plot_label_rate(profile: Profile, slot: str, label: str | None = None) -> Figure:
-    """The label's mean for each top value of an id slot, the most frequent first, beside its mean
-    over all rows.
+    """A bar chart of a label's mean for each top value of an id slot, beside its mean over all
+    rows.
 
-    `label` is the profile's first unless named. Whiskers are one standard error of a share.
-    SelectionError for an unknown slot or label, and for a slot without top values.
+    Values are in order of frequency. Error bars are one standard error of a proportion.
+
+    Args:
+        profile: A profile computed from rows: stored statistics have no label rates by value.
+        slot: An id slot.
+        label: The label; by default the profile's first.
+
+    Raises:
+        SelectionError: The slot or the label is unknown, or the slot has no top values.
     """
     name = _label(profile, label)
     top = profile[slot]["top"]
@@ -59,6 +67,8 @@ def plot_label_rate(profile: Profile, slot: str, label: str | None = None) -> Fi
 def _bars(axes: Axes, top: list[Mapping[str, Any]], label: str) -> None:
     rates = np.array([value["label_rates"][label] for value in top], dtype=np.float64)
     counts = np.array([value["count"] for value in top], dtype=np.float64)
+    # The standard error of a proportion p over n rows: sqrt(p (1 - p) / n). Labels that are not 0
+    # or 1 can have means outside [0, 1], hence the clip.
     errors = np.sqrt(np.clip(rates * (1.0 - rates), 0.0, None) / counts)
     names = [f"{_short(value['value'])}\n({value['share']:.0%})" for value in top]
     axes.bar(range(len(top)), rates, yerr=errors, color="C0", capsize=2.0)

@@ -1,9 +1,9 @@
 """Statistics of slots: coverage, distinct values, top values with label rates, list lengths and
 quantiles.
 
-Two passes over the rows, in memory that does not grow with them. The first pass sketches: distinct
-counts (HyperLogLog), top values and quantiles (t-digest) are approximate, as duckdb computes them.
-The second counts the top values and their labels exactly.
+The rows are read twice, in bounded memory. The first time duckdb sketches them: distinct counts
+(HyperLogLog), candidates for top values and quantiles (t-digest) are approximate. The second time
+the candidates and their labels are counted exactly.
 """
 
 import html
@@ -16,14 +16,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.errors import SelectionError, missing_extra, nearest
-from featstore.schema import Slot, SlotKind
+from featstore.schema import Slot, SlotKind, SlotSchema
 
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 LENGTH_QUANTILES = (0.5, 0.9)
 NUM_TOP = 10
 
-FOUND_COUNTS = ("num_nulls_dropped", "num_text_errors", "num_sign_collisions", "num_signs_checked")
-_ALL_ROWS = -1
+# Counts that only the extraction can make, from the raw values.
+EXTRACTION_COUNTS = (
+    "num_nulls_dropped",
+    "num_text_errors",
+    "num_sign_collisions",
+    "num_signs_checked",
+)
+_ALL_ROWS = -1  # the position, among those of slots, of records that stand for whole rows
+_CANDIDATES = pa.schema([("slot", pa.int32()), ("id", pa.int64())])
 _COLUMNS = (
     "slot",
     "kind",
@@ -33,26 +40,40 @@ _COLUMNS = (
     "values/row",
     "quantiles or top values (share)",
 )
-_FOUND_COLUMNS = ("default", "nulls dropped", "text errors", "collisions")
+_EXTRACTION_COLUMNS = ("default", "nulls dropped", "text errors", "collisions")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Profile:
-    """Statistics of some rows of a table.
+    """Per-slot statistics of some rows of a table.
 
-    `table` has one row per slot: `slot, number, kind, shape, op, num_present, coverage, num_values,
-    distinct, mean, min, max, quantiles, length_mean, length_max, length_quantiles, top,
-    default_rate, num_nulls_dropped, num_text_errors, num_sign_collisions, num_signs_checked`. Signs
-    stand for their values, which are not stored. `top` is a list of `{value, count, share,
-    label_rates}`: `share` is of the slot's values, `label_rates` the labels' means over the rows
-    that hold the value (a row counts as often as its list holds it). `label_rates` of the profile
-    are those of all rows. `source` says what it was made from. Only stored statistics know what
-    extraction saw: else the columns from `default_rate` on are null and `counts` is empty.
-    `default_rate` is the share of rows in which `default` or `fill` put a value in place of a
-    missing one; `num_nulls_dropped` null elements of lists, and `num_text_errors` texts that were
-    no valid UTF-8 or no numbers where these were expected, in what the slot is made of;
-    `num_sign_collisions` signs that more than one value had, of the `num_signs_checked` different
-    signs compared in samples of each file (null where a slot has no signs).
+    Attributes:
+        num_rows: The number of rows profiled.
+        label_rates: The mean of each label over all rows; None if there are no rows.
+        table: An Arrow table with a row per slot and the columns below.
+        source: What the profile was computed from.
+        counts: Counts of the extraction over the whole input, by name. Empty unless the profile is
+            from stored statistics.
+
+    Columns of `table`:
+        slot, number, kind, shape, op: The slot's definition.
+        num_present, coverage: The rows in which the slot is not missing, and their share.
+        num_values, distinct: All values (of lists: all elements), and an estimate of the different
+            ones.
+        mean, min, max, quantiles: Of float slots. `quantiles` are those of `QUANTILES`.
+        length_mean, length_max, length_quantiles: Of list slots. `length_quantiles` are those of
+            `LENGTH_QUANTILES`.
+        top: Of id slots, a list of `{value, count, share, label_rates}`. `value` is the sign,
+            `share` the share of the slot's values, and `label_rates` the labels' means over the
+            rows that hold the value. A row counts as often as its list holds it.
+        default_rate: The share of rows in which `default` or `fill` replaced a missing value.
+        num_nulls_dropped: Null list elements dropped from the slot's inputs.
+        num_text_errors: Texts of the slot's inputs that were not valid UTF-8, or not numbers where
+            numbers were expected.
+        num_sign_collisions, num_signs_checked: Signs that more than one value had, among the
+            different signs compared in samples of each file. Null if the slot has no signs.
+
+    Only stored statistics know the columns from `default_rate` on. Otherwise these are null.
     """
 
     num_rows: int
@@ -63,11 +84,15 @@ class Profile:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The slots' names, in the order asked for."""
+        """The slots' names, in the order of the table."""
         return tuple(self.table["slot"].to_pylist())
 
     def __getitem__(self, slot: str) -> dict[str, Any]:
-        """The row of one slot; SelectionError with the nearest names where the profile has none."""
+        """The statistics of one slot, by column name.
+
+        Raises:
+            SelectionError: The profile lacks the slot. The message suggests the nearest names.
+        """
         if slot not in self.slots:
             raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, self.slots)}")
         row: dict[str, Any] = self.table.slice(self.slots.index(slot), 1).to_pylist()[0]
@@ -96,7 +121,7 @@ class Profile:
 
     @property
     def _columns(self) -> tuple[str, ...]:
-        return _COLUMNS[:-1] + (_FOUND_COLUMNS if self._from_stored else ()) + _COLUMNS[-1:]
+        return _COLUMNS[:-1] + (_EXTRACTION_COLUMNS if self._from_stored else ()) + _COLUMNS[-1:]
 
     @property
     def _from_stored(self) -> bool:
@@ -104,7 +129,7 @@ class Profile:
 
     def _cells(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         *cells, values = _cells(row)
-        return (*cells, *(_found_cells(row) if self._from_stored else ()), values)
+        return (*cells, *(_extraction_cells(row) if self._from_stored else ()), values)
 
     def _head(self) -> str:
         rates = (f"{name} {_number(rate)}" for name, rate in self.label_rates.items())
@@ -124,7 +149,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _found_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _extraction_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     collisions, checked = row["num_sign_collisions"], row["num_signs_checked"]
     of_checked = "-" if collisions is None else f"{collisions:,} of {checked:,}"
     return (
@@ -147,6 +172,11 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
+def numeric_labels(schema: SlotSchema) -> list[str]:
+    """The names of the labels that have a mean: those that are not lists or structs."""
+    return [label.name for label in schema.labels if not pa.types.is_nested(label.type)]
+
+
 def profile(
     read: Callable[[], Iterable[pa.RecordBatch]],
     slots: Sequence[Slot],
@@ -154,23 +184,30 @@ def profile(
     *,
     num_top: int = NUM_TOP,
 ) -> Profile:
-    """Statistics of `slots` over the rows that `read()` yields; it is called twice and must give
-    the same rows.
+    """Profiles rows with duckdb.
 
-    Batches hold the columns of `slots` and `labels` by name, with missing as null; labels are
-    numbers or booleans.
+    Args:
+        read: Yields the rows as batches with the columns of `slots` and `labels`, by name, and
+            missing values as null. It is called twice, and must yield the same rows.
+        slots: The slots to profile.
+        labels: Columns of numbers or booleans.
+        num_top: The number of top values per id slot.
+
+    Raises:
+        MissingDependencyError: duckdb is not installed.
     """
     with _connect() as connection:
         first = _query(
             connection, _statistics(labels, num_top), _melt(read(), slots, labels), labels
         )
+        # approx_top_k gives the values without their counts, which the second query finds.
         counted = {row["slot"]: row for row in first.to_pylist()}
         candidates = [
-            (number, value) for number, row in counted.items() for value in row["top"] or ()
+            {"slot": position, "id": value}
+            for position, row in counted.items()
+            for value in row["top"] or ()
         ]
-        connection.register(
-            "candidates", pa.table(dict(zip(("slot", "id"), _transpose(candidates), strict=True)))
-        )
+        connection.register("candidates", pa.Table.from_pylist(candidates, _CANDIDATES))
         top = _query(connection, _label_rates(labels), _melt(read(), slots, labels), labels)
     all_rows = counted.pop(_ALL_ROWS, {})
     num_rows = all_rows.get("num_records", 0)
@@ -186,7 +223,7 @@ def profile(
 
 
 def _connect() -> Any:
-    """A duckdb connection in memory. Imported when used, so that tables open without the extra
+    """An in-memory duckdb connection. The import is here so that tables open without the extra
     `explore`.
     """
     try:
@@ -194,20 +231,14 @@ def _connect() -> Any:
     except ModuleNotFoundError as error:
         raise missing_extra("a profile", error) from error
     connection = duckdb.connect()
-    # A bar would go to standard output. Where it is off, as in a notebook without ipywidgets,
-    # duckdb refuses the setting.
+    # The progress bar would go to standard output. If it is off already, as in a notebook without
+    # ipywidgets, duckdb refuses the setting.
     if connection.sql("SELECT current_setting('enable_progress_bar')").fetchall()[0][0]:
         connection.execute("SET enable_progress_bar = false")
-    # As written, a join holds its right side in memory; reordered, it held the stream, whose size
-    # duckdb cannot know.
+    # A hash join holds its right side in memory: as written, the small table of candidates. The
+    # optimizer may swap the sides and hold the stream of all rows, whose size it cannot know.
     connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
     return connection
-
-
-def _transpose(pairs: Sequence[tuple[int, int]]) -> tuple[pa.Array, pa.Array]:
-    return pa.array([pair[0] for pair in pairs], pa.int32()), pa.array(
-        [pair[1] for pair in pairs], pa.int64()
-    )
 
 
 def _melted_schema(labels: Sequence[str]) -> pa.Schema:
@@ -223,8 +254,10 @@ def _melted_schema(labels: Sequence[str]) -> pa.Schema:
 def _melt(
     batches: Iterable[pa.RecordBatch], slots: Sequence[Slot], labels: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """One record per value, `slot` its position; one record per list, with its length; one per row,
-    as `_ALL_ROWS`.
+    """Rows in long format: a record per value and one per list, with its length, `slot` being the
+    slot's position; and a record per row, with `_ALL_ROWS` for `slot`.
+
+    So one query groups all slots, and duckdb sees one stream whatever the number of slots.
     """
     schema = _melted_schema(labels)
     for batch in batches:
@@ -235,13 +268,11 @@ def _melt(
             if slot.is_list:
                 lengths = {"length": pc.list_value_length(column).cast(pa.int64())}
                 yield _records(schema, position, batch.num_rows, lengths, None)
-            values, rows = _values(column) if slot.shape else (column, None)
-            of_values = rates if rows is None else [rate.take(rows) for rate in rates]
+            values, of_values = column, rates
+            if slot.shape:  # the elements of a list each get the labels of their row
+                values, rows = pc.list_flatten(column), pc.list_parent_indices(column)
+                of_values = [rate.take(rows) for rate in rates]
             yield _records(schema, position, len(values), _typed(slot, values), of_values)
-
-
-def _values(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    return pc.list_flatten(column), pc.list_parent_indices(column)
 
 
 def _typed(slot: Slot, values: pa.Array) -> dict[str, pa.Array]:
@@ -332,7 +363,7 @@ def _row(
 
 
 def result_schema(labels: Sequence[str]) -> pa.Schema:
-    """The columns of a profile's table."""
+    """The Arrow schema of `Profile.table`."""
     rates = pa.struct([(name, pa.float64()) for name in labels])
     top = pa.struct(
         [
@@ -363,5 +394,6 @@ def result_schema(labels: Sequence[str]) -> pa.Schema:
         ("length_max", pa.int64()),
         ("length_quantiles", pa.list_(pa.float64())),
     ]
-    found = [("default_rate", pa.float64())] + [(name, pa.int64()) for name in FOUND_COUNTS]
-    return pa.schema([*texts, *counts, *floats, *lengths, ("top", pa.list_(top)), *found])
+    extraction = [("default_rate", pa.float64())]
+    extraction += [(name, pa.int64()) for name in EXTRACTION_COUNTS]
+    return pa.schema([*texts, *counts, *floats, *lengths, ("top", pa.list_(top)), *extraction])

@@ -1,4 +1,7 @@
-"""Replay: recomputes logged raw rows and compares them with the rows of a table, in order."""
+"""Replay: recomputes logged raw rows and compares them with the rows of a table, in order.
+
+It proves that what was logged online, or by an earlier version, gives the stored values today.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,13 +20,18 @@ from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 
 _MAX_EXAMPLES = 3
-_ALL_ROWS = 2**62
+_WHOLE_FILES = 2**62  # rows per unit: more than any file has, so that units are whole partitions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One value that differs: `row` counts the partition's raw rows from 0, without skipped ones;
-    missing is None.
+    """One value that differs.
+
+    Attributes:
+        partition: The values of the partition keys.
+        row: The row's position among the partition's raw rows, from 0, without skipped ones.
+        in_table: The stored value; None if missing.
+        recomputed: The value of the raw row; None if missing.
     """
 
     partition: Mapping[str, str]
@@ -40,8 +48,13 @@ class Example:
 
 @dataclass(kw_only=True)
 class ColumnReport:
-    """How one column differs: other values, values that only the recomputed row has (missing), or
-    only the table (extra).
+    """The differences of one column.
+
+    Attributes:
+        num_mismatch: Rows whose values differ and are both present.
+        num_missing: Rows whose value is missing in the table only.
+        num_extra: Rows whose value is missing in the recomputed row only.
+        examples: The first differences.
     """
 
     num_mismatch: int = 0
@@ -51,10 +64,11 @@ class ColumnReport:
 
     @property
     def num_different(self) -> int:
+        """All rows that differ."""
         return self.num_mismatch + self.num_missing + self.num_extra
 
     def add(self, example: Example) -> None:
-        """Counts a difference, and keeps it if it is one of the first."""
+        """Counts a difference, and keeps the first few as examples."""
         self.num_missing += example.in_table is None
         self.num_extra += example.recomputed is None
         self.num_mismatch += example.in_table is not None and example.recomputed is not None
@@ -71,8 +85,16 @@ class ColumnReport:
 
 @dataclass(kw_only=True)
 class ReplayReport:
-    """What a replay found, by column; rows that only the raw log has, or only the table, are
-    counted apart.
+    """The result of a replay.
+
+    Attributes:
+        table_url: The table.
+        columns: The differences by column, for all columns compared.
+        not_replayed: Slots of the table that the spec lacks.
+        num_rows: Rows compared.
+        num_rows_skipped: Raw rows skipped as malformed, as `on_error` says.
+        num_rows_missing: Rows that the table lacks.
+        num_rows_extra: Rows that the raw log lacks.
     """
 
     table_url: str = field(repr=False)
@@ -85,6 +107,7 @@ class ReplayReport:
 
     @property
     def ok(self) -> bool:
+        """Whether there are no differences. Rows skipped as malformed do not count."""
         return not (
             self.num_rows_missing
             or self.num_rows_extra
@@ -121,15 +144,24 @@ def replay(
     partition: Mapping[str, str] | None = None,
     partition_from_path: Sequence[str] = (),
 ) -> ReplayReport:
-    """Extracts the raw rows again and compares them, row by row in order, with those that the table
-    has in their partitions.
+    """Extracts raw rows again and compares them with the table's rows of the same partitions, in
+    order.
 
-    Slots are found in the table by number, other columns by name. The raw rows must be those of
-    file input, in the order in which they were extracted. Memory holds a batch and a row group,
-    whatever the size. SpecError, InputError, OperatorError, TableNotFoundError.
+    Slots are matched by number, other columns by name. Memory holds a batch and a row group.
+
+    Args:
+        spec: The spec, or the URL of its YAML file.
+        raw_url: The raw Parquet files that were extracted by file input, in the same order.
+        table_url: The table.
+        partition: Partition values for all of the input.
+        partition_from_path: Partition keys whose values come from `key=value/` directories.
+
+    Raises:
+        SpecError, InputError, OperatorError: As for `featstore.extract`.
+        TableNotFoundError: There is no table at the URL.
     """
     extractor = Extractor(spec if isinstance(spec, Spec) else load_spec(spec))
-    units = plan_units(find_raw_files(raw_url, partition or {}, partition_from_path), _ALL_ROWS)
+    units = plan_units(find_raw_files(raw_url, partition or {}, partition_from_path), _WHOLE_FILES)
     table = open_table(table_url)
     keys = {key.name for key in table.schema.partition_keys}
     for unit in units:
@@ -156,33 +188,35 @@ def replay(
 
 def _replay_unit(extractor: Extractor, unit: Unit, table: Table, report: ReplayReport) -> None:
     schema = extractor.schema.with_partition_keys(table.schema.partition_keys)
+    # The table is read with the spec's schema, so that slots are matched by number.
     stored = Table(
         replace(
             table.snapshot, schema=schema, data_files=table.snapshot.in_partitions([unit.partition])
         )
     )
     fields = extractor.schema.to_arrow(nullable=True)
-    again = (
+    recomputed_batches = (
         _with_nulls(extractor, batch)
         for raw in unit.ranges
         for batch in extract_range(raw, extractor, unit.partition)
     )
+    stored_batches = (batch.select(fields.names) for batch in stored.to_batches())
     first_row = 0
-    for recomputed, found in aligned(
-        again, (batch.select(fields.names) for batch in stored.to_batches())
-    ):
-        if recomputed is None or found is None:
+    for recomputed, in_table in pair_slices(recomputed_batches, stored_batches):
+        if recomputed is None or in_table is None:
             report.num_rows_missing += 0 if recomputed is None else recomputed.num_rows
-            report.num_rows_extra += 0 if found is None else found.num_rows
+            report.num_rows_extra += 0 if in_table is None else in_table.num_rows
             continue
         for name, column in report.columns.items():
-            _compare(recomputed.column(name), found.column(name), column, unit.partition, first_row)
+            _compare(recomputed[name], in_table[name], column, unit.partition, first_row)
         first_row += recomputed.num_rows
     report.num_rows += first_row
 
 
 def _with_nulls(extractor: Extractor, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """As a table's rows are read: missing as null, and so NaN in columns that are no slots."""
+    """The batch as rows are read from a table: missing values as null, and NaN as null in columns
+    that are not slots.
+    """
     table = marks_to_nulls(pa.Table.from_batches([batch]), extractor.schema.slots)
     for column in extractor.schema.others:
         index = table.schema.get_field_index(column.name)
@@ -190,11 +224,11 @@ def _with_nulls(extractor: Extractor, batch: pa.RecordBatch) -> pa.RecordBatch:
     return table.combine_chunks().to_batches()[0] if len(table) else batch
 
 
-def aligned(
+def pair_slices(
     left: Iterable[pa.RecordBatch], right: Iterable[pa.RecordBatch]
 ) -> Iterator[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]:
-    """Both sides cut into batches of equal numbers of rows; at the end, None for the side that has
-    no more.
+    """Slices both sides into pairs of batches with equal numbers of rows. When one side has ended,
+    the other's batches are paired with None.
     """
     lefts, rights = ((batch for batch in side if batch.num_rows) for side in (left, right))
     one, other = next(lefts, None), next(rights, None)
@@ -210,21 +244,19 @@ def aligned(
 
 def _compare(
     recomputed: pa.Array,
-    found: pa.Array,
+    in_table: pa.Array,
     report: ColumnReport,
     partition: Mapping[str, str],
     first_row: int,
 ) -> None:
-    if recomputed.equals(found):
+    # Rows are compared one by one only in columns that differ (or have NaN).
+    if recomputed.equals(in_table):
         return
-    for i, (again, stored) in enumerate(
-        zip(recomputed.to_pylist(), found.to_pylist(), strict=True)
-    ):
-        if not _same(again, stored):
-            report.add(
-                Example(partition=partition, row=first_row + i, in_table=stored, recomputed=again)
-            )
+    pairs = zip(recomputed.to_pylist(), in_table.to_pylist(), strict=True)
+    for row, (value, stored) in enumerate(pairs, first_row):
+        if not _same(value, stored):
+            report.add(Example(partition=partition, row=row, in_table=stored, recomputed=value))
 
 
 def _same(left: object, right: object) -> bool:
-    return left == right or (left != left and right != right)
+    return left == right or (left != left and right != right)  # NaN equals NaN here

@@ -1,4 +1,4 @@
-"""A profile from statistics that were stored with the data, without reading any row."""
+"""Profiles from statistics: those stored with the data, and those that Spark gathered."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.explore.profile import (
-    FOUND_COUNTS,
+    EXTRACTION_COUNTS,
     LENGTH_QUANTILES,
     NUM_TOP,
     QUANTILES,
@@ -23,25 +23,33 @@ _ROWS = "from the rows, on Spark: distinct, quantiles and top values are estimat
 
 
 def rows_profile(statistics: Statistics, slots: Sequence[Slot], labels: Sequence[str]) -> Profile:
-    """The profile of rows that were read again: what extraction saw of them is not known."""
-    found = stored_profile(statistics, {}, slots, labels)
-    table = found.table
-    for name in ("default_rate", *FOUND_COUNTS):
+    """The profile of statistics gathered from a table's rows, in which the counts of extraction are
+    unknown and null.
+    """
+    profile = stored_profile(statistics, {}, slots, labels)
+    table = profile.table
+    for name in ("default_rate", *EXTRACTION_COUNTS):
         index = table.schema.get_field_index(name)
         table = table.set_column(
             index, table.field(index), pa.nulls(len(table), table.field(index).type)
         )
-    return replace(found, table=table, source=_ROWS)
+    return replace(profile, table=table, source=_ROWS)
 
 
 def stored_profile(
     statistics: Statistics, counts: Mapping[str, int], slots: Sequence[Slot], labels: Sequence[str]
 ) -> Profile:
-    """The profile of all rows that the statistics are of. Label rates of top values are not known,
-    and null.
+    """The profile of statistics that were stored with the data.
 
-    Slots are found by their numbers, whatever they were called then, those without one by their
-    names; one that is not found is missing in every row.
+    Label rates of top values are unknown and null. A slot is matched by its number, so that it may
+    have been renamed since, or by its name if it has no number. A slot without statistics is
+    missing in every row.
+
+    Args:
+        statistics: The merged statistics of the partitions.
+        counts: The merged counts of extraction.
+        slots: The slots of the profile.
+        labels: The labels whose rates are given.
     """
     known = {
         _key(column.number, column.column): column
@@ -55,7 +63,7 @@ def stored_profile(
     return Profile(
         num_rows=statistics.num_rows,
         label_rates={
-            name: None if found is None else _mean(found) for name, found in rates.items()
+            name: None if label is None else _mean(label) for name, label in rates.items()
         },
         table=pa.Table.from_pylist(rows, result_schema(labels)),
         source=_STORED,
@@ -67,57 +75,57 @@ def _key(number: int | None, name: str) -> tuple[int | None, str]:
     return number, name if number is None else ""
 
 
-def _row(slot: Slot, found: ColumnStatistics | None, num_rows: int) -> dict[str, Any]:
-    found = found or ColumnStatistics(
+def _row(slot: Slot, column: ColumnStatistics | None, num_rows: int) -> dict[str, Any]:
+    column = column or ColumnStatistics(
         column=slot.name, role="slot", number=slot.number, kind=slot.kind, shape=slot.shape_text
     )
-    there = found.num_numbers > 0
-    lists = slot.is_list and found.num_present > 0
+    has_numbers = column.num_numbers > 0
+    has_lists = slot.is_list and column.num_present > 0
     return {
         "slot": slot.name,
         "number": slot.number,
         "kind": str(slot.kind),
         "shape": slot.shape_text,
         "op": slot.op,
-        "num_present": found.num_present,
-        "coverage": found.num_present / num_rows if num_rows else 0.0,
-        "num_values": found.num_values,
-        "distinct": found.distinct.estimate(),
-        "mean": _mean(found),
-        "min": found.min if there else None,
-        "max": found.max if there else None,
-        "quantiles": found.quantiles(QUANTILES),
-        "length_mean": found.length_sum / found.num_present if lists else None,
-        "length_max": found.length_max if lists else None,
-        "length_quantiles": found.length_quantiles(LENGTH_QUANTILES),
-        "top": _top(found),
-        **_on_the_way(slot, found, num_rows),
+        "num_present": column.num_present,
+        "coverage": column.num_present / num_rows if num_rows else 0.0,
+        "num_values": column.num_values,
+        "distinct": column.distinct.estimate(),
+        "mean": _mean(column),
+        "min": column.min if has_numbers else None,
+        "max": column.max if has_numbers else None,
+        "quantiles": column.quantiles(QUANTILES),
+        "length_mean": column.length_sum / column.num_present if has_lists else None,
+        "length_max": column.length_max if has_lists else None,
+        "length_quantiles": column.length_quantiles(LENGTH_QUANTILES),
+        "top": _top(column),
+        **_extraction_counts(slot, column, num_rows),
     }
 
 
-def _on_the_way(slot: Slot, found: ColumnStatistics, num_rows: int) -> dict[str, Any]:
-    """What extraction saw on the way to the slot."""
+def _extraction_counts(slot: Slot, column: ColumnStatistics, num_rows: int) -> dict[str, Any]:
     signs = slot.kind is SlotKind.ID and slot.num_indices is None
     return {
-        "default_rate": found.counts.get(FILLED, 0) / num_rows if num_rows else 0.0,
-        "num_nulls_dropped": sum(found.counts.get(what, 0) for what in NULLS_DROPPED),
-        "num_text_errors": sum(found.counts.get(what, 0) for what in TEXT_ERRORS),
-        "num_sign_collisions": len(found.collisions.collided) if signs else None,
-        "num_signs_checked": found.num_signs_checked if signs else None,
+        "default_rate": column.counts.get(FILLED, 0) / num_rows if num_rows else 0.0,
+        "num_nulls_dropped": sum(column.counts.get(name, 0) for name in NULLS_DROPPED),
+        "num_text_errors": sum(column.counts.get(name, 0) for name in TEXT_ERRORS),
+        "num_sign_collisions": len(column.collisions.collided) if signs else None,
+        "num_signs_checked": column.num_signs_checked if signs else None,
     }
 
 
-def _mean(found: ColumnStatistics) -> float | None:
-    return found.sum / found.num_numbers if found.num_numbers else None
+def _mean(column: ColumnStatistics) -> float | None:
+    return column.sum / column.num_numbers if column.num_numbers else None
 
 
-def _top(found: ColumnStatistics) -> list[dict[str, Any]]:
-    pairs = zip(found.top[0].tolist(), found.top[1].tolist(), strict=True)
-    whole = max(found.num_values, 1)
+def _top(column: ColumnStatistics) -> list[dict[str, Any]]:
+    pairs = zip(column.top[0].tolist(), column.top[1].tolist(), strict=True)
+    whole = max(column.num_values, 1)
     return [
         {
             "value": value,
             "count": round(count),
+            # Counts are estimates from a sample, and can exceed the number of values.
             "share": min(1.0, count / whole),
             "label_rates": None,
         }

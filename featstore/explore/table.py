@@ -1,4 +1,4 @@
-"""A table as users see it: what it holds, its rows, samples, profiles, and views for SQL."""
+"""A table as users see it: its contents, rows, samples, profiles, and SQL views."""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 from tabulate import tabulate
 
-from featstore.explore.profile import Profile, profile
+from featstore.explore.profile import Profile, numeric_labels, profile
 from featstore.explore.stored import stored_profile
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.files import storage
@@ -31,15 +31,35 @@ from featstore.table.statistics.table_lint import BATCH_SIZE, TableLintReport, l
 
 
 def open_table(url: str | Path, version: int | None = None) -> "Table":
-    """The table at `url`: a Delta table, or a directory or glob of Parquet. TableNotFoundError
-    where there is none.
+    """Opens a table.
+
+    Args:
+        url: A Delta table, or a directory or glob of Parquet files. Local or remote.
+        version: A version of a Delta table; by default the newest.
+
+    Returns:
+        The table. It holds no open files and needs no closing.
+
+    Raises:
+        TableNotFoundError: There is no table at the URL, or not in this version.
+        DataFileError: The files of a plain directory are damaged or do not fit together.
+        StoreError: The file store cannot be reached or refuses.
     """
     return Table(open_snapshot(str(url), version))
 
 
 class Table:
-    """A table at one version, for people: every method reads the same snapshot, whatever is
-    committed meanwhile.
+    """A table at one version, for interactive use.
+
+    Every method reads the same snapshot, whatever is committed meanwhile. An instance may be shared
+    by threads. Made by `open_table`.
+
+    In all methods `where` is a SQL predicate over partition keys, slots, labels and kept columns,
+    and `slots` are names and globs of slots. Both default to everything. An unknown name raises
+    SelectionError, which suggests the nearest names. Missing values are returned as null.
+
+    Attributes:
+        snapshot: The files and the schema of the version.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -47,27 +67,32 @@ class Table:
 
     @property
     def url(self) -> str:
+        """The URL as given to `open_table`."""
         return self.snapshot.url
 
     @property
     def version(self) -> int | None:
-        """The Delta version, None for a plain directory."""
+        """The Delta version, or None for plain Parquet."""
         return self.snapshot.version
 
     @property
     def schema(self) -> SlotSchema:
+        """Slots, labels, weight, kept columns and partition keys."""
         return self.snapshot.schema
 
     @property
     def slots(self) -> tuple[Slot, ...]:
+        """The slots in declared order."""
         return self.schema.slots
 
     @property
     def partitions(self) -> tuple[Mapping[str, str | None], ...]:
+        """The values of the partition keys, as text, of each partition."""
         return self.snapshot.partitions
 
     @property
     def num_rows(self) -> int:
+        """The number of rows of the snapshot, from metadata."""
         return self.snapshot.num_rows
 
     def __repr__(self) -> str:
@@ -75,58 +100,85 @@ class Table:
         return f"Table({redact(self.url)!r}{at}, {len(self.slots)} slots, {self.num_rows:,} rows)"
 
     def history(self) -> list[Commit]:
-        """The commits, newest first, with what featstore stored in each; empty for a plain
-        directory.
+        """The commits, newest first, with the metadata that featstore stored in each.
+
+        Returns:
+            The commits. The list is empty for plain Parquet.
         """
         return [] if self.version is None else history(self.url)
 
     def data_files(self, where: str | None = None) -> tuple[DataFile, ...]:
-        """The data files that may hold rows matching `where`, by partition values."""
+        """The data files that may hold matching rows, judged by partition values alone.
+
+        Args:
+            where: A predicate, such as `"dt >= '2026-11-01'"`.
+        """
         return self._files(self._where(where))
 
     def to_batches(
         self, slots: Sequence[str] | None = None, where: str | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Rows as record batches, missing as null: chosen slots (names and globs; None: all), then
-        labels, weight, kept columns and partition keys. Files are read one after the other, remote
-        ones staged whole; memory holds a row group.
+        """Streams rows as record batches.
+
+        Files are read one after the other, and remote files are first copied whole to a private
+        directory on the local disk. Memory holds about one row group.
+
+        Args:
+            slots: Names and globs of slots; by default all.
+            where: A predicate; by default every row is read.
+
+        Yields:
+            Batches of the selected slots, then labels, weight, kept columns and partition keys.
         """
         condition = self._where(where)
-        yield from self._read(self._files(condition), self._chosen(slots), condition)
+        schema = selected_schema(self.schema, slots)
+        yield from self._read(self._files(condition), schema, condition)
 
     def to_arrow(self, slots: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
-        """All rows of `to_batches` as one Arrow table, in memory."""
-        schema = self._chosen(slots).to_arrow(nullable=True, partition_keys=True)
+        """Reads all rows of `to_batches` into memory, as one Arrow table.
+
+        Args:
+            slots: Names and globs of slots; by default all.
+            where: A predicate; by default every row is read.
+        """
+        schema = _arrow_schema(selected_schema(self.schema, slots))
         return pa.Table.from_batches(self.to_batches(slots, where), schema)
 
     def sample(self, num_rows: int = 1000, *, seed: int = 0) -> pa.Table:
-        """Up to `num_rows` rows for a look: drawn at random from a few data files, which are drawn
-        at random too.
+        """Random rows from a few random data files, for a quick look.
 
-        For a sample that stands for the whole table, use `where="sample(column, rate, seed)"`.
+        The sample is not representative of the table, since only a few files are read. For one that
+        is, use `where="sample(column, rate, seed)"` with `to_arrow`.
+
+        Args:
+            num_rows: The number of rows. Fewer are returned if the table has fewer.
+            seed: The same seed draws the same rows of the same snapshot.
         """
-        draw, chosen, gathered = random.Random(seed), [], 0
-        for file in draw.sample(self.snapshot.data_files, len(self.snapshot.data_files)):
-            chosen.append(file)
-            gathered += file.num_rows
-            if gathered >= 2 * num_rows:
+        rng, files, num_available = random.Random(seed), [], 0
+        for file in rng.sample(self.snapshot.data_files, len(self.snapshot.data_files)):
+            files.append(file)
+            num_available += file.num_rows
+            if num_available >= 2 * num_rows:  # enough that rows are drawn from within files
                 break
-        schema = self.schema.to_arrow(nullable=True, partition_keys=True)
-        rows = pa.Table.from_batches(self._read(chosen, self.schema, None), schema)
+        batches = self._read(files, self.schema, None)
+        rows = pa.Table.from_batches(batches, _arrow_schema(self.schema))
         return rows.take(
-            pa.array(sorted(draw.sample(range(len(rows)), min(num_rows, len(rows)))), pa.int64())
+            pa.array(sorted(rng.sample(range(len(rows)), min(num_rows, len(rows)))), pa.int64())
         )
 
     def head(self, num_rows: int = 10) -> pa.Table:
-        """The first rows, missing as null."""
-        schema = self.schema.to_arrow(nullable=True, partition_keys=True)
-        batches, gathered = [], 0
+        """The first rows of the table, with all columns.
+
+        Args:
+            num_rows: The number of rows. Fewer are returned if the table has fewer.
+        """
+        batches, num_read = [], 0
         for batch in self.to_batches():
-            batches.append(batch.slice(0, num_rows - gathered))
-            gathered += batches[-1].num_rows
-            if gathered >= num_rows:
+            batches.append(batch.slice(0, num_rows - num_read))
+            num_read += batches[-1].num_rows
+            if num_read >= num_rows:
                 break
-        return pa.Table.from_batches(batches, schema)
+        return pa.Table.from_batches(batches, _arrow_schema(self.schema))
 
     def profile(
         self, where: str | None = None, slots: Sequence[str] | None = None, *, stored: bool = False
@@ -134,42 +186,63 @@ class Table:
         """Per-slot statistics: coverage, distinct values, top values with label rates, list
         lengths, quantiles.
 
-        With `stored`, from the statistics that were gathered when the data was written, without
-        reading it, where they are of just the rows asked for: whole partitions, each with
-        statistics. Else from the rows. `source` says which.
+        Args:
+            where: A predicate; by default every row counts.
+            slots: Names and globs of slots; by default all.
+            stored: Use the statistics gathered when the data was written, without reading any row.
+                This works if `where` selects whole partitions that all have statistics; otherwise
+                the rows are read.
+
+        Returns:
+            The profile. Its `source` says what it was computed from.
+
+        Raises:
+            MissingDependencyError: The rows must be read, and duckdb is not installed.
         """
-        chosen = self._chosen(slots)
-        labels = [label.name for label in chosen.labels if not pa.types.is_nested(label.type)]
-        found = self._stored(self._where(where)) if stored else None
-        if found is not None:
-            statistics = merge_statistics(part.statistics for part in found)
+        schema = selected_schema(self.schema, slots)
+        labels = numeric_labels(schema)
+        parts = self._stored(self._where(where)) if stored else None
+        if parts is not None:
+            statistics = merge_statistics(part.statistics for part in parts)
             return stored_profile(
-                statistics, add_counts(part.counts for part in found), chosen.slots, labels
+                statistics, add_counts(part.counts for part in parts), schema.slots, labels
             )
-        return profile(lambda: self.to_batches(slots, where), chosen.slots, labels)
+        return profile(lambda: self.to_batches(slots, where), schema.slots, labels)
 
     def duckdb(self, connection: Any = None) -> Any:
-        """The snapshot's rows as a lazy duckdb relation, missing as null, read by duckdb itself;
-        columns go by name.
+        """The rows as a lazy duckdb relation, which duckdb itself reads.
+
+        Columns are matched by name: a slot that was renamed is null in files written before.
+
+        Args:
+            connection: A duckdb connection; by default a new one.
+
+        Returns:
+            A `DuckDBPyRelation`.
+
+        Raises:
+            MissingDependencyError: duckdb is not installed.
         """
         return duckdb_view(self.snapshot, connection)
 
     def polars(self) -> Any:
-        """The snapshot's rows as a polars LazyFrame, missing as null, read by polars itself;
-        columns go by name.
+        """The rows as a polars LazyFrame, which polars itself reads.
+
+        Columns are matched by name: a slot that was renamed is null in files written before.
+
+        Raises:
+            MissingDependencyError: polars is not installed.
         """
         return polars_view(self.snapshot)
 
     def _stored(self, where: Where | None) -> list[StoredStatistics] | None:
-        """The statistics of all rows that match, by partition; None where there are none of just
-        these rows.
-
-        Those of a partition are of its base files: slot groups have none, and change what the base
-        says.
+        """The stored statistics of each matching partition, or None if they do not cover exactly
+        the matching rows.
         """
+        # Statistics describe base files. Slot groups have none, and may override base columns.
         if self.snapshot.groups:
             return None
-        found = []
+        parts = []
         for partition in self.partitions:
             matches = True if where is None else where.matches_partition(partition)
             part = (
@@ -179,49 +252,45 @@ class Table:
             )
             if matches is None or (matches and part is None):
                 return None
-            found += [] if part is None else [part]
-        return found
+            parts += [] if part is None else [part]
+        return parts
 
     def lint(self, *, batch_size: int = BATCH_SIZE) -> TableLintReport:
-        """Why the table is slower to read than it could be, from the footers of its data files."""
+        """Checks for what makes the table slow to read, from the footers of its data files.
+
+        Args:
+            batch_size: The batch size, in rows, of the jobs that read the table.
+
+        Returns:
+            A report of the findings, each with its remedy.
+        """
         return lint(self.url, self.version, batch_size=batch_size)
 
     def inspect(self) -> str:
-        """What the table holds, as text: versions, rows, bytes, spec hash, partitions and slots."""
+        """A description of the table as text: version, rows, bytes, spec hash, slots, slot groups
+        and partitions.
+        """
         parts = [self._summary(), self._slot_text(), self._group_text(), self._partition_text()]
         return "\n\n".join(part for part in parts if part)
 
-    def _chosen(self, slots: Sequence[str] | None) -> SlotSchema:
-        if slots is None:
-            return self.schema
-        return replace(
-            self.schema, slots=tuple(self.schema[name] for name in select(slots, self.schema.names))
-        )
-
     def _where(self, text: str | None) -> Where | None:
-        fields = self.schema.to_arrow(nullable=True, partition_keys=True)
-        return (
-            None
-            if text is None
-            else parse_where(text, {field.name: field.type for field in fields})
-        )
+        if text is None:
+            return None
+        return parse_where(text, {field.name: field.type for field in _arrow_schema(self.schema)})
 
     def _files(self, where: Where | None) -> tuple[DataFile, ...]:
-        kept = self.snapshot.data_files
-        return (
-            kept
-            if where is None
-            else tuple(
-                file for file in kept if where.matches_partition(file.partition) is not False
-            )
-        )
+        files = self.snapshot.data_files
+        if where is None:
+            return files
+        # None means that the partition values do not decide.
+        return tuple(f for f in files if where.matches_partition(f.partition) is not False)
 
     def _read(
-        self, chosen: Iterable[DataFile], schema: SlotSchema, where: Where | None
+        self, files: Iterable[DataFile], schema: SlotSchema, where: Where | None
     ) -> Iterator[pa.RecordBatch]:
         read = schema if where is None else _with_columns(schema, self.schema, where.columns)
-        wanted = schema.to_arrow(nullable=True, partition_keys=True)
-        for file, sources in _sources(self._with_groups_of(chosen, read)):
+        names_out = _arrow_schema(schema).names
+        for file, sources in _sources(self._with_groups_of(files, read)):
             names = [file.path, *(group.path for group in file.groups)]
             with ExitStack() as stack:
                 footer, *groups = [
@@ -230,17 +299,16 @@ class Table:
                 ]
                 for table in read_tables(footer, read, file.partition, groups):
                     rows = table if where is None else table.filter(where.mask(table))
-                    yield from rows.select(wanted.names).combine_chunks().to_batches()
+                    # Columns that only the predicate needs are dropped here.
+                    yield from rows.select(names_out).combine_chunks().to_batches()
 
-    def _with_groups_of(self, chosen: Iterable[DataFile], read: SlotSchema) -> Iterator[DataFile]:
-        """The files, each with the files of those slot groups only that have a column to be
-        read.
-        """
+    def _with_groups_of(self, files: Iterable[DataFile], read: SlotSchema) -> Iterator[DataFile]:
+        """The files, without those of slot groups that have no column to read."""
         names = read.to_arrow().names
-        wanted = {group.name for group in self.snapshot.groups if group.has(names)}
+        needed = {group.name for group in self.snapshot.groups if group.has(names)}
         return (
-            replace(file, groups=tuple(g for g in file.groups if g.group in wanted))
-            for file in chosen
+            replace(file, groups=tuple(g for g in file.groups if g.group in needed))
+            for file in files
         )
 
     def _summary(self) -> str:
@@ -271,10 +339,10 @@ class Table:
         )
 
     def _group_text(self) -> str:
-        """The slot groups, and the files of them that are stale; empty where there are none."""
-        bound = [group.group for file in self.snapshot.data_files for group in file.groups]
+        """The slot groups and their stale files; empty if there are none."""
+        in_use = [group.group for file in self.snapshot.data_files for group in file.groups]
         rows = [
-            (group.name, group.version, bound.count(group.name), len(group.stale))
+            (group.name, group.version, in_use.count(group.name), len(group.stale))
             for group in self.snapshot.groups
         ]
         text = (
@@ -305,26 +373,39 @@ class Table:
         )
 
 
-def _with_columns(chosen: SlotSchema, full: SlotSchema, names: Iterable[str]) -> SlotSchema:
-    """The chosen schema with the slots that a predicate reads; columns other than slots are all
-    there already.
+def selected_schema(schema: SlotSchema, slots: Sequence[str] | None) -> SlotSchema:
+    """The schema with only the slots that the names and globs select; None selects all."""
+    if slots is None:
+        return schema
+    return replace(schema, slots=tuple(schema[name] for name in select(slots, schema.names)))
+
+
+def _arrow_schema(schema: SlotSchema) -> pa.Schema:
+    return schema.to_arrow(nullable=True, partition_keys=True)
+
+
+def _with_columns(selected: SlotSchema, full: SlotSchema, names: Iterable[str]) -> SlotSchema:
+    """The selected schema and the slots that a predicate reads. Other columns are always read."""
+    names = {slot.name for slot in selected} | set(names)
+    return replace(selected, slots=tuple(slot for slot in full if slot.name in names))
+
+
+def _sources(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, list[Path | BinaryIO]]]:
+    """Each file with the sources of its base file and of its slot groups' files.
+
+    Remote files are staged ahead of the reader in a private directory, and removed after they are
+    read. A file that cannot be staged because it is damaged is read in place, where the reader
+    raises its error.
     """
-    wanted = {slot.name for slot in chosen} | set(names)
-    return replace(chosen, slots=tuple(slot for slot in full if slot.name in wanted))
-
-
-def _sources(chosen: Iterable[DataFile]) -> Iterator[tuple[DataFile, list[Path | BinaryIO]]]:
-    """The files and where they are read, of the base and then of its slot groups: remote ones
-    staged ahead of the reader in a private directory and removed after it, damaged ones in
-    place."""
-    options, chosen = Staging(mode="auto"), list(chosen)
-    if not any(options.stages(file.url) for file in chosen):
-        for file in chosen:
+    options, files = Staging(mode="auto"), list(files)
+    # Local files need no stager, and so no directory and threads of one.
+    if not any(options.stages(file.url) for file in files):
+        for file in files:
             yield file, [_in_place(part.url) for part in file.parts]
         return
     with Stager(options) as stager:
-        stream = stager.stage(item for file in chosen for item in stage_items(file, file))
-        for file in chosen:
+        stream = stager.stage(item for file in files for item in stage_items(file, file))
+        for file in files:
             with ExitStack() as stack:
                 staged = [stack.enter_context(next(stream)) for _ in file.parts]
                 yield file, [part.path or _in_place(part.url) for part in staged]

@@ -1,11 +1,11 @@
 """A snapshot as a lazy view of another engine, which reads the data files itself: duckdb and
 polars.
 
-Slots, labels, weight, kept columns, then partition keys, as in `Table.to_arrow`: marks of missing
-values are shown as null, and so is NaN in any column, and a float64 in a slot that float32 cannot
-hold. So a condition finds the rows that `where` finds. These engines know columns by name: a slot
-that was renamed is null in the files written before, where `to_arrow` finds it by its number. Slot
-groups' files are put beside the base files by the place of each row, which is the same in both.
+The columns are those of `Table.to_arrow`: slots, labels, weight, kept columns, partition keys.
+Marks of missing values appear as null, and so does NaN in any column, and a float64 in a slot that
+float32 cannot hold. Hence a condition selects the same rows as `where` does. These engines match
+columns by name: a slot that was renamed is null in files written before, where `to_arrow` finds it
+by its number. Files of slot groups are joined with the base files by row position.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,10 @@ from featstore.table.snapshot import DataFile, GroupFile, Snapshot
 
 
 def duckdb_view(snapshot: Snapshot, connection: Any = None) -> Any:
-    """A `DuckDBPyRelation` over the snapshot, on the given connection or one of its own. Remote
-    files come through fsspec.
+    """A `DuckDBPyRelation` over the snapshot, on the given connection or a new one.
+
+    For a remote table the store's fsspec filesystem, with its credentials, is registered with the
+    connection.
     """
     try:
         import duckdb
@@ -32,7 +34,7 @@ def duckdb_view(snapshot: Snapshot, connection: Any = None) -> Any:
         raise missing_extra("Table.duckdb()", error) from error
     connection = duckdb.connect() if connection is None else connection
     if local_path(snapshot.url) is None and not connection.filesystem_is_registered(
-        _protocol(snapshot)
+        scheme(canonical(snapshot.url))
     ):
         connection.register_filesystem(filesystem(snapshot.url))
     return connection.sql(_select(snapshot))
@@ -54,9 +56,7 @@ def polars_view(snapshot: Snapshot) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """Files that are read one after the other, and the columns that are theirs; None: all that they
-    have.
-    """
+    """Files that are read one after the other, and the columns to read; None reads all columns."""
 
     urls: tuple[str, ...] = field(repr=False)
     names: tuple[str, ...] | None = None
@@ -64,45 +64,43 @@ class _Source:
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Rows of one partition: sources of as many rows each, side by side."""
+    """Rows of one partition: sources with the same number of rows, joined by position."""
 
     partition: Mapping[str, str | None]
     sources: tuple[_Source, ...]
 
 
 def _parts(snapshot: Snapshot) -> list[_Part]:
-    """The data files, together where they are of one partition and alike beside slot groups'
-    files.
-    """
-    owned = _owned(snapshot)
-    found: dict[object, list[DataFile]] = {}
+    """The data files, gathered by partition and by the columns that slot groups' files override."""
+    owned = _owned_columns(snapshot)
+    grouped: dict[object, list[DataFile]] = {}
     for file in snapshot.data_files:
-        found.setdefault((partition_path(file.partition), owned.get(file.path)), []).append(file)
+        grouped.setdefault((partition_path(file.partition), owned.get(file.path)), []).append(file)
     return [
         _Part(
             partition=files[0].partition, sources=tuple(_sources(files, owned.get(files[0].path)))
         )
-        for files in found.values()
+        for files in grouped.values()
     ]
 
 
-def _owned(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """For each data file beside which slot groups' files lie: the columns that are read of each,
-    itself first.
+def _owned_columns(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """For each data file with slot groups, by path: the columns to read of itself and of each
+    group's file.
 
-    A column is that of the last file that has it. What a file has, its footer says: a group's files
-    may differ.
+    If several files have a column, the last one wins. Columns are taken from each file's footer,
+    since the files of a group may differ.
     """
-    grouped = [file for file in snapshot.data_files if file.groups]
-    parts = [part for file in grouped for part in file.parts]
+    with_groups = [file for file in snapshot.data_files if file.groups]
+    parts = [part for file in with_groups for part in file.parts]
     footers = iter(read_footers([part.url for part in parts]))
     owned = {}
-    for file in grouped:
-        left, mine = set(_schema(snapshot).names), list[tuple[str, ...]]()
+    for file in with_groups:
+        unclaimed, claimed = set(_schema(snapshot).names), list[tuple[str, ...]]()
         for footer in reversed([next(footers) for _ in file.parts]):
-            mine.append(tuple(name for name in footer.schema.names if name in left))
-            left -= set(mine[-1])
-        owned[file.path] = tuple(reversed(mine))
+            claimed.append(tuple(name for name in footer.schema.names if name in unclaimed))
+            unclaimed -= set(claimed[-1])
+        owned[file.path] = tuple(reversed(claimed))
     return owned
 
 
@@ -126,14 +124,11 @@ def _url(file: DataFile | GroupFile) -> str:
     return canonical(file.url) if path is None else str(path.absolute())
 
 
-def _protocol(snapshot: Snapshot) -> str:
-    return scheme(canonical(snapshot.url))
-
-
 def _select(snapshot: Snapshot) -> str:
-    """One query over all partitions; duckdb leaves out those that a condition on the keys
-    excludes.
+    """One query over all partitions, of which duckdb prunes those that a condition on the partition
+    keys excludes.
     """
+    # An empty first branch fixes names, types and order of the columns, whatever files lack.
     empty = "SELECT " + ", ".join(
         f"NULL::{_sql_type(field.type)} AS {_name(field.name)}" for field in _schema(snapshot)
     )
@@ -150,8 +145,8 @@ def _select(snapshot: Snapshot) -> str:
 
 
 def _select_part(snapshot: Snapshot, part: _Part) -> str:
-    """Sources side by side: a positional join, which duckdb streams, and does not push conditions
-    through.
+    """The part's sources in a positional join. duckdb streams it and pushes no filter below it,
+    which would change the row positions.
     """
     keys = {key.name: _sql_type(key.type) for key in snapshot.schema.partition_keys}
     values = [
@@ -170,8 +165,8 @@ def _select_source(source: _Source) -> str:
 
 
 def _shown(slot: Slot, field: pa.Field) -> str:
-    """The slot's values, the mark of a missing one as null: a list is missing if the mark is all it
-    holds.
+    """The slot's values with null for missing ones. A list is missing if it holds only marks: one
+    of them, or as many as the fixed width.
     """
     name = _name(slot.name)
     value = name if slot.kind is SlotKind.ID else f"TRY_CAST({name} AS {_sql_type(field.type)})"
@@ -189,9 +184,8 @@ def _is_mark(slot: Slot, value: str) -> str:
 
 
 def _is_nan(value: str) -> str:
-    """By way of a list: duckdb 2.0 takes a column whose Parquet statistics name no NaN, as none do,
-    to hold none.
-    """
+    # duckdb 2.0 assumes that a column holds no NaN unless its Parquet statistics say so, which none
+    # do, and folds `isnan` to false. A list in between hides the column from that optimization.
     return f"isnan([{value}][1])"
 
 
@@ -204,7 +198,7 @@ def _without_nan(name: str, type_: pa.DataType) -> str:
 
 
 def _sql_type(type_: pa.DataType) -> str:
-    """duckdb's type of a column: for an empty table of it, and to cast a partition's value."""
+    """The duckdb type of a column."""
     if (
         pa.types.is_list(type_)
         or pa.types.is_large_list(type_)
@@ -240,7 +234,7 @@ _SQL_TYPES = {
 
 
 def _lazy(polars: Any, snapshot: Snapshot, part: _Part) -> Any:
-    """One part's rows, with the table's columns in its order."""
+    """One part's rows as a LazyFrame, with the columns of the table in its order."""
     fields = _schema(snapshot)
     types = dict(polars.from_arrow(fields.empty_table()).schema)
     stored = {name: type_ for name, type_ in types.items() if name not in part.partition}
@@ -249,45 +243,47 @@ def _lazy(polars: Any, snapshot: Snapshot, part: _Part) -> Any:
     values = [
         _literal(polars, value, types[key]).alias(key) for key, value in part.partition.items()
     ]
-    lacking = [
+    absent = [
         polars.lit(None, type_).alias(name) for name, type_ in stored.items() if name not in owned
     ]
-    beside = rows[0] if len(rows) == 1 else polars.concat(rows, how="horizontal")
-    return beside.with_columns(*values, *lacking).select(fields.names)
+    joined = rows[0] if len(rows) == 1 else polars.concat(rows, how="horizontal")
+    return joined.with_columns(*values, *absent).select(fields.names)
 
 
 def _literal(polars: Any, value: str | None, type_: Any) -> Any:
-    """A partition's value, NaN as null."""
+    """A partition's value as a column, with null for NaN."""
     literal = polars.lit(value, polars.String).cast(type_)
     return literal.fill_nan(None) if type_.is_float() else literal
 
 
 def _scan(polars: Any, snapshot: Snapshot, source: _Source, types: Mapping[str, Any]) -> Any:
-    """The source's columns, missing as null."""
-    wanted = {name: types[name] for name in source.names or types}
+    """The source's columns, with null for missing values."""
+    read = {name: types[name] for name in source.names or types}
     rows = polars.scan_parquet(
         list(source.urls),
-        schema=_stored_types(polars, snapshot, wanted),
+        schema=_stored_types(polars, snapshot, read),
         missing_columns="insert",
         extra_columns="ignore",
         hive_partitioning=False,
         glob=False,
         cast_options=polars.ScanCastOptions(integer_cast="upcast", float_cast="upcast"),
     )
-    slots = [slot for slot in snapshot.schema.slots if slot.name in wanted]
+    # Files are read in their stored types; casts to the table's types follow the marks, so that a
+    # float64 beyond float32 becomes null rather than infinity.
+    slots = [slot for slot in snapshot.schema.slots if slot.name in read]
     floats = [
         field.name
         for field in snapshot.schema.others
-        if field.name in wanted and pa.types.is_floating(field.type)
+        if field.name in read and pa.types.is_floating(field.type)
     ]
     return rows.with_columns(
-        *(_without_mark(polars, slot).cast(wanted[slot.name]) for slot in slots),
+        *(_without_mark(polars, slot).cast(read[slot.name]) for slot in slots),
         *(polars.col(name).fill_nan(None) for name in floats),
     )
 
 
 def _stored_types(polars: Any, snapshot: Snapshot, types: Mapping[str, Any]) -> dict[str, Any]:
-    """A fixed width is stored as a list."""
+    """The types of the columns in the files, where a fixed-width slot is stored as a list."""
     stored = dict(types)
     for slot in snapshot.schema.slots:
         if slot.name in types:
@@ -298,7 +294,9 @@ def _stored_types(polars: Any, snapshot: Snapshot, types: Mapping[str, Any]) -> 
 
 
 def _may_be_float64(slot: Slot) -> bool:
-    """Whether files may hold it so: those by others, which have no slot numbers."""
+    """Whether files may hold float64: those that featstore did not write, which have no slot
+    numbers.
+    """
     return slot.kind is SlotKind.FLOAT and slot.number is None
 
 

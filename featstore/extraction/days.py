@@ -18,7 +18,7 @@ from featstore.extraction.raw import input_digest
 from featstore.extraction.unit import Progress, Runner, ignore_progress
 from featstore.files.listings import list_files
 from featstore.redaction import redact
-from featstore.table.delta import Commit, history, makers, open_delta_or_none
+from featstore.table.delta import Commit, history, open_delta_or_none, with_origins
 from featstore.table.layout import partition_path
 from featstore.table.snapshot import Snapshot, files_digest
 
@@ -212,7 +212,7 @@ def find_held(
             spec_hash=commit.metadata.spec_hash,
             input_digest=commit.metadata.input_digest,
         )
-        for commit in makers(commits)
+        for commit in with_origins(commits)
         if commit.metadata is not None
     }
     files = [() if base is None else base.in_partitions([day.partition]) for day in days]

@@ -37,8 +37,8 @@ from featstore.table.evolution import check_case, merge_schemas
 from featstore.table.layout import STATISTICS_DIR, has_tag, is_data_file, new_tag, partition_path
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import open_table_or_none
-from featstore.table.running import Mark, check_there, marked
-from featstore.table.snapshot import DataFile, Snapshot, files_digest, replaced
+from featstore.table.running import Mark, check_not_removed, marked
+from featstore.table.snapshot import DataFile, Snapshot, files_digest, overwrite_filters
 from featstore.table.statistics.column_statistics import add_counts
 
 CommitFunction = Callable[[str, delta.Change], int]
@@ -241,7 +241,7 @@ def end_run(
             try:
                 _merge_statistics(run, reports, files)
             except FileNotFoundError:
-                check_there(mark, url, files)  # what removed statistics took more than these
+                check_not_removed(mark, url, files)  # what removed statistics took more than these
                 raise
     metadata = CommitMetadata(
         run_id=run.task.run_id,
@@ -260,7 +260,7 @@ def end_run(
         base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata
     )
     with removing_files_on_failure(run):
-        check_there(mark, url, files)
+        check_not_removed(mark, url, files)
     version = _commit(run, change, commit, mark)
     return replace(
         _report(run, version, metadata, committed=True, input_bytes=input_bytes), examples=examples
@@ -357,7 +357,7 @@ def _check_target(
             )
     if base is not None:
         merge_schemas(base.schema, delta.as_stored(schema), redact(url))
-        replaced(partitions, base.partitions)
+        overwrite_filters(partitions, base.partitions)
         return
     check_case(schema, redact(url))
     foreign = [file.name for file in list_files(url) if not is_data_file(file.name)]

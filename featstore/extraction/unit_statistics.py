@@ -16,8 +16,8 @@ from featstore.ops.malformed import without_views
 from featstore.table.layout import file_statistics_path, statistics_path
 from featstore.table.snapshot import DataFile, files_digest
 from featstore.table.statistics.column_statistics import (
-    Gatherer,
     Statistics,
+    StatisticsGatherer,
     add_counts,
     merge_statistics,
 )
@@ -36,7 +36,7 @@ class Gathering:
 
     def __init__(self, extractor: Extractor, *, wanted: bool) -> None:
         self._extractor = extractor
-        self._gatherer = Gatherer(extractor.schema) if wanted else None
+        self._gatherer = StatisticsGatherer(extractor.schema) if wanted else None
         self._raw = RowSample()
         if wanted:
             extractor.watch(self.draw)

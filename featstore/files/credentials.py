@@ -1,8 +1,9 @@
-"""Which variables tell a store's client who asks, and where; and that none are missing.
+"""The environment variables with credentials and endpoints of each store, and a check that there
+are credentials.
 
-A client without credentials asks the metadata service of the cloud's machines for some. On any
-other machine nobody answers there, and the client waits for a minute or for ever. So the service
-is tried here first, once and briefly.
+A client without credentials asks the metadata service of the cloud's machines. On any other machine
+nothing answers there, and the client waits for a minute or for ever. So the service is tried here
+first, with a short time limit.
 """
 
 import http.client
@@ -14,15 +15,23 @@ from urllib.parse import urlsplit
 from featstore.errors import AccessError
 from featstore.redaction import redact
 
+# The time limit for connecting to the metadata service, and again for its response. It is in the
+# local network and answers in milliseconds; botocore waits as long.
 METADATA_S = 1.0
-"""How long the metadata service may take to connect, and again to answer. It is a neighbour, which
-answers in a few milliseconds; botocore waits as long."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metadata:
-    """A request that a cloud's metadata service answers with 200 on its machines alone. The first
-    of `variables` that is set says where it is, `disabled` set to `true` that nobody may ask it."""
+class MetadataService:
+    """A request that a cloud's metadata service answers with 200, on its machines only.
+
+    Attributes:
+        method: The HTTP method.
+        path: The path of the request.
+        headers: Its headers.
+        variables: Variables with the service's address; the first one that is set counts.
+        disabled: A variable that forbids the request if it is `true`.
+        address: The default address.
+    """
 
     method: str
     path: str
@@ -33,12 +42,17 @@ class Metadata:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variables:
-    """The environment of a store's client: what to set for credentials, and for its place.
+class StoreVariables:
+    """The environment variables of a store's client.
 
-    `plain_http` allows an endpoint without TLS; `denied` says what to do where access is refused.
-    One of `given`, or `file` below the home directory, gives credentials; where none does, the
-    client asks `metadata`.
+    Attributes:
+        credentials: The variables for credentials, as a text for messages.
+        endpoint: The variables for the endpoint, as a text for messages.
+        plain_http: The variable that allows an endpoint without TLS.
+        denied: What to do if access is refused, as a text for messages.
+        given: Variables of which any provides credentials.
+        file: A file below the home directory that provides credentials.
+        metadata: The service that the client asks if neither does.
     """
 
     credentials: str
@@ -47,11 +61,11 @@ class Variables:
     denied: str = ""
     given: tuple[str, ...] = ()
     file: str = ""
-    metadata: Metadata | None = None
+    metadata: MetadataService | None = None
 
     @property
-    def to_fill_in(self) -> dict[str, str]:
-        """What a message may say of them."""
+    def message_fields(self) -> dict[str, str]:
+        """The fields that the texts of `store_errors` may use."""
         denied = f"check {self.credentials}, and that they may read and write there"
         return {
             "credentials": self.credentials,
@@ -61,7 +75,7 @@ class Variables:
         }
 
 
-_S3 = Variables(
+_S3 = StoreVariables(
     credentials="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN for temporary "
     "ones; AWS_SKIP_SIGNATURE=true for a public bucket)",
     endpoint="AWS_ENDPOINT_URL and AWS_REGION",
@@ -71,10 +85,10 @@ _S3 = Variables(
         "AWS_WEB_IDENTITY_TOKEN_FILE",
         "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
         "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-        "AWS_IMDSV1_FALLBACK",  # the service need not give tokens, which it is asked for here
+        "AWS_IMDSV1_FALLBACK",  # the service may lack tokens, which the check would ask for
         "AWS_SKIP_SIGNATURE",
     ),
-    metadata=Metadata(
+    metadata=MetadataService(
         method="PUT",
         path="/latest/api/token",
         headers=(("X-aws-ec2-metadata-token-ttl-seconds", "60"),),
@@ -82,7 +96,7 @@ _S3 = Variables(
         disabled="AWS_EC2_METADATA_DISABLED",
     ),
 )
-_GCS = Variables(
+_GCS = StoreVariables(
     credentials="GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT, the path of a key file "
     "(GOOGLE_SKIP_SIGNATURE=true for a public bucket)",
     endpoint="GOOGLE_BASE_URL",
@@ -96,14 +110,14 @@ _GCS = Variables(
         "GOOGLE_SKIP_SIGNATURE",
     ),
     file=".config/gcloud/application_default_credentials.json",
-    metadata=Metadata(
+    metadata=MetadataService(
         method="GET",
         path="/computeMetadata/v1/instance/id",
         headers=(("Metadata-Flavor", "Google"),),
         variables=("GCE_METADATA_HOST",),
     ),
 )
-_AZURE = Variables(
+_AZURE = StoreVariables(
     credentials="AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or "
     "AZURE_STORAGE_SAS_KEY (AZURE_SKIP_SIGNATURE=true for a public container)",
     endpoint="AZURE_STORAGE_ENDPOINT",
@@ -126,27 +140,27 @@ _AZURE = Variables(
         "AZURE_STORAGE_USE_EMULATOR",
         "AZURE_SKIP_SIGNATURE",
     ),
-    metadata=Metadata(
+    metadata=MetadataService(
         method="GET",
         path="/metadata/instance?api-version=2021-02-01",
         headers=(("Metadata", "true"),),
     ),
 )
-_HDFS = Variables(
+_HDFS = StoreVariables(
     credentials="HADOOP_USER_NAME, or a Kerberos ticket (`kinit`)",
     endpoint="the name node's host and port in the URL, and HADOOP_CONF_DIR",
 )
-_LOCAL = Variables(
+_LOCAL = StoreVariables(
     credentials="the path's permissions",
     endpoint="the path",
     denied="check the owner and the permissions of the path",
 )
-_HTTP = Variables(
+_HTTP = StoreVariables(
     credentials="nothing: http is read without credentials",
     endpoint="the host and the port in the URL",
     denied="http is read without credentials: let the server allow it, or use another store",
 )
-_OTHER = Variables(
+_OTHER = StoreVariables(
     credentials="the user and the password in the URL",
     endpoint="the host and the port in the URL",
 )
@@ -167,13 +181,13 @@ _BY_SCHEME = {
 }
 
 
-def variables_of(scheme: str) -> Variables:
-    """What the client of a URL's scheme reads of the environment."""
+def variables_of(scheme: str) -> StoreVariables:
+    """The environment variables of the client for a URL scheme."""
     return _BY_SCHEME.get(scheme, _OTHER)
 
 
 def s3_endpoint(environment: Mapping[str, str]) -> str:
-    """The URL of S3: that of the variables, or else that of AWS in the region."""
+    """The endpoint of S3 from the variables, or by default that of AWS in the region."""
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
         if environment.get(name):
             return environment[name]
@@ -182,8 +196,16 @@ def s3_endpoint(environment: Mapping[str, str]) -> str:
 
 
 def require_credentials(url: str, scheme: str, environment: Mapping[str, str]) -> None:
-    """AccessError, within METADATA_S twice at most, where a client of the store would find no
-    credentials. `scheme` is that of `url`."""
+    """Checks that a client of the store will find credentials. Takes twice `METADATA_S` at most.
+
+    Args:
+        url: The URL, for the error message.
+        scheme: Its scheme.
+        environment: The environment variables.
+
+    Raises:
+        AccessError: There are no credentials.
+    """
     known = variables_of(scheme)
     if known.metadata is None or _are_given(known, environment):
         return
@@ -191,37 +213,38 @@ def require_credentials(url: str, scheme: str, environment: Mapping[str, str]) -
         raise AccessError(f"{redact(url)}: no credentials: set {known.credentials}")
 
 
-def _are_given(known: Variables, environment: Mapping[str, str]) -> bool:
+def _are_given(known: StoreVariables, environment: Mapping[str, str]) -> bool:
+    # Whether they are valid is for the store to say.
     if known.file and Path(environment.get("HOME", "/"), known.file).exists():
         return True
     return any(environment.get(name) for name in known.given)
 
 
-def _address(metadata: Metadata, environment: Mapping[str, str]) -> str | None:
-    """Where the service is; None where the environment says that it must not be asked."""
+def _address(metadata: MetadataService, environment: Mapping[str, str]) -> str | None:
+    """The address of the service; None if the environment forbids the request."""
     if metadata.disabled and environment.get(metadata.disabled, "").lower() == "true":
         return None
     given = (environment[name] for name in metadata.variables if environment.get(name))
     return next(given, metadata.address)
 
 
-_answered: set[tuple[Metadata, str]] = set()
+# The services that have answered. Threads may add the same one twice, which is harmless.
+_answered: set[tuple[MetadataService, str]] = set()
 
 
-def _answers(metadata: Metadata, address: str | None) -> bool:
-    """Whether the service is there. Once it was it is not asked again."""
+def _answers(metadata: MetadataService, address: str | None) -> bool:
+    """Whether the service answers. After the first answer it is not asked again."""
     if address is None:
         return False
-    if (metadata, address) not in _answered and _is_there(metadata, address):
+    if (metadata, address) not in _answered and _request_succeeds(metadata, address):
         _answered.add((metadata, address))
     return (metadata, address) in _answered
 
 
-def _is_there(metadata: Metadata, address: str) -> bool:
+def _request_succeeds(metadata: MetadataService, address: str) -> bool:
     try:
-        place = urlsplit(address if "://" in address else f"http://{address}")
-        host = place.hostname or ""
-        connection = http.client.HTTPConnection(host, place.port, timeout=METADATA_S)
+        url = urlsplit(address if "://" in address else f"http://{address}")
+        connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=METADATA_S)
         try:
             connection.request(metadata.method, metadata.path, headers=dict(metadata.headers))
             return connection.getresponse().status == http.HTTPStatus.OK

@@ -1,4 +1,4 @@
-"""What a path, a directory or a glob names, on any storage: files with their sizes and versions."""
+"""Listings of a path, a directory or a glob on any storage: files with their sizes and versions."""
 
 import posixpath
 import re
@@ -17,22 +17,28 @@ from featstore.files.storage import (
     head,
     local_path,
     scheme,
+    version_of,
 )
 from featstore.files.store_errors import as_store_errors
 from featstore.redaction import redact
 
-_VERSION_KEYS = ("mtime", "e_tag", "ETag", "etag", "last_modified", "LastModified", "created")
 _GLOB = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """One file of a listing: `url` opens it, `name` is its path below what was listed.
+    """One file of a listing.
 
-    `version` changes when the content is replaced: the time of the last change, or what the store
-    calls its version; empty where the store says neither. Where it is a time, `modified_ns` is the
-    same time in ns. Local files alone have an inode, and in `changed_ns` the time when anything of
-    them changed.
+    Attributes:
+        url: The URL that opens the file.
+        name: Its path below the listed directory.
+        size_bytes: Its size.
+        version: A text that changes when the content is replaced: the modification time or an ETag;
+            empty if the store reports neither.
+        modified_ns: The modification time in ns since the epoch, if that is the version, else 0.
+        changed_ns: For local files the time of the last change of content or metadata (ctime), in
+            ns since the epoch, else 0.
+        inode: For local files the inode, else 0.
     """
 
     url: str = field(repr=False)
@@ -44,19 +50,20 @@ class FileEntry:
     inode: int = 0
 
     def is_same(self, other: "FileEntry") -> bool:
-        """Whether two looks at one file saw the same content: equal sizes, and versions that are
-        equal or that one of the looks does not tell.
+        """Whether two entries of one file describe the same content.
 
-        Of inode and `changed_ns` one may differ. A new hard link or other permissions change the
-        time alone; a mount in user space (FUSE) may number a file anew, on another host or once
-        the kernel forgot it. A file that took the place of another differs in both.
+        Sizes must be equal, and versions too unless one is unknown. One of inode and `changed_ns`
+        may differ, but not both, as they do if the file was replaced by another. A new hard link or
+        other permissions change only the time. A mount in user space (FUSE) may give a file another
+        inode, on another host or after the kernel dropped it from its cache.
         """
+        # Times are compared in ns, since `version` is a text of a float in seconds.
         versions = {file.modified_ns or file.version for file in (self, other)} - {""}
         is_same_inode = self.inode == other.inode or self.changed_ns == other.changed_ns
         return self.size_bytes == other.size_bytes and len(versions) <= 1 and is_same_inode
 
     def __str__(self) -> str:
-        """What tells its content, for messages."""
+        """Size and version, for messages."""
         version = f"version {self.version or 'unknown'}"
         if self.inode:
             version = f"modified {self.modified_ns} ns after 1970, inode {self.inode}"
@@ -64,21 +71,26 @@ class FileEntry:
 
 
 def check_unchanged(listed: FileEntry, now: FileEntry | None) -> None:
-    """InputError unless a raw file is, after it was read, what it was when it was listed.
+    """Checks, after a raw file was read, that it is still the file that was listed.
 
-    `now` is a second look at it, None where it is gone.
+    Args:
+        listed: The entry before it was read.
+        now: The entry afterwards; None if the file is gone.
+
+    Raises:
+        InputError: The file changed.
     """
     if now is None or not listed.is_same(now):
         raise InputError(
             f"{redact(listed.url)} changed while it was read: expected {listed}, found "
-            f"{now or 'no such file'}; nothing is committed: run it again once the file is whole. "
-            f"Write such files under a name that begins with '_' or '.', and rename them when they "
-            f"are whole"
+            f"{now or 'no such file'}; nothing is committed: run it again once the file is "
+            f"complete. Write such files under a name that begins with '_' or '.', and rename them "
+            f"when they are complete"
         )
 
 
 def find_file(url: str) -> FileEntry | None:
-    """The one file that a URL names, None where there is none."""
+    """The entry of a single file; None if there is no such file."""
     root = _listing_root(url)
     entry = _single(filesystem(url), url, root)
     return None if entry is None else _entry(url, root, entry, posixpath.dirname(root))
@@ -87,34 +99,38 @@ def find_file(url: str) -> FileEntry | None:
 def list_files(
     url: str, suffix: str = ".parquet", *, hidden: bool = False, literal: bool = False
 ) -> list[FileEntry]:
-    """The files that a path, a directory (recursively) or a glob names, sorted by name; empty where
-    nothing matches.
+    """Lists the files of a path, of a directory (recursively) or of a glob.
 
-    Names that begin with `_` or `.` are left out, as Spark and Hive do, unless `hidden`. In a
-    directory, also in one that a glob names, only names that end with `suffix` count; other files
-    that a glob matches, and a single file, are taken as given. With `literal` the URL is no glob,
-    whatever characters are in it.
+    Args:
+        url: A file, a directory or a glob.
+        suffix: The end of the names to list in directories, including those that a glob matches. It
+            does not apply to a single file and to files that a glob matches.
+        hidden: Include names that begin with `_` or `.`, which Spark and Hive ignore too.
+        literal: Treat the URL as a path even if it has characters of a glob.
+
+    Returns:
+        The files, sorted by name. Empty if nothing matches.
     """
     fs, root = filesystem(url), _listing_root(url)
     glob = None if literal else _GLOB.search(root)
     if glob:
         base = root[: glob.start()].rpartition("/")[0]
-        found = _matches(url, lambda: _with_directories(fs, fs.glob(root, detail=True), suffix))
-    elif (entry := _single(fs, url, root)) is not None:
-        base, found = posixpath.dirname(root), {root: entry}
-        hidden = True
+        infos = _matches(url, lambda: _with_directories(fs, fs.glob(root, detail=True), suffix))
+    elif (info := _single(fs, url, root)) is not None:
+        base, infos = posixpath.dirname(root), {root: info}
+        hidden = True  # a file that is named outright is read whatever its name
     else:
-        base, found = root, _matches(url, lambda: _below(fs, root, suffix))
-    entries = (_entry(url, path, entry, base) for path, entry in found.items())
-    there = (
+        base, infos = root, _matches(url, lambda: _below(fs, root, suffix))
+    entries = (_entry(url, path, info, base) for path, info in infos.items())
+    visible = (
         entry for entry in entries if entry is not None and (hidden or not _is_hidden(entry.name))
     )
-    return sorted(there, key=lambda entry: entry.name)
+    return sorted(visible, key=lambda entry: entry.name)
 
 
 def _listing_root(url: str) -> str:
-    """What to list, as the file system's own listings name it: object stores leave the scheme
-    out.
+    """The path to list, in the form of the file system's listings: those of object stores have no
+    scheme.
     """
     path = local_path(url)
     if path is not None:
@@ -123,24 +139,22 @@ def _listing_root(url: str) -> str:
 
 
 def _below(fs: FileSystem, directory: str, suffix: str) -> dict[str, dict[str, Any]]:
-    found = fs.find(directory, detail=True).items()
-    return {
-        path: entry for path, entry in found if entry["type"] == "file" and path.endswith(suffix)
-    }
+    infos = fs.find(directory, detail=True).items()
+    return {path: info for path, info in infos if info["type"] == "file" and path.endswith(suffix)}
 
 
 def _with_directories(
     fs: FileSystem, matched: dict[str, dict[str, Any]], suffix: str
 ) -> dict[str, dict[str, Any]]:
-    """What a glob matched, each directory replaced by the files below it."""
-    found = {path: entry for path, entry in matched.items() if entry["type"] == "file"}
-    for path in matched.keys() - found.keys():
-        found |= _below(fs, path, suffix)
-    return found
+    """The files that a glob matched, and those below the directories that it matched."""
+    infos = {path: info for path, info in matched.items() if info["type"] == "file"}
+    for path in matched.keys() - infos.keys():
+        infos |= _below(fs, path, suffix)
+    return infos
 
 
 def _single(fs: FileSystem, url: str, root: str) -> dict[str, Any] | None:
-    """The listing's entry where the URL is one file."""
+    """The file system's information if the URL is a single file, else None."""
     try:
         with as_store_errors(url):
             if not has_object_store(url):
@@ -153,8 +167,8 @@ def _single(fs: FileSystem, url: str, root: str) -> dict[str, Any] | None:
 def _matches(
     url: str, listing: Callable[[], dict[str, dict[str, Any]]]
 ) -> dict[str, dict[str, Any]]:
-    """A listing; empty for a web server that can only serve files, which cannot be told from one
-    that has none.
+    """The result of a listing. It is empty for a web server that only serves files, which cannot be
+    distinguished from one that has none.
     """
     try:
         with as_store_errors(url):
@@ -162,48 +176,49 @@ def _matches(
     except FileNotFoundError:
         return {}
     except OSError:
+        # Web servers answer a request for a directory in many ways.
         if scheme(url) in ("http", "https"):
             return {}
         raise
 
 
-def _entry(url: str, path: str, entry: dict[str, Any], base: str) -> FileEntry | None:
-    """A file as a listing shows it; None where a local one is gone meanwhile."""
+def _entry(url: str, path: str, info: dict[str, Any], base: str) -> FileEntry | None:
+    """The entry of a file; None if a local file is gone meanwhile."""
     if scheme(url) == "file":
         return _local_entry(path, _name(path, base))
     full = _with_scheme(url, path)
-    version = next((entry[key] for key in _VERSION_KEYS if entry.get(key)), "")
+    version = version_of(info)
     return FileEntry(
         url=full,
         name=_name(full, _with_scheme(url, base)),
-        size_bytes=int(entry["size"]),
+        size_bytes=int(info["size"]),
         version=str(version),
         modified_ns=_modified_ns(version),
     )
 
 
 def _modified_ns(version: object) -> int:
-    """A file system may tell one time as a number in its listings, and as a date of a single
-    file.
+    """The version in ns if it is a time. Some file systems report a number in listings and a date
+    for a single file.
     """
     seconds = version.timestamp() if isinstance(version, datetime) else version
     return int(seconds * 1e9) if isinstance(seconds, int | float) else 0
 
 
 def _local_entry(path: str, name: str) -> FileEntry | None:
-    """All that it says comes from one look, so that size and version are of the same content."""
+    """The entry from a single `stat`, so that size and version are of the same content."""
     try:
-        found = Path(path).stat()
+        stat = Path(path).stat()
     except FileNotFoundError:
         return None
     return FileEntry(
         url=path,
         name=name,
-        size_bytes=found.st_size,
-        version=str(found.st_mtime),
-        modified_ns=found.st_mtime_ns,
-        changed_ns=found.st_ctime_ns,
-        inode=found.st_ino,
+        size_bytes=stat.st_size,
+        version=str(stat.st_mtime),
+        modified_ns=stat.st_mtime_ns,
+        changed_ns=stat.st_ctime_ns,
+        inode=stat.st_ino,
     )
 
 
@@ -212,6 +227,7 @@ def _name(path: str, base: str) -> str:
 
 
 def _with_scheme(url: str, path: str) -> str:
+    """The URL of a listed path. File systems that are bound to a host list paths without it."""
     if SCHEME.match(path):
         return path
     head, rest = without_path(url)
@@ -224,20 +240,24 @@ def _with_scheme(url: str, path: str) -> str:
 
 
 def without_path(url: str) -> tuple[str, str]:
-    """Scheme, user, host and port of a remote URL, and its path without a slash at the end."""
+    """Splits a remote URL into scheme, user, host and port, and its path without a trailing
+    slash.
+    """
     head = re.match(r"[^:/]+://[^/]*", url)
     assert head is not None
     return head.group(), url[head.end() :].rstrip("/")
 
 
 def _is_hidden(name: str) -> bool:
+    # A directory such as `_key=value` is a partition, as for Spark.
     return any(part.startswith(("_", ".")) and "=" not in part for part in name.split("/"))
 
 
 def is_directory(url: str) -> bool:
-    """Whether a directory is there; in an object store, whether any object lies below it.
+    """Whether the URL is an existing directory; in an object store, whether any object lies below
+    it.
 
-    False where that cannot be seen: on a web server, and where the store refuses to list.
+    False if that cannot be determined: on a web server, and if the store refuses to list.
     """
     path = local_path(url)
     if path is not None:
@@ -253,12 +273,12 @@ def is_directory(url: str) -> bool:
 
 
 def directories(url: str) -> list[str]:
-    """What a URL names, or the directory in which its glob begins, and the directories above it,
+    """The URL itself, or the directory in which its glob begins, and all directories above,
     innermost first.
     """
     path = local_path(url)
     root = url if path is None else str(path.absolute())
-    head = found.group() if (found := SCHEME.match(root)) else ""
+    head = match.group() if (match := SCHEME.match(root)) else ""
     glob = _GLOB.search(root)
-    place = PurePosixPath((root[: glob.start()].rpartition("/")[0] if glob else root)[len(head) :])
-    return [f"{head}{above}" for above in (place, *place.parents) if str(above) != "."]
+    start = PurePosixPath((root[: glob.start()].rpartition("/")[0] if glob else root)[len(head) :])
+    return [f"{head}{directory}" for directory in (start, *start.parents) if str(directory) != "."]

@@ -1,5 +1,5 @@
-"""Directories that only their owner can use, and temporary ones that go with their process or with
-the next one.
+"""Directories that only their owner can use, and temporary ones that are removed by their process
+or, after a crash, by the next one.
 """
 
 import contextlib
@@ -13,18 +13,27 @@ from pathlib import Path
 
 from featstore.errors import StagingError
 
-# How many removals by somebody else, one right after the other, are taken for chance.
-MOST_REMOVALS = 10
+# How often a directory or file that another process removes meanwhile is made again. More removals
+# in a row are no accident, and an error.
+MAX_REMOVALS = 10
 
 _PREFIX = "featstore-private-"
 _ALIVE = "alive"
-# What open() says of nothing, a link, a directory and a socket.
+# The errors of open() for a missing file, a link, a directory and a socket.
 _NO_FILE = (errno.ENOENT, errno.ELOOP, errno.EISDIR, errno.ENXIO)
 
 
 def try_lock(path: Path, kind: int) -> int | None:
-    """A descriptor that holds the `flock`; None where another one holds a lock against it, and
-    where there is no such file, but nothing, a link, a directory or a pipe."""
+    """Tries to lock a file with `flock`.
+
+    Args:
+        path: A regular file.
+        kind: `fcntl.LOCK_EX` or `fcntl.LOCK_SH`.
+
+    Returns:
+        A descriptor that holds the lock, to be passed to `unlock`. None if a conflicting lock is
+        held, or if `path` is not a regular file or does not exist.
+    """
     try:
         lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -45,20 +54,23 @@ def try_lock(path: Path, kind: int) -> int | None:
 
 
 def unlock(lock: int) -> None:
-    """Unlocks before closing: a forked child may hold a copy of the descriptor, which would keep
-    the lock.
+    """Releases a lock of `try_lock` and closes its descriptor.
+
+    Closing alone would not release the lock if a forked child has a copy of the descriptor.
     """
     fcntl.flock(lock, fcntl.LOCK_UN)
     os.close(lock)
 
 
 def make_private(root: Path) -> None:
-    """Makes the directory, mode 0700. StagingError where it is a link, another user's, or cannot be
-    made.
+    """Creates a directory with mode 0700, unless it exists.
 
-    One that somebody removes while it is looked at is made again, a few times.
+    If another process removes it meanwhile, it is created again, up to `MAX_REMOVALS` times.
+
+    Raises:
+        StagingError: It is a link, belongs to another user, or cannot be created or written.
     """
-    for tries_left in reversed(range(MOST_REMOVALS)):
+    for tries_left in reversed(range(MAX_REMOVALS)):
         try:
             _make_private(root)
             return
@@ -72,25 +84,29 @@ def make_private(root: Path) -> None:
 def _make_private(root: Path) -> None:
     root.parent.mkdir(parents=True, exist_ok=True)
     root.mkdir(mode=0o700, exist_ok=True)
-    found = root.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise PermissionError(f"it must be a directory of user {os.getuid()}")
-    if stat.S_IMODE(found.st_mode) != 0o700:
+    if stat.S_IMODE(status.st_mode) != 0o700:
         root.chmod(0o700)
     if not os.access(root, os.W_OK):
         raise PermissionError("it cannot be written")
 
 
 class PrivateDirectory:
-    """A new temporary directory of its owner, the process that makes it; those of dead owners are
+    """A new temporary directory, owned by the process that makes it. Those of dead owners are
     removed.
 
-    A locked file in it, `alive`, says that the owner lives, or a child that was forked from it.
+    A locked file in it, `alive`, shows that the owner, or a child forked from it, lives.
+
+    Attributes:
+        path: The directory, mode 0700.
     """
 
     def __init__(self) -> None:
-        _remove_left_over()
+        _remove_leftovers()
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        # The file gets its name after it is locked, so that no other process sees it unlocked.
         hidden = self.path / f".{_ALIVE}"
         self._lock: int | None = os.open(hidden, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -98,30 +114,32 @@ class PrivateDirectory:
         self._owner = os.getpid()
 
     def remove(self) -> None:
-        """Removes it; not in a copy that was forked or sent to another process. May be called more
-        than once.
+        """Removes the directory. Does nothing in another process than the owner, and when called
+        again.
         """
         if os.getpid() == self._owner and self._lock is not None:
+            # Unlocked last, since another process removes a directory whose lock is free.
             shutil.rmtree(self.path, ignore_errors=True)
             lock, self._lock = self._lock, None
             unlock(lock)
 
 
-def _remove_left_over() -> None:
-    """Removes directories of dead owners. Where everybody writes there may be anything under such a
-    name: what is not this user's is left alone, and what cannot be removed is for the next one."""
+def _remove_leftovers() -> None:
+    """Removes directories of dead owners. Failures are left to the next process."""
     with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
-        for left_over in [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX)]:
+        for leftover in [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX)]:
             with contextlib.suppress(OSError):
-                _remove_if_dead(left_over)
+                _remove_if_dead(leftover)
 
 
 def _remove_if_dead(directory: Path) -> None:
-    found = directory.lstat()
+    # Every user can write to the temporary directory, so anything may have such a name. Only a
+    # directory of this user that nobody else can write to is removed.
+    status = directory.lstat()
     if (
-        not stat.S_ISDIR(found.st_mode)
-        or found.st_uid != os.getuid()
-        or stat.S_IMODE(found.st_mode) & 0o022
+        not stat.S_ISDIR(status.st_mode)
+        or status.st_uid != os.getuid()
+        or stat.S_IMODE(status.st_mode) & 0o022
     ):
         return
     lock = try_lock(directory / _ALIVE, fcntl.LOCK_EX)

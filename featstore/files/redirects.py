@@ -1,19 +1,19 @@
-"""Keeps credentials of an object store from following a redirect to another host. Pure.
+"""Keeps the credentials of an object store from being sent to another host by a redirect. Pure.
 
-The remote client follows redirects and drops only `Authorization` on the way to another host: the
-session token of S3, a header of its own, and the signature of Azure, which is in the query and so
-in `Referer`, would go along. The client cannot be told to follow none; but it can be told of a
-proxy and of the hosts that need none. A proxy that nothing listens to, and the store's own hosts as
-the exceptions, end such a redirect before anything is sent.
+The remote client follows redirects, and drops only the `Authorization` header when the host
+changes. The session token of S3, which has a header of its own, and the signature of Azure, which
+is in the query and hence in `Referer`, would be sent along. Redirects cannot be switched off, but a
+proxy can be set, with hosts that bypass it. A dead proxy that only the store's own hosts bypass
+ends such a redirect before anything is sent.
 """
 
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-NOWHERE = "127.0.0.1:9"
-"""Where nothing listens: the proxy of requests to other hosts than the store's."""
+# The dead proxy: nothing listens on port 9 (discard).
+DEAD_PROXY = "127.0.0.1:9"
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
-# Where credentials of machines and containers come from.
+# The services that give credentials to machines and containers.
 _METADATA = ("169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::254", "fd00:ec2::23")
 _DOMAINS: dict[str, tuple[str, ...]] = {
     "s3": ("amazonaws.com", "amazonaws.com.cn", "api.aws", *_METADATA),
@@ -39,13 +39,18 @@ _ALIASES = {"abfs": "az", "abfss": "az"}
 _EMULATOR = ("127.0.0.1", "localhost")
 
 
-def kept_home(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Client options that refuse any host but the store's own; empty where none are needed, or
-    where a proxy is in use.
+def own_hosts_only(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Client options that let requests reach the store's own hosts only.
 
-    HTTP is read without credentials, and GCS sends only what is dropped. `environment` holds the
-    endpoints, as each store names them there. Behind a real proxy the hosts that are reached are
-    the proxy's to decide.
+    Args:
+        scheme: The scheme of the URL.
+        environment: Holds the endpoints, in the variables of each store, and a real proxy if there
+            is one.
+
+    Returns:
+        The options. Empty for HTTP, which is read without credentials, for GCS, which sends them
+        only in the header that is dropped, and behind a real proxy, which decides about hosts
+        itself.
     """
     scheme = _ALIASES.get(scheme, scheme)
     given = {name.upper(): value for name, value in environment.items() if value}
@@ -54,7 +59,7 @@ def kept_home(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
     hosts = [urlsplit(given[name]).hostname for name in _ENDPOINTS[scheme] if name in given]
     emulator = _EMULATOR if "AZURE_STORAGE_USE_EMULATOR" in given and scheme == "az" else ()
     return {
-        "proxy_url": f"http://{NOWHERE}",
+        "proxy_url": f"http://{DEAD_PROXY}",
         "proxy_excludes": ",".join(
             [*(host for host in hosts if host), *emulator, *_DOMAINS[scheme]]
         ),

@@ -1,8 +1,7 @@
-"""Files by URL, local or remote: opened, written, linked, deleted. Only this package uses fsspec
-and obstore.
+"""Opening, writing, linking and deleting files by URL, local or remote.
 
-A URL without a scheme is a local path. HTTP, S3, GCS and Azure go through obstore behind the fsspec
-interface, everything else through fsspec itself. fsspec is transport only: nothing here caches.
+A URL without a scheme is a local path. HTTP, S3, GCS and Azure are accessed with obstore, in part
+behind the fsspec interface, everything else with fsspec. Nothing is cached here.
 """
 
 import contextlib
@@ -13,7 +12,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -26,8 +25,8 @@ from obstore.store import ObjectStore, from_url
 
 from featstore.errors import ConfigError, StagingError
 from featstore.files.credentials import require_credentials
-from featstore.files.redirects import kept_home
-from featstore.files.store_errors import as_store_errors, naming_full_disks
+from featstore.files.redirects import own_hosts_only
+from featstore.files.store_errors import as_disk_full_errors, as_store_errors
 from featstore.redaction import LINKS, redact, redact_text, secrets_of
 
 _OBSTORE = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "azure"})
@@ -35,32 +34,39 @@ _ALIASES = {"s3a": "s3", "gcs": "gs", "azure": "az"}
 _CLIENT_OPTIONS = {
     "allow_http": True,
     "connect_timeout": "10s",
-    "read_timeout": "60s",
-    "timeout": "1day",
+    "read_timeout": "60s",  # between two reads of a response
+    "timeout": "1day",  # of a whole request, which streams a file of any size
 }
-_RETRIES = 4
-_BLOCK_BYTES = 8 << 20
-# What a reader in place asks a store for at a time.
+_NUM_RETRIES = 4
+_BLOCK_BYTES = 8 << 20  # of a sequential read; large enough that the cost per call does not count
+# The size of a reader's requests when it reads a remote file in place. Larger ones fetch more bytes
+# that are not used, smaller ones take more round trips.
 BUFFER_BYTES = 1 << 20
 _NO_LINKS = frozenset({errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
+# Keys under which fsspec's file systems and obstore report a file's version, the preferred first:
+# the modification time, which `FileEntry.is_same` compares in ns, then ETags, then other times.
+_VERSION_KEYS = (
+    *("mtime", "e_tag", "ETag", "etag"),
+    *("last_modified", "LastModified", "modified", "created"),
+)
 FileSystem: TypeAlias = fsspec.AbstractFileSystem
-# With `::`, the links of an fsspec chain before it, such as `simplecache::https://host/x`.
+# The prefix with `::` matches the links of an fsspec chain, such as `simplecache::https://host/x`.
 SCHEME = re.compile(r"^((?:[A-Za-z][A-Za-z0-9+.-]*::)*[A-Za-z][A-Za-z0-9+.-]+)://")
 
 
 def scheme(url: str) -> str:
-    """The URL's scheme in lower case, `file` for a plain path."""
-    found = SCHEME.match(url)
-    return found.group(1).lower() if found else "file"
+    """The URL's scheme in lower case; `file` for a plain path."""
+    match = SCHEME.match(url)
+    return match.group(1).lower() if match else "file"
 
 
 def has_object_store(url: str) -> bool:
-    """Whether the URL is read through an object store's own client rather than through fsspec."""
+    """Whether obstore reads the URL, rather than fsspec."""
     return scheme(url) in _OBSTORE
 
 
 def local_path(url: str) -> Path | None:
-    """The local path that a URL or path names, or None where it is remote."""
+    """The local path of a URL or path; None if it is remote."""
     if scheme(url) != "file":
         return None
     return Path(url.removeprefix("file://")).expanduser()
@@ -71,11 +77,21 @@ def join(base: str, *parts: str) -> str:
     return "/".join([base.rstrip("/"), *(part.strip("/") for part in parts if part)])
 
 
-def filesystem(url: str) -> FileSystem:
-    """The fsspec file system for a URL's scheme; credentials come from the environment, as each
-    store defines them.
+def version_of(info: Mapping[str, Any]) -> Any:
+    """The version of a file from what its file system reports: a time or an ETag, or the empty
+    string if it reports neither.
+    """
+    return next((info[key] for key in _VERSION_KEYS if info.get(key)), "")
 
-    ConfigError where there is none, StoreError where the store cannot be reached.
+
+def filesystem(url: str) -> FileSystem:
+    """The fsspec file system for a URL. Credentials come from the environment, in the variables of
+    each store.
+
+    Raises:
+        ConfigError: There is no file system for the scheme.
+        AccessError: There are no credentials.
+        StoreError: The store cannot be reached.
     """
     name = scheme(url)
     if name not in _OBSTORE:
@@ -84,11 +100,11 @@ def filesystem(url: str) -> FileSystem:
     require_credentials(url, name, os.environ)
     protocol: Any = _ALIASES.get(name, name)
     with as_store_errors(url):
-        return cast(FileSystem, FsspecStore(protocol, **_options(protocol, _RETRIES)))
+        return cast(FileSystem, FsspecStore(protocol, **_options(protocol, _NUM_RETRIES)))
 
 
 def _foreign_filesystem(url: str) -> FileSystem:
-    """fsspec's own, with user, host and port, where the URL has them."""
+    """A file system of fsspec itself, for the URL's user, host and port if it has them."""
     if LINKS.search(url):
         expected = "expected the URL of the file itself"
         raise ConfigError(f"{redact(url)}: a chain of file systems cannot be read; {expected}")
@@ -99,39 +115,48 @@ def _foreign_filesystem(url: str) -> FileSystem:
             reason = redact_text(" ".join(str(error).split()), secrets_of(url))
             raise ConfigError(
                 f"{redact(url)}: no file system for {scheme(url)}:// ({reason}); expected a URL of "
-                f"a scheme "
-                f"that fsspec knows, and the package that it needs"
+                f"a scheme that fsspec knows, and the package that it needs"
             ) from None
 
 
 def _options(protocol: str, max_retries: int) -> dict[str, Any]:
     return {
-        "client_options": _CLIENT_OPTIONS | kept_home(protocol, os.environ),
+        "client_options": _CLIENT_OPTIONS | own_hosts_only(protocol, os.environ),
         "retry_config": {"max_retries": max_retries},
     }
 
 
+# The id of the process that first used the remote client, inherited by forked children.
 _client_process: list[int] = []
 
 
 def _require_unforked(url: str) -> None:
-    """The remote client's threads do not live on in a forked child, where it would wait for them
-    for ever.
+    """StagingError in a forked child of a process that has used the remote client: the client's
+    threads do not survive the fork, and it would wait for them for ever.
     """
     if not _client_process:
         _client_process.append(os.getpid())
     if _client_process[0] != os.getpid():
         raise StagingError(
             f"{redact(url)} cannot be read in this process: it was forked from one that had "
-            f"already used a remote store, whose "
-            "client does not survive a fork; start worker processes by 'spawn' or 'forkserver' "
-            "(DataLoader: multiprocessing_context='spawn')"
+            "already used a remote store, whose client does not survive a fork; start worker "
+            "processes by 'spawn' or 'forkserver' (DataLoader: multiprocessing_context='spawn')"
         )
 
 
-def connect(url: str, max_retries: int = _RETRIES) -> tuple[ObjectStore, str]:
-    """The object store and the key in it that a URL names. The client itself repeats what failed up
-    to `max_retries` times.
+def connect(url: str, max_retries: int = _NUM_RETRIES) -> tuple[ObjectStore, str]:
+    """The object store of a URL, and the key in it.
+
+    Clients are cached and may be shared by threads.
+
+    Args:
+        url: An object.
+        max_retries: How often the client itself repeats a failed request.
+
+    Raises:
+        ConfigError: An HTTP URL has a query.
+        AccessError: There are no credentials.
+        StagingError: This process was forked from one that had used the client.
     """
     _require_unforked(url)
     require_credentials(url, scheme(url), os.environ)
@@ -149,13 +174,13 @@ def _store(root: str, max_retries: int) -> ObjectStore:
 
 
 def canonical(url: str) -> str:
-    """The URL under the one of its scheme's names that all clients know: `gs://` for `gcs://`."""
+    """The URL with the name of its scheme that all clients know: `gs://` for `gcs://`."""
     name = scheme(url)
     return _ALIASES.get(name, name) + url[len(name) :] if name in _ALIASES else url
 
 
 class _RemoteFile(io.RawIOBase):
-    """Reads an object by ranges, without a buffer."""
+    """An unbuffered reader of an object: each read is a range request."""
 
     def __init__(self, url: str, size_bytes: int) -> None:
         self._url, self._size_bytes, self._position = url, size_bytes, 0
@@ -182,14 +207,14 @@ class _RemoteFile(io.RawIOBase):
         if length <= 0:
             return 0
         with as_store_errors(self._url):
-            found = obstore.get_range(self._store, self._key, start=self._position, length=length)
-        buffer[: len(found)] = memoryview(found)
-        self._position += len(found)
-        return len(found)
+            data = obstore.get_range(self._store, self._key, start=self._position, length=length)
+        buffer[: len(data)] = memoryview(data)
+        self._position += len(data)
+        return len(data)
 
 
 class _StoreFile(io.RawIOBase):
-    """A file of a client, which has its buffer; errors are featstore's."""
+    """Wraps a file of a client, which buffers, and translates its errors."""
 
     def __init__(self, url: str, mode: str) -> None:
         self._url, self._mode, self._num_written = url, mode, 0
@@ -214,9 +239,9 @@ class _StoreFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         with as_store_errors(self._url):
-            found = self._file.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
     def write(self, data: Any) -> int:
         num_bytes = memoryview(data).nbytes
@@ -226,7 +251,7 @@ class _StoreFile(io.RawIOBase):
         return num_bytes
 
     def close(self) -> None:
-        """Publishes what was written; a second call does nothing."""
+        """Publishes the written file. A second call does nothing."""
         if self.closed:
             return
         super().close()
@@ -234,25 +259,33 @@ class _StoreFile(io.RawIOBase):
             self._file.close()
 
     def discard(self) -> None:
-        """Closes the file; what was written is not published, where the client can take it back."""
+        """Closes the file without publishing it, if the client is able to."""
         super().close()
-        with contextlib.suppress(AttributeError):  # a client that cannot
+        with contextlib.suppress(AttributeError):  # not all clients have it
             self._file.discard()
+        # fsspec's buffered files otherwise close, and so publish, when they are garbage-collected.
         if isinstance(self._file, fsspec.spec.AbstractBufferedFile):
-            self._file.closed = True  # else it is closed, and so published, when it is forgotten
+            self._file.closed = True
 
 
 def _client_file(url: str, mode: str) -> Any:
+    # obstore's writer publishes when it is closed, and not when it is garbage-collected.
     if mode == "wb" and scheme(url) in _OBSTORE:
-        return obstore.open_writer(*connect(url))  # published when closed, and not when forgotten
+        return obstore.open_writer(*connect(url))
     return filesystem(url).open(canonical(url), mode)
 
 
 def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:
-    """A seekable binary reader; the caller closes it. FileNotFoundError where there is none.
+    """Opens a seekable binary reader. The caller closes it.
 
-    `listed_bytes` is the size that the caller knows from a listing: an object store is then not
-    asked for it.
+    Args:
+        url: The file.
+        listed_bytes: The size, if the caller knows it from a listing, which saves a request to an
+            object store.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        StoreError: The store cannot be reached or refuses.
     """
     path = local_path(url)
     if path is not None:
@@ -265,22 +298,27 @@ def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:
 
 @contextlib.contextmanager
 def open_write(url: str) -> Iterator[IO[bytes]]:
-    """A binary writer whose file appears under `url` whole, at the end of the block, or not at all.
+    """Opens a binary writer. The file appears whole at the end of the block, or not at all if the
+    block raises.
 
-    Local files are written under a hidden name, synced and renamed; remote stores publish an object
-    when it is closed. DiskFullError where the disk is full.
+    Local files are written under a hidden name, synced and renamed. Remote stores publish an object
+    when it is closed.
+
+    Raises:
+        DiskFullError: The disk, or the quota on it, is full.
+        StoreError: The store cannot be reached or refuses.
     """
     path = local_path(url)
     if path is None:
         with _discard_on_error(_StoreFile(url, "wb")) as remote:
             yield cast(IO[bytes], remote)
         return
-    with naming_full_disks(url), _renamed_when_whole(path) as file:
+    with as_disk_full_errors(url), _renamed_when_complete(path) as file:
         yield file
 
 
 @contextlib.contextmanager
-def _renamed_when_whole(path: Path) -> Iterator[IO[bytes]]:
+def _renamed_when_complete(path: Path) -> Iterator[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
@@ -305,7 +343,7 @@ def _discard_on_error(file: _StoreFile) -> Iterator[_StoreFile]:
 
 
 def size_bytes(url: str) -> int:
-    """The file's size. FileNotFoundError where there is none."""
+    """The file's size. FileNotFoundError if there is no such file."""
     path = local_path(url)
     if path is not None:
         return path.stat().st_size
@@ -316,7 +354,7 @@ def size_bytes(url: str) -> int:
 
 
 def head(url: str) -> dict[str, Any]:
-    """What an object store says of one object. FileNotFoundError where there is none."""
+    """The metadata of an object in an object store. FileNotFoundError if there is none."""
     store, key = connect(url)
     with as_store_errors(url):
         if not key:
@@ -325,7 +363,7 @@ def head(url: str) -> dict[str, Any]:
 
 
 def delete(url: str) -> None:
-    """Removes one file; a file that is already gone is no error."""
+    """Deletes a file. It is no error if the file does not exist."""
     path = local_path(url)
     if path is not None:
         path.unlink(missing_ok=True)
@@ -335,15 +373,18 @@ def delete(url: str) -> None:
 
 
 def link(source: str, target: str) -> None:
-    """The file `source`, which is never changed, under a second name on the same storage; a name
-    that is taken is kept.
+    """Gives a file a second name on the same storage. The name appears whole or not at all.
 
-    Locally a hard link (a copy where the file system has none), in an object store one server-side
-    copy, elsewhere a copy through this machine. The name appears whole or not at all.
+    Locally this is a hard link (a copy if the file system has no links), in an object store one
+    server-side copy, elsewhere a copy through this machine.
+
+    Args:
+        source: The file, which must never change.
+        target: The second name. If a file of this name exists, it is kept.
     """
-    place = local_path(target)
-    if place is not None:
-        _link_local(Path(str(local_path(source))), place)
+    target_path = local_path(target)
+    if target_path is not None:
+        _link_local(Path(str(local_path(source))), target_path)
         return
     with contextlib.suppress(FileNotFoundError):
         size_bytes(target)
@@ -358,10 +399,10 @@ def link(source: str, target: str) -> None:
 
 
 def _link_local(source: Path, target: Path) -> None:
-    with naming_full_disks(str(target)):
+    with as_disk_full_errors(str(target)):
         target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with naming_full_disks(str(target)):
+        with as_disk_full_errors(str(target)):
             target.hardlink_to(source)
     except FileExistsError:
         return
@@ -373,10 +414,12 @@ def _link_local(source: Path, target: Path) -> None:
 
 
 def has_put_if_absent(directory: str) -> bool:
-    """Whether the store refuses to write a name that is taken, tried with a tiny object below
-    `directory`.
+    """Whether the store honours "put if absent", tried with a tiny object below `directory`.
 
-    True without a trial outside of object stores. OSError where the store cannot be written at all.
+    Outside of object stores the answer is True, without a trial.
+
+    Raises:
+        OSError: The store cannot be written to.
     """
     if scheme(directory) not in _OBSTORE:
         return True
@@ -394,8 +437,8 @@ def has_put_if_absent(directory: str) -> bool:
 
 
 def modified_s(url: str) -> float:
-    """When the file was last written, in seconds since 1970. FileNotFoundError where there is
-    none.
+    """The file's modification time, in seconds since the epoch. FileNotFoundError if there is no
+    such file.
     """
     path = local_path(url)
     if path is not None:
@@ -405,10 +448,12 @@ def modified_s(url: str) -> float:
 
 
 def fetch(url: str, target: IO[bytes]) -> int:
-    """Reads the file front to back in large blocks into `target`; returns the bytes written.
+    """Copies a file into `target`, sequentially and in large blocks.
 
-    From an object store it is one request, which the client takes up again where a connection
-    breaks.
+    From an object store this is one request, which the client resumes if the connection breaks.
+
+    Returns:
+        The number of bytes written.
     """
     if scheme(url) in _OBSTORE:
         return sum(target.write(memoryview(block)) for block in _blocks(url))
@@ -417,7 +462,7 @@ def fetch(url: str, target: IO[bytes]) -> int:
 
 
 def _blocks(url: str) -> Iterator[obstore.Bytes]:
-    """Errors of who takes the blocks are not the store's, and do not come through here."""
+    """A generator, so that only errors of the store are translated, not those of the consumer."""
     store, key = connect(url)
     with as_store_errors(url):
         yield from obstore.get(store, key).stream(min_chunk_size=_BLOCK_BYTES)

@@ -1,7 +1,10 @@
-"""Errors of a store's client, as featstore's: one line with the URL, the cause and what to do.
+"""Translates errors of file store clients to featstore's: one line with the URL, the cause and what
+to do.
 
-obstore, delta-rs, fsspec's file systems and sockets each have errors of their own: of many lines,
-with colours, with what the server sent. This is the one place that reads them.
+obstore, delta-rs, fsspec's file systems and sockets each have errors of their own, with many lines,
+colours and responses of the server. Only this module interprets them. Causes are recognised by text
+since the clients' exception classes do not distinguish them; see
+`docs/decisions/0041-errors-of-stores-and-bounds-of-texts.md`.
 """
 
 import contextlib
@@ -25,17 +28,17 @@ from featstore.errors import (
     StoreError,
 )
 from featstore.files.credentials import variables_of
-from featstore.files.redirects import NOWHERE
+from featstore.files.redirects import DEAD_PROXY
 from featstore.redaction import redact, redact_text, secrets_in, secrets_of
 
-_MOST_CHARACTERS = 300
+_MAX_CHARACTERS = 300  # of a client's own words in a message
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _STATUS = re.compile(r"status(?: code)?\W*([45]\d\d)|\b([45]\d\d) (?:Client|Server) Error")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-# Where a client was: obstore and delta-rs tell the URL, requests the host and the port.
+# The host that a client contacted: obstore and delta-rs report the URL, requests host and port.
 _ASKED_URL = re.compile(r"Error performing \w+ https?://(?:[^\s/?]*@)?([^\s/?]+)")
 _ASKED_HOST = re.compile(r"host='([^']+)', port=(\d+)")
-# What follows is for developers: the Rust error's fields, or a backtrace.
+# The start of what is for developers only: the fields of the Rust error, or a backtrace.
 _INNER_PARTS = re.compile(r"\n\nDebug source|\n\s+0: ")
 _BUSY = (408, 429)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -43,21 +46,24 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """A cause that is known by its text. `says` and `do` may name who was asked, the code that it
-    answered with, the client's own {words}, and fields of the store's `Variables`."""
+    """A cause, recognised by a pattern in the client's text.
+
+    `cause` and `advice` may use the fields {host}, {code} and {words} (the client's own), and those
+    of `StoreVariables.message_fields`. `errno` is EINVAL if a retry would fail too.
+    """
 
     pattern: re.Pattern[str]
-    says: str
-    do: str
+    cause: str
+    advice: str
     kind: type[StoreError] = StoreError
-    code: int = errno.EINVAL
+    errno: int = errno.EINVAL
 
 
-def _rule(pattern: str, says: str, do: str, **options: Any) -> _Rule:
-    return _Rule(pattern=re.compile(pattern, re.IGNORECASE), says=says, do=do, **options)
+def _rule(pattern: str, cause: str, advice: str, **options: Any) -> _Rule:
+    return _Rule(pattern=re.compile(pattern, re.IGNORECASE), cause=cause, advice=advice, **options)
 
 
-# What the server answered: looked for first, since an answer may hold any other words.
+# Responses of a server. They are tried first, since a response may contain any other words.
 _ANSWERED = (
     _rule(
         r"no credentials|credentials? provider|Missing ?(AccessKeyId|SecretAccessKey)|"
@@ -77,7 +83,7 @@ _ANSWERED = (
         "cannot be written, since the disk, or the quota on it, is full ({words})",
         "free space there or use another disk, then run it again",
         kind=DiskFullError,
-        code=errno.ENOSPC,
+        errno=errno.ENOSPC,
     ),
     _rule(
         r"URL scheme is not allowed",
@@ -91,25 +97,25 @@ _UNREACHED = (
         r"no address associated|nodename nor servname|name resolution|gaierror|UnknownHost",
         "the name of {host} does not resolve",
         "check the spelling, and {endpoint}",
-        code=errno.EIO,
+        errno=errno.EIO,
     ),
     _rule(
         r"connection ?refused|unable to connect to port|new connection: \[Errno 111\]",
         "{host} refuses the connection",
         "check that the server runs, and {endpoint}",
-        code=errno.EIO,
+        errno=errno.EIO,
     ),
     _rule(
         r"timed ?out|TimeoutError|kind: timeout|unreachable|no route to|HDFS connection",
         "{host} does not answer ({words})",
         "check that the server runs and the network reaches it, and {endpoint}",
-        code=errno.EIO,
+        errno=errno.EIO,
     ),
     _rule(
         r"certificate|InvalidContentType|corrupt message|UnknownIssuer|handshake|SSLError",
         "{host} and this client agree on no TLS connection",
         "check that the endpoint speaks https, and SSL_CERT_FILE for a certificate of your own",
-        code=errno.EIO,
+        errno=errno.EIO,
     ),
     _rule(
         r"libjvm|libhdfs|No FileSystem for scheme|CLASSPATH",
@@ -117,9 +123,9 @@ _UNREACHED = (
         "set JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob)",
     ),
 )
-# A proxy where nothing listens keeps a redirect from being followed, see redirects.py.
+# A dead proxy keeps a redirect from being followed, see redirects.py.
 _REDIRECTED = _rule(
-    rf"tcp connect error\W+{re.escape(NOWHERE)},",
+    rf"tcp connect error\W+{re.escape(DEAD_PROXY)},",
     "{host} redirects to another host, where credentials may not go",
     "set {endpoint} to the host that answers",
 )
@@ -130,15 +136,16 @@ _DENIED = _rule(
     kind=AccessError,
 )
 _REFUSED = _rule("", "the store refuses the request ({words})", "check the URL, and {endpoint}")
-_TROUBLED = _rule("", "the store is in trouble ({words})", "try again later", code=errno.EIO)
-_FAILED = _rule("", "the store failed ({words})", "check the URL, and {endpoint}", code=errno.EIO)
+_TROUBLED = _rule("", "the store is in trouble ({words})", "try again later", errno=errno.EIO)
+_FAILED = _rule("", "the store failed ({words})", "check the URL, and {endpoint}", errno=errno.EIO)
 
 
 @contextlib.contextmanager
 def as_store_errors(url: str) -> Iterator[None]:
-    """What a client raises in the block, as `store_error` says it.
+    """Translates what a client raises in the block, with `store_error`.
 
-    Errors of featstore pass, and of a local path those of the operating system, which name it.
+    Errors of featstore pass unchanged, and so do errors of the operating system about a local path,
+    since they name it.
     """
     try:
         yield
@@ -151,10 +158,10 @@ def as_store_errors(url: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def naming_full_disks(url: str) -> Iterator[None]:
-    """What the system raises in the block for a full disk, as DiskFullError; all else passes.
+def as_disk_full_errors(url: str) -> Iterator[None]:
+    """Translates the operating system's errors about a full disk to DiskFullError. All others pass.
 
-    On a write into an open file the system names no path: then it is that of `url`.
+    For a write to an open file the system names no path; `url` is named then.
     """
     try:
         yield
@@ -163,8 +170,9 @@ def naming_full_disks(url: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        named = error.filename2 or error.filename  # of two, the second is the one that is written
-        raise store_error(str(named or url), error) from None
+        # An operation with two paths writes the second one.
+        path = error.filename2 or error.filename
+        raise store_error(str(path or url), error) from None
 
 
 def _is_local(url: str) -> bool:
@@ -172,14 +180,17 @@ def _is_local(url: str) -> bool:
 
 
 def store_error(url: str, error: Exception) -> Exception:
-    """The error to raise in the place of a client's.
+    """The error to raise in place of a client's.
+
+    Args:
+        url: The file or table that was accessed.
+        error: The client's error.
 
     Returns:
-        FileNotFoundError where there is no such file; AccessError where access is refused;
-        DiskFullError where a disk is full;
-        ReplacedError where the file is not of the version that was asked for; DataFileError where a
-        Delta log cannot be read, CommitConflictError where a commit lost against others; StoreError
-        for all else.
+        FileNotFoundError if there is no such file, AccessError if access is refused, DiskFullError
+        if a disk is full, ReplacedError if the file has another version than requested,
+        DataFileError if a Delta log cannot be read, CommitConflictError if a commit lost against
+        others, and StoreError otherwise.
     """
     text = _plain(error)
     rule = _rule_of(url, error, _without_path(url, text))
@@ -187,12 +198,14 @@ def store_error(url: str, error: Exception) -> Exception:
         return ReplacedError(f"{redact(url)} was replaced while it was read")
     if rule is None and isinstance(error, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, "No such file", redact(url))
-    if rule is None and (ours := _of_delta(url, error, text)) is not None:
-        return ours
-    return _made(rule or _FAILED, url, text)
+    if rule is None and (translated := _of_delta(url, error, text)) is not None:
+        return translated
+    return _from_rule(rule or _FAILED, url, text)
 
 
 def _rule_of(url: str, error: Exception, text: str) -> _Rule | None:
+    # The order matters: a response may mention a time-out or a certificate, but a broken connection
+    # never quotes a response.
     answered = next((rule for rule in _ANSWERED if rule.pattern.search(text)), None)
     if answered is not None or isinstance(error, FileNotFoundError):
         return answered
@@ -200,8 +213,8 @@ def _rule_of(url: str, error: Exception, text: str) -> _Rule | None:
 
 
 def _by_status(error: Exception, text: str) -> _Rule | None:
-    found = _STATUS.search(text)
-    status = int(found.group(1) or found.group(2)) if found else 0
+    match = _STATUS.search(text)
+    status = int(match.group(1) or match.group(2)) if match else 0
     refusals = (PermissionError, PermissionDeniedError, UnauthenticatedError)
     if status in (401, 403) or isinstance(error, refusals) or "AuthenticationException" in text:
         return _DENIED
@@ -213,47 +226,52 @@ def _by_status(error: Exception, text: str) -> _Rule | None:
 def _by_connection(url: str, text: str) -> _Rule | None:
     if _is_local(url):
         return None
-    if _REDIRECTED.pattern.search(text) and _host(url, text) != NOWHERE:
+    if _REDIRECTED.pattern.search(text) and _host(url, text) != DEAD_PROXY:
         return _REDIRECTED
     return next((rule for rule in _UNREACHED if rule.pattern.search(text)), None)
 
 
 def _of_delta(url: str, error: Exception, text: str) -> FeatstoreError | None:
-    """What delta-rs raises that is not of the store. It is known by the name of its class: this
-    module serves files too, which must not load delta-rs."""
+    """The error for what delta-rs raises about its log rather than the store; else None.
+
+    Its errors are recognised by class name, because importing delta-rs here would load it for every
+    access to a file.
+    """
     names = {kind.__name__ for kind in type(error).__mro__}
     if "DeltaError" not in names:
         return None
     words = _words(url, text)
     if "CommitFailedError" in names:
         return CommitConflictError(
-            f"{redact(url)}: other writers committed first, again and again ({words}); nothing of "
-            f"this run is visible: run it again"
+            f"{redact(url)}: other writers repeatedly committed first ({words}); nothing of this "
+            f"run is visible: run it again"
         )
-    what = f"the Delta log cannot be read ({words})"
-    return DataFileError(f"{redact(url)}: {what}; restore its files, or write the table anew")
+    return DataFileError(
+        f"{redact(url)}: the Delta log cannot be read ({words}); restore its files, or write the "
+        f"table again"
+    )
 
 
-def _made(rule: _Rule, url: str, text: str) -> StoreError:
+def _from_rule(rule: _Rule, url: str, text: str) -> StoreError:
     known = variables_of("file" if _is_local(url) else url.partition("://")[0].lower())
     code = _CODE.search(text)
-    found = {
+    fields = known.message_fields | {
         "host": _host(url, text),
         "code": f" ({code.group(1)})" if code else "",
         "words": _words(url, text),
     }
-    says, do = (part.format(**found, **known.to_fill_in) for part in (rule.says, rule.do))
-    error = rule.kind(f"{redact(url)}: {says}; {do}")
-    error.errno = rule.code
+    cause, advice = rule.cause.format(**fields), rule.advice.format(**fields)
+    error = rule.kind(f"{redact(url)}: {cause}; {advice}")
+    error.errno = rule.errno
     return error
 
 
 def _host(url: str, text: str) -> str:
-    """Who was asked, as the client says, or else the URL's host: in a cloud's URL that is a
-    bucket.
+    """The host that the client names, or else that of the URL, unless it is a cloud's, in which the
+    bucket takes the host's place.
     """
-    if found := _ASKED_URL.search(text) or _ASKED_HOST.search(text):
-        return ":".join(found.groups())
+    if match := _ASKED_URL.search(text) or _ASKED_HOST.search(text):
+        return ":".join(match.groups())
     host = ""
     if variables_of(url.partition("://")[0].lower()).metadata is None:
         with contextlib.suppress(ValueError):
@@ -262,12 +280,14 @@ def _host(url: str, text: str) -> str:
 
 
 def client_words(url: str, error: Exception) -> str:
-    """The client's own words in one short line, without secrets of the URL and of variables."""
+    """The client's own words as one short line, without the secrets of the URL and of environment
+    variables.
+    """
     return _words(url, _plain(error))
 
 
 def _without_path(url: str, text: str) -> str:
-    """The text without the file's path, in which words may stand that a rule looks for."""
+    """The text without the file's path, which may contain words that a rule looks for."""
     path = redact(url).partition("://")[2].partition("/")[2]
     for form in filter(None, (path, quote(path), quote(path, safe=""))):
         text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])", "", text)
@@ -281,4 +301,4 @@ def _plain(error: Exception) -> str:
 def _words(url: str, text: str) -> str:
     words = " ".join(_INNER_PARTS.split(text)[0].split()).rstrip(": ")
     shown = redact_text(words, secrets_of(url) | secrets_in(os.environ))
-    return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[:_MOST_CHARACTERS]}..."
+    return shown if len(shown) <= _MAX_CHARACTERS else f"{shown[:_MAX_CHARACTERS]}..."

@@ -1,8 +1,6 @@
-"""Byte ranges of a file by URL, as a stream of blocks, with the version of the file that they are
-of.
+"""Reads byte ranges of a file as a stream of blocks, with the file's version. Used by staging.
 
-What staging is made of. Nothing is repeated here: who reads knows where it broke, and goes on
-there.
+Nothing is retried here: the reader knows where the stream broke, and continues there.
 """
 
 import threading
@@ -19,35 +17,35 @@ import obstore
 from obstore import Bytes
 
 from featstore.errors import ReplacedError
-from featstore.files.storage import connect, filesystem, has_object_store, local_path
+from featstore.files.storage import (
+    connect,
+    filesystem,
+    has_object_store,
+    local_path,
+    version_of,
+)
 from featstore.files.store_errors import as_store_errors
 from featstore.redaction import redact
 
 _BLOCK_BYTES = 4 << 20
-# Of a client that hands out whole blocks only: the first, what it may take, and below what the next
-# is twice as large.
+# For clients that return whole blocks only: the size of the first block, the time after which a
+# block counts as lost, and the time below which the next block is twice as large. A small first
+# block lets a slow store (4 KiB/s) deliver it in time.
 _FIRST_BLOCK_BYTES, _LONGEST_BLOCK_S, _QUICK_BLOCK_S = 256 << 10, 60.0, 1.0
-_TIME = "modified "
+_TIME = "modified "  # the prefix of a tag that is a time, used for stores without ETags
 Block = bytes | Bytes | memoryview
-_VERSION_KEYS = (
-    "e_tag",
-    "ETag",
-    "etag",
-    "mtime",
-    "last_modified",
-    "LastModified",
-    "modified",
-    "created",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a store sends: the whole file's size, its version (empty where the store does not say),
-    and blocks in order.
+class RangeResponse:
+    """The response to a range request.
 
-    `setup_s`: what the making of a client took, which is no cost of a request. The blocks end early
-    where the connection does, with or without an OSError.
+    Attributes:
+        size_bytes: The size of the whole file.
+        tag: The version of the file; empty if the store reports none.
+        blocks: The bytes in order. They end early if the connection breaks, with or without an
+            OSError.
+        setup_s: The time spent on making a client, which is not a cost of the request.
     """
 
     size_bytes: int
@@ -56,99 +54,104 @@ class Answer:
     setup_s: float = 0.0
 
 
-class Read(Protocol):
-    """Opens a stream of the bytes `first` up to `end` (not included) of a file.
+class ReadSpan(Protocol):
+    """Opens a stream of a byte range of a file.
 
-    `size_bytes` is the size that the caller expects, and `tag` the version of an earlier answer or
-    empty. ReplacedError where the file has another version by now, FileNotFoundError and
-    PermissionError as they are, otherwise OSError; an `errno` of EINVAL says that the same request
-    would be refused again.
+    Args:
+        url: The file.
+        first: The first byte.
+        end: The end of the range, not included.
+        size_bytes: The expected size of the file.
+        tag: The version of an earlier response, or empty.
+
+    Raises:
+        ReplacedError: The file has another version than `tag`.
+        FileNotFoundError: There is no such file.
+        PermissionError: Access is refused.
+        OSError: The request failed. With an `errno` of EINVAL a retry would fail too.
     """
 
     def __call__(
         self, url: str, first: int, end: int, *, size_bytes: int, tag: str = ""
-    ) -> Answer: ...
+    ) -> RangeResponse: ...
 
 
-def read_span(url: str, first: int, end: int, *, size_bytes: int, tag: str = "") -> Answer:
-    """The `Read` of local paths, object stores and fsspec's file systems."""
+def read_span(url: str, first: int, end: int, *, size_bytes: int, tag: str = "") -> RangeResponse:
+    """The `ReadSpan` of local paths, object stores and fsspec's file systems."""
     path = local_path(url)
     if path is not None:
-        answer = _from_path(url, path, first, end)
+        response = _from_path(url, path, first, end)
     elif has_object_store(url):
-        answer = _from_store(url, first, end, size_bytes, tag)
+        response = _from_store(url, first, end, size_bytes, tag)
     else:
         with as_store_errors(url):
-            answer = _from_filesystem(url, first, end)
-    if tag and answer.tag != tag:
+            response = _from_filesystem(url, first, end)
+    if tag and response.tag != tag:
         raise ReplacedError(
             f"{redact(url)} was replaced while it was read: expected version {tag}, found "
-            f"{answer.tag or 'none'}"
+            f"{response.tag or 'none'}"
         )
-    return answer
+    return response
 
 
-def _from_store(url: str, first: int, end: int, size_bytes: int, tag: str) -> Answer:
-    since = time.monotonic()
+def _from_store(url: str, first: int, end: int, size_bytes: int, tag: str) -> RangeResponse:
+    started_s = time.monotonic()
     store, key = connect(url, max_retries=0)
-    setup_s = time.monotonic() - since
+    setup_s = time.monotonic() - started_s
     options: dict[str, Any] = _condition(tag)
     if (first, end) != (0, size_bytes):
         options["range"] = (first, end)
     with as_store_errors(url):
-        found = obstore.get(store, key, options=options)  # type: ignore[arg-type]
-        meta = found.meta
+        result = obstore.get(store, key, options=options)  # type: ignore[arg-type]
+        meta = result.meta
         modified = meta["last_modified"]
-        is_known = modified.timestamp() > 0
+        is_known = modified.timestamp() > 0  # obstore reports the epoch if there is no such header
         version = meta["e_tag"] or (f"{_TIME}{modified.isoformat()}" if is_known else "")
-        return Answer(
-            size_bytes=meta["size"], tag=version, blocks=_blocks(url, found), setup_s=setup_s
+        return RangeResponse(
+            size_bytes=meta["size"], tag=version, blocks=_blocks(url, result), setup_s=setup_s
         )
 
 
 def _condition(tag: str) -> dict[str, Any]:
-    """The request's condition: a weak ETag never matches one, and is compared with the answer's
-    only.
+    """The request's condition. A weak ETag (`W/`) never satisfies `If-Match`, so it is only
+    compared with that of the response.
     """
     if tag.startswith(_TIME):
         return {"if_unmodified_since": datetime.fromisoformat(tag.removeprefix(_TIME))}
     return {"if_match": tag} if tag and not tag.startswith("W/") else {}
 
 
-def _blocks(url: str, found: "obstore.GetResult") -> Iterator[Bytes]:
+def _blocks(url: str, result: "obstore.GetResult") -> Iterator[Bytes]:
     with as_store_errors(url):
-        yield from found.stream(
-            min_chunk_size=1
-        )  # as it comes: what has come is not lost when the connection breaks
+        # Blocks are passed on as they arrive, so that none are lost if the connection breaks.
+        yield from result.stream(min_chunk_size=1)
 
 
-def _from_filesystem(url: str, first: int, end: int) -> Answer:
+def _from_filesystem(url: str, first: int, end: int) -> RangeResponse:
     fs = filesystem(url)
 
     def version() -> tuple[int, str]:
         info = fs.info(url)
-        return int(info["size"]), next(
-            (str(info[key]) for key in _VERSION_KEYS if info.get(key)), ""
-        )
+        return int(info["size"]), str(version_of(info))
 
-    answer = _from_file(
+    response = _from_file(
         url,
         version,
         lambda: fs.open(url, "rb", cache_type="none"),
-        lambda file: _paced(file, first, end),
+        lambda file: _read_growing(file, first, end),
     )
-    return replace(answer, blocks=_foreign_blocks(url, answer.blocks))
+    return replace(response, blocks=_with_store_errors(url, response.blocks))
 
 
-def _foreign_blocks(url: str, blocks: Iterator[Block]) -> Iterator[Block]:
+def _with_store_errors(url: str, blocks: Iterator[Block]) -> Iterator[Block]:
     with as_store_errors(url):
         yield from blocks
 
 
-def _from_path(url: str, path: Path, first: int, end: int) -> Answer:
+def _from_path(url: str, path: Path, first: int, end: int) -> RangeResponse:
     def version() -> tuple[int, str]:
-        found = path.stat()
-        return found.st_size, f"{found.st_ino}-{found.st_mtime_ns}"
+        stat = path.stat()
+        return stat.st_size, f"{stat.st_ino}-{stat.st_mtime_ns}"
 
     return _from_file(url, version, lambda: path.open("rb"), lambda file: _read(file, first, end))
 
@@ -158,8 +161,10 @@ def _from_file(
     version: Callable[[], tuple[int, str]],
     open_file: Callable[[], IO[bytes]],
     read: Callable[[IO[bytes]], Iterator[bytes]],
-) -> Answer:
-    """Where a read takes no condition, the version is looked at before and after it."""
+) -> RangeResponse:
+    """The response for a source whose reads take no condition: the version is compared before and
+    after the read instead.
+    """
     before = version()
 
     def blocks() -> Iterator[bytes]:
@@ -168,49 +173,50 @@ def _from_file(
         if version() != before:
             raise ReplacedError(f"{redact(url)} was replaced while it was read")
 
-    return Answer(size_bytes=before[0], tag=before[1], blocks=blocks())
+    return RangeResponse(size_bytes=before[0], tag=before[1], blocks=blocks())
 
 
-def _read(file: IO[bytes], at: int, end: int) -> Iterator[bytes]:
-    file.seek(at)
-    while at < end and (block := file.read(min(_BLOCK_BYTES, end - at))):
+def _read(file: IO[bytes], position: int, end: int) -> Iterator[bytes]:
+    file.seek(position)
+    while position < end and (block := file.read(min(_BLOCK_BYTES, end - position))):
         yield block
-        at += len(block)
+        position += len(block)
 
 
-def _paced(file: IO[bytes], at: int, end: int) -> Iterator[bytes]:
-    """Blocks that grow as long as they come quickly, so that a store which trickles is noticed by
-    one that does not come.
+def _read_growing(file: IO[bytes], position: int, end: int) -> Iterator[bytes]:
+    """Yields blocks whose size grows while the store is quick. A store that stops delivering is
+    noticed by the time limit of a block.
     """
-    file.seek(at)
+    file.seek(position)
     num_bytes = _FIRST_BLOCK_BYTES
-    while at < end:
-        since = time.monotonic()
-        block = _in_time(partial(file.read, min(num_bytes, end - at)))
+    while position < end:
+        started_s = time.monotonic()
+        block = _with_time_limit(partial(file.read, min(num_bytes, end - position)))
         if not block:
             return
         yield block
-        at += len(block)
-        if time.monotonic() - since < _QUICK_BLOCK_S:
+        position += len(block)
+        if time.monotonic() - started_s < _QUICK_BLOCK_S:
             num_bytes = min(2 * num_bytes, _BLOCK_BYTES)
 
 
-def _in_time(read: Callable[[], bytes]) -> bytes:
-    """What `read` returns; TimeoutError where it takes too long: its thread then ends when the
-    client lets it.
+def _with_time_limit(read: Callable[[], bytes]) -> bytes:
+    """The result of `read`, or TimeoutError after `_LONGEST_BLOCK_S`.
+
+    A read that hangs cannot be cancelled. Its daemon thread ends when the client returns.
     """
-    answer: Future[bytes] = Future()
+    result: Future[bytes] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(read())
-        except BaseException as error:  # noqa: BLE001  a thread's boundary: who waits raises it
-            answer.set_exception(error)
+            result.set_result(read())
+        except BaseException as error:  # noqa: BLE001  a thread's boundary: the waiter raises it
+            result.set_exception(error)
 
     threading.Thread(target=run, name="featstore-read", daemon=True).start()
     try:
-        return answer.result(_LONGEST_BLOCK_S)
+        return result.result(_LONGEST_BLOCK_S)
     except TimeoutError:
-        if answer.done():
+        if result.done():  # the read itself raised it
             raise
         raise TimeoutError(f"no block came in {_LONGEST_BLOCK_S:.0f} s") from None

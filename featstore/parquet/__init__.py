@@ -1,2 +1,3 @@
-"""Parquet as bytes: Thrift's compact protocol, and footers that are checked before Arrow sees
-them."""
+"""Parquet at the level of bytes: Thrift's compact protocol, and footers that are checked before
+Arrow sees them.
+"""

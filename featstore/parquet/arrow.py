@@ -1,4 +1,4 @@
-"""Footers written for Arrow, of what was checked, and read by it."""
+"""Writes footers of checked parts, and lets Arrow read them."""
 
 import base64
 from collections.abc import Sequence
@@ -16,8 +16,14 @@ STOP = b"\0"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchemaBytes:
-    """Columns as a footer has them: the bytes of their elements, in order, and `arrow_text`, which
-    Arrow writes beside them."""
+    """Columns as a footer holds them.
+
+    Attributes:
+        num_columns: The number of columns.
+        num_elements: The number of schema elements that describe them.
+        elements: The bytes of these elements, in order.
+        arrow_text: Arrow's schema as text, which Arrow stores among the key-values; None if absent.
+    """
 
     num_columns: int
     num_elements: int
@@ -27,8 +33,15 @@ class SchemaBytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FooterBytes:
-    """What a footer holds besides its columns: row groups, and the order of each leaf column's
-    values, as bytes of another footer."""
+    """The rest of a footer.
+
+    Attributes:
+        version: The format version.
+        num_rows: The number of rows.
+        row_groups: The bytes of each row group.
+        created_by: The name of the writer.
+        orders: The bytes of each leaf column's order of values.
+    """
 
     version: int = 2
     num_rows: int = 0
@@ -38,24 +51,25 @@ class FooterBytes:
 
 
 def arrow_schema(columns: SchemaBytes) -> pa.Schema:
-    """What Arrow makes of columns; pyarrow's errors where it can make nothing of them."""
+    """The Arrow schema of columns. Raises pyarrow's errors if it cannot be derived."""
     return arrow_metadata(columns, FooterBytes()).schema.to_arrow_schema()
 
 
 def arrow_text_of(schema: pa.Schema) -> bytes:
-    """The text by which Arrow finds the types of these columns again."""
+    """The text from which Arrow restores the exact types of these columns."""
     return base64.b64encode(schema.serialize())
 
 
 def arrow_metadata(columns: SchemaBytes, rest: FooterBytes) -> pq.FileMetaData:
-    """A footer as Arrow reads it; pyarrow's errors where it cannot."""
+    """Writes a footer and lets Arrow read it. Raises pyarrow's errors if Arrow refuses it."""
     footer = _footer(columns, rest)
     file = b"".join((MAGIC, footer, len(footer).to_bytes(4, "little"), MAGIC))
     return pq.read_metadata(pa.BufferReader(file))
 
 
 def row_group(chunks: Sequence[bytes], raw_bytes: int, num_rows: int) -> bytes:
-    """A row group of column chunks."""
+    """The bytes of a row group, from those of its column chunks."""
+    # The field numbers are those of RowGroup in parquet.thrift.
     parts = [_field(1, LIST), _list_head(len(chunks)), *chunks]
     parts += [_field(2, I64), _zigzag(raw_bytes), _field(3, I64), _zigzag(num_rows), STOP]
     return b"".join(parts)
@@ -63,13 +77,14 @@ def row_group(chunks: Sequence[bytes], raw_bytes: int, num_rows: int) -> bytes:
 
 def _footer(columns: SchemaBytes, rest: FooterBytes) -> bytes:
     root = _text_field(4, b"schema") + _field(5, I32) + _zigzag(columns.num_columns) + STOP
+    # The field numbers are those of FileMetaData in parquet.thrift.
     parts = [_field(1, I32), _zigzag(rest.version)]
     parts += [_field(2, LIST), _list_head(1 + columns.num_elements), root, columns.elements]
     parts += [_field(3, I64), _zigzag(rest.num_rows)]
     parts += [_field(4, LIST), _list_head(len(rest.row_groups)), *rest.row_groups]
     if columns.arrow_text is not None:
-        told = _text_field(1, ARROW_SCHEMA) + _text_field(2, columns.arrow_text) + STOP
-        parts += [_field(5, LIST), _list_head(1), told]
+        key_value = _text_field(1, ARROW_SCHEMA) + _text_field(2, columns.arrow_text) + STOP
+        parts += [_field(5, LIST), _list_head(1), key_value]
     if rest.created_by is not None:
         parts += [_text_field(6, rest.created_by)]
     if rest.orders:
@@ -78,7 +93,7 @@ def _footer(columns: SchemaBytes, rest: FooterBytes) -> bytes:
 
 
 def _field(number: int, type_: int) -> bytes:
-    """A field's head, its number written out."""
+    """A field's head in the long form, which states the number itself."""
     return bytes((type_,)) + _zigzag(number)
 
 
@@ -87,6 +102,7 @@ def _text_field(number: int, text: bytes) -> bytes:
 
 
 def _list_head(num_structs: int) -> bytes:
+    # 15 in the high bits: the number of elements follows.
     return bytes((0xF0 | STRUCT,)) + _varint(num_structs)
 
 
@@ -95,8 +111,8 @@ def _zigzag(value: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    data = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        data.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes((*found, value))
+    return bytes((*data, value))

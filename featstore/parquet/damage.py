@@ -1,9 +1,9 @@
-"""What pyarrow raises on bytes that are not what it expects."""
+"""The exceptions that pyarrow raises for damaged files."""
 
 import pyarrow as pa
 
-# Not only Arrow's own: names that are no UTF-8 and values that Python cannot hold are ValueErrors,
-# and memory that a damaged number asks for, more than there can be, is a MemoryError.
+# Not only Arrow's own: invalid UTF-8 in names and values that Python cannot hold are ValueErrors,
+# and a damaged number that makes Arrow allocate too much is a MemoryError.
 DAMAGE = (
     pa.ArrowInvalid,
     pa.ArrowNotImplementedError,
@@ -20,6 +20,5 @@ DAMAGE = (
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without what follows its first line, or its kind where it says
-    nothing."""
+    """The first line of an error's message, or its class if the message is empty."""
     return str(error).partition("\n")[0] or type(error).__name__

@@ -1,7 +1,7 @@
-"""The schema of a footer: its columns, the leaf columns below them, and what Arrow makes of them.
+"""The schema of a footer: its columns, their leaf columns, and the Arrow schema.
 
-Files of a table mostly share it, byte for byte, and to describe thousands of columns takes longer
-than to read them. So the layouts of the last few schemas are kept, found by their bytes.
+The files of a table mostly share it byte for byte, and describing thousands of columns takes longer
+than reading them. So the last few schemas are cached, by their bytes.
 """
 
 import os
@@ -30,16 +30,19 @@ PHYSICAL = (
     "BYTE_ARRAY",
     "FIXED_LEN_BYTE_ARRAY",
 )
-_MOST_DEPTH = 100  # Arrow describes nested columns by recursion; real ones are some ten deep
-_MOST_KEPT = 8
-_REQUIRED, _REPEATED = 0, 2
-_LAST_CONVERTED = 25
+_MAX_DEPTH = 100  # Arrow describes nested columns by recursion; real ones are some ten deep
+# Cached schemas. A job that reads tables, or versions of a table, with more schemas in turn would
+# describe each file's columns again.
+_MAX_KEPT = 8
+_REQUIRED, _REPEATED = 0, 2  # of FieldRepetitionType
+_LAST_CONVERTED = 25  # of ConvertedType
 _AT = SLOTS[ELEMENTS]
 
 
 class Leaf(NamedTuple):
-    """A leaf column: its path, its physical type as a place in `PHYSICAL`, and its highest
-    levels."""
+    """A leaf column: its path, its physical type as an index into `PHYSICAL`, and its highest
+    levels.
+    """
 
     path: str
     physical: int
@@ -53,7 +56,15 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Root:
-    """A column: its elements, the bytes of them, and the places of its leaf columns."""
+    """A column of the schema.
+
+    Attributes:
+        name: Its name.
+        num_elements: The schema elements that describe it.
+        begin: The first byte of these elements.
+        end: The end of these bytes.
+        leaves: The indices of its leaf columns.
+    """
 
     name: str
     num_elements: int
@@ -63,14 +74,18 @@ class Root:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Layout:
-    """A schema; any number of threads may read it.
+class FileSchema:
+    """A schema. Immutable, and safe to share between threads.
 
-    `elements`: its bytes, from which those of `roots` count. `all_bytes`: all columns as a footer
-    has them, with the text that Arrow wrote of them. `schema`: what Arrow makes of them.
-    `by_name`: the places of the columns of each name, more than one where a name is not unique.
-    `levels`: physical type, highest repetition and highest definition level, int64 (3,
-    num_leaves).
+    Attributes:
+        elements: The bytes of its elements. Positions in `roots` are relative to them.
+        all_bytes: All columns as a footer holds them, with the text of Arrow's schema.
+        schema: The Arrow schema.
+        roots: The columns.
+        leaves: The leaf columns of all columns, in order.
+        by_name: The indices of the columns of each name; several if the name is not unique.
+        levels: Physical type, highest repetition and highest definition level, int64
+            (3, num_leaves).
     """
 
     elements: bytes
@@ -81,19 +96,21 @@ class Layout:
     by_name: dict[str, tuple[int, ...]]
     levels: Numbers
 
-    def bytes_of(self, places: Sequence[int]) -> SchemaBytes:
-        """The columns at these places as a footer has them."""
-        return self.all_bytes if len(places) == len(self.roots) else _bytes_of(self, tuple(places))
+    def bytes_of(self, columns: Sequence[int]) -> SchemaBytes:
+        """The columns with these indices as a footer holds them."""
+        return (
+            self.all_bytes if len(columns) == len(self.roots) else _bytes_of(self, tuple(columns))
+        )
 
 
-# Files that share a layout are mostly read for the same columns, one after the other.
-@lru_cache(maxsize=2 * _MOST_KEPT)
-def _bytes_of(layout: Layout, places: tuple[int, ...]) -> SchemaBytes:
-    roots = [layout.roots[place] for place in places]
-    if layout.all_bytes.arrow_text is None:
-        return _bytes(layout.elements, roots, None)
-    schema = pa.schema([layout.schema.field(place) for place in places])
-    return _bytes(layout.elements, roots, arrow_text_of(schema))
+# Files that share a schema are mostly read for the same columns, one after the other.
+@lru_cache(maxsize=2 * _MAX_KEPT)
+def _bytes_of(schema: FileSchema, columns: tuple[int, ...]) -> SchemaBytes:
+    roots = [schema.roots[index] for index in columns]
+    if schema.all_bytes.arrow_text is None:
+        return _bytes(schema.elements, roots, None)
+    selected = pa.schema([schema.schema.field(index) for index in columns])
+    return _bytes(schema.elements, roots, arrow_text_of(selected))
 
 
 def _bytes(elements: bytes, roots: Sequence[Root], arrow_text: bytes | None) -> SchemaBytes:
@@ -105,47 +122,57 @@ def _bytes(elements: bytes, roots: Sequence[Root], arrow_text: bytes | None) -> 
     )
 
 
-class _Layouts:
-    """The layouts used last. `_lock` guards `_known`; layouts are made outside it."""
+class _SchemaCache:
+    """The schemas described last. Thread-safe: `_lock` guards `_known`. Schemas are described
+    outside the lock, so two threads may describe the same one.
+    """
 
     def __init__(self) -> None:
-        self._known: deque[Layout] = deque(maxlen=_MOST_KEPT)
-        self.free()
+        self._known: deque[FileSchema] = deque(maxlen=_MAX_KEPT)
+        self.reset_lock()
 
-    def free(self) -> None:
-        """Another lock, which nobody holds."""
+    def reset_lock(self) -> None:
+        """Replaces the lock by a new one, after a fork."""
         self._lock = threading.Lock()
 
-    def of(self, elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Layout:
+    def get(self, elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:
         with self._lock:
             known = list(self._known)
-        for layout in reversed(known):
-            if layout.elements == elements and layout.all_bytes.arrow_text == arrow_text:
-                return layout
-        layout = _layout(elements, arrow_text, rows)
+        for schema in reversed(known):
+            if schema.elements == elements and schema.all_bytes.arrow_text == arrow_text:
+                return schema
+        schema = _file_schema(elements, arrow_text, rows)
         with self._lock:
-            self._known.append(layout)
-        return layout
+            self._known.append(schema)
+        return schema
 
 
-_LAYOUTS = _Layouts()
-# Another thread may hold the lock while the process forks, and would hold it in the child for ever.
-os.register_at_fork(after_in_child=_LAYOUTS.free)
+_CACHE = _SchemaCache()
+# If another thread holds the lock while the process forks, nobody would release it in the child.
+os.register_at_fork(after_in_child=_CACHE.reset_lock)
 
 
-def layout_of(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Layout:
-    """The layout of a schema's bytes, whose elements were walked to `rows`, their positions counted
-    from the first byte of `elements`. FooterError where it is no schema."""
-    return _LAYOUTS.of(elements, arrow_text, rows)
+def file_schema_of(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:
+    """The schema that the bytes of a footer's elements describe.
+
+    Args:
+        elements: The bytes.
+        arrow_text: The text of Arrow's schema, if the footer has one.
+        rows: The elements as `walk` found them, with positions relative to `elements`.
+
+    Raises:
+        FooterError: They do not form a valid schema.
+    """
+    return _CACHE.get(elements, arrow_text, rows)
 
 
-def _layout(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Layout:
+def _file_schema(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:
     roots, leaves = _columns(elements, rows)
     all_bytes = _bytes(elements, roots, arrow_text)
     by_name: dict[str, tuple[int, ...]] = {}
-    for place, root in enumerate(roots):
-        by_name[root.name] = (*by_name.get(root.name, ()), place)
-    return Layout(
+    for index, root in enumerate(roots):
+        by_name[root.name] = (*by_name.get(root.name, ()), index)
+    return FileSchema(
         elements=elements,
         all_bytes=all_bytes,
         schema=_schema(all_bytes),
@@ -164,41 +191,44 @@ def _schema(columns: SchemaBytes) -> pa.Schema:
 
 
 def _columns(elements: bytes, rows: Numbers) -> tuple[list[Root], list[Leaf]]:
-    """The columns of a schema, and the leaf columns below them. FooterError where it is none."""
+    """The columns of a schema, and all their leaf columns. FooterError if it is invalid."""
     _check_tree(rows[:, _AT["num_children"]])
-    tree = _Tree(elements, rows)
+    tree = _ElementTree(elements, rows)
     tree.check()
     roots, leaves = list[Root](), list[Leaf]()
-    while tree.at < len(rows):
-        at, name, found = tree.at, tree.names[tree.at], tree.leaves("", 0, 0)
+    while tree.position < len(rows):
+        first, name, own = tree.position, tree.names[tree.position], tree.leaves("", 0, 0)
         roots.append(
             Root(
                 name=name,
-                num_elements=tree.at - at,
-                begin=int(rows[at, _AT["begin"]]),
-                end=int(rows[tree.at - 1, _AT["end"]]),
-                leaves=range(len(leaves), len(leaves) + len(found)),
+                num_elements=tree.position - first,
+                begin=int(rows[first, _AT["begin"]]),
+                end=int(rows[tree.position - 1, _AT["end"]]),
+                leaves=range(len(leaves), len(leaves) + len(own)),
             )
         )
-        leaves += found
+        leaves += own
     return roots, leaves
 
 
 def _check_tree(num_children: Numbers) -> None:
-    """Elements, each followed by those below it, are one tree where after each of them but the last
-    some are still to come, and after the last none."""
+    """Checks that the elements, in preorder, form exactly one tree. FooterError if they do not."""
     counts = np.where(num_children == ABSENT, 0, num_children)
     is_within = ((counts >= 0) & (counts <= len(counts))).all()
-    to_come = 1 + np.cumsum(counts - 1)
-    if not len(counts) or not is_within or to_come[-1] or (to_come[:-1] <= 0).any():
+    # Each element fulfils one announced child and announces its own. The number of outstanding ones
+    # must reach 0 after the last element, and not before.
+    outstanding = 1 + np.cumsum(counts - 1)
+    if not len(counts) or not is_within or outstanding[-1] or (outstanding[:-1] <= 0).any():
         raise FooterError("expected the schema's elements to be one tree, found others")
 
 
-class _Tree:
-    """Reads the elements of a schema one after the other, from the first column on."""
+class _ElementTree:
+    """Reads the elements of a schema in order, from the first column on. `position` is the index of
+    the next element.
+    """
 
     def __init__(self, elements: bytes, rows: Numbers) -> None:
-        self._rows, self.at = rows, 1
+        self._rows, self.position = rows, 1
         spans = zip(rows[:, _AT["name"]].tolist(), rows[:, _AT["name.end"]].tolist(), strict=True)
         self.names = [_decoded(elements[first:end]) for first, end in spans]
         self._num_children = np.maximum(rows[:, _AT["num_children"]], 0).tolist()
@@ -206,7 +236,7 @@ class _Tree:
         self._types = rows[:, _AT["type"]].tolist()
 
     def check(self) -> None:
-        """FooterError where an element below the first has what none can have."""
+        """Checks the elements after the first. FooterError if one has an impossible value."""
         of = {name: self._rows[1:, _AT[name]] for name in ("repetition", "converted", "type")}
         is_leaf = self._rows[1:, _AT["num_children"]] <= 0
         converted, type_ = of["converted"], of["type"]
@@ -223,19 +253,26 @@ class _Tree:
             raise FooterError(f"column {name!r}: expected {expected}, found something else")
 
     def leaves(self, prefix: str, repetition: int, definition: int, depth: int = 1) -> list[Leaf]:
-        """The leaf columns of the next element, which is at the levels, and of those below it."""
-        at, path = self.at, prefix + self.names[self.at]
-        if depth > _MOST_DEPTH:
-            raise FooterError(f"column {path!r}: expected at most {_MOST_DEPTH} levels, found more")
-        self.at += 1
-        repetition += self._repetitions[at] == _REPEATED
-        definition += self._repetitions[at] != _REQUIRED
-        if not self._num_children[at]:
-            return [Leaf(path, self._types[at], repetition, definition)]
-        found = list[Leaf]()
-        for _ in range(self._num_children[at]):
-            found += self.leaves(f"{path}.", repetition, definition, depth + 1)
-        return found
+        """Reads the next element and all below it, and returns the leaf columns.
+
+        Args:
+            prefix: The path of the parent, with a dot at its end.
+            repetition: The repetition level of the parent.
+            definition: The definition level of the parent.
+            depth: The depth of the element.
+        """
+        index, path = self.position, prefix + self.names[self.position]
+        if depth > _MAX_DEPTH:
+            raise FooterError(f"column {path!r}: expected at most {_MAX_DEPTH} levels, found more")
+        self.position += 1
+        repetition += self._repetitions[index] == _REPEATED
+        definition += self._repetitions[index] != _REQUIRED
+        if not self._num_children[index]:
+            return [Leaf(path, self._types[index], repetition, definition)]
+        leaves = list[Leaf]()
+        for _ in range(self._num_children[index]):
+            leaves += self.leaves(f"{path}.", repetition, definition, depth + 1)
+        return leaves
 
 
 def _decoded(name: bytes) -> str:

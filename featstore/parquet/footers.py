@@ -1,8 +1,8 @@
-"""Footers of Parquet files, read and checked here before Arrow sees them.
+"""Reads and checks the footers of Parquet files before Arrow sees them.
 
-pyarrow ends the process for some damaged footers, and takes long to describe thousands of columns
-of which a job reads a few. So a footer is walked whole and checked, and Arrow gets another one,
-written from it, with the columns that are read and nothing else.
+pyarrow aborts the process for some damaged footers, and takes long to describe thousands of columns
+of which a job reads a few. So a footer is walked and checked here, and Arrow gets one that is
+written from it, with only the columns to be read. See `docs/decisions/0042-footers-read-here.md`.
 """
 
 import os
@@ -25,7 +25,7 @@ from featstore.parquet.arrow import (
 )
 from featstore.parquet.checks import CHUNK, ROW_GROUP, checked_chunks, spans
 from featstore.parquet.damage import DAMAGE, first_line
-from featstore.parquet.file_schema import Layout, Leaf, layout_of
+from featstore.parquet.file_schema import FileSchema, Leaf, file_schema_of
 from featstore.parquet.format import (
     ABSENT,
     ELEMENTS,
@@ -38,15 +38,25 @@ from featstore.parquet.format import (
 )
 from featstore.parquet.walk import FooterError, walk
 
-_END_BYTES = 8  # of a file: the footer's length, four bytes little-endian, and the magic
+_END_BYTES = 8  # at the end of a file: the footer's length, 4 bytes little-endian, and the magic
 _ENCRYPTED_MAGIC = b"PARE"
+# The bytes read first from the end of a file. A longer footer takes a second read.
 _LIKELY_BYTES = 64 << 10
 _FILE, _ELEMENT, _KEY_VALUE = SLOTS[FILE], SLOTS[ELEMENTS], SLOTS[KEY_VALUES]
 
 
 class Chunk(NamedTuple):
-    """A column chunk: its codec as the format numbers it, a bit for each encoding, its values with
-    nulls, its bytes as stored and as decompressed, and its bytes in the file, first and end."""
+    """A column chunk.
+
+    Attributes:
+        codec: The codec's number in the format.
+        encodings: A bit for the number of each encoding.
+        num_values: The number of values, nulls included.
+        stored_bytes: The compressed size.
+        raw_bytes: The decompressed size.
+        first: Its first byte in the file.
+        end: The end of its bytes in the file.
+    """
 
     codec: int
     encodings: int
@@ -58,12 +68,12 @@ class Chunk(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        """Where it is in the file."""
+        """Its first byte in the file, and the end."""
         return self.first, self.end
 
 
-_ZSTD = 6
-_MOST_RAW_BYTES = 1 << 48  # what a damaged footer says may be anything
+_ZSTD = 6  # the codec's number in the format
+_MAX_RAW_BYTES = 1 << 48  # a bound for damaged footers, so that sums do not overflow
 _CODEC, _STORED_BYTES, _RAW_BYTES = (
     Chunk._fields.index(name) for name in ("codec", "stored_bytes", "raw_bytes")
 )
@@ -72,42 +82,50 @@ _OF_CHUNK = [CHUNK[name] for name in Chunk._fields[:5]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CheckedFooter:
-    """A footer of which all holds that `checks` asks for; any number of threads may read it.
+    """A footer that has passed all checks. Immutable, and safe to share between threads.
 
-    `chunks`: int64 (num_row_groups, num_leaves, num_slots), the slots as in `checks.CHUNK`.
+    Attributes:
+        data: The bytes of the footer.
+        tables: The tables of `walk`.
+        file_schema: The schema.
+        chunks: The column chunks, int64 (num_row_groups, num_leaves, num_slots), with the slots of
+            `checks.CHUNK`.
     """
 
     data: bytes
     tables: tuple[Numbers, ...]
-    layout: Layout
+    file_schema: FileSchema
     chunks: Numbers
 
     @property
     def num_rows(self) -> int:
+        """The number of rows of the file."""
         return int(self.tables[FILE][0, _FILE["num_rows"]])
 
     @cached_property
     def row_group_rows(self) -> tuple[int, ...]:
+        """The number of rows of each row group."""
         return tuple(self.tables[ROW_GROUPS][:, ROW_GROUP["num_rows"]].tolist())
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns as Arrow has them."""
-        return self.layout.schema
+        """The Arrow schema of all columns."""
+        return self.file_schema.schema
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        return self.layout.leaves
+        """The leaf columns."""
+        return self.file_schema.leaves
 
     @cached_property
     def key_values(self) -> dict[bytes, bytes]:
-        """What the writer said of the file, but for Arrow's text of the schema."""
-        found = _key_values(self.data, self.tables[KEY_VALUES])
-        return {key: value for key, value in found.items() if key != ARROW_SCHEMA}
+        """The key-value metadata, without Arrow's text of the schema."""
+        pairs = _key_values(self.data, self.tables[KEY_VALUES])
+        return {key: value for key, value in pairs.items() if key != ARROW_SCHEMA}
 
     @cached_property
     def spans(self) -> Numbers:
-        """First byte and end of each column chunk: int64 (num_row_groups, num_leaves, 2)."""
+        """The first byte and end of each column chunk, int64 (num_row_groups, num_leaves, 2)."""
         return spans(self.chunks)
 
     def chunk(self, row_group: int, leaf: int) -> Chunk:
@@ -115,21 +133,26 @@ class CheckedFooter:
         return Chunk._make(self._numbers[row_group, leaf].tolist())
 
     def room_bytes(self, row_groups: Sequence[int], leaves: Sequence[int]) -> int:
-        """The most bytes that one of these column chunks has, as stored and as decompressed
-        together.
+        """The memory to decode the largest of these column chunks: its stored and its decompressed
+        bytes.
 
-        Those of Zstandard count twice: a page and what it is decompressed to are copied once more.
+        Chunks with Zstandard count twice, since pages are copied once more before and after they
+        are decompressed.
+
+        Args:
+            row_groups: The indices of row groups.
+            leaves: The indices of leaf columns.
         """
         if not row_groups or not leaves:
             return 0
         chunks = self._numbers[np.ix_(row_groups, leaves)]
-        raw_bytes = np.minimum(chunks[..., _RAW_BYTES], _MOST_RAW_BYTES)
+        raw_bytes = np.minimum(chunks[..., _RAW_BYTES], _MAX_RAW_BYTES)
         both = chunks[..., _STORED_BYTES] + raw_bytes
         return int((both << (chunks[..., _CODEC] == _ZSTD)).max())
 
     @cached_property
     def _numbers(self) -> Numbers:
-        """The numbers of `Chunk`: int64 (num_row_groups, num_leaves, 7)."""
+        """The fields of `Chunk`, int64 (num_row_groups, num_leaves, 7)."""
         return np.concatenate([self.chunks[..., _OF_CHUNK], self.spans], axis=-1)
 
     def arrow_metadata(
@@ -138,17 +161,20 @@ class CheckedFooter:
         *,
         with_statistics: bool = False,
     ) -> pq.FileMetaData:
-        """The footer as Arrow has it, with the columns at these places of the schema only, None
-        for all.
+        """A footer for Arrow with some of the columns.
+
+        Args:
+            columns: The indices of the columns in the schema; by default all.
+            with_statistics: Whether to include the statistics of column chunks.
 
         Raises:
-            FooterError: where Arrow refuses it all the same.
+            FooterError: Arrow refuses it although it passed all checks.
         """
-        columns = range(len(self.layout.roots)) if columns is None else columns
-        leaves = [leaf for place in columns for leaf in self.layout.roots[place].leaves]
+        columns = range(len(self.file_schema.roots)) if columns is None else columns
+        leaves = [leaf for column in columns for leaf in self.file_schema.roots[column].leaves]
         try:
             rest = self._rest(leaves, with_statistics)
-            return arrow_metadata(self.layout.bytes_of(columns), rest)
+            return arrow_metadata(self.file_schema.bytes_of(columns), rest)
         except DAMAGE as error:
             raise FooterError(first_line(error)) from error
 
@@ -173,12 +199,14 @@ class CheckedFooter:
         ]
 
     def _bounds(self, leaves: Sequence[int], with_statistics: bool) -> Numbers:
-        """Where the bytes of column chunks begin, and where what Arrow needs of them ends: after
-        it come statistics, counts of levels and the places of indexes, and two stops."""
-        chosen = self.chunks[:, leaves]
-        bounds = chosen[..., [CHUNK["begin"], CHUNK["cut"]]]
+        """The bytes of column chunks that Arrow needs, (..., 2). Left out are the fields after
+        them: statistics (unless asked for), counts of levels, positions of indexes, and two stops,
+        which `_row_groups` appends again.
+        """
+        selected = self.chunks[:, leaves]
+        bounds = selected[..., [CHUNK["begin"], CHUNK["cut"]]]
         if with_statistics:
-            bounds[..., 1] = bounds[..., 1].clip(min=chosen[..., CHUNK["statistics_end"]])
+            bounds[..., 1] = bounds[..., 1].clip(min=selected[..., CHUNK["statistics_end"]])
         return bounds
 
     def _slices(self, bounds: Numbers) -> list[bytes]:
@@ -186,40 +214,41 @@ class CheckedFooter:
 
 
 def read_checked(source: BinaryIO, size_bytes: int | None = None) -> CheckedFooter:
-    """The checked footer of an open file.
+    """Reads and checks the footer of an open file.
 
     Args:
-        size_bytes: the file's size where `source` holds no more than the last bytes of it.
+        source: The file, or the last bytes of it.
+        size_bytes: The size of the file, if `source` holds only its last bytes.
 
     Raises:
-        FooterError: where there is none, or something in it cannot be.
+        FooterError: There is no footer, or it is damaged.
     """
     data, begin = _footer_bytes(source, size_bytes)
     tables = walk(data)
     file = tables[FILE][0].tolist()
     if file[_FILE["encryption"]] != ABSENT or file[_FILE["signing_key"]] != ABSENT:
         raise FooterError("expected no encryption, found some; write the file without it")
-    layout = _layout(data, tables, file)
-    chunks = checked_chunks(tables, layout, begin)
-    return CheckedFooter(data=data, tables=tables, layout=layout, chunks=chunks)
+    file_schema = _file_schema(data, tables, file)
+    chunks = checked_chunks(tables, file_schema, begin)
+    return CheckedFooter(data=data, tables=tables, file_schema=file_schema, chunks=chunks)
 
 
-def _layout(data: bytes, tables: tuple[Numbers, ...], file: list[int]) -> Layout:
+def _file_schema(data: bytes, tables: tuple[Numbers, ...], file: list[int]) -> FileSchema:
     begin = file[_FILE["elements"]]
     rows = tables[ELEMENTS].copy()
     rows[:, _POSITIONS] -= begin
     arrow_text = _key_values(data, tables[KEY_VALUES]).get(ARROW_SCHEMA)
-    return layout_of(data[begin : file[_FILE["elements.end"]]], arrow_text, rows)
+    return file_schema_of(data[begin : file[_FILE["elements.end"]]], arrow_text, rows)
 
 
 _POSITIONS = [_ELEMENT[name] for name in ("begin", "end", "name", "name.end")]
 
 
 def _footer_bytes(source: BinaryIO, size_bytes: int | None) -> tuple[bytes, int]:
-    """The footer, and the byte of the file at which it begins."""
-    there = source.seek(0, os.SEEK_END)
-    size_bytes = there if size_bytes is None else size_bytes
-    tail = _last(source, there, min(there, _LIKELY_BYTES))
+    """The bytes of the footer, and the byte of the file at which it begins."""
+    source_bytes = source.seek(0, os.SEEK_END)
+    size_bytes = source_bytes if size_bytes is None else size_bytes
+    tail = _last(source, source_bytes, min(source_bytes, _LIKELY_BYTES))
     if len(tail) < _END_BYTES:
         raise FooterError(f"expected at least {_END_BYTES} bytes, found {len(tail)}")
     magic, num_bytes = tail[-4:], int.from_bytes(tail[-_END_BYTES:-4], "little")
@@ -227,23 +256,23 @@ def _footer_bytes(source: BinaryIO, size_bytes: int | None) -> tuple[bytes, int]
         raise FooterError("expected no encryption, found some; write the file without it")
     if magic != MAGIC:
         raise FooterError(f"expected {MAGIC!r} at its end, found {magic!r}")
-    if num_bytes + _END_BYTES > there:
-        found = there - _END_BYTES
+    if num_bytes + _END_BYTES > source_bytes:
+        found = source_bytes - _END_BYTES
         raise FooterError(f"expected a footer of {num_bytes} bytes, found {found} before its end")
     if num_bytes + _END_BYTES > len(tail):
-        tail = _last(source, there, num_bytes + _END_BYTES)
+        tail = _last(source, source_bytes, num_bytes + _END_BYTES)
     return tail[-num_bytes - _END_BYTES : -_END_BYTES], size_bytes - num_bytes - _END_BYTES
 
 
-def _last(source: BinaryIO, there: int, num_bytes: int) -> bytes:
-    source.seek(there - num_bytes)
+def _last(source: BinaryIO, source_bytes: int, num_bytes: int) -> bytes:
+    source.seek(source_bytes - num_bytes)
     return bytes(source.read(num_bytes))
 
 
 def _key_values(data: bytes, rows: Numbers) -> dict[bytes, bytes]:
     names = ("key", "key.end", "value", "value.end")
     spans_of = rows[:, [_KEY_VALUE[name] for name in names]].tolist()
-    found = {}
-    for key, key_end, value, value_end in spans_of:
-        found[data[key:key_end]] = b"" if value == ABSENT else data[value:value_end]
-    return found
+    return {
+        data[key:key_end]: b"" if value == ABSENT else data[value:value_end]
+        for key, key_end, value, value_end in spans_of
+    }

@@ -1,8 +1,8 @@
-"""Parquet's footer, described: which structs and fields it is made of, and what is kept of each.
+"""A description of Parquet's footer: its structs and fields, and what is kept of each.
 
-The description follows `parquet.thrift` of the Parquet format. Both walks are made from it, the
-kernels' and the one in Python. What is kept are rows of int64: one of the file, one of each
-element of the schema, row group, column chunk, key and value, and column order.
+It follows `parquet.thrift` of https://github.com/apache/parquet-format. Both walks, the kernels'
+and the one in Python, are driven by it. The result of a walk is tables of int64, with a row for the
+file, and for each schema element, row group, column chunk, key-value pair and column order.
 """
 
 from collections.abc import Mapping
@@ -14,21 +14,21 @@ import numpy.typing as npt
 
 from featstore.parquet.thrift import BINARY, I16, I32, I64, LIST, STRUCT, TRUE
 
-ABSENT = -(2**63)
+ABSENT = -(2**63)  # in slots of fields that a footer lacks
 Numbers = npt.NDArray[np.int64]
 
 
 class Keep(IntEnum):
-    """What a row says of a field, in how many slots from the field's name on."""
+    """What is kept of a field, in one or more slots that begin with the field's name."""
 
     NOTHING = 0
     VALUE = 1
     LENGTH = 2  # of a binary
     SPAN = 3  # of a binary: first byte and end
     COUNT = 4  # of a list
-    MASK = 5  # of a list of numbers: a bit for each of them, -1 where one is not of 0 to 62
+    MASK = 5  # of a list of numbers: a bit for each, or -1 if one is not in 0 to 62
     END = 6  # of a struct
-    ROWS = 7  # of a list of structs: first byte, end, the row of the first one, and their number
+    ROWS = 7  # of a list of structs: first byte, end, the row of the first, and their number
 
 
 _SLOTS = {
@@ -40,12 +40,21 @@ _SLOTS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
-    """A field as the format has it; `name` is that of the slot, where something is kept."""
+    """A field of the format.
+
+    Attributes:
+        type: Its Thrift type.
+        keep: What is kept of its value.
+        name: The name of its slot; empty if nothing is kept.
+        struct: The struct that it holds, or of which it holds a list.
+        item_type: The Thrift type of a list's elements.
+        is_required: Whether the format requires it.
+    """
 
     type: int
     keep: Keep = Keep.NOTHING
     name: str = ""
-    of: "Struct | None" = None
+    struct: "Struct | None" = None
     item_type: int = 0
     is_required: bool = False
 
@@ -56,10 +65,14 @@ class Field:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Struct:
-    """A struct: `fields` by number, and the table whose rows it writes.
+    """A struct of the format.
 
-    `opens_row`: a row of its own, else that of the struct around it. `cut`: the slot `cut` is the
-    byte at which the first field of this number, or a later one, begins, or the struct's stop.
+    Attributes:
+        table: The table whose rows it writes.
+        opens_row: Whether it writes a row of its own, or that of the struct around it.
+        cut: If not 0: the slot `cut` holds the byte at which the first field with this number or a
+            higher one begins, or the stop of the struct.
+        fields: The fields by number.
     """
 
     table: int
@@ -69,14 +82,14 @@ class Struct:
 
     @property
     def slots(self) -> list[str]:
-        """The names of what the struct, and those in its row, write."""
-        found = ["begin", "end"] if self.opens_row else []
-        found += ["cut"] if self.cut else []
+        """The names of the slots that the struct, and those within its row, write."""
+        names = ["begin", "end"] if self.opens_row else []
+        names += ["cut"] if self.cut else []
         for one in self.fields.values():
-            found += one.slots if one.keep else []
-            if one.type == STRUCT and one.of is not None:
-                found += one.of.slots
-        return found
+            names += one.slots if one.keep else []
+            if one.type == STRUCT and one.struct is not None:
+                names += one.struct.slots
+        return names
 
 
 def _number(type_: int, name: str = "", *, required: bool = False) -> Field:
@@ -84,12 +97,12 @@ def _number(type_: int, name: str = "", *, required: bool = False) -> Field:
     return Field(type=type_, keep=keep, name=name, is_required=required)
 
 
-def _rows(name: str, of: Struct, *, required: bool = False) -> Field:
+def _rows(name: str, struct: Struct, *, required: bool = False) -> Field:
     return Field(
         type=LIST,
         keep=Keep.ROWS,
         name=name,
-        of=of,
+        struct=struct,
         item_type=STRUCT,
         is_required=required,
     )
@@ -141,11 +154,11 @@ _COLUMN = Struct(
         9: _number(I64, "data_page", required=True),
         10: _number(I64, "index_page"),
         11: _number(I64, "dictionary_page"),
-        12: Field(type=STRUCT, keep=Keep.END, name="statistics_end", of=_STATISTICS),
+        12: Field(type=STRUCT, keep=Keep.END, name="statistics_end", struct=_STATISTICS),
         13: _list(STRUCT),
         14: _number(I64),
         15: _number(I32),
-        16: Field(type=STRUCT, of=_SIZE_STATISTICS),
+        16: Field(type=STRUCT, struct=_SIZE_STATISTICS),
         17: Field(type=STRUCT),
     },
 )
@@ -155,7 +168,7 @@ _CHUNK = Struct(
     fields={
         1: _binary(Keep.LENGTH, "file_path"),
         2: _number(I64, required=True),
-        3: Field(type=STRUCT, keep=Keep.END, name="column_end", of=_COLUMN),
+        3: Field(type=STRUCT, keep=Keep.END, name="column_end", struct=_COLUMN),
         4: _number(I64),
         5: _number(I32),
         6: _number(I64),
@@ -214,7 +227,7 @@ _FILE = Struct(
         9: _binary(Keep.LENGTH, "signing_key"),
     },
 )
-# The file first, and a struct before those inside it: no plan can contain itself.
+# The file first, and each struct before those inside it, so that no struct can contain itself.
 STRUCTS = (
     _FILE,
     _ELEMENT,
@@ -226,7 +239,7 @@ STRUCTS = (
     _STATISTICS,
     _SIZE_STATISTICS,
 )
-# For each table the slots of a row by name.
+# For each table: the index of each slot by name.
 SLOTS = tuple(
     {name: slot for slot, name in enumerate(one.slots)}
     for one in sorted((one for one in STRUCTS if one.opens_row), key=lambda one: one.table)
@@ -234,7 +247,7 @@ SLOTS = tuple(
 
 
 def _struct_numbers(struct: Struct, first_field: int) -> list[int]:
-    """As `_native/footer.h` reads them."""
+    """A struct's row of the plan, as `_native/footer.h` reads it."""
     required = sum(1 << number for number, one in struct.fields.items() if one.is_required)
     cut_slot = SLOTS[struct.table]["cut"] if struct.cut else 0
     last = max(struct.fields, default=0)
@@ -246,8 +259,8 @@ def _field_numbers(struct: Struct, number: int) -> list[int]:
     if one is None:
         return [0, 0, 0, -1, 0]
     slot = SLOTS[struct.table][one.slots[0]] if one.keep else 0
-    of = -1 if one.of is None else STRUCTS.index(one.of)
-    return [one.type, one.keep, slot, of, one.item_type]
+    index = -1 if one.struct is None else STRUCTS.index(one.struct)
+    return [one.type, one.keep, slot, index, one.item_type]
 
 
 def _plan() -> tuple[Numbers, Numbers, Numbers]:
@@ -259,5 +272,6 @@ def _plan() -> tuple[Numbers, Numbers, Numbers]:
     return np.array(widths, np.int64), np.array(structs, np.int64), np.array(fields, np.int64)
 
 
-# The widths of the tables, the structs and the fields, as the kernels read them.
+# The description as numbers, as the kernels read it: the widths of the tables, the structs, and the
+# fields.
 PLAN = _plan()

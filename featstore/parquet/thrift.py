@@ -1,26 +1,37 @@
-"""Thrift's compact protocol, which Parquet's page headers and footers are written in.
+"""Thrift's compact protocol, in which Parquet's page headers and footers are encoded.
 
-The kernels have a reader of their own (`_native/thrift.h`); this one is for machines without a
-compiler, and what tests compare the kernels with.
+Format: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md. The
+kernels have a reader of their own (`_native/thrift.h`). This one is for machines without compiled
+kernels, and the reference in tests.
 """
 
+# The types of fields, as the protocol numbers them.
 TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 _MAX_DEPTH = 16
 _FIELD_NUMBERS = range(-(2**15), 2**15)
 _WORD = 2**64 - 1
 
 
-class Reader:
-    """Reads values one after the other. LookupError or ValueError for what is not there whole."""
+class ThriftReader:
+    """Reads values in order. Methods raise LookupError or ValueError for incomplete or invalid
+    values.
+
+    Attributes:
+        position: The index of the next byte.
+    """
 
     def __init__(self, data: bytes) -> None:
-        self._data, self.at = data, 0
+        self._data, self.position = data, 0
 
     def byte(self) -> int:
-        self.at += 1
-        return self._data[self.at - 1]
+        """Reads a byte."""
+        self.position += 1
+        return self._data[self.position - 1]
 
     def varint(self) -> int:
+        """Reads an unsigned integer: 7 bits per byte, the lowest first, the top bit set in all
+        bytes but the last.
+        """
         value = 0
         for shift in range(0, 64, 7):
             byte = self.byte()
@@ -30,12 +41,18 @@ class Reader:
         raise ValueError
 
     def zigzag(self) -> int:
+        """Reads a signed integer, stored as 0, -1, 1, -2, ... counted from 0."""
         value = self.varint()
         return (value >> 1) ^ -(value & 1)
 
     def field(self, before: int) -> tuple[int, int] | None:
-        """The next field's type and number, None at the end of its struct."""
+        """Reads a field's head: its type and number; None at the end of the struct.
+
+        Args:
+            before: The number of the preceding field of the struct, 0 for the first.
+        """
         byte = self.byte()
+        # The high four bits are the difference to the preceding number, or 0 if the number follows.
         if not byte & 0xF:
             return None
         number = before + (byte >> 4) if byte >> 4 else self.zigzag()
@@ -44,12 +61,12 @@ class Reader:
         return byte & 0xF, number
 
     def list_head(self) -> tuple[int, int]:
-        """The type and the number of a list's elements, which follow."""
+        """Reads a list's head: the type and the number of its elements."""
         byte = self.byte()
         return byte & 0xF, (self.varint() if byte >> 4 == 15 else byte >> 4)
 
     def skip(self, type_: int, depth: int = 0) -> None:
-        """Passes over a value."""
+        """Skips a value."""
         if depth > _MAX_DEPTH:
             raise ValueError
         if type_ in (I16, I32, I64):
@@ -62,9 +79,10 @@ class Reader:
             self.skip_bytes({I8: 1, DOUBLE: 8}[type_] if type_ != BINARY else self.varint())
 
     def skip_bytes(self, num_bytes: int) -> None:
-        if num_bytes > len(self._data) - self.at:
+        """Skips bytes."""
+        if num_bytes > len(self._data) - self.position:
             raise IndexError
-        self.at += num_bytes
+        self.position += num_bytes
 
     def _skip_struct(self, depth: int) -> None:
         number = 0

@@ -8,7 +8,7 @@ from itertools import islice
 import pyarrow as pa
 
 from featstore.errors import DataFileError, not_once
-from featstore.parquet.file_schema import Layout
+from featstore.parquet.file_schema import FileSchema
 from featstore.schema import FIELD_ID, ROLE, SLOT, Role, Slot
 
 _MAX_CACHED = 4  # A reader has at most two selections, and a table seldom more than two schemas.
@@ -81,21 +81,21 @@ class ColumnCache:
     """
 
     def __init__(self) -> None:
-        self._cached: deque[tuple[Selection, Layout, FileColumns]] = deque(maxlen=_MAX_CACHED)
+        self._cached: deque[tuple[Selection, FileSchema, FileColumns]] = deque(maxlen=_MAX_CACHED)
 
-    def of(self, layout: Layout, selection: Selection, file_name: str) -> FileColumns:
-        """As `find_columns`. A selection is recognized by its identity, and so is a layout, which
-        files of one schema share.
+    def of(self, file_schema: FileSchema, selection: Selection, file_name: str) -> FileColumns:
+        """As `find_columns`. A selection is recognized by its identity, and so is a schema, which
+        files that have it share.
         """
-        for known, known_layout, columns in self._cached:
-            if known is selection and layout is known_layout:
+        for known, known_schema, columns in self._cached:
+            if known is selection and file_schema is known_schema:
                 return columns
-        columns = find_columns(layout, selection, file_name)
-        self._cached.append((selection, layout, columns))
+        columns = find_columns(file_schema, selection, file_name)
+        self._cached.append((selection, file_schema, columns))
         return columns
 
 
-def find_columns(layout: Layout, selection: Selection, file_name: str) -> FileColumns:
+def find_columns(file_schema: FileSchema, selection: Selection, file_name: str) -> FileColumns:
     """Finds the selected columns in a file of this schema: slots by number and then by name, other
     columns by name.
 
@@ -103,27 +103,29 @@ def find_columns(layout: Layout, selection: Selection, file_name: str) -> FileCo
         DataFileError: A column has a type that cannot be what was selected, or two columns have its
             name or its number, so that nothing says which of them is meant.
     """
-    by_number = _by_number(layout, {slot.number for slot in selection.slots}, file_name)
+    by_number = _by_number(file_schema, {slot.number for slot in selection.slots}, file_name)
     slots = {
-        slot.name: _slot_column(layout, slot, by_number.get(slot.number), file_name)
+        slot.name: _slot_column(file_schema, slot, by_number.get(slot.number), file_name)
         for slot in selection.slots
     }
-    others = {field.name: _other_column(layout, field, file_name) for field in selection.others}
+    others = {
+        field.name: _other_column(file_schema, field, file_name) for field in selection.others
+    }
     wanted = {name for name in (*slots.values(), *others.values()) if name is not None}
-    chosen = sorted(layout.by_name[name][0] for name in wanted)
-    places = {layout.roots[place].name: layout.roots[place].leaves for place in chosen}
-    leaves = tuple(layout.leaves[i].path for found in places.values() for i in found)
+    chosen = sorted(file_schema.by_name[name][0] for name in wanted)
+    places = {file_schema.roots[place].name: file_schema.roots[place].leaves for place in chosen}
+    leaves = tuple(file_schema.leaves[i].path for found in places.values() for i in found)
     return FileColumns(slots=slots, others=others, leaves=leaves, places=places)
 
 
 def _by_number(
-    layout: Layout, numbers: Collection[int | None], file_name: str
+    file_schema: FileSchema, numbers: Collection[int | None], file_name: str
 ) -> dict[int | None, pa.Field]:
     """The slot columns of these numbers. Few of a file's columns are among them, so a column's
     number is looked at before the rest of its description, which takes longer.
     """
     wanted = dict[int | None, pa.Field]()
-    for column in layout.schema:
+    for column in file_schema.schema:
         number = _slot_number(column)
         if number is None or number not in numbers or Slot.from_field(column) is None:
             continue
@@ -138,9 +140,9 @@ def _by_number(
 
 
 def _slot_column(
-    layout: Layout, slot: Slot, numbered: pa.Field | None, file_name: str
+    file_schema: FileSchema, slot: Slot, numbered: pa.Field | None, file_name: str
 ) -> str | None:
-    field = _field(layout, slot.name if numbered is None else numbered.name, file_name)
+    field = _field(file_schema, slot.name if numbered is None else numbered.name, file_name)
     if field is None or pa.types.is_null(field.type):
         return None
     found = Slot.from_field(field)
@@ -154,8 +156,8 @@ def _slot_column(
     return str(field.name)
 
 
-def _other_column(layout: Layout, expected: pa.Field, file_name: str) -> str | None:
-    field = _field(layout, expected.name, file_name)
+def _other_column(file_schema: FileSchema, expected: pa.Field, file_name: str) -> str | None:
+    field = _field(file_schema, expected.name, file_name)
     if field is None or pa.types.is_null(field.type) or _is_slot(field):
         return None
     if field.type != expected.type and not (_is_number(field.type) and _is_number(expected.type)):
@@ -165,12 +167,12 @@ def _other_column(layout: Layout, expected: pa.Field, file_name: str) -> str | N
     return str(field.name)
 
 
-def _field(layout: Layout, name: str, file_name: str) -> pa.Field | None:
+def _field(file_schema: FileSchema, name: str, file_name: str) -> pa.Field | None:
     """The column of this name, None where there is none."""
-    found = layout.by_name.get(name, ())
+    found = file_schema.by_name.get(name, ())
     if len(found) > 1:
         raise DataFileError(f"{file_name}: {not_once(name, len(found))}")
-    return layout.schema.field(found[0]) if found else None
+    return file_schema.schema.field(found[0]) if found else None
 
 
 def _fits(found: Slot, expected: Slot) -> bool:

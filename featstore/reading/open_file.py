@@ -118,7 +118,7 @@ class OpenFile:
         self, names: Collection[str] | None, *, with_statistics: bool = False
     ) -> pq.FileMetaData:
         """The footer as Arrow has it, with the columns of these names alone, None for all."""
-        by_name = self.footer.layout.by_name
+        by_name = self.footer.file_schema.by_name
         places = None if names is None else [place for name in names for place in by_name[name]]
         with damage_as(self.name):
             return self.footer.arrow_metadata(places, with_statistics=with_statistics)
@@ -194,7 +194,7 @@ class OpenFile:
             DataFileError: A column has a type that cannot be what was selected, or two columns have
                 its name or its number, so that nothing says which of them is meant.
         """
-        return self._column_cache.of(self.footer.layout, selection, self.name)
+        return self._column_cache.of(self.footer.file_schema, selection, self.name)
 
     def close(self) -> None:
         for file in self._files.values():

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore._native.loading import KERNELS
-from featstore.parquet.bounds import most_page_bytes
+from featstore.parquet.bounds import max_page_bytes
 from featstore.parquet.footers import Chunk
 from featstore.reading.buffers import missing_mark
 from featstore.reading.file_columns import FileColumns
@@ -204,7 +204,7 @@ class _Out:
         width = len(column.mark)
         offset_bytes = (num_rows + 1) * 4 if column.max_repetition else 0
         self.chunks = [
-            (*_place(chunk), chunk.num_values, most_page_bytes(chunk, width)) for chunk in chunks
+            (*_place(chunk), chunk.num_values, max_page_bytes(chunk, width)) for chunk in chunks
         ]
         self._memory = allocated(offset_bytes, self.num_values * width)
         self.room_bytes = max(_room_bytes(chunk, width) for chunk in chunks)
@@ -263,7 +263,7 @@ def _room_bytes(chunk: Chunk, width: int) -> int:
     """What a chunk takes while it is decoded: as it is stored, and behind that its dictionary and
     one page at a time.
     """
-    decompressed = chunk.num_values * width + most_page_bytes(chunk, width)
+    decompressed = chunk.num_values * width + max_page_bytes(chunk, width)
     return _aligned(chunk.stored_bytes + min(chunk.raw_bytes, decompressed) + _SLOP_BYTES)
 
 

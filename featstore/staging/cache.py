@@ -34,7 +34,7 @@ from typing import cast
 
 from featstore.errors import StagingError
 from featstore.files.private_directory import (
-    MOST_REMOVALS,
+    MAX_REMOVALS,
     PrivateDirectory,
     make_private,
     try_lock,
@@ -414,7 +414,7 @@ class Cache:
         Raises:
             RemovedError: It is removed again and again.
         """
-        for _ in range(MOST_REMOVALS):
+        for _ in range(MAX_REMOVALS):
             try:
                 return os.open(
                     self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from featstore.errors import DataFileError, ReplacedError, StagingError
 from featstore.files import storage
-from featstore.files.transfer import Read, read_span
+from featstore.files.transfer import ReadSpan, read_span
 from featstore.redaction import redact, without_user
 from featstore.staging.budget import require_fits
 from featstore.staging.cache import (
@@ -85,7 +85,7 @@ class Source:
     credentials, is what errors call the file.
     """
 
-    read: Read = read_span
+    read: ReadSpan = read_span
     plan_ranges: PlanRanges | None = None
     check: Check | None = None
     retry: RetryPolicy = field(default_factory=RetryPolicy)

@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from featstore.errors import ReplacedError, StagingError
-from featstore.files.transfer import Answer, Read
+from featstore.files.transfer import RangeResponse, ReadSpan
 from featstore.redaction import redact, redact_text
 from featstore.staging.cache import Pin
 from featstore.staging.limits import Throttle
@@ -49,7 +49,7 @@ class Line:
     answers and retries.
     """
 
-    read: Read
+    read: ReadSpan
     retry: RetryPolicy
     throttle: Throttle
     stop: threading.Event
@@ -69,15 +69,15 @@ class _Askers:
     each serves again: to start one takes as long as a short answer where other threads compute."""
 
     def __init__(self) -> None:
-        self._questions: SimpleQueue[tuple[Callable[[], Answer], Future[Answer]] | None] = (
-            SimpleQueue()
-        )
+        self._questions: SimpleQueue[
+            tuple[Callable[[], RangeResponse], Future[RangeResponse]] | None
+        ] = SimpleQueue()
         self._threads = list[threading.Thread]()
-        self._answers = list[Future[Answer]]()
+        self._answers = list[Future[RangeResponse]]()
 
-    def ask(self, question: Callable[[], Answer]) -> Future[Answer]:
+    def ask(self, question: Callable[[], RangeResponse]) -> Future[RangeResponse]:
         """The answer, or what `question` raises, as soon as that is there."""
-        answer = Future[Answer]()
+        answer = Future[RangeResponse]()
         self._answers = [*(other for other in self._answers if not other.done()), answer]
         self._questions.put((question, answer))
         if len(self._answers) > len(self._threads):
@@ -210,7 +210,7 @@ class Filling:
         self._place = path.parent
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._write_back, self._crc = _WriteBack(self._file), 0
-        self._askers, self._in_flight = _Askers(), dict[Span, Future[Answer]]()
+        self._askers, self._in_flight = _Askers(), dict[Span, Future[RangeResponse]]()
         # Of the span that is being downloaded: how far it is, and what failed in the last attempt.
         self._at, self._failure = 0, ""
         self._current: Span = (0, 0)
@@ -317,7 +317,7 @@ class Filling:
         self._in_flight.clear()
         self._askers.close()
 
-    def _read(self, first: int, end: int) -> Answer:
+    def _read(self, first: int, end: int) -> RangeResponse:
         return self._line.read(self._url, first, end, size_bytes=self._size_bytes, tag=self.tag)
 
     def _attempt(self, end: int) -> Iterator[int]:
@@ -352,7 +352,7 @@ class Filling:
                 f"{self._at}"
             )
 
-    def _identify(self, answer: Answer) -> None:
+    def _identify(self, answer: RangeResponse) -> None:
         if answer.size_bytes != self._size_bytes:
             raise StagingError(
                 f"download of {redact(self._url)} has the wrong size: expected {self._size_bytes} "

@@ -1,1 +1,1 @@
-"""What is on disk: paths, metadata, data files, and the snapshots that name them."""
+"""Tables on disk: paths, metadata, data files, and the snapshots that reference them."""

@@ -1,5 +1,5 @@
-"""Delta tables through delta-rs: open a snapshot, read the history, commit data files that are
-already written.
+"""Delta tables through delta-rs: opening a snapshot, reading the history, committing data files
+that are already written.
 """
 
 import errno
@@ -26,7 +26,7 @@ from featstore.errors import (
     TableNotFoundError,
 )
 from featstore.files.credentials import require_credentials, s3_endpoint
-from featstore.files.redirects import kept_home
+from featstore.files.redirects import own_hosts_only
 from featstore.files.storage import canonical, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
 from featstore.redaction import redact
@@ -35,20 +35,38 @@ from featstore.table.delta_files import files_of
 from featstore.table.evolution import merge_schemas
 from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
 from featstore.table.metadata import KEY, CommitMetadata
-from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions, replaced
+from featstore.table.snapshot import (
+    DataFile,
+    Snapshot,
+    files_digest,
+    in_partitions,
+    overwrite_filters,
+)
 from featstore.table.store import check_store
 
+# The table property with the versions of slot groups by name, as JSON.
 GROUPS = f"{KEY}.groups"
-"""The table property that names slot groups with their versions, as JSON."""
 
+# Reader features of Delta that change which rows or columns a file has.
 _UNREADABLE = {"deletionVectors": "deletion vectors", "columnMapping": "column mapping"}
+# An attempt is repeated only if another writer's commit came first. More attempts than this mean
+# that many writers commit at once without pause.
 _MAX_COMMIT_ATTEMPTS = 20
+# Commits read when the newest version is opened, for the spec hash and the CRC-32s of files. Each
+# is a request to the store. The CRC-32s of files of older commits are then unknown.
 _NUM_RECENT_COMMITS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """One version of a table. `metadata` is None for a commit that featstore did not make."""
+    """One version of a table.
+
+    Attributes:
+        version: The Delta version.
+        timestamp_ms: The time of the commit by the clock of the host that made it, since the epoch.
+        operation: The name of the operation in the log.
+        metadata: The metadata that featstore stored; None for a commit of another writer.
+    """
 
     version: int
     timestamp_ms: int
@@ -58,12 +76,16 @@ class Commit:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a run wants to publish: `files`, which replace all files of `partitions`.
+    """A change to publish: `files`, which replace all files of `partitions`.
 
-    `base` is the table as the run found it, None where there was none; `schema` is that of the new
-    files with the partition keys. A table without partition keys has the one partition `{}`.
-    `group_versions`, if not None, must be those that the table names: for a change that is made of
-    them.
+    Attributes:
+        base: The snapshot from which the run started; None if there was no table.
+        schema: The schema of the new files, with the partition keys.
+        partitions: The partitions to replace. A table without partition keys has one, `{}`.
+        files: The new data files, already written.
+        metadata: The metadata of the commit.
+        group_versions: If not None, the commit conflicts unless the table references exactly these
+            versions of slot groups. For a change computed from them.
     """
 
     base: Snapshot | None
@@ -79,20 +101,21 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _in_our_words(act: Callable[Concatenate[str, P], R]) -> Callable[Concatenate[str, P], R]:
-    """A function of a table's URL, with errors of delta-rs as featstore's."""
+def _raises_store_errors(act: Callable[Concatenate[str, P], R]) -> Callable[Concatenate[str, P], R]:
+    """Decorates a function of a table's URL: errors of delta-rs become featstore's."""
 
     @functools.wraps(act)
-    def told(url: str, /, *args: P.args, **options: P.kwargs) -> R:
+    def wrapped(url: str, /, *args: P.args, **options: P.kwargs) -> R:
         with as_store_errors(url):
             return act(url, *args, **options)
 
-    return told
+    return wrapped
 
 
-@_in_our_words
+@_raises_store_errors
 def is_delta(url: str) -> bool:
-    """Whether a Delta log lies under the URL."""
+    """Whether there is a Delta log under the URL."""
+    # Locally without delta-rs, so that plain Parquet can be opened in a forked child.
     path = local_path(url)
     if path is not None:
         return (path / LOG_DIR).is_dir()
@@ -102,10 +125,17 @@ def is_delta(url: str) -> bool:
     return bool(DeltaTable.is_deltatable(canonical(url), _storage_options(url)))
 
 
-@_in_our_words
+@_raises_store_errors
 def open_delta(url: str, version: int | None = None) -> Snapshot:
-    """The table's snapshot, at `version` or the newest. TableNotFoundError where there is no table
-    or no such version.
+    """Opens a snapshot without its slot groups.
+
+    Args:
+        url: The table.
+        version: The version; by default the newest.
+
+    Raises:
+        TableNotFoundError: There is no table, or not in this version.
+        DataFileError: The table has Delta features that featstore does not read.
     """
     newest = _load_existing(url)
     if version is None or version == newest.version():
@@ -117,58 +147,63 @@ def open_delta(url: str, version: int | None = None) -> Snapshot:
     )
 
 
-@_in_our_words
+@_raises_store_errors
 def open_head(url: str) -> Snapshot:
-    """The newest snapshot without its data files, for who streams them. TableNotFoundError where
-    there is no table.
+    """The newest snapshot, without its data files, which `stream_files` yields.
+
+    Raises:
+        TableNotFoundError: There is no table.
     """
     return _snapshot(
         url, table := _load_existing(url), _commits(table, _NUM_RECENT_COMMITS), with_files=False
     )
 
 
-@_in_our_words
+@_raises_store_errors
 def stream_files(url: str, version: int) -> Iterator[DataFile]:
-    """The data files of a version by path, each made when asked for, without `crc32`: no commit is
+    """Yields the data files of a version, sorted by path. They have no `crc32`, since no commit is
     read.
 
-    TableNotFoundError where there is no such version.
+    Raises:
+        TableNotFoundError: There is no such version.
     """
     newest = _load_existing(url)
     table = newest if version == newest.version() else _at_version(url, version, newest)
     return _data_files(url, table, {})
 
 
-@_in_our_words
+@_raises_store_errors
 def open_delta_or_none(url: str) -> Snapshot | None:
-    """The newest snapshot, or None where there is no table yet."""
+    """The newest snapshot, or None if there is no table."""
     table = _load(url)
     return None if table is None else _snapshot(url, table, _commits(table, _NUM_RECENT_COMMITS))
 
 
-@_in_our_words
+@_raises_store_errors
 def history(url: str) -> list[Commit]:
-    """The commits that the table's log still holds, newest first. TableNotFoundError where there is
-    no table.
+    """The commits that the table's log still holds, newest first.
+
+    Raises:
+        TableNotFoundError: There is no table.
     """
     return _all_commits(url) or list(_commits(_load_existing(url)))
 
 
-def makers(commits: Iterable[Commit]) -> Iterator[Commit]:
-    """Commits that say what made data files: these, and for a compaction also those whose rows it
-    wrote anew, as of it.
+def with_origins(commits: Iterable[Commit]) -> Iterator[Commit]:
+    """Yields each commit, and after a compaction one commit for each of its origins, with the
+    compaction's version.
     """
-    for found in commits:
-        yield found
+    for commit in commits:
+        yield commit
         yield from (
-            replace(found, metadata=origin)
-            for origin in (found.metadata.origins if found.metadata else ())
+            replace(commit, metadata=origin)
+            for origin in (commit.metadata.origins if commit.metadata else ())
         )
 
 
-@_in_our_words
+@_raises_store_errors
 def commit_of_run(url: str, run_id: str) -> Commit | None:
-    """The commit that a run made, or None."""
+    """The commit that a run made, or None if it made none."""
     return next(
         (c for c in _all_commits(url) if c.metadata is not None and c.metadata.run_id == run_id),
         None,
@@ -182,41 +217,62 @@ def commit_of_input(
     spec_hash: str,
     input_digest: str,
 ) -> Commit | None:
-    """The commit that made these partitions what they are in `snapshot`, if it had this spec and
-    input; else None.
+    """The commit that wrote the current files of these partitions from this spec and input.
 
-    A later replacement of the partitions, by anyone, is noticed: their files are then others than
-    those of the commit.
+    Args:
+        snapshot: The table.
+        partitions: The partitions.
+        spec_hash: The hash of the spec.
+        input_digest: The digest of the raw input.
+
+    Returns:
+        The commit. None if there is none, also if any writer has replaced the partitions since:
+        their files are then not those of the commit.
     """
     wanted = (spec_hash, input_digest, files_digest(snapshot.in_partitions(partitions)))
-    found = ((c, c.metadata) for c in makers(history(snapshot.url)) if c.metadata is not None)
+    commits = with_origins(history(snapshot.url))
+    known = ((c, c.metadata) for c in commits if c.metadata is not None)
     return next(
-        (c for c, m in found if (m.spec_hash, m.input_digest, m.data_digest) == wanted), None
+        (c for c, m in known if (m.spec_hash, m.input_digest, m.data_digest) == wanted), None
     )
 
 
 def commit(url: str, change: Change, publish: Publish | None = None) -> int:
-    """Publishes the change as one new version, and returns that version.
+    """Publishes a change as one new version.
 
-    CommitConflictError if the partitions are no longer as the run found them: then the change is
-    not published and never will be; UnsafeStoreError, before the first commit, where the table's
-    store would let two writers commit one version. Other writers' commits to other partitions are
-    no conflict: the change is applied to the newest version. If publishing fails but the commit is
-    found in the table, the reply was lost, not the commit. After any other error the commit may
-    still land.
+    Commits of other writers to other partitions are no conflict: the change is applied to the
+    newest version. If publishing fails but the commit is in the log, only the reply was lost, and
+    the commit has succeeded.
+
+    Args:
+        url: The table. It is created if it does not exist.
+        change: The change.
+        publish: Makes one attempt; by default `publish_once`.
+
+    Returns:
+        The new version.
+
+    Raises:
+        CommitConflictError: The partitions changed since `change.base`. The change was not
+            published.
+        UnsafeStoreError: The store would let two writers commit the same version. Raised before any
+            commit.
+        StoreError: The store failed. The commit may still land.
     """
     publish = publish or publish_once
     check_store(url)
     for attempt in itertools.count(1):
+        # Each attempt checks against the newest version. What another writer commits between this
+        # check and the publication is caught by the transactions in the commit.
         table = _load(url)
         _check_base(url, table, change)
         try:
             publish(url, table, change)
-        except FeatstoreError:  # ours, raised before anything is sent
+        except FeatstoreError:  # raised by featstore before anything is sent
             raise
-        except (
-            Exception
-        ) as error:  # delta-rs raises bare Exceptions too, and a lost reply can come as any of them
+        # delta-rs raises bare Exceptions too, and a lost reply can come as any of them.
+        except Exception as error:
+            # The error may be a lost reply to a commit that landed.
             landed = _landed(url, change)
             if landed is not None:
                 return landed
@@ -236,13 +292,11 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
 
 
 def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
-    """One attempt to commit the change on top of `table` (None: as a new table). Raises what
-    delta-rs raises.
+    """Makes one attempt to commit the change on top of `table`, or as a new table if that is None.
+    Raises what delta-rs raises.
 
-    Each partition is a transaction id (its keys sorted, so that it has one id), so that of two
-    concurrent writers of one partition, also of an empty one, the second fails. delta-rs, when
-    another creates the table first, would by itself try again as the next version, add to the
-    other's files, and see no conflict: a new table is tried once.
+    The commit carries a transaction for each partition, so that of two concurrent writers of one
+    partition the second fails, even if the partition was empty.
     """
     crc32s = {file.path: file.crc32 for file in change.files if file.crc32 is not None}
     properties = _properties(
@@ -262,34 +316,38 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
             commit_properties=properties,
         )
         return
-    found = _slot_schema(table)
-    merged = merge_schemas(found, as_stored(change.schema), redact(url))
-    schema = table.schema() if merged == found else _delta_schema(merged)
-    filters = replaced(change.partitions, _partitions(url, table))
+    existing = _slot_schema(table)
+    merged = merge_schemas(existing, as_stored(change.schema), redact(url))
+    schema = table.schema() if merged == existing else _delta_schema(merged)
+    existing_partitions = (file.partition for file in _data_files(url, table, {}))
+    filters = overwrite_filters(change.partitions, existing_partitions)
     table.create_write_transaction(
         actions, "overwrite", schema, keys, filters, commit_properties=properties
     )
 
 
 def publish_groups(choose: Callable[[dict[str, int]], dict[str, int]]) -> Publish:
-    """A `publish` that leaves all files and names other versions of slot groups: `choose` makes
-    them of those named now.
+    """Makes a `publish` function that changes the referenced versions of slot groups, and no files.
 
-    The change's partitions are transactions as in `publish_once`, so that of a run that replaces
-    one of them and this commit the second fails; so does every commit that another one of table
-    properties or schema comes before.
+    The commit carries transactions as in `publish_once`, so that it conflicts with a concurrent run
+    that replaces one of the partitions. It also conflicts with any concurrent commit that changes
+    table properties or the schema.
+
+    Args:
+        choose: Computes the new versions by name from the current ones. It is called again for each
+            attempt.
     """
 
     def publish(url: str, table: DeltaTable | None, change: Change) -> None:
         if table is None:
             raise TableNotFoundError(
-                f"no table at {redact(url)}: expected one whose slot groups to name"
+                f"no table at {redact(url)}: expected the base table of the slot groups"
             )
-        named = choose(_group_versions(url, table))
+        versions = choose(_group_versions(url, table))
         properties = _properties(
-            replace(change.metadata, groups=named), change.partitions, _version(table) + 1
+            replace(change.metadata, groups=versions), change.partitions, _version(table) + 1
         )
-        text = json.dumps(named, sort_keys=True)
+        text = json.dumps(versions, sort_keys=True)
         table.alter.set_table_properties(
             {GROUPS: text}, raise_if_not_exists=False, commit_properties=properties
         )
@@ -298,8 +356,8 @@ def publish_groups(choose: Callable[[dict[str, int]], dict[str, int]]) -> Publis
 
 
 def as_stored(schema: SlotSchema) -> SlotSchema:
-    """The schema as a Delta table gives it back: types that Delta does not have become their
-    nearest.
+    """The schema as it is read back from a Delta table, which replaces types that Delta lacks by
+    the nearest ones.
     """
     stored = pa.schema(_delta_schema(schema).to_arrow())
     return SlotSchema.from_arrow(stored, [key.name for key in schema.partition_keys])
@@ -308,7 +366,10 @@ def as_stored(schema: SlotSchema) -> SlotSchema:
 def _properties(
     metadata: CommitMetadata, partitions: Iterable[Mapping[str, str]], version: int
 ) -> CommitProperties:
+    # Keys are sorted, so that a partition has one transaction id whatever the order of its keys.
     ids = [f"{KEY}/{partition_path(dict(sorted(partition.items())))}" for partition in partitions]
+    # If another writer creates the table first, a retry of delta-rs would commit this change as the
+    # next version, beside the other's files, without seeing a conflict. So creation is tried once.
     return CommitProperties(
         custom_metadata={KEY: metadata.to_mapping()},
         app_transactions=[Transaction(name, version) for name in ids],
@@ -317,40 +378,34 @@ def _properties(
 
 
 def _landed(url: str, change: Change) -> int | None:
-    """The version that the change became, or None. Its files' names tell it from another commit
-    under the same run id.
+    """The version of the change if it was committed, else None. The digest of its files
+    distinguishes it from another commit with the same run id.
     """
-    known = (c for c in _all_commits(url) if c.metadata is not None)
     wanted = (change.metadata.run_id, change.metadata.data_digest)
-    return next(
-        (
-            c.version
-            for c in known
-            if c.metadata and (c.metadata.run_id, c.metadata.data_digest) == wanted
-        ),
-        None,
-    )
+    known = ((c.version, c.metadata) for c in _all_commits(url) if c.metadata is not None)
+    return next((version for version, m in known if (m.run_id, m.data_digest) == wanted), None)
 
 
 def _is_of_client(error: Exception) -> bool:
-    """Whether delta-rs raised it, rather than a fault of ours."""
+    """Whether delta-rs raised the error, rather than a bug of featstore."""
     return isinstance(error, OSError | DeltaError) or type(error) is Exception
 
 
 def _is_refusal(error: Exception, table: DeltaTable | None, newest: DeltaTable | None) -> bool:
-    """Whether an attempt failed because another writer was first, so that nothing of it was or will
+    """Whether an attempt failed because another writer committed first. Nothing of it was or will
     be published.
 
-    A new table can only become version 0: once that is another's, the attempt is over, whatever
-    delta-rs says of it.
+    An attempt to create the table can only become version 0. Once another writer has that, the
+    attempt has failed whatever the error.
     """
     return _version(newest) > _version(table) and (
         table is None or isinstance(error, CommitFailedError)
     )
 
 
-# The first process here that used delta-rs. Its threads do not live on in a forked child, where
-# delta-rs panics: a `PanicException` is no Exception, and its trace has many lines.
+# The id of the process that first used delta-rs, inherited by forked children. The threads of
+# delta-rs do not survive a fork, and a child that uses it gets a `PanicException`, which is not an
+# Exception and prints a long trace.
 _client_process: list[int] = []
 
 
@@ -368,7 +423,7 @@ def _require_unforked(url: str) -> None:
         raise error
 
 
-@_in_our_words
+@_raises_store_errors
 def _load(url: str) -> DeltaTable | None:
     if not is_delta(url):
         return None
@@ -410,18 +465,17 @@ def _delta_url(url: str) -> str:
 
 
 def _storage_options(url: str) -> dict[str, str] | None:
-    """What delta-rs is told of a remote store: to send credentials nowhere else, and, on S3, to
-    commit a version by a write that the store refuses where the name is taken, whatever delta-rs
-    prefers.
+    """The options of delta-rs for a remote store. AccessError if there are no credentials.
 
-    With an endpoint delta-rs takes credentials from where obstore takes them; without one it asks
-    the AWS SDK, which looks into profiles too, and asks the metadata service for a region.
-    The environment's own choice of a lock (`AWS_S3_LOCKING_PROVIDER`) is left to it, and it needs
-    the SDK. AccessError where there are no credentials.
+    They keep credentials from being sent to other hosts. On S3 they also require conditional
+    writes for commits, and set the endpoint: with one delta-rs looks for credentials where obstore
+    does, without one it uses the AWS SDK, which also reads profiles and asks the metadata service
+    for a region. If the environment chooses a lock (`AWS_S3_LOCKING_PROVIDER`), which needs the
+    SDK, that choice is left alone.
     """
     store = scheme(canonical(url))
     require_credentials(url, store, os.environ)
-    options = kept_home(store, os.environ)
+    options = own_hosts_only(store, os.environ)
     if store == "s3" and "AWS_S3_LOCKING_PROVIDER" not in os.environ:
         options |= {"aws_conditional_put": "etag", "aws_endpoint_url": s3_endpoint(os.environ)}
     return options or None
@@ -434,9 +488,7 @@ def _version(table: DeltaTable | None) -> int:
 def _snapshot(
     url: str, table: DeltaTable, commits: Iterable[Commit], *, with_files: bool = True
 ) -> Snapshot:
-    """The table as it is loaded, without its list of files if told so. `commits` are its own,
-    newest first.
-    """
+    """The loaded table as a snapshot. `commits` are commits of the table, newest first."""
     _check_readable(url, table)
     made = [commit.metadata for commit in commits if commit.metadata is not None]
     crc32s = {path: crc32 for metadata in made for path, crc32 in metadata.crc32s.items()}
@@ -451,7 +503,7 @@ def _snapshot(
 
 
 def _group_versions(url: str, table: DeltaTable) -> dict[str, int]:
-    """The slot groups that this version of the table names, by name."""
+    """The versions of slot groups, by name, that this version of the table references."""
     try:
         return {
             str(name): int(version)
@@ -461,7 +513,7 @@ def _group_versions(url: str, table: DeltaTable) -> dict[str, int]:
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise DataFileError(
-            f"{redact(url)}: the table property {GROUPS!r} is no mapping of groups to versions "
+            f"{redact(url)}: the table property {GROUPS!r} is not a mapping of groups to versions "
             f"({error})"
         ) from None
 
@@ -481,53 +533,55 @@ def _slot_schema(table: DeltaTable) -> SlotSchema:
     )
 
 
-@_in_our_words
+@_raises_store_errors
 def _data_files(url: str, table: DeltaTable, crc32s: Mapping[str, int]) -> Iterator[DataFile]:
-    """In order of their paths; asked for the first, it needs the table no more."""
+    """Yields the data files, sorted by path. The table itself is used for the first only."""
     actions = pa.table(table.get_add_actions(flatten=True))
     return files_of(url, actions, table.metadata().partition_columns, crc32s)
 
 
-def _partitions(url: str, table: DeltaTable) -> list[Mapping[str, str | None]]:
-    return [file.partition for file in _data_files(url, table, {})]
-
-
 def _commits(table: DeltaTable, limit: int | None = None) -> Iterator[Commit]:
-    """Newest first. `table` must be the newest version: delta-rs numbers commits from the loaded
-    one, and reads the newest.
+    """Yields the commits, newest first.
+
+    `table` must be loaded at the newest version: delta-rs always lists the newest commits, and
+    numbers them backwards from the loaded version.
     """
     for entry in table.history(limit):
-        found = entry.get(KEY)
+        mapping = entry.get(KEY)
         where = f"version {entry['version']}"
         yield Commit(
             version=entry["version"],
             timestamp_ms=entry["timestamp"],
             operation=entry["operation"],
-            metadata=None if found is None else CommitMetadata.from_mapping(found, where),
+            metadata=None if mapping is None else CommitMetadata.from_mapping(mapping, where),
         )
 
 
 def _all_commits(url: str) -> list[Commit]:
-    """Newest first, none where there is no table; read again if another commit came between, as all
-    would be off by one.
+    """All commits, newest first; empty if there is no table.
+
+    They are read again if another commit landed meanwhile, which would make their numbers off by
+    one (see `_commits`).
     """
     table = _load(url)
     while table is not None:
-        version, found = table.version(), list(_commits(table))
+        version, commits = table.version(), list(_commits(table))
         table.update_incremental()
         if table.version() == version:
-            return found
+            return commits
     return []
 
 
 def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
+    """CommitConflictError if the partitions, or the slot groups, are not those of the change's
+    base.
+    """
     if change.group_versions is not None and (
         table is None or _group_versions(url, table) != change.group_versions
     ):
         raise CommitConflictError(
             f"{redact(url)}: a slot group was committed while this run was at work (now version "
-            f"{_version(table)}); "
-            f"nothing of this run is visible: run it again"
+            f"{_version(table)}); nothing of this run is visible: run it again"
         )
     if table is not None:
         _check_readable(url, table)
@@ -539,8 +593,7 @@ def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
         )
         raise CommitConflictError(
             f"{redact(url)}: another writer committed {names} while this run was at work (now "
-            f"version {_version(table)}); "
-            f"nothing of this run is visible: run it again"
+            f"version {_version(table)}); nothing of this run is visible: run it again"
         )
 
 

@@ -1,6 +1,4 @@
-"""The data files of a Delta table out of its log's actions, in order of their paths, without
-keeping them all as objects.
-"""
+"""The data files of a Delta table, streamed from the add actions of its log in order of path."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,22 +12,34 @@ from featstore.table.parquet_dir import read_footers
 from featstore.table.snapshot import DataFile
 
 _FIELDS = ("path", "size_bytes", "num_records", "modification_time")
-_MANY = 4_096
+# Actions converted to Python objects at once. A larger number takes more memory; a smaller one
+# means more and shorter rounds of parallel footer reads.
+_BATCH_ROWS = 4_096
 
 
 def files_of(
     url: str, actions: pa.Table, keys: Sequence[str], crc32s: Mapping[str, int]
 ) -> Iterator[DataFile]:
-    """The files that delta-rs's flattened add actions name, sorted by path, with the CRC-32s that
-    are known by path. Opens the footers of those without a row count."""
+    """Yields the data files of add actions, sorted by path.
+
+    Only a batch of them exists as Python objects. The footers of files without a row count are
+    read.
+
+    Args:
+        url: The URL of the table.
+        actions: The add actions of delta-rs, flattened.
+        keys: The partition keys.
+        crc32s: The CRC-32s of files that are known, by path.
+    """
     ordered = _sorted(actions.select([*_FIELDS, *(f"partition.{key}" for key in keys)]))
-    del actions
-    for batch in ordered.to_batches(max_chunksize=_MANY):
+    del actions  # its other columns (statistics, tags) can be larger than the selected ones
+    for batch in ordered.to_batches(max_chunksize=_BATCH_ROWS):
         yield from _files(url, batch.to_pylist(), keys, crc32s)
 
 
 def _sorted(actions: pa.Table) -> pa.Table:
-    """With decoded paths. UTF-8 sorts as Python's text does."""
+    """The actions sorted by decoded path. Arrow's order of UTF-8 is Python's order of `str`."""
+    # Few tables have escaped paths, and decoding is a call in Python for each file.
     paths = actions["path"].combine_chunks()
     if pc.any(pc.match_substring(paths, "%")).as_py():
         paths = pa.array((decode_path(path.as_py()) for path in paths), pa.string())
@@ -63,5 +73,5 @@ def _files(
 
 
 def _text(value: object) -> str | None:
-    """A partition's value as text that casts back to its type."""
+    """A partition value as text that casts back to its type."""
     return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)

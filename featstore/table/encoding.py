@@ -1,13 +1,13 @@
-"""How each column of a data file is encoded: decided once, from the rows of its first row group.
+"""Chooses the encoding of each column of a data file, once, from the rows of its first row group.
 
-The rules and their figures are those of `benchmarks/writing.py`: of what readers of Parquet know,
-each kind of column gets what costs least where a byte to fetch counts as much as a nanosecond to
-decode.
+The rules and constants come from `benchmarks/writing.py`: each kind of column gets the encoding
+that costs least among those that readers of Parquet support, if fetching a byte costs as much as a
+nanosecond of decoding.
 
-Whether a dictionary pays depends on how many different values a column has. Numbers are counted
-linearly (Whang, Vander-Zanden, Taylor 1990): each value marks one of 2^18 bits, and of m bits the
-number still empty after n different values is m exp(-n / m) on average. A map of 32 KiB stays in
-the processor's first cache, where an exact count walks through megabytes.
+Whether a dictionary pays off depends on the number of distinct values. Numbers are counted by
+linear counting (Whang, Vander-Zanden and Taylor, 1990): each value sets one of m = 2^18 bits, and
+after n distinct values m exp(-n / m) bits are still empty on average. The bitmap of 32 KiB fits the
+processor's L1 cache, while an exact count walks through megabytes.
 """
 
 import math
@@ -23,15 +23,15 @@ from featstore._native.loading import KERNELS
 from featstore.ops.arrays import values_of
 from featstore.ops.hashing import mark_of
 
+# The bytes that a dictionary must save per value: a look-up takes a nanosecond, in which a reader
+# fetches a byte (1 GB/s).
 LOOKUP_BYTES = 1.0
-"""A dictionary must save so much a value: looking one up takes a nanosecond, in which a reader gets
-a byte (1 GB/s).
-"""
+# The limit of a column chunk's dictionary. A larger one does not fit the processor's cache, and
+# look-ups cost twice as much.
 DICTIONARY_LIMIT_BYTES = 1 << 20
-"""Of a column chunk's dictionary: a larger one leaves the processor's cache, and its look-ups cost
-twice as much.
-"""
 DATA_PAGE_VERSION = "2.0"
+# log2 of the bits of the map. A smaller map saturates at fewer distinct values; a larger one leaves
+# the L1 cache.
 MARK_BITS = 18
 
 _LENGTH_BYTES = 4
@@ -40,8 +40,12 @@ _WIDTHS = {pa.int64(): 8, pa.float32(): 4}
 
 @dataclass(frozen=True, kw_only=True)
 class Encodings:
-    """By leaf path, as Parquet names values (`tags.list.element`): a dictionary, another encoding,
-    or neither (plain).
+    """The encodings of columns, by leaf path as Parquet names it (`tags.list.element`). Columns in
+    neither field are stored plain.
+
+    Attributes:
+        dictionary: The columns with a dictionary.
+        others: The columns with another encoding, and its name.
     """
 
     dictionary: tuple[str, ...]
@@ -49,10 +53,10 @@ class Encodings:
 
 
 def choose_encodings(row_group: pa.Table) -> Encodings:
-    """The encodings of the columns of a data file whose first row group this is.
+    """Chooses the encodings of a data file from its first row group.
 
-    Under a list's plain name the choice would be ignored, hence leaf paths. Values nested deeper
-    are stored plain.
+    Lists are addressed by leaf path, since the Parquet writer ignores their plain names. Values
+    that are nested deeper are stored plain.
     """
     leaves = {
         path: values
@@ -75,9 +79,7 @@ def choose_encodings(row_group: pa.Table) -> Encodings:
 
 
 def pays_as_dictionary(values: pa.ChunkedArray) -> bool:
-    """Whether the dictionary of these values and the indices into it save what looking the values
-    up costs.
-    """
+    """Whether a dictionary and the indices into it save at least the bytes that look-ups cost."""
     if not len(values) or any(
         is_kind(values.type)
         for is_kind in (pa.types.is_boolean, pa.types.is_nested, pa.types.is_null)
@@ -91,15 +93,17 @@ def pays_as_dictionary(values: pa.ChunkedArray) -> bool:
 
 
 def _value_bytes(values: pa.ChunkedArray) -> float:
-    """Of one value, stored plain: texts and bytes with their length before them."""
+    """The mean size of a value stored plain. Texts and bytes are preceded by their length."""
     if values.type in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
         return _LENGTH_BYTES + float(pc.mean(pc.binary_length(values)).as_py() or 0)
     return float(values.type.bit_width / 8)
 
 
 def _without_dictionary(arrow_type: pa.DataType, is_element: bool) -> str | None:
-    """What takes the place of plain values in labels and kept columns: their integers grow or
-    count, signs do neither.
+    """The encoding of a column without a dictionary; None for plain.
+
+    Integers of labels and kept columns often increase or are small, which delta encoding exploits.
+    Signs are random.
     """
     if is_element:
         return None
@@ -116,15 +120,18 @@ def _leaves(column: pa.Field, values: pa.ChunkedArray) -> Iterator[tuple[str, pa
 
 
 def count_distinct(values: pa.ChunkedArray) -> int:
-    """The number of different values, null being one of them: exact for texts, times and where
-    there are nulls; of int64 and float32 (by their bits) to within 1 %, or 1, up to a million. With
-    and without kernels the same.
+    """The number of distinct values, null being one of them.
+
+    The count is exact for columns with nulls and for all types but int64 and float32. For these two
+    (compared by their bits) it is an estimate, within 1 % or 1 up to a million. The result does not
+    depend on whether the kernels are compiled.
     """
     if values.type not in _WIDTHS or values.null_count:
         return int(pc.count_distinct(values, mode="all").as_py())
     column = values_of(
         pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     )
+    # Linear counting: n = m ln(m / empty). Rounding may exceed the number of values.
     num_bits = 1 << MARK_BITS
     num_empty = num_bits - _count_marks(column, _WIDTHS[values.type])
     return min(len(column), round(num_bits * math.log(num_bits / max(num_empty, 1))))

@@ -1,4 +1,4 @@
-"""How a table's schema grows when a run with another spec joins it."""
+"""Schema evolution: how a table's schema grows when a run with another spec writes to it."""
 
 from dataclasses import replace
 
@@ -9,12 +9,19 @@ from featstore.schema import Slot, SlotSchema
 
 
 def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
-    """The schema of table `where` once files of `new` join it: what it had in its order, then what
-    is new.
+    """The schema of a table after files of another schema are added: its own columns in their
+    order, then the new ones.
 
-    A slot is known by its number: a renamed slot takes its new name in its old place. InputError
-    for a slot number used again for another feature, a name that now means something else, another
-    weight, or other partition keys.
+    A slot is identified by its number, so a renamed slot keeps its position.
+
+    Args:
+        old: The table's schema.
+        new: The schema of the files.
+        where: The table, for error messages.
+
+    Raises:
+        InputError: A slot number is reused for another feature, a name changes its meaning, or
+            weight or partition keys differ.
     """
     slots = _merge_slots(old.slots, new.slots, where)
     merged = SlotSchema(
@@ -31,8 +38,7 @@ def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
     if old.weight is not None and new.weight is not None and old.weight.name != new.weight.name:
         raise InputError(
             f"{where} has the weight {old.weight.name!r}, this run another, {new.weight.name!r}, "
-            f"and a table has one: "
-            f"name it {old.weight.name!r}, or keep it as a label or in keep"
+            f"and a table has one: name it {old.weight.name!r}, or keep it as a label or in keep"
         )
     _check_names(old, new, where)
     check_case(merged, where)
@@ -40,8 +46,11 @@ def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
 
 
 def check_case(schema: SlotSchema, where: str) -> None:
-    """Delta and its engines take names that differ in case alone for one. InputError where two
-    columns do.
+    """Checks that no two column names differ in case alone, which Delta and its engines treat as
+    one name.
+
+    Raises:
+        InputError: Two names do.
     """
     names: dict[str, str] = {}
     for name in schema.to_arrow(partition_keys=True).names:
@@ -61,47 +70,47 @@ def _merge_slots(old: tuple[Slot, ...], new: tuple[Slot, ...], where: str) -> tu
         if known is not None and known.number != slot.number and known.number not in by_number:
             raise InputError(
                 f"slot {slot.name!r} has number {slot.number}, in {where} that name belongs to "
-                f"number {known.number}; "
-                f"numbers are permanent: keep {known.number}, or take another name"
+                f"number {known.number}; numbers are permanent: keep {known.number}, or take "
+                f"another name"
             )
+    # Slots that the new files lack stay: they read as missing there.
     kept = [_continued(slot, by_number.get(slot.number), where) for slot in old]
     numbers = {slot.number for slot in old}
     return (*kept, *(slot for slot in new if slot.number not in numbers))
 
 
 def _continued(old: Slot, new: Slot | None, where: str) -> Slot:
+    """The slot after files with `new`, of the same number, are added."""
     if new is None or old.number is None:
         return old
     if (old.kind, old.shape) != (new.kind, new.shape):
         raise InputError(
             f"slot number {old.number} ({new.name!r}: {new.kind}, {new.shape_text}) is already "
-            f"used in {where} "
-            f"by {old.name!r} ({old.kind}, {old.shape_text}); numbers are never reused: take a new "
-            f"one"
+            f"used in {where} by {old.name!r} ({old.kind}, {old.shape_text}); numbers are never "
+            f"reused: take a new one"
         )
     if _has_grown(old, new):
         new = replace(new, num_indices=max(old.num_indices or 0, new.num_indices or 0))
     elif old.num_indices != new.num_indices:
         raise InputError(
             f"slot number {old.number} ({new.name!r}) would hold {_values(new)}, in {where} it "
-            f"holds {_values(old)}; "
-            f"old and new values cannot be told apart: take a new number"
+            f"holds {_values(old)}; old and new values cannot be told apart: take a new number"
         )
+    # One change at a time: a slot that changes name and operator is another feature.
     if old.name != new.name and None not in (old.op, new.op) and old.op != new.op:
         raise InputError(
             f"slot number {old.number} is {old.name!r} = {old.op} in {where}, and would become "
-            f"{new.name!r} = {new.op}, "
-            f"another feature; numbers are never reused: take a new one (to rename a slot, change "
-            f"its name alone)"
+            f"{new.name!r} = {new.op}, another feature; numbers are never reused: take a new one "
+            f"(to rename a slot, change its name alone)"
         )
     return new
 
 
 def _has_grown(old: Slot, new: Slot) -> bool:
-    """Whether both hold indices of one vocabulary, to which values are only appended: its lock sees
-    to that.
+    """Whether both hold indices of one vocabulary, which may have grown.
 
-    A run of an older lock has fewer; the table keeps the greater number.
+    Values are only appended to a vocabulary, as its lock file ensures. A run with an older lock has
+    fewer indices; the table keeps the greater number.
     """
     return (
         None not in (old.num_indices, new.num_indices)
@@ -136,12 +145,12 @@ def _meanings(schema: SlotSchema) -> dict[str, str]:
         "partition key": schema.partition_keys,
     }
     roles["weight"] = () if schema.weight is None else (schema.weight,)
-    found = {
+    meanings = {
         column.name: f"{role} ({column.type})"
         for role, columns in roles.items()
         for column in columns
     }
-    return found | {slot.name: "slot" for slot in schema.slots}
+    return meanings | {slot.name: "slot" for slot in schema.slots}
 
 
 def _names(schema: SlotSchema) -> str:

@@ -1,9 +1,9 @@
-"""Slot groups: columns extracted later, in Delta tables of their own beside the base, and shown
-with it as one table.
+"""Slot groups: columns extracted later, stored in Delta tables of their own beside the base table,
+and read with it as one table.
 
-A group's files are committed to the group first, where nobody looks; then one commit to the base
-names the group's version. So the base's version alone says what is read, and a run that dies
-between both has changed nothing.
+A group's files are first committed to the group, where no reader looks. Then one commit to the base
+table references the group's new version. So the base version alone determines what is read, and a
+run that dies between the two commits has changed nothing.
 """
 
 from collections import defaultdict
@@ -21,23 +21,27 @@ from featstore.table.snapshot import DataFile, Group, GroupFile, Snapshot, files
 
 
 def with_groups(base: Snapshot) -> Snapshot:
-    """The base and the slot groups that its version names, as one snapshot.
+    """The base table and the slot groups that it references, as one snapshot.
 
-    A column that both have is the group's where a group's file is bound to the base file, else the
-    base's. TableNotFoundError where a group, or the version that is named, is gone.
+    If both have a column, it is read from the group for base files that have a file in the group,
+    and from the base file otherwise.
+
+    Raises:
+        TableNotFoundError: A group, or the referenced version of it, does not exist.
     """
     opened = [
         _open(base.url, name, version) for name, version in sorted(base.group_versions.items())
     ]
-    bound: defaultdict[str, list[GroupFile]] = defaultdict(list)
-    rows = {file.path: file.num_rows for file in base.data_files}
+    group_files: defaultdict[str, list[GroupFile]] = defaultdict(list)
+    base_rows = {file.path: file.num_rows for file in base.data_files}
     groups, schema = [], base.schema
     for name, snapshot in opened:
         stale = []
         for file in snapshot.data_files:
-            of = base_path(file.path)
-            if rows.get(of) == file.num_rows:
-                bound[of].append(_group_file(name, file))
+            path = base_path(file.path)
+            # Rows are matched by position, so a file with another number of rows cannot be used.
+            if base_rows.get(path) == file.num_rows:
+                group_files[path].append(_group_file(name, file))
             else:
                 stale.append(file.path)
         groups.append(
@@ -45,35 +49,40 @@ def with_groups(base: Snapshot) -> Snapshot:
                 name=name, version=snapshot.version or 0, schema=snapshot.schema, stale=tuple(stale)
             )
         )
-        schema = merged(schema, snapshot.schema, redact(base.url))
+        schema = merge_group_schema(schema, snapshot.schema, redact(base.url))
     files = tuple(
-        replace(file, groups=tuple(bound[file.path])) if file.path in bound else file
+        replace(file, groups=tuple(group_files[file.path])) if file.path in group_files else file
         for file in base.data_files
     )
     return replace(base, schema=schema, data_files=files, groups=tuple(groups)) if groups else base
 
 
-def merged(schema: SlotSchema, group: SlotSchema, where: str) -> SlotSchema:
-    """The table's schema with a group's columns: one namespace, so InputError where a name or
-    number means two things.
+def merge_group_schema(schema: SlotSchema, group: SlotSchema, where: str) -> SlotSchema:
+    """The table's schema extended by a group's columns.
+
+    Args:
+        schema: The schema of the table.
+        group: The schema of the group.
+        where: The table, for error messages.
+
+    Raises:
+        InputError: A name or slot number has two meanings. Table and groups share one namespace.
     """
     same_keys = group.with_partition_keys(schema.partition_keys)
     return merge_schemas(schema, same_keys, where)
 
 
 def open_group_or_none(table_url: str, name: str) -> Snapshot | None:
-    """The newest version of a group, also one that no base version names yet; None where there is
-    none.
+    """The newest version of a group, whether or not a base version references it; None if there is
+    no group.
     """
     return delta.open_delta_or_none(group_url(table_url, name))
 
 
-def bound_to(group: Snapshot, partitions: Sequence[Mapping[str, str]], base: Snapshot) -> bool:
-    """Whether every base file of the partitions has its file in the group, and the group none
-    besides.
-    """
-    found = {base_path(file.path): file.num_rows for file in group.in_partitions(partitions)}
-    return found == {file.path: file.num_rows for file in base.in_partitions(partitions)}
+def matches_base(group: Snapshot, partitions: Sequence[Mapping[str, str]], base: Snapshot) -> bool:
+    """Whether, in the partitions, the group has a file for every base file, and no others."""
+    rows = {base_path(file.path): file.num_rows for file in group.in_partitions(partitions)}
+    return rows == {file.path: file.num_rows for file in base.in_partitions(partitions)}
 
 
 def publish_group(
@@ -84,41 +93,70 @@ def publish_group(
     metadata: CommitMetadata,
     publish: delta.Publish | None = None,
 ) -> int:
-    """Names the group's version in one commit to the base, and returns the base's version.
+    """References a group's version in one commit to the base table.
 
-    Nothing is committed where the base names this version, or a later one, already.
-    CommitConflictError where files of the partitions were replaced since `base` was opened: the
-    group's files are then bound to files that nobody reads.
+    Nothing is committed if the base already references this version or a later one.
+
+    Args:
+        base: The base table as the run found it.
+        name: The slot group.
+        version: The group's version.
+        partitions: The partitions that the run wrote to the group.
+        metadata: The metadata of the commit.
+        publish: Makes the commit; by default `delta.publish_groups`.
+
+    Returns:
+        The version of the base table that references the group's version.
+
+    Raises:
+        CommitConflictError: Base files of the partitions were replaced since `base` was opened, so
+            that the group's files belong to files that are no longer read.
     """
 
-    def choose(named: dict[str, int]) -> dict[str, int]:
-        return named | {name: max(version, named.get(name, version))}
+    def choose(versions: dict[str, int]) -> dict[str, int]:
+        # A concurrent run may have referenced a later version, which includes this one.
+        return versions | {name: max(version, versions.get(name, version))}
 
     change = delta.Change(
         base=base, schema=base.schema, partitions=partitions, files=(), metadata=metadata
     )
     now = delta.open_delta(base.url)
-    if now.group_versions.get(name, -1) >= version and files_of(now, partitions) == files_of(
-        base, partitions
-    ):
+    is_referenced = now.group_versions.get(name, -1) >= version
+    if is_referenced and _paths(now, partitions) == _paths(base, partitions):
         return now.version or 0
     return delta.commit(base.url, change, publish or delta.publish_groups(choose))
 
 
 def drop_groups(base: Snapshot, versions: Mapping[str, int], metadata: CommitMetadata) -> int:
-    """Names these groups no more, in one commit to the base, but those that have been committed to
-    since.
+    """Removes the references to slot groups, in one commit to the base table.
+
+    Args:
+        base: The base table.
+        versions: The groups by name, with the version to drop. A group that is referenced at
+            another version, because it was committed to since, stays.
+        metadata: The metadata of the commit.
+
+    Returns:
+        The new version of the base table.
     """
 
-    def choose(named: dict[str, int]) -> dict[str, int]:
-        return {name: version for name, version in named.items() if versions.get(name) != version}
+    def choose(current: dict[str, int]) -> dict[str, int]:
+        return {name: version for name, version in current.items() if versions.get(name) != version}
 
+    # Without partitions the commit has no transactions, and does not conflict with runs that
+    # replace base files.
     change = delta.Change(base=base, schema=base.schema, partitions=(), files=(), metadata=metadata)
     return delta.commit(base.url, change, delta.publish_groups(choose))
 
 
 def groups_commit(run_id: str, base: Snapshot, files: Sequence[DataFile]) -> CommitMetadata:
-    """What the base's log says of a commit that only names groups: `files` are the group's."""
+    """The metadata of a commit to the base table that only changes references to groups.
+
+    Args:
+        run_id: The run.
+        base: The base table.
+        files: The group's files.
+    """
     return CommitMetadata(
         run_id=run_id,
         spec_hash=base.spec_hash or "",
@@ -132,8 +170,7 @@ def groups_commit(run_id: str, base: Snapshot, files: Sequence[DataFile]) -> Com
     )
 
 
-def files_of(snapshot: Snapshot, partitions: Sequence[Mapping[str, str]]) -> set[str]:
-    """The paths of the base files of some partitions."""
+def _paths(snapshot: Snapshot, partitions: Sequence[Mapping[str, str]]) -> set[str]:
     return {file.path for file in snapshot.in_partitions(partitions)}
 
 
@@ -143,7 +180,7 @@ def _open(table_url: str, name: str, version: int) -> tuple[str, Snapshot]:
     except TableNotFoundError as error:
         raise TableNotFoundError(
             f"{redact(table_url)}: slot group {name!r} cannot be opened at version {version}, "
-            f"which the table names ({error})"
+            f"which the table references ({error})"
         ) from None
 
 

@@ -1,7 +1,7 @@
-"""What featstore writes beside the data: a JSON text in each data file's footer, a JSON object in
+"""The metadata that featstore stores: a JSON text in each data file's footer, and a JSON object in
 each commit.
 
-Both carry a format version of their own. Reading refuses a format that is newer than this code.
+Both carry a format version. Reading refuses any other version than that of this code.
 """
 
 import json
@@ -18,12 +18,17 @@ _Metadata = TypeVar("_Metadata", "FileMetadata", "CommitMetadata")
 
 @dataclass(frozen=True, kw_only=True)
 class FileMetadata:
-    """What a data file says of itself, under the key `featstore` of its Parquet footer.
+    """Metadata of a data file, under the key `featstore` of its Parquet footer.
 
-    Nothing here differs between two runs over the same rows and spec, so that equal input gives
-    equal bytes. `missing` names the mark of a missing value per slot kind. `base` is there in the
-    files of slot groups: the `path` of the base data file, `bound_by` (`input`, or `key {column}`),
-    and the digest of the `rows` that both have.
+    Two runs over the same rows and spec write the same metadata, so that equal input gives equal
+    bytes.
+
+    Attributes:
+        spec_hash: The hash of the spec.
+        spec_version: The version of the spec's semantics.
+        missing: The mark of a missing value, per slot kind.
+        base: Set in files of slot groups: the `path` of the base data file, `bound_by` (`input` or
+            `key {column}`), and a digest of the `rows` of both.
     """
 
     spec_hash: str
@@ -32,30 +37,49 @@ class FileMetadata:
     base: Mapping[str, str] | None = None
 
     def to_json(self) -> str:
-        found = {"format": FORMAT, **vars(self), "missing": dict(self.missing)}
+        """The JSON text that the footer stores."""
+        mapping = {"format": FORMAT, **vars(self), "missing": dict(self.missing)}
         return to_json(
-            {key: value for key, value in found.items() if key != "base" or value is not None}
+            {key: value for key, value in mapping.items() if key != "base" or value is not None}
         )
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> "FileMetadata":
-        """The metadata of the file at `where`. DataFileError for a newer format or a text that is
-        none of ours.
+        """Parses the text of a footer.
+
+        Args:
+            text: The JSON text.
+            where: The file, for error messages.
+
+        Raises:
+            DataFileError: The format is another one, or the text is not featstore's.
         """
         return _from_mapping(cls, _parse(text, where), where)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitMetadata:
-    """What a run says of its commit, under the key `featstore` of the commit.
+    """Metadata of a commit, under the key `featstore` of the commit.
 
-    `input_digest` is None where the input cannot be named (a DataFrame): such a run is never taken
-    for an earlier one. `data_digest` names the data files of the run's partitions right after the
-    commit. `num_rows_skipped` is left out where 0, `groups` in all commits but those that name
-    other versions of slot groups. `crc32s`, left out where there are none, are the CRC-32 of each
-    data file that the commit adds, by its path. `origins`, left out where there are none, are of a
-    compaction: what earlier commits said of rows that it wrote anew, with the `data_digest` of the
-    files that hold them now.
+    `num_rows_skipped`, `crc32s` and `origins` are not stored if empty or 0, `groups` if None.
+
+    Attributes:
+        run_id: The run that made the commit.
+        spec_hash: The hash of the run's spec.
+        spec_version: The version of the spec's semantics.
+        input_digest: Identifies the raw input. None if that is impossible (a DataFrame): such a run
+            is never recognised as equal to an earlier one.
+        data_digest: The `files_digest` of the run's partitions right after the commit.
+        partitions: The partitions that the run replaced.
+        num_files: Data files added.
+        num_rows: Rows added.
+        size_bytes: Bytes added.
+        counts: Counts of the extraction, by name.
+        num_rows_skipped: Raw rows skipped as malformed.
+        groups: The slot groups' versions, in commits that change them.
+        crc32s: The CRC-32 of each data file that the commit adds, by path.
+        origins: In a compaction: the metadata of the commits whose rows it rewrote, with the
+            `data_digest` of the files that hold them now.
     """
 
     run_id: str
@@ -74,54 +98,62 @@ class CommitMetadata:
     origins: "tuple[CommitMetadata, ...]" = ()
 
     def to_mapping(self) -> dict[str, Any]:
+        """The JSON object that the commit stores."""
         partitions = [dict(partition) for partition in self.partitions]
         origins = [origin.to_mapping() for origin in self.origins]
-        found = {
+        mapping = {
             "format": FORMAT,
             **vars(self),
             "partitions": partitions,
             "counts": dict(self.counts),
             "origins": origins,
         }
-        found["crc32s"] = dict(self.crc32s)
-        left_out = {key for key in ("num_rows_skipped", "crc32s", "origins") if not found[key]}
-        left_out |= {key for key in ("groups",) if found[key] is None}
-        return {key: value for key, value in found.items() if key not in left_out}
+        mapping["crc32s"] = dict(self.crc32s)
+        left_out = {key for key in ("num_rows_skipped", "crc32s", "origins") if not mapping[key]}
+        left_out |= {key for key in ("groups",) if mapping[key] is None}
+        return {key: value for key, value in mapping.items() if key not in left_out}
 
     @classmethod
-    def from_mapping(cls, found: Mapping[str, Any], where: str) -> "CommitMetadata":
-        """The metadata of the commit at `where`. DataFileError for a newer format or a mapping that
-        is none of ours.
+    def from_mapping(cls, mapping: Mapping[str, Any], where: str) -> "CommitMetadata":
+        """Parses the JSON object of a commit.
+
+        Args:
+            mapping: The JSON object.
+            where: The commit, for error messages.
+
+        Raises:
+            DataFileError: The format is another one, or the object is not featstore's.
         """
-        partitions = tuple(found.get("partitions", ()))
-        origins = tuple(cls.from_mapping(origin, where) for origin in found.get("origins", ()))
-        return _from_mapping(cls, {**found, "partitions": partitions, "origins": origins}, where)
+        partitions = tuple(mapping.get("partitions", ()))
+        origins = tuple(cls.from_mapping(origin, where) for origin in mapping.get("origins", ()))
+        return _from_mapping(cls, {**mapping, "partitions": partitions, "origins": origins}, where)
 
 
-def to_json(found: Mapping[str, Any]) -> str:
-    """JSON with sorted keys and no spaces: the same content is always the same bytes."""
-    return json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+def to_json(mapping: Mapping[str, Any]) -> str:
+    """Canonical JSON, with sorted keys and no spaces: equal content gives equal bytes."""
+    return json.dumps(mapping, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _parse(text: str | bytes, where: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        mapping = json.loads(text)
     except ValueError as error:
-        raise DataFileError(f"{where}: the metadata under {KEY!r} is no JSON ({error})") from None
-    if not isinstance(found, dict):
+        raise DataFileError(f"{where}: the metadata under {KEY!r} is not JSON ({error})") from None
+    if not isinstance(mapping, dict):
         raise DataFileError(
-            f"{where}: expected a JSON object under {KEY!r}, found {type(found).__name__}"
+            f"{where}: expected a JSON object under {KEY!r}, found {type(mapping).__name__}"
         )
-    return found
+    return mapping
 
 
-def _from_mapping(cls: type[_Metadata], found: Mapping[str, Any], where: str) -> _Metadata:
-    if found.get("format") != FORMAT:
+def _from_mapping(cls: type[_Metadata], mapping: Mapping[str, Any], where: str) -> _Metadata:
+    if mapping.get("format") != FORMAT:
         raise DataFileError(
-            f"{where}: metadata format {found.get('format')!r}, this featstore reads {FORMAT}; "
+            f"{where}: metadata format {mapping.get('format')!r}, this featstore reads {FORMAT}; "
             f"upgrade it"
         )
-    known = {f.name: found[f.name] for f in fields(cls) if f.name in found}
+    # Unknown keys are ignored, so that a version may add some without a new format.
+    known = {f.name: mapping[f.name] for f in fields(cls) if f.name in mapping}
     try:
         return cls(**known)
     except TypeError as error:

@@ -1,6 +1,4 @@
-"""Opens whatever is at a URL as a snapshot: a Delta table, or any directory, glob or file of
-Parquet.
-"""
+"""Opens a URL as a snapshot: a Delta table, or a directory, glob or file of Parquet."""
 
 from collections.abc import Iterator
 
@@ -13,8 +11,14 @@ from featstore.table.snapshot import DataFile, Snapshot
 
 
 def open_snapshot(url: str, version: int | None = None) -> Snapshot:
-    """The snapshot at `url`, at `version` or the newest. TableNotFoundError where there is no table
-    or no such version.
+    """Opens the snapshot at `url`, slot groups included.
+
+    Args:
+        url: A Delta table, or a directory, glob or file of Parquet.
+        version: A version of a Delta table; by default the newest.
+
+    Raises:
+        TableNotFoundError: There is no table, or not in this version.
     """
     if is_delta(url):
         return with_groups(open_delta(url, version))
@@ -27,19 +31,24 @@ def open_snapshot(url: str, version: int | None = None) -> Snapshot:
 
 
 def open_without_files(url: str) -> Snapshot:
-    """The newest snapshot at `url`, of a Delta table without slot groups without its data files:
-    for who streams them.
+    """The newest snapshot at `url`, without data files if `stream_data_files` can stream them.
+
+    Only the files of Delta tables without slot groups can be streamed.
     """
     if not is_delta(url):
         return open_parquet_dir(url)
+    # The files of slot groups are matched with base files by path, which takes all of both.
     head = open_head(url)
     return head if not head.group_versions else open_snapshot(url, head.version)
 
 
 def stream_data_files(snapshot: Snapshot) -> Iterator[DataFile]:
-    """The snapshot's data files by path. Those of a Delta table are listed anew and not kept, but
-    with slot groups, which takes all of them at once; a plain directory has no versions, and so
-    only the files that the snapshot has."""
+    """Yields the snapshot's data files, sorted by path.
+
+    The files of a Delta table are read from its log again, and not kept. With slot groups all of
+    them are in memory at once. A plain directory has no versions, so its files are those that the
+    snapshot holds.
+    """
     if snapshot.version is None:
         return iter(snapshot.data_files)
     if snapshot.group_versions:
@@ -48,8 +57,6 @@ def stream_data_files(snapshot: Snapshot) -> Iterator[DataFile]:
 
 
 def open_table_or_none(url: str) -> Snapshot | None:
-    """The newest snapshot of a Delta table with its slot groups, or None where there is no table
-    yet.
-    """
+    """The newest snapshot of a Delta table with its slot groups, or None if there is no table."""
     base = open_delta_or_none(url)
     return None if base is None else with_groups(base)

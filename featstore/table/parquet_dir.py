@@ -1,4 +1,4 @@
-"""A directory, glob or file of Parquet, written by anyone, as a snapshot without a version."""
+"""A directory, glob or file of Parquet, of any writer, as a snapshot without a version."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,16 +17,21 @@ from featstore.table.layout import LOG_DIR, is_delta_scheme, parse_partition
 from featstore.table.metadata import KEY, FileMetadata
 from featstore.table.snapshot import DataFile, Snapshot
 
+# A footer takes one or two round trips to the store and little CPU time, so with fewer threads a
+# remote table opens more slowly. More of them need more connections.
 _NUM_FOOTER_THREADS = 16
 
 
 def open_parquet_dir(url: str) -> Snapshot:
-    """The files at `url` as a snapshot: rows and columns from the footers, partitions from
-    `key=value` directories.
+    """Opens the Parquet files at `url` as a snapshot.
 
-    The schema is the union of the files' columns in path order. TableNotFoundError where no Parquet
-    file is found, or the files are a Delta table's; DataFileError for a file that is no Parquet, or
-    has two columns of one name, or a column that two files hold with different types.
+    Rows and columns are those of the footers, partitions those of `key=value` directories. The
+    schema is the union of the files' columns, in order of path.
+
+    Raises:
+        TableNotFoundError: There is not a Parquet file, or the files belong to a Delta table.
+        DataFileError: A file is not Parquet or has two columns of one name, or two files have
+            different types for a column.
     """
     entries = list_data_files(url)
     footers = read_footers([entry.url for entry in entries])
@@ -42,8 +47,10 @@ def open_parquet_dir(url: str) -> Snapshot:
 
 
 def list_data_files(url: str) -> list[FileEntry]:
-    """The Parquet files at `url`, sorted by name. TableNotFoundError where there is none, or they
-    are a Delta table's.
+    """The Parquet files at `url`, sorted by name.
+
+    Raises:
+        TableNotFoundError: There is none, or they belong to a Delta table.
     """
     _check_no_log(url)
     entries = list_files(url)
@@ -56,25 +63,23 @@ def list_data_files(url: str) -> list[FileEntry]:
 
 
 def _check_no_log(url: str) -> None:
-    """The files of a Delta table include replaced ones, which only its log tells apart."""
+    """Refuses the files of a Delta table: only its log tells which of them were replaced."""
     directory = delta_table_around(url)
     if directory is None:
         return
     if is_delta_scheme(directory):
         raise TableNotFoundError(
             f"{redact(url)} lies in the Delta table {redact(directory)}, some of whose files may "
-            f"be replaced ones: open "
-            f"{redact(directory)}, and choose rows with where=..."
+            f"be replaced ones: open {redact(directory)}, and choose rows with where=..."
         )
     raise TableNotFoundError(
         f"{redact(directory)} is a Delta table, and those cannot be read by {scheme(url)}://; "
-        f"expected a local path, "
-        f"s3://, gs://, az:// or abfs://"
+        f"expected a local path, s3://, gs://, az:// or abfs://"
     )
 
 
 def delta_table_around(url: str) -> str | None:
-    """The Delta table that is at `url`, or that its files lie in; None where there is none."""
+    """The Delta table at `url` or in a directory above it; None if there is none."""
     return next(
         (directory for directory in directories(url) if is_directory(join(directory, LOG_DIR))),
         None,
@@ -82,8 +87,10 @@ def delta_table_around(url: str) -> str | None:
 
 
 def read_footers(urls: Sequence[str]) -> list[CheckedFooter]:
-    """The footers of many files, read in parallel, in the order given. DataFileError names a file
-    that is no Parquet.
+    """Reads the footers of many files in parallel, and returns them in the given order.
+
+    Raises:
+        DataFileError: A file is not Parquet, or damaged.
     """
     if not urls:
         return []
@@ -92,19 +99,19 @@ def read_footers(urls: Sequence[str]) -> list[CheckedFooter]:
 
 
 def read_footer(url: str) -> CheckedFooter:
-    """One file's footer. DataFileError if it is no Parquet, or damaged."""
+    """Reads one file's footer. DataFileError if the file is not Parquet, or damaged."""
     path = local_path(url)
     try:
+        # Unbuffered: a footer is read with one or two reads of known size.
         with path.open("rb", buffering=0) if path is not None else open_read(url) as file:
             return read_checked(file)
     except FeatstoreError:
         raise
     except DAMAGE as error:
-        if (
-            isinstance(error, OSError) and error.errno is not None
-        ):  # of the file system; Arrow's own have no number
+        # An OSError of the file system has a number; one that Arrow raises for damage has none.
+        if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise DataFileError(f"{redact(url)} is no Parquet file ({first_line(error)})") from None
+        raise DataFileError(f"{redact(url)} is not a Parquet file ({first_line(error)})") from None
 
 
 def _data_file(
@@ -132,8 +139,7 @@ def _union(
             if not _same_meaning(known, column):
                 raise DataFileError(
                     f"column {column.name!r} is {known.type} in {first}, and {column.type} in "
-                    f"{entry.name}; "
-                    f"open the files of one kind with a glob"
+                    f"{entry.name}; open the files of one kind with a glob"
                 )
     partition_keys = [
         pa.field(key, pa.string(), metadata={b"featstore.role": Role.PARTITION.encode()})
@@ -145,8 +151,10 @@ def _union(
 
 
 def columns_of(entry: FileEntry, footer: CheckedFooter) -> pa.Schema:
-    """A file's columns. DataFileError where two have one name: readers would take one of them, or
-    none.
+    """The columns of a file.
+
+    Raises:
+        DataFileError: Two columns have one name, of which readers would take either, or none.
     """
     schema = footer.schema
     if len(set(schema.names)) < len(schema.names):
@@ -156,7 +164,7 @@ def columns_of(entry: FileEntry, footer: CheckedFooter) -> pa.Schema:
 
 
 def _same_meaning(one: pa.Field, other: pa.Field) -> bool:
-    """Equal types, or types that are one kind and shape of slot: a file may hold int32 where
+    """Whether the types are equal, or of one slot kind and shape: one file may hold int32 where
     another has int64.
     """
     if one.type == other.type:

@@ -1,8 +1,9 @@
-"""The marks of runs at work: a small file for each, renewed while the run lives, so that nobody
-removes what it writes.
+"""Marks of running jobs: a small file per run, renewed while the run lives, so that a vacuum leaves
+the run's files alone.
 
-A run may last longer than any age at which a file without a snapshot counts as left over; its mark
-says that it lives. Ages are differences of the store's own times: clocks of hosts take no part.
+A run may last longer than the age at which a vacuum removes unreferenced files. Its mark proves
+that it is alive. Ages are differences of the store's own times, never of a host's clock. See
+`docs/decisions/0027-days-marks-and-vacuum.md`.
 """
 
 import contextlib
@@ -23,13 +24,16 @@ from featstore.table.metadata import to_json
 from featstore.table.snapshot import DataFile
 from featstore.table.store import check_store
 
+# A vacuum's grace is at least an hour, so a mark stays young through many failed renewals. Each
+# renewal is one small write to the store.
 RENEW_S = 60.0
 
 
 @dataclass(kw_only=True)
 class Mark:
-    """The mark of one run. `keep()` leaves it behind, for a run that does not know whether it was
-    committed.
+    """The mark of one run, made by `marked`.
+
+    One thread calls `run`; `end`, called by another one, stops it.
     """
 
     url: str = field(repr=False)
@@ -37,28 +41,36 @@ class Mark:
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def write(self) -> None:
+        """Creates the mark."""
         with open_write(self.url) as file:
             file.write(json.dumps({"format": 1}).encode())
 
     def renew(self) -> None:
-        """Writes the mark anew. FileNotFoundError where it was removed: then it stays away, so that
-        the run can tell that it was taken for dead."""
+        """Rewrites the mark, which makes it young.
+
+        Raises:
+            FileNotFoundError: A vacuum removed the mark. It is not created again, so that the run
+                notices before it commits.
+        """
         size_bytes(self.url)
         self.write()
 
     def keep(self) -> None:
+        """Leaves the mark behind, for a run that does not know whether its commit landed."""
         self._kept = True
 
     def run(self) -> None:
-        """Renews the mark until it ends. A renewal that fails is tried again."""
+        """Renews the mark periodically until `end` is called. A failed renewal is tried again."""
         while not self._ended.wait(RENEW_S):
             with contextlib.suppress(OSError):
                 self.renew()
 
     def end(self) -> None:
+        """Makes `run` return."""
         self._ended.set()
 
     def remove(self) -> None:
+        """Removes the mark, unless it is to be kept. A failure leaves it to a later vacuum."""
         if not self._kept:
             with contextlib.suppress(OSError):
                 delete(self.url)
@@ -66,10 +78,11 @@ class Mark:
 
 @contextlib.contextmanager
 def marked(table_url: str, tag: str) -> Iterator[Mark]:
-    """The run of this tag is at work until the end of the block.
+    """Marks the run of this tag as alive until the end of the block.
 
-    Before any work is done: OSError where nothing can be written to the table, UnsafeStoreError
-    where it could not be committed safely.
+    Raises:
+        UnsafeStoreError: The store has no conditional writes. Raised before the block.
+        OSError: The store cannot be written to. Raised before the block.
     """
     check_store(table_url)
     mark = Mark(url=join(table_url, RUNS_DIR, tag))
@@ -79,46 +92,54 @@ def marked(table_url: str, tag: str) -> Iterator[Mark]:
     try:
         yield mark
     finally:
+        # The thread ends before the mark is removed: a renewal after that would create it again.
         mark.end()
         thread.join()
         mark.remove()
 
 
-def check_there(mark: Mark, table_url: str, files: Sequence[DataFile]) -> None:
-    """What a run does last before it commits `files`: its mark and all of them must still be there.
+def check_not_removed(mark: Mark, table_url: str, files: Sequence[DataFile]) -> None:
+    """Checks, as the last step before a commit, that the run's mark and data files still exist.
 
-    The mark is renewed first, so that a vacuum that begins now leaves the files alone; then the
-    listings, one for each partition, show what an earlier one removed. CommitConflictError where
-    anything is gone; OSError where the store fails.
+    Each partition is listed once.
+
+    Raises:
+        CommitConflictError: The mark or a file is gone.
+        OSError: The store failed.
     """
+    # The order matters. The renewed mark stops a vacuum that begins now; the listings show what an
+    # earlier one removed.
     try:
         mark.renew()
     except FileNotFoundError:
         raise _taken_for_dead(
             table_url, f"its mark {RUNS_DIR}/{mark.url.rpartition('/')[2]} is gone"
         ) from None
-    there = _sizes(table_url, files)
-    gone = [file.path for file in files if there.get(file.path) != file.size_bytes]
+    sizes = _sizes(table_url, files)
+    gone = [file.path for file in files if sizes.get(file.path) != file.size_bytes]
     if gone:
-        what = (
-            f"{len(gone)} of {len(files)} data files are gone or of another size ({gone[0]}, ...)"
+        raise _taken_for_dead(
+            table_url,
+            f"{len(gone)} of {len(files)} data files are gone or of another size ({gone[0]}, ...)",
         )
-        raise _taken_for_dead(table_url, what)
 
 
 def running(table_url: str, *, now_s: float, grace_s: float) -> set[str]:
-    """The tags of the runs whose marks were renewed within the last `grace_s`; `now_s` is the
+    """The tags of runs whose marks were renewed within the last `grace_s` before `now_s`, the
     store's time.
     """
-    found = list_files(join(table_url, RUNS_DIR), suffix="", literal=True)
-    return {entry.name for entry in found if now_s - _modified_s(entry.url, now_s) <= grace_s}
+    marks = list_files(join(table_url, RUNS_DIR), suffix="", literal=True)
+    return {entry.name for entry in marks if now_s - _modified_s(entry.url, now_s) <= grace_s}
 
 
 def store_now_s(table_url: str) -> float:
-    """What time it is by the clock of the table's store: that of an object written for it.
+    """The current time by the store's clock, in seconds since the epoch: the modification time of
+    an object that is written and removed for it.
 
-    The object is removed again; one that is left behind is a dead run's mark to a later vacuum.
-    OSError where nothing can be written to the table.
+    An object left behind by a crash looks like the mark of a dead run to a later vacuum.
+
+    Raises:
+        OSError: The store cannot be written to.
     """
     url = join(table_url, RUNS_DIR, f"clock-{uuid.uuid4().hex}")
     try:
@@ -130,7 +151,9 @@ def store_now_s(table_url: str) -> float:
 
 
 def _modified_s(url: str, now_s: float) -> float:
-    """A mark that is gone meanwhile was that of a live run, whose commit may have landed or not."""
+    """The time of a mark. One that vanished since the listing belongs to a run that has just ended,
+    and whose files count as young.
+    """
     try:
         return modified_s(url)
     except FileNotFoundError:
@@ -138,22 +161,22 @@ def _modified_s(url: str, now_s: float) -> float:
 
 
 def _sizes(table_url: str, files: Sequence[DataFile]) -> dict[str, int]:
-    """The sizes, by path, of what lies where these files do: one listing for each partition, of the
-    innermost directory that its files share."""
+    """The sizes, by path, of the files that exist in the directories of `files`: one listing per
+    partition, of the innermost directory that its files share.
+    """
     paths: defaultdict[str, list[str]] = defaultdict(list)
     for file in files:
         paths[to_json(file.partition)].append(posixpath.dirname(file.path))
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for directory in {posixpath.commonpath(of_partition) for of_partition in paths.values()}:
         entries = list_files(join(table_url, directory), literal=True)
-        found |= {posixpath.join(directory, entry.name): entry.size_bytes for entry in entries}
-    return found
+        sizes |= {posixpath.join(directory, entry.name): entry.size_bytes for entry in entries}
+    return sizes
 
 
-def _taken_for_dead(table_url: str, what: str) -> CommitConflictError:
+def _taken_for_dead(table_url: str, problem: str) -> CommitConflictError:
     return CommitConflictError(
-        f"{redact(table_url)}: expected the mark and the data files of this run to be there until "
-        f"its commit, but "
-        f"{what}: a vacuum took the run for dead, or somebody else removed them; nothing is "
-        f"committed: run it again"
+        f"{redact(table_url)}: expected the mark and the data files of this run to exist until its "
+        f"commit, but {problem}: a vacuum took the run for dead, or somebody else removed them; "
+        f"nothing is committed: run it again"
     )

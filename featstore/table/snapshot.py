@@ -1,6 +1,4 @@
-"""One version of a table as data: its schema and its data files. Whatever reads a table starts from
-here.
-"""
+"""One version of a table: its schema and its data files. Every reader starts from a snapshot."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,11 +14,17 @@ from featstore.table.metadata import to_json
 
 @dataclass(frozen=True, kw_only=True)
 class GroupFile:
-    """A slot group's file beside one base data file: the same rows in the same order, cut into the
+    """A slot group's file for one base data file. It has the same rows in the same order, and the
     same row groups.
 
-    `path` is relative to the base table and says what errors call the file; `url` opens it.
-    `version` and `crc32` are as a data file's.
+    Attributes:
+        group: The name of the slot group.
+        path: The path relative to the base table. Errors name the file by it.
+        url: The URL that opens the file.
+        size_bytes: The size of the file.
+        num_rows: The number of rows.
+        version: As for `DataFile`.
+        crc32: As for `DataFile`.
     """
 
     group: str
@@ -34,10 +38,14 @@ class GroupFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A slot group at the version that a base version names.
+    """A slot group, at the version that the base table references.
 
-    `stale` are its files whose base data file has been replaced or whose rows are not that file's:
-    they are not read.
+    Attributes:
+        name: The name of the slot group.
+        version: The version of the group's own Delta table.
+        schema: The group's columns.
+        stale: Paths of files that are not read, because their base data file was replaced or has
+            another number of rows.
     """
 
     name: str
@@ -46,21 +54,27 @@ class Group:
     stale: tuple[str, ...] = ()
 
     def has(self, names: Iterable[str]) -> bool:
-        """Whether it has a column of any of these names, partition keys aside."""
+        """Whether it has a column of any of these names. Partition keys do not count."""
         return not set(names).isdisjoint(self.schema.to_arrow().names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFile:
-    """One immutable Parquet file. `path` is relative to the table and unique in the snapshot, `url`
-    opens the file.
+    """One immutable Parquet file.
 
-    `partition` has each value as text, whatever the key's type in the schema; None is null, in
-    tables by others. `version` tells it from another one of the same URL and size: the modification
-    time that a table's log has of it, and of a file without a table what the store says,
-    modification time or ETag; empty before it is committed. `crc32` is that of the file's bytes,
-    None where no commit that was read says it. `groups` are the slot groups' files for it, by name
-    of the group: a column is that of the last of them that has it, else the file's own.
+    Attributes:
+        path: The path relative to the table, unique in the snapshot.
+        url: The URL that opens the file.
+        size_bytes: The size of the file.
+        num_rows: The number of rows.
+        partition: The values of the partition keys as text, whatever the key's type in the schema.
+            None is null, which occurs in tables of other writers.
+        version: Distinguishes the file from another one with the same URL and size. It is the
+            modification time in the table's log, or for plain Parquet the modification time or
+            ETag in the store. Empty before the commit.
+        crc32: The CRC-32 of the file's bytes, or None if no commit that was read records it.
+        groups: The slot groups' files for this one, sorted by name of the group. A column is taken
+            from the last of them that has it, or else from the file itself.
     """
 
     path: str
@@ -74,18 +88,23 @@ class DataFile:
 
     @property
     def parts(self) -> "tuple[DataFile | GroupFile, ...]":
-        """All files that the rows are in: this one, then those of slot groups."""
+        """All files that hold the rows: this one, then those of slot groups."""
         return (self, *self.groups)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A table at one version (None for a plain directory), files sorted by path.
+    """A table at one version.
 
-    `schema` is that of the whole table: a file may lack some of its slots. `spec_hash` is that of
-    the newest commit. `group_versions` are the versions of slot groups that this version names.
-    `groups` are these groups, opened: where there are any, schema and files are those of base and
-    groups as one.
+    Attributes:
+        url: The URL of the table.
+        version: The Delta version, or None for plain Parquet.
+        schema: The schema of the whole table, slot groups included. A file may lack some of its
+            slots.
+        data_files: The data files, sorted by path.
+        spec_hash: The spec hash of the newest extraction, or None if unknown.
+        group_versions: The versions of slot groups that this version references, by name.
+        groups: These slot groups, opened. Empty if they were not opened.
     """
 
     url: str = field(repr=False)
@@ -98,26 +117,27 @@ class Snapshot:
 
     @cached_property
     def digest(self) -> str:
-        """Names the files' content: equal for two snapshots exactly if they hold the same files
-        (path, size, rows), those of slot groups included."""
-        bound = [
+        """A hex digest that two snapshots share exactly if they hold the same files (path, size,
+        rows), those of slot groups included.
+        """
+        group_lines = [
             f"{g.group}\t{g.path}\t{g.size_bytes}\n"
             for file in self.data_files
             for g in file.groups
         ]
         digest = files_digest(self.data_files)
-        return (
-            digest
-            if not bound
-            else hashlib.sha256("".join([digest, "\n", *sorted(bound)]).encode()).hexdigest()
-        )
+        if not group_lines:
+            return digest
+        return hashlib.sha256("".join([digest, "\n", *sorted(group_lines)]).encode()).hexdigest()
 
     @property
     def num_rows(self) -> int:
+        """The number of rows of all files."""
         return sum(file.num_rows for file in self.data_files)
 
     @property
     def size_bytes(self) -> int:
+        """The bytes of all files, those of slot groups included."""
         return sum(part.size_bytes for file in self.data_files for part in file.parts)
 
     @property
@@ -133,50 +153,58 @@ class Snapshot:
 def in_partitions(
     files: Iterable[DataFile], partitions: Iterable[Mapping[str, str | None]]
 ) -> tuple[DataFile, ...]:
-    """Those of the files that are of the given partitions."""
-    wanted = {frozenset(partition.items()) for partition in partitions}
-    return tuple(file for file in files if frozenset(file.partition.items()) in wanted)
+    """The files that belong to the given partitions."""
+    keys = {frozenset(partition.items()) for partition in partitions}
+    return tuple(file for file in files if frozenset(file.partition.items()) in keys)
 
 
-def replaced(
+def overwrite_filters(
     partitions: Iterable[Mapping[str, str]], existing: Iterable[Mapping[str, str | None]]
 ) -> list[tuple[str, str, Any]] | None:
-    """The conjunction of `key in values` that selects `partitions` and no other of the `existing`
-    ones.
+    """The partition filters for delta-rs that select `partitions` and no other existing one.
 
-    None selects all: a table without partition keys. InputError where no such conjunction exists.
+    delta-rs takes only a conjunction of `key in values`, which may select more partitions than the
+    given ones.
+
+    Returns:
+        The conjunction. None, for a table without partition keys, selects everything.
+
+    Raises:
+        InputError: Every such conjunction would select another partition too.
     """
-    wanted = [dict(partition) for partition in partitions]
-    values = {key: {partition[key] for partition in wanted} for key in wanted[0]}
-    known = {frozenset(partition.items()) for partition in wanted}
-    matched = (p for p in existing if all(p[key] in found for key, found in values.items()))
-    also = [p for p in matched if frozenset(p.items()) not in known]
-    if also:
+    targets = [dict(partition) for partition in partitions]
+    values = {key: {partition[key] for partition in targets} for key in targets[0]}
+    target_keys = {frozenset(partition.items()) for partition in targets}
+    matched = (p for p in existing if all(p[key] in texts for key, texts in values.items()))
+    others = [p for p in matched if frozenset(p.items()) not in target_keys]
+    if others:
         raise InputError(
-            f"one run cannot replace {', '.join(map(partition_path, wanted))} without "
-            f"{partition_path(also[0])}; "
-            f"run each value of {next(iter(values))} alone"
+            f"one run cannot replace {', '.join(map(partition_path, targets))} without "
+            f"{partition_path(others[0])}; run each value of {next(iter(values))} alone"
         )
-    return [(key, "in", sorted(found)) for key, found in values.items()] or None
+    return [(key, "in", sorted(texts)) for key, texts in values.items()] or None
 
 
 def files_digest(files: Iterable[DataFile]) -> str:
-    """sha256 over the sorted lines `path, size, rows`, tab-separated; files of slot groups are no
-    part of it.
+    """The sha256, in hex, over the sorted lines `path, size, rows`, tab-separated. Files of slot
+    groups are not part of it.
     """
     lines = sorted(map(_line, files))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 class OrderedDigest:
-    """`files_digest` of files that go by in order of their paths."""
+    """The `files_digest` of a stream of files that is sorted by path, in constant memory."""
 
     def __init__(self) -> None:
         self._state = hashlib.sha256()
 
     def over(self, files: Iterable[DataFile]) -> Iterator[DataFile]:
-        """The same files. DataFileError for one out of order: paths that hold control characters
-        sort differently.
+        """Yields the files unchanged and adds them to the digest.
+
+        Raises:
+            DataFileError: A file is out of order. Lines sort as paths do, unless a path has control
+                characters.
         """
         before = ""
         for file in files:
@@ -191,6 +219,7 @@ class OrderedDigest:
             yield file
 
     def hexdigest(self) -> str:
+        """The digest of the files so far."""
         return self._state.hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Whether a store may hold a table: it must refuse to write a name that is taken."""
+"""Checks that a file store may hold a table: it must support conditional writes."""
 
 import functools
 import os
@@ -10,19 +10,20 @@ from featstore.redaction import redact
 
 @functools.cache
 def check_store(url: str) -> None:
-    """UnsafeStoreError where the store of a table would let two writers commit one version; OSError
-    where it takes no files.
+    """Checks, by writing a small object, that two writers cannot commit the same version.
 
-    Tried once per process and table, and again after a failure: a result that is raised is not
-    kept.
+    The result is cached per process and table. A failure is not cached.
+
+    Raises:
+        UnsafeStoreError: The store overwrites an existing object despite `If-None-Match: *`.
+        OSError: The store cannot be written to.
     """
+    # With a lock table delta-rs does not rely on conditional writes.
     if "AWS_S3_LOCKING_PROVIDER" in os.environ or has_put_if_absent(url):
         return
     raise UnsafeStoreError(
-        f"{redact(url)}: the store overwrites a name that is taken although it was told not to "
-        f"(PUT with If-None-Match: *), "
-        f"so that of two writers one would lose its commit unseen; expected a store with "
-        f"conditional writes. Nothing was "
-        f"committed: keep the table elsewhere, or set AWS_S3_LOCKING_PROVIDER=dynamodb where "
-        f"delta-rs has a lock table"
+        f"{redact(url)}: the store overwrites an existing object although the request forbids it "
+        f"(PUT with If-None-Match: *), so that one of two writers would lose its commit silently; "
+        f"expected a store with conditional writes. Nothing was committed: keep the table "
+        f"elsewhere, or set AWS_S3_LOCKING_PROVIDER=dynamodb if delta-rs has a lock table"
     )

@@ -1,10 +1,10 @@
-"""Removes files that no retained version of a table names: those replaced long ago, and those that
-dead runs left.
+"""Removes files that no retained version of a table references: those replaced long ago, and the
+leftovers of dead runs.
 
-Never one of a retained version, never one that a running job may still write or commit: a file goes
-only if it is older than the grace, and its run has no living mark. Files that neither the log nor a
-featstore run knows are not touched. All times, and what they are compared with, are the store's, so
-that it does not matter what a host's clock says.
+A file of a retained version is never removed, nor one that a running job may still write or commit:
+a file must be older than the grace, and its run must have no young mark. Files that neither the log
+references nor a featstore run has named are left alone. All times are the store's, so that hosts'
+clocks do not matter. See `docs/decisions/0027-days-marks-and-vacuum.md`.
 """
 
 import contextlib
@@ -38,46 +38,59 @@ from featstore.table.snapshot import Snapshot
 
 RETAIN_S = 7 * 86_400.0
 GRACE_S = 86_400.0
+# Many times the 60 s after which a run renews its mark, so that a run whose renewals fail for a
+# while is not taken for dead.
 MIN_GRACE_S = 3_600.0
 _MARK = "mark of a dead run"
 _LOG_FILE = re.compile(r"(\d{20})\.json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
-    """A file that no retained version names: `path` below the table, and what it is."""
+class Leftover:
+    """A file that no retained version references.
+
+    Attributes:
+        path: The path below the table.
+        size_bytes: Its size.
+        kind: What it is, such as `replaced` or `orphan`, as the report names it.
+    """
 
     path: str
     size_bytes: int
-    what: str
+    kind: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class VacuumReport:
-    """What was removed, or with `dry_run` would be. `oldest_version` is the oldest that can still
-    be read whole.
+    """The result of a vacuum.
 
-    `num_young` files are left alone because they are younger than the grace, `num_running` because
-    their run lives.
+    Attributes:
+        table_url: The table.
+        oldest_version: The oldest version whose files are all left.
+        removed: The files removed, or with `dry_run` those that would be.
+        num_young: Files left alone because they are younger than the grace.
+        num_running: Files left alone because their run is alive.
+        dry_run: Whether nothing was removed.
     """
 
     table_url: str = field(repr=False)
     oldest_version: int
-    removed: tuple[Left, ...]
+    removed: tuple[Leftover, ...]
     num_young: int
     num_running: int
     dry_run: bool
 
     @property
     def size_bytes(self) -> int:
-        return sum(left.size_bytes for left in self.removed)
+        """The bytes of all removed files."""
+        return sum(leftover.size_bytes for leftover in self.removed)
 
     def __str__(self) -> str:
-        did = "would be removed" if self.dry_run else "removed"
-        lines = [f"{left.what}: {left.path}" for left in self.removed]
+        verb = "would be removed" if self.dry_run else "removed"
+        lines = [f"{leftover.kind}: {leftover.path}" for leftover in self.removed]
         total = (
             f"{redact(self.table_url)}: {len(self.removed):,} files, {self.size_bytes:,} bytes "
-            f"{did}"
+            f"{verb}"
         )
         spared = f"{self.num_young:,} too young, {self.num_running:,} of running jobs left alone"
         return "\n".join(
@@ -86,15 +99,18 @@ class VacuumReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
-    """What a table's log says of files: `live` ones are named by a retained version, `named` by any
-    in the log.
+class References:
+    """The files that a table's log references.
 
-    `groups` are the versions of slot groups that the retained versions name.
+    Attributes:
+        live: Paths that a retained version references.
+        logged: Paths that any version in the log references.
+        oldest_version: The oldest retained version that can be opened.
+        groups: The versions of slot groups, by name, that retained versions reference.
     """
 
     live: frozenset[str] = frozenset()
-    named: frozenset[str] = frozenset()
+    logged: frozenset[str] = frozenset()
     oldest_version: int = 0
     groups: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
@@ -105,8 +121,8 @@ class Known:
 
 
 @dataclass(kw_only=True)
-class _Tally:
-    removed: list[Left] = field(default_factory=list)
+class _VacuumProgress:
+    removed: list[Leftover] = field(default_factory=list)
     num_young: int = 0
     num_running: int = 0
 
@@ -120,60 +136,81 @@ def vacuum(
     dry_run: bool = False,
     now_s: float | None = None,
 ) -> VacuumReport:
-    """Removes what no version names that was current within the last `retain_s`, nor one of
-    `keep_versions`.
+    """Removes files that no retained version of a table references.
 
-    Only files last written more than `grace_s` ago, of runs that have not renewed their mark for as
-    long. Of slot groups the files stay that retained versions of the table read, and those that the
-    group's next commit could name. A removal that fails raises; what was removed before stays
-    removed, which harms no retained version. `now_s` is the store's time, by default that of an
-    object written for it. TableNotFoundError, InputError for times that cannot be, OSError where
-    nothing can be written.
+    In slot groups the files stay that retained versions of the table read, and those that the
+    group's next commit may reference. If a removal fails, the files removed before stay removed,
+    which harms no retained version.
+
+    Args:
+        url: The table.
+        retain_s: Keep all versions that were current within this time, in seconds.
+        grace_s: Keep files that were written within this time, in seconds, and files of runs that
+            renewed their mark within it. At least `MIN_GRACE_S`.
+        keep_versions: Further versions to keep.
+        dry_run: Remove nothing, and report what would be removed.
+        now_s: The store's time, in seconds since the epoch; by default that of an object written
+            for the purpose, also with `dry_run`.
+
+    Raises:
+        TableNotFoundError: There is no Delta table.
+        InputError: The grace is too short, or the retention negative.
+        OSError: The store cannot be written to, or a removal failed.
     """
     if grace_s < MIN_GRACE_S or retain_s < 0:
-        raise InputError(f"vacuum: expected a grace of at least {MIN_GRACE_S:.0f} s and a "
-            f"retention of 0 s or more, "
-                         f"found {grace_s:g} and {retain_s:g}")  # fmt: skip
+        raise InputError(
+            f"vacuum: expected a grace of at least {MIN_GRACE_S:.0f} s and a retention of 0 s or "
+            f"more, found {grace_s:g} and {retain_s:g}"
+        )
     if not is_delta(url):
         raise TableNotFoundError(
             f"no table at {redact(url)}: expected a Delta table ({LOG_DIR}/ is missing)"
         )
     now_s = store_now_s(url) if now_s is None else now_s
-    tally = _Tally()
-    # Before marks and log are read: what is committed meanwhile is then live.
+    progress = _VacuumProgress()
+    # The order matters: files are listed first, marks read second, the log last. A run that commits
+    # in between is seen by its mark or by its commit.
     entries = list_files(url, suffix="", hidden=True, literal=True)
     groups = {name: join(url, GROUPS_DIR, name) for name in _group_names(entries)}
-    tags = set().union(
-        *(running(place, now_s=now_s, grace_s=grace_s) for place in (url, *groups.values()))
+    running_tags = set().union(
+        *(running(table, now_s=now_s, grace_s=grace_s) for table in (url, *groups.values()))
     )
     commits = history(url)
-    known = read_known(
+    references = read_references(
         url, commits, oldest_retained(_log_times(url, commits), now_s - retain_s), keep_versions
     )
-    known_groups = {
-        name: _known_group(place, known.live, known.groups.get(name, frozenset()), now_s - retain_s)
-        for name, place in groups.items()
+    group_references = {
+        name: _group_references(
+            group_url, references.live, references.groups.get(name, frozenset()), now_s - retain_s
+        )
+        for name, group_url in groups.items()
     }
-    # Marks first: a run that was taken for dead and goes on finds its mark gone before its files.
-    for left in sorted(
-        find_left(entries, known, known_groups), key=lambda left: left.what != _MARK
+    # Marks first: a run that was taken for dead and wakes up then finds its mark gone.
+    for leftover in sorted(
+        find_leftovers(entries, references, group_references),
+        key=lambda leftover: leftover.kind != _MARK,
     ):
-        _remove(url, left, tags, now_s - grace_s, tally, dry_run=dry_run)
+        _remove(url, leftover, running_tags, now_s - grace_s, progress, dry_run=dry_run)
     return VacuumReport(
         table_url=url,
-        oldest_version=known.oldest_version,
-        removed=tuple(tally.removed),
-        num_young=tally.num_young,
-        num_running=tally.num_running,
+        oldest_version=references.oldest_version,
+        removed=tuple(progress.removed),
+        num_young=progress.num_young,
+        num_running=progress.num_running,
         dry_run=dry_run,
     )
 
 
-def read_known(
+def read_references(
     url: str, commits: Sequence[Commit], oldest: int, keep_versions: Iterable[int] = ()
-) -> Known:
-    """What the log says, given the commits that it holds, newest first; all versions from `oldest`
-    on are retained.
+) -> References:
+    """Reads the files that the log references.
+
+    Args:
+        url: The table.
+        commits: All commits of its log.
+        oldest: All versions from this one on are retained.
+        keep_versions: Further versions to retain.
     """
     first = _open_from(url, oldest, commits)
     entries = list(_read_log(url))
@@ -183,25 +220,27 @@ def read_known(
         *(entry.adds for entry in later)
     )
     groups: defaultdict[str, set[int]] = defaultdict(set)
-    for naming in (
+    for group_versions in (
         *(snapshot.group_versions for snapshot in kept),
         *(entry.groups for entry in later),
     ):
-        for name, version in naming.items():
+        for name, version in group_versions.items():
             groups[name].add(version)
-    return Known(
+    return References(
         live=frozenset(live),
-        named=frozenset(live).union(*(entry.adds for entry in entries)),
+        logged=frozenset(live).union(*(entry.adds for entry in entries)),
         oldest_version=first.version or 0,
         groups={name: frozenset(versions) for name, versions in groups.items()},
     )
 
 
 def oldest_retained(written: Iterable[tuple[int, float]], cutoff_s: float) -> int:
-    """The version that was current at the cutoff, or the oldest that there is.
+    """The version that was current at the cutoff, or the oldest in the log.
 
-    `written` are versions, at least one, newest first, each with the store's time of its commit;
-    it is read no further than needed.
+    Args:
+        written: Versions, at least one, newest first, each with the store's time of its commit. It
+            is consumed no further than needed, since each time is a request to the store.
+        cutoff_s: A time of the store, in seconds since the epoch.
     """
     for version, written_s in written:
         oldest = version
@@ -210,27 +249,34 @@ def oldest_retained(written: Iterable[tuple[int, float]], cutoff_s: float) -> in
     return oldest
 
 
-def find_left(
-    entries: Iterable[FileEntry], known: Known, groups: Mapping[str, Known]
-) -> list[Left]:
-    """The files that no retained version names, and that are ours to remove: by name, or because
-    the log names them.
+def find_leftovers(
+    entries: Iterable[FileEntry], references: References, groups: Mapping[str, References]
+) -> list[Leftover]:
+    """The files that no retained version references and that featstore may remove: those with a
+    name that it gives, and those that the log once referenced.
+
+    Args:
+        entries: All files below the table.
+        references: Those of the base table.
+        groups: Those of each slot group, by name.
     """
-    found = []
+    leftovers = []
     for entry in entries:
         directory, _, rest = entry.name.partition("/")
         group = groups.get(rest.partition("/")[0]) if directory == GROUPS_DIR else None
         path = rest.partition("/")[2] if group else entry.name
-        what = _what(path, group or known)
-        if what is not None:
-            found.append(Left(path=entry.name, size_bytes=entry.size_bytes, what=what))
-    return found
+        kind = _leftover_kind(path, group or references)
+        if kind is not None:
+            leftovers.append(Leftover(path=entry.name, size_bytes=entry.size_bytes, kind=kind))
+    return leftovers
 
 
-def _what(path: str, known: Known) -> str | None:
+def _leftover_kind(path: str, references: References) -> str | None:
+    """The kind of a file that may be removed, else None."""
     directory = path.partition("/")[0]
-    if path in known.live or directory in (LOG_DIR, GROUPS_DIR):
+    if path in references.live or directory in (LOG_DIR, GROUPS_DIR):
         return None
+    # A hidden partial file is featstore's if its final name is one that featstore gives.
     target = partial_of(path)
     if target is not None:
         ours = is_data_file(target) or directory.startswith("_")
@@ -238,76 +284,95 @@ def _what(path: str, known: Known) -> str | None:
     if directory == RUNS_DIR:
         return _MARK
     if directory == STATISTICS_DIR:
+        # Merged statistics are live as long as any data file of their run is. Those of single data
+        # files are always leftovers: they are removed when they are merged.
         tag = statistics_tag(path)
-        return None if tag in known.tags or not (tag or tag_of(path)) else "statistics"
-    if path in known.named:
+        return None if tag in references.tags or not (tag or tag_of(path)) else "statistics"
+    # A file that the log once referenced is removed whatever its name; files of other programs that
+    # the log never referenced are left alone.
+    if path in references.logged:
         return "replaced"
     return "orphan" if is_data_file(path) else None
 
 
 def _remove(
-    url: str, left: Left, tags: set[str], before_s: float, tally: _Tally, *, dry_run: bool
+    url: str,
+    leftover: Leftover,
+    running_tags: set[str],
+    before_s: float,
+    progress: _VacuumProgress,
+    *,
+    dry_run: bool,
 ) -> None:
-    if _tag(left.path) in tags:
-        tally.num_running += left.what != _MARK
+    """Removes a file unless its run is alive or it was written after `before_s`."""
+    if _run_tag(leftover.path) in running_tags:
+        progress.num_running += leftover.kind != _MARK
         return
-    target = join(url, left.path)
+    target = join(url, leftover.path)
     try:
-        young = modified_s(target) > before_s
+        is_young = modified_s(target) > before_s
     except FileNotFoundError:
         return
-    if young:
-        if left.what == _MARK:  # renewed since marks were read: a run that stood still goes on
-            tags.add(_tag(left.path) or "")
-        tally.num_young += 1
+    if is_young:
+        # A mark that was renewed since the marks were read: its run was suspended and goes on.
+        if leftover.kind == _MARK:
+            running_tags.add(_run_tag(leftover.path) or "")
+        progress.num_young += 1
         return
     if not dry_run:
         delete(target)
-    tally.removed.append(left)
+    progress.removed.append(leftover)
 
 
-def _tag(path: str) -> str | None:
+def _run_tag(path: str) -> str | None:
     name = (partial_of(path) or path).rpartition("/")[2]
     return tag_of(name) or statistics_tag(name) or name.partition(".")[0]
 
 
-def _open_from(url: str, wanted: int, commits: Sequence[Commit]) -> Snapshot:
-    """The oldest version from `wanted` on that can still be opened: of others the log lost a
-    part.
+def _open_from(url: str, oldest: int, commits: Sequence[Commit]) -> Snapshot:
+    """The oldest version from `oldest` on that can still be opened: the log of earlier ones may be
+    incomplete.
     """
-    versions = sorted(commit.version for commit in commits if commit.version >= wanted)
+    versions = sorted(commit.version for commit in commits if commit.version >= oldest)
     for version in versions[:-1]:
         with contextlib.suppress(TableNotFoundError):
             return open_delta(url, version)
     return open_delta(url, versions[-1])
 
 
-def _known_group(group_url: str, base_live: Set[str], named: Set[int], cutoff_s: float) -> Known:
-    """A slot group's files are read beside base files that are retained, at the versions that
-    retained base versions name.
+def _group_references(
+    group_url: str, base_live: Set[str], referenced: Set[int], cutoff_s: float
+) -> References:
+    """The references of a slot group. A group's file is live if its base file is, and if a retained
+    version of the group references it.
 
-    Its newest version, and those that were current since the cutoff, are retained too: the base may
-    be about to name them, and the group's next commit goes on from there. The group's log is read
-    after the base's, and so knows what that names. A group whose first run has committed nothing
-    has none, and retains nothing.
+    The group's log is read after the base table's, so it holds every version that the base
+    references.
+
+    Args:
+        group_url: The slot group.
+        base_live: The live files of the base table.
+        referenced: The group's versions that retained base versions reference.
+        cutoff_s: Group versions that were current after this time are retained too: the base may be
+            about to reference them, and the group's next commit builds on the newest.
     """
     if not is_delta(group_url):
-        return Known()
+        return References()  # the group's first run has not committed yet
     commits = history(group_url)
     versions = {commit.version for commit in commits}
     oldest = oldest_retained(_log_times(group_url, commits), cutoff_s)
-    known = read_known(group_url, commits, min({oldest, *(named & versions)}))
+    references = read_references(group_url, commits, min({oldest, *(referenced & versions)}))
     return replace(
-        known, live=frozenset(path for path in known.live if base_path(path) in base_live)
+        references, live=frozenset(path for path in references.live if base_path(path) in base_live)
     )
 
 
 def _log_times(url: str, commits: Iterable[Commit]) -> Iterator[tuple[int, float]]:
-    """When the store took each commit. What a commit itself says is by its host's clock."""
+    """Yields the store's time of each commit. The time inside a commit is of a host's clock."""
     for commit in commits:
         try:
             yield commit.version, modified_s(join(url, LOG_DIR, f"{commit.version:020d}.json"))
-        except FileNotFoundError:  # cleaned up meanwhile: its age can no longer be seen
+        except FileNotFoundError:  # delta-rs cleaned up the log meanwhile: the age is unknown
             yield commit.version, math.inf
 
 
@@ -318,7 +383,7 @@ def _group_names(entries: Iterable[FileEntry]) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _LogEntry:
-    """The paths that a commit adds, and the versions of slot groups if it names any."""
+    """The paths that a commit adds, and the versions of slot groups if it sets any."""
 
     version: int
     adds: frozenset[str]
@@ -327,17 +392,16 @@ class _LogEntry:
 
 def _read_log(url: str) -> Iterator[_LogEntry]:
     for entry in list_files(join(url, LOG_DIR), suffix=".json", literal=True):
-        if found := _LOG_FILE.fullmatch(entry.name):
+        if match := _LOG_FILE.fullmatch(entry.name):
             with open_read(entry.url) as file:
                 actions = list(map(json.loads, file))
             adds = frozenset(
                 decode_path(action["add"]["path"]) for action in actions if "add" in action
             )
-            named = (
+            properties = (
                 action["metaData"].get("configuration", {}).get(GROUPS)
                 for action in actions
                 if "metaData" in action
             )
-            yield _LogEntry(
-                version=int(found[1]), adds=adds, groups=json.loads(next(named, None) or "{}")
-            )
+            groups = json.loads(next(properties, None) or "{}")
+            yield _LogEntry(version=int(match[1]), adds=adds, groups=groups)

@@ -1,6 +1,4 @@
-"""Batches into one data file: Parquet with row groups of an exact size, written once, published
-whole.
-"""
+"""Writes batches to one data file: Parquet with row groups of an exact size."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,15 +13,21 @@ from featstore.files.storage import open_write
 from featstore.schema import SlotSchema
 from featstore.table.encoding import DATA_PAGE_VERSION, DICTIONARY_LIMIT_BYTES, choose_encodings
 from featstore.table.metadata import KEY, FileMetadata
-from featstore.table.waiting import WaitingRows
+from featstore.table.row_group_buffer import RowGroupBuffer
 
+# zstd makes smaller files and decodes more slowly (`benchmarks/writing.md`).
 COMPRESSION = "snappy"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFileReport:
-    """What was written. `crc32` is that of the file's bytes; equal rows, order and spec give equal
-    bytes.
+    """The written file.
+
+    Attributes:
+        num_rows: The number of rows.
+        size_bytes: The size of the file.
+        crc32: The CRC-32 of its bytes. Equal rows in equal order, with an equal spec, give equal
+            bytes.
     """
 
     num_rows: int
@@ -39,13 +43,18 @@ def open_data_file(
     rows_per_row_group: int,
     compression: str = COMPRESSION,
 ) -> Iterator["DataFileWriter"]:
-    """A writer of batches of `schema` to `url`. The file appears whole at the end of the block, or
-    not at all.
+    """Opens a writer of a data file. The file appears whole at the end of the block, or not at all
+    if the block raises.
 
-    `compression` is `snappy` or `zstd`.
+    Args:
+        url: The file to write.
+        schema: The columns of the batches.
+        metadata: Stored in the footer.
+        rows_per_row_group: The number of rows of each row group except the last.
+        compression: `snappy` or `zstd`.
     """
     with open_write(url) as file:
-        sink = _SummingSink(file)
+        sink = _ChecksumSink(file)
         writer = DataFileWriter(sink, schema, metadata, rows_per_row_group, compression)
         try:
             yield writer
@@ -55,15 +64,15 @@ def open_data_file(
 
 
 class DataFileWriter:
-    """Writes batches into one Parquet file; made by `open_data_file`.
+    """Writes batches to one Parquet file. Made by `open_data_file`.
 
-    Every row group but the last has exactly `rows_per_row_group` rows, however the batches are cut.
-    At most one row group is held in memory, and no batch. Not thread-safe.
+    Every row group but the last has exactly `rows_per_row_group` rows, whatever the sizes of the
+    batches. Memory holds one row group. Not thread-safe.
     """
 
     def __init__(
         self,
-        sink: "_SummingSink",
+        sink: "_ChecksumSink",
         schema: SlotSchema,
         metadata: FileMetadata,
         rows_per_row_group: int,
@@ -74,30 +83,36 @@ class DataFileWriter:
         columns = schema.to_arrow()
         self._stored = stored_schema(columns).with_metadata({KEY: metadata.to_json()})
         self._rows_per_row_group = rows_per_row_group
-        self._waiting = WaitingRows(columns, rows_per_row_group)
+        self._buffer = RowGroupBuffer(columns, rows_per_row_group)
         self._num_rows = 0
         self._parquet: pq.ParquetWriter | None = None
 
     @property
     def num_rows(self) -> int:
-        """The rows taken so far."""
-        return self._num_rows + self._waiting.num_rows
+        """The number of rows passed to `write` so far."""
+        return self._num_rows + self._buffer.num_rows
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes the next rows; a batch of any length, whose columns must be the data file's."""
+        """Writes the next rows.
+
+        Args:
+            batch: Rows of any number, with the columns of the data file.
+
+        Raises:
+            ValueError: The batch has other columns, or a null where none is allowed.
+        """
         first = 0
         while first < batch.num_rows:
-            taken = min(self._rows_per_row_group - self._waiting.num_rows, batch.num_rows - first)
-            self._waiting.append(batch.slice(first, taken))
-            first += taken
-            if self._waiting.num_rows == self._rows_per_row_group:
+            num_rows = min(self._rows_per_row_group - self._buffer.num_rows, batch.num_rows - first)
+            self._buffer.append(batch.slice(first, num_rows))
+            first += num_rows
+            if self._buffer.num_rows == self._rows_per_row_group:
                 self._write_row_group()
 
     def close(self) -> DataFileReport:
-        """Writes what is left and the footer. Only the first call writes; each call reports the
-        same.
-        """
-        if self._waiting.num_rows or self._parquet is None:
+        """Writes the last row group and the footer. Further calls return the same report."""
+        # A file without rows still gets its schema, in an empty row group.
+        if self._buffer.num_rows or self._parquet is None:
             self._write_row_group()
         if self._parquet is not None and self._parquet.is_open:
             self._parquet.close()
@@ -106,12 +121,13 @@ class DataFileWriter:
         )
 
     def _write_row_group(self) -> None:
-        group = pa.Table.from_arrays(self._waiting.columns(self._stored.types), schema=self._stored)
+        group = pa.Table.from_arrays(self._buffer.columns(self._stored.types), schema=self._stored)
+        # Encodings are chosen from the first row group, so the file is opened with it.
         if self._parquet is None:
             self._parquet = self._new_parquet(group)
         self._parquet.write_table(group, row_group_size=max(group.num_rows, 1))
         self._num_rows += group.num_rows
-        self._waiting.clear()
+        self._buffer.clear()
 
     def _new_parquet(self, first_row_group: pa.Table) -> pq.ParquetWriter:
         encodings = choose_encodings(first_row_group)
@@ -128,11 +144,11 @@ class DataFileWriter:
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns as files hold them: a fixed width is stored as a list, its width in the field's
-    metadata.
+    """The columns as data files hold them: a fixed-width column is stored as a list, with its width
+    in the field's metadata.
 
-    Delta knows only lists, and readers that trust the Arrow types in the footer refuse a fixed
-    width under a list.
+    Delta knows only lists, and readers that trust the Arrow schema in the footer refuse a
+    fixed-size list in a Parquet list.
     """
     return pa.schema(
         [
@@ -146,12 +162,12 @@ def _as_list(column: pa.Field) -> pa.Field:
     return column.with_type(pa.list_(column.type.value_field))
 
 
-class _SummingSink:
-    """A binary file that knows the CRC-32 of what passed through, and that can let go of its
+class _ChecksumSink:
+    """A binary file that computes the CRC-32 of the bytes written, and can be detached from its
     target.
 
     After `detach` further bytes are dropped: a Parquet writer that an error left open writes its
-    footer when it is collected, and that must not reach a closed file.
+    footer when it is garbage-collected, and that must not reach a closed file.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -162,6 +178,7 @@ class _SummingSink:
 
     def write(self, data: Any) -> int:
         if self._file is not None:
+            # isal computes it several times faster than zlib.
             self.crc32 = isal_zlib.crc32(data, self.crc32)
             self._file.write(data)
         self._num_bytes += len(data)

@@ -1,4 +1,4 @@
-"""The flights' raw log: what may be in it, and that nothing in it was known only after scheduled
+"""The raw log of flights: its contents, and that no column was known only after the scheduled
 departure.
 """
 

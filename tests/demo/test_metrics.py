@@ -1,4 +1,4 @@
-"""AUC against its definition, pair by pair."""
+"""The AUC compared with its definition, pair by pair."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The DeepFM, piece by piece against plain loops, and whole on a planted signal."""
+"""The DeepFM: each part compared with plain loops, and the whole on a planted signal."""
 
 import math
 

@@ -29,7 +29,7 @@ def few_flights() -> Recipe:
     )
 
 
-def test_the_flights_run_from_raw_log_to_closing_table(
+def test_the_flights_run_from_raw_log_to_final_report(
     few_flights: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = run(few_flights, tmp_path / "demo", engine="local")
@@ -56,7 +56,7 @@ def test_the_flights_run_from_raw_log_to_closing_table(
 
 
 @pytest.mark.parametrize("name", ["flights", "synthetic"])
-def test_the_specs_of_the_demo_are_as_their_locks_say(name: str) -> None:
+def test_the_specs_of_the_demo_match_their_locks(name: str) -> None:
     report = lint(str(resources.files("featstore.demo") / f"{name}.spec.yaml"))
     assert (report.findings, report.notes) == ((), ())
 
@@ -123,7 +123,7 @@ def test_a_synthetic_log_of_another_size_replaces_the_one_before(tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_demo_extracts_on_spark(tmp_path: Path) -> None:
-    """In a process of its own: the demo stops the session that it started."""
+    """In a process of its own, since the demo stops its Spark session."""
     program = (
         "import sys; from featstore.demo.run import run_synthetic; run_synthetic(sys.argv[1], "
         "2_000)"

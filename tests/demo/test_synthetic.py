@@ -43,7 +43,7 @@ def test_all_rows_are_written_in_order_over_the_days(tmp_path: Path) -> None:
         assert [f"dt={day}" for day in days] == [path.parent.name]
 
 
-def test_rows_do_not_depend_on_how_files_are_cut(tmp_path: Path) -> None:
+def test_rows_do_not_depend_on_the_sizes_of_files(tmp_path: Path) -> None:
     for name, rows_per_file in (("a", 7_001), ("b", 1_000_000)):
         write_click_log(tmp_path / name, 40_000, rows_per_file=rows_per_file)
     assert read(tmp_path / "a").equals(read(tmp_path / "b"))

@@ -1,4 +1,4 @@
-"""Training on what a real loader delivers."""
+"""Training on the batches of a real loader."""
 
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ def test_bad_input_ends_the_command_with_one_line_and_code_2(config: Path) -> No
     assert len(result.output.splitlines()) == 1
 
 
-def test_a_wrong_evaluation_is_named_before_the_training(config: Path) -> None:
+def test_an_invalid_where_for_evaluation_is_reported_before_the_training(config: Path) -> None:
     result = CliRunner().invoke(
         train_module.main, [str(config), "--evaluate", "dtt >= '2026-11-07'"]
     )

@@ -1,4 +1,4 @@
-"""Plots carry the profile's figures."""
+"""Plots show the figures of the profile."""
 
 import io
 

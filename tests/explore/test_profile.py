@@ -1,4 +1,4 @@
-"""Profiles against a row-at-a-time count of the same rows."""
+"""Profiles compared with a row-at-a-time count of the same rows."""
 
 import collections
 import math
@@ -191,7 +191,7 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) >> 10)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_memory_does_not_grow_with_the_rows() -> None:
-    """Each of the 90 further batches holds 3 MB: a query that kept them would show."""
+    """Each of the 90 further batches has 3 MB, so a query that kept them would be noticed."""
     few, many = (
         int(
             subprocess.run(

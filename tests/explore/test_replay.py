@@ -1,6 +1,4 @@
-"""Replay: logged raw rows give the table's rows again, and every difference is counted and
-shown.
-"""
+"""Replay: logged raw rows give the table's rows again, and every difference is counted and shown."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 
 import featstore
 from featstore.errors import InputError
-from featstore.explore.replay import aligned, replay
+from featstore.explore.replay import pair_slices, replay
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -65,7 +63,7 @@ Replay = Callable[..., Any]
 
 @pytest.fixture
 def again(raw: Path, table: str) -> Replay:
-    """A replay with other slots than the table was made with."""
+    """A replay with other slots than those of the table."""
 
     def run(**changes: dict[str, Any]) -> Any:
         slots = [entry | changes.get(entry["name"], {}) for entry in DOCUMENT["slots"]]
@@ -157,7 +155,7 @@ def test_one_partition_is_compared_with_its_own_rows(raw: Path, table: str) -> N
 
 
 @given(st.lists(st.integers(0, 5), max_size=8), st.lists(st.integers(0, 5), max_size=8))
-def test_aligned_batches_hold_all_rows_of_both_sides_in_order(
+def test_paired_slices_hold_all_rows_of_both_sides_in_order(
     left: list[int], right: list[int]
 ) -> None:
     def batches(lengths: list[int]) -> list[pa.RecordBatch]:
@@ -167,7 +165,7 @@ def test_aligned_batches_hold_all_rows_of_both_sides_in_order(
             for s, n in zip(starts, lengths, strict=True)
         ]
 
-    pairs: list[Any] = list(aligned(batches(left), batches(right)))
+    pairs: list[Any] = list(pair_slices(batches(left), batches(right)))
     for side, lengths in ((0, left), (1, right)):
         assert [
             x for pair in pairs if pair[side] is not None for x in pair[side]["x"].to_pylist()

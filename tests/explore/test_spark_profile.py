@@ -1,4 +1,4 @@
-"""Profiles computed on Spark, held against those that are read by duckdb in this process."""
+"""Profiles computed on Spark, compared with those computed by duckdb in this process."""
 
 import runpy
 from collections import Counter
@@ -45,7 +45,7 @@ SPEC: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
-    """Two days of five and of two data files, the second a day replaced."""
+    """Two days, of five and of two data files. The second day was replaced once."""
     home = tmp_path_factory.mktemp("profiling")
     for day, first, num_rows in (("1", 0, 1000), ("2", 0, 500), ("2", 50, 300)):
         rows = range(first, first + num_rows)
@@ -64,8 +64,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
 def assert_of(
     found: Profile, table: Table, where: str | None = None, slots: list[str] | None = None
 ) -> None:
-    """The profile is that of the table's rows; its top values are the real ones, where duckdb's may
-    be others.
+    """Checks a profile against the table's rows. Its top values are the real ones, where duckdb's
+    may differ.
     """
     expected, rows = table.profile(where, slots), table.to_arrow(slots, where)
     assert found.num_rows == expected.num_rows
@@ -88,7 +88,7 @@ def assert_of(
             assert sorted(top.values()) == sorted(counts.values())[-NUM_TOP:]
 
 
-def test_a_table_s_profile_on_spark_is_that_of_its_rows_also_of_an_old_snapshot(
+def test_the_profile_of_a_table_on_spark_is_that_of_its_rows_in_every_version(
     spark: Any, table: Table
 ) -> None:
     assert_of(profile_table(spark, table), table)
@@ -106,7 +106,7 @@ def test_only_the_slots_and_rows_that_are_asked_for_are_profiled(spark: Any, tab
         profile_table(spark, table, slots=["user_idd"])
 
 
-def test_what_only_extraction_saw_is_not_known_from_rows(spark: Any, table: Table) -> None:
+def test_counts_of_extraction_are_unknown_from_rows(spark: Any, table: Table) -> None:
     found = profile_table(spark, table)
     assert found["user_id"]["default_rate"] is None
     assert table.profile(stored=True)["user_id"]["default_rate"] > 0

@@ -1,4 +1,4 @@
-"""`open_table`, `Table` and `extract`: what a notebook calls."""
+"""`open_table`, `Table` and `extract`: the functions of notebooks."""
 
 import json
 import shutil
@@ -66,7 +66,7 @@ def table(tmp_path: Path) -> Table:
     return featstore.open_table(url)
 
 
-def test_a_table_tells_what_it_holds(table: Table) -> None:
+def test_a_table_describes_its_contents(table: Table) -> None:
     assert table.version == 0
     assert table.num_rows == 20
     assert [slot.name for slot in table.slots] == ["user", "log_price", "tags", "prices"]
@@ -100,7 +100,7 @@ def test_missing_values_are_null_again(table: Table) -> None:
     np.testing.assert_allclose(rows["log_price"].to_pylist()[4], np.log1p(4), rtol=1e-6)
 
 
-def test_chosen_slots_and_rows_are_what_is_read(table: Table) -> None:
+def test_only_selected_slots_and_rows_are_read(table: Table) -> None:
     rows = table.to_arrow(
         slots=["tags"], where="month = '2013-02' and prices is null and click = 1"
     )
@@ -115,7 +115,7 @@ def test_data_files_are_pruned_by_partition(table: Table) -> None:
     assert len(table.data_files()) == 2
 
 
-def test_a_profile_counts_what_is_there(table: Table) -> None:
+def test_a_profile_counts_present_values(table: Table) -> None:
     found = table.profile(where="month = '2013-01'", slots=["user", "tags"])
     assert found.slots == ("user", "tags")
     assert found.num_rows == 10
@@ -178,14 +178,14 @@ def test_a_directory_and_a_glob_of_parquet_open_like_a_table(table: Table, plain
         assert opened.to_arrow().select(whole.column_names).to_pylist() == whole.to_pylist()
 
 
-def test_a_remote_table_is_staged_to_be_read(table: Table, loopback: "object") -> None:
+def test_a_remote_table_is_staged_when_it_is_read(table: Table, loopback: "object") -> None:
     file = table.data_files()[0]
     loopback.files["/log.parquet"] = Path(file.url).read_bytes()  # type: ignore[attr-defined]
     remote = featstore.open_table(f"{loopback.url}/log.parquet")  # type: ignore[attr-defined]
     assert remote.to_arrow()["id"].to_pylist() == [f"1-{i}" for i in range(10)]
 
 
-def test_extract_wants_files_or_a_dataframe(tmp_path: Path) -> None:
+def test_extract_takes_either_files_or_a_dataframe(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected either an input URL or a DataFrame"):
         featstore.extract(SPEC, None, str(tmp_path / "table"))
 
@@ -209,8 +209,8 @@ def test_a_null_partition_of_a_foreign_table_is_read_as_null(tmp_path: Path) -> 
     assert "day=None" in table.inspect()
 
 
-def test_a_spec_that_its_lock_contradicts_is_not_extracted(tmp_path: Path) -> None:
-    """Nor by any other way: what all of them need, a job, cannot be made."""
+def test_a_spec_that_contradicts_its_lock_is_not_extracted(tmp_path: Path) -> None:
+    """Nor with any other entry point, since all of them make a job, which fails."""
     spec = tmp_path / "s.json"
     (tmp_path / "raw").mkdir()
     pq.write_table(raw_rows(10, 1), tmp_path / "raw" / "a.parquet")

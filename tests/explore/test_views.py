@@ -1,4 +1,4 @@
-"""The table as duckdb and polars read it themselves, held against our own reader."""
+"""The table as duckdb and polars read it, compared with featstore's own reader."""
 
 import math
 import sys
@@ -54,8 +54,8 @@ def raw_rows(num_rows: int, first: int) -> pa.Table:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Three days, the last with a slot that the others lack, the second replaced; a key that must
-    be escaped.
+    """Three days: the last has a slot that the others lack, the second was replaced. A partition
+    value must be escaped.
     """
     (tmp_path / "raw").mkdir()
     newer = [*SLOTS, {"slot": 105, "name": "newer", "op": "log1p", "of": "cost"}]
@@ -73,9 +73,7 @@ def rows(found: pa.Table) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("version", [3, 1])
-def test_other_engines_read_the_rows_that_we_read_also_of_an_old_snapshot(
-    table: Table, version: int
-) -> None:
+def test_other_engines_read_the_same_rows_in_every_version(table: Table, version: int) -> None:
     then = featstore.open_table(table.url, version)
     expected = rows(then.to_arrow())
     assert len(expected) == {3: 60, 1: 40}[version]
@@ -95,7 +93,7 @@ def by_polars(url: str, version: int) -> pa.Table:
 
 
 def by_duckdb(url: str, version: int) -> pa.Table:
-    """duckdb's own Parquet reader over the files that delta-rs names; columns that a file lacks are
+    """duckdb's own Parquet reader over the files that delta-rs lists. Columns that a file lacks are
     null.
     """
     paths = [uri.removeprefix("file://") for uri in DeltaTable(url, version=version).file_uris()]
@@ -104,9 +102,7 @@ def by_duckdb(url: str, version: int) -> pa.Table:
 
 
 def without_marks(row: dict[str, Any]) -> dict[str, Any]:
-    """What is stored for missing values, which a reader that knows nothing of featstore sees, as
-    null.
-    """
+    """Marks of missing values, which readers that do not know featstore see, replaced by null."""
     return {
         name: None if value in (0, [0]) or is_nan(value) else value for name, value in row.items()
     }
@@ -171,9 +167,10 @@ def write_day(directory: Path, day: str, first: int, clicked: int | None) -> Non
 
 @pytest.fixture
 def grouped(tmp_path: Path) -> Table:
-    """Three days of 300 rows in several files. Of the groups `one` is stale in day 2 and absent in
-    day 3, `two` is in all; the labels of day 1 are written anew, but for `pay`, which that group
-    has of day 3 alone."""
+    """Three days of 300 rows in several files. Group `one` is stale in day 2 and absent in day 3,
+    `two` has all days. The labels of day 1 are rewritten, except `pay`, which that group has for
+    day 3 only.
+    """
     raw, url = tmp_path / "raw", tmp_path / "table"
     for number, day in enumerate("123"):
         write_day(raw, day, 1000 * number, 0)
@@ -197,7 +194,7 @@ def grouped(tmp_path: Path) -> Table:
 
 
 def test_slot_groups_are_seen_by_other_engines_as_by_us(grouped: Table) -> None:
-    """Also a stale group as missing, and a label that became null as null."""
+    """Including a stale group as missing, and a label that became null as null."""
     arrow = grouped.to_arrow()
     assert [len(group.stale) for group in grouped.snapshot.groups] == [0, 4, 0]
     by_day = {day: arrow.filter(pc.equal(arrow["dt"], day)) for day in "123"}
@@ -238,7 +235,7 @@ def test_head_sample_and_profile_show_slot_groups_as_to_arrow_does(grouped: Tabl
     assert {row["slot"]: row["coverage"] for row in stored} == coverage
 
 
-def test_a_view_can_join_what_the_users_connection_holds(table: Table) -> None:
+def test_a_view_can_be_joined_with_tables_of_the_users_connection(table: Table) -> None:
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE wanted AS SELECT 'r1' AS id")
         clicks = table.duckdb(connection)
@@ -247,8 +244,8 @@ def test_a_view_can_join_what_the_users_connection_holds(table: Table) -> None:
         ).fetchall() == [(1, 1.0)]
 
 
-def test_duckdb_needs_the_detour_to_see_nan(table: Table) -> None:
-    """Once this fails, `isnan(column)` says what it should, and the view may ask it directly."""
+def test_duckdb_needs_the_workaround_to_see_nan(table: Table) -> None:
+    """If this fails, `isnan(column)` works, and the view can use it directly."""
     first = table.data_files("dt = '1'")[0].url
     found = duckdb.sql(
         f"SELECT price, isnan(price), isnan([price][1]) FROM read_parquet('{first}') WHERE id = "
@@ -371,7 +368,7 @@ def plain(directory: Path) -> None:
 
 
 def typed(directory: Path) -> None:
-    """A Delta table by others, whose key is an integer."""
+    """A Delta table of another writer, with an integer partition key."""
     write_deltalake(
         directory,
         pa.table({"id": [1, 1, 26], "day": pa.array([1, 2, None], pa.int32())}),
@@ -380,7 +377,7 @@ def typed(directory: Path) -> None:
 
 
 def fractions(directory: Path) -> None:
-    """And one whose key is a float: NaN is no value either."""
+    """One with a float partition key, for which NaN is no value either."""
     days = pa.array([0.5, 1.5, math.nan], pa.float64())
     write_deltalake(directory, pa.table({"id": [1, 1, 26], "day": days}), partition_by=["day"])
 

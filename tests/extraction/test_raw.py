@@ -124,7 +124,7 @@ def test_a_partition_without_a_value_is_refused(raw: Path, write_raw: Any, direc
 def test_a_raw_file_that_is_no_parquet_is_named(raw: Path, write_raw: Any) -> None:
     write_raw("a.parquet", 1)
     (raw / "b.parquet").write_text("flight,carrier\n")
-    with pytest.raises(InputError, match=r"raw input: .*b\.parquet is no Parquet file"):
+    with pytest.raises(InputError, match=r"raw input: .*b\.parquet is not a Parquet file"):
         find_raw_files(str(raw), {}, [])
 
 
@@ -137,7 +137,7 @@ def _with_unknown_codec(path: Path) -> None:
 
 def test_a_raw_file_whose_footer_is_damaged_is_named(raw: Path, write_raw: Any) -> None:
     _with_unknown_codec(write_raw("a.parquet", 1))
-    with pytest.raises(InputError, match=r"raw input: .*a\.parquet is no Parquet file"):
+    with pytest.raises(InputError, match=r"raw input: .*a\.parquet is not a Parquet file"):
         find_raw_files(str(raw), {}, [])
 
 

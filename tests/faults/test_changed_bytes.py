@@ -98,8 +98,8 @@ def middle_of(path: str, column: str, row_group: int) -> int:
     levels.
     """
     with OpenFile(Path(path)) as footer:
-        place = footer.footer.layout.by_name[column][0]
-        first, end = footer.chunk(row_group, footer.footer.layout.roots[place].leaves[0]).span
+        place = footer.footer.file_schema.by_name[column][0]
+        first, end = footer.chunk(row_group, footer.footer.file_schema.roots[place].leaves[0]).span
     return (first + end) // 2
 
 

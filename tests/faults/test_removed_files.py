@@ -145,7 +145,7 @@ def be_taken_for_dead(table: Path) -> None:
     base = table.parents[1] if "_groups" in table.parts else table
     num_files = len(own(table, "part-*-{tag}-*.parquet"))
     age(table, 2)
-    removed = [left.what for left in vacuum(str(base)).removed]
+    removed = [left.kind for left in vacuum(str(base)).removed]
     assert removed[0] == "mark of a dead run"
     assert removed.count("orphan") == num_files == 5
 

@@ -1,5 +1,5 @@
-"""Credentials are asked for before a client is made, so that nobody waits for a metadata service
-that is not there.
+"""Credentials are checked before a client is made, so that nothing waits for a metadata service
+that does not exist.
 """
 
 import http.server
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def silent() -> Iterator[tuple[str, list[socket.socket]]]:
-    """The address of a server that takes connections and never answers, and the connections."""
+    """The address of a server that accepts connections and never responds, and the connections."""
     met: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=_accept, args=(server, met))
@@ -46,7 +46,7 @@ def _accept(server: socket.socket, met: list[socket.socket]) -> None:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """An environment without a word of any store."""
+    """An environment without variables of any store."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "AZURE_", "GOOGLE_", "GCE_", "IDENTITY_")):
             monkeypatch.delenv(name)
@@ -109,7 +109,7 @@ def test_a_service_that_must_not_be_asked_is_not(
 
 
 @pytest.mark.parametrize("status", [200, 403])
-def test_where_the_service_gives_tokens_the_client_asks_it_for_credentials(status: int) -> None:
+def test_the_client_asks_a_metadata_service_that_answers(status: int) -> None:
     asked: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -143,7 +143,9 @@ def test_where_the_service_gives_tokens_the_client_asks_it_for_credentials(statu
     ("scheme", "name"),
     [(scheme, name) for scheme in ("s3", "gs", "az") for name in variables_of(scheme).given],
 )
-def test_each_way_to_give_credentials_is_taken_unless_it_is_empty(scheme: str, name: str) -> None:
+def test_each_way_to_give_credentials_is_recognised_unless_it_is_empty(
+    scheme: str, name: str
+) -> None:
     require_credentials(f"{scheme}://b/k", scheme, {name: "given"})
     nowhere = {"AWS_METADATA_ENDPOINT": "http://127.0.0.1:9", "GCE_METADATA_HOST": "127.0.0.1:9"}
     if scheme != "az":  # whose service is at one address only, where it may be
@@ -151,14 +153,14 @@ def test_each_way_to_give_credentials_is_taken_unless_it_is_empty(scheme: str, n
             require_credentials(f"{scheme}://b/k", scheme, nowhere | {name: ""})
 
 
-def test_a_login_of_gcloud_is_taken(tmp_path: Path) -> None:
+def test_a_login_of_gcloud_is_recognised(tmp_path: Path) -> None:
     place = tmp_path / ".config/gcloud/application_default_credentials.json"
     place.parent.mkdir(parents=True)
     place.write_text("{}")
     require_credentials("gs://b/k", "gs", {"HOME": str(tmp_path)})
 
 
-def test_with_keys_and_without_a_region_the_log_of_a_table_is_not_looked_up_at_the_service(
+def test_with_keys_but_no_region_a_table_opens_without_the_metadata_service(
     bare: pytest.MonkeyPatch, silent: tuple[str, list[socket.socket]]
 ) -> None:
     """The AWS SDK of delta-rs would ask it for the region, for seconds, and print warnings."""
@@ -184,13 +186,13 @@ def test_with_keys_and_without_a_region_the_log_of_a_table_is_not_looked_up_at_t
         ),
     ],
 )
-def test_the_place_of_s3_is_the_endpoint_or_else_the_region(
+def test_the_address_of_s3_is_the_endpoint_or_that_of_the_region(
     environment: dict[str, str], url: str
 ) -> None:
     assert s3_endpoint(environment) == url
 
 
-def test_the_page_of_stores_names_each_variable() -> None:
+def test_the_documentation_of_stores_names_each_variable() -> None:
     page = (ROOT / "docs" / "stores.md").read_text()
     known = [variables_of(scheme) for scheme in ("s3", "gs", "az")]
     names = {name for store in known for name in (*store.given, store.plain_http)}

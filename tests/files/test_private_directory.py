@@ -1,4 +1,4 @@
-"""Temporary directories go with their owner, or with the next one."""
+"""Temporary directories are removed by their owner, or by the next one."""
 
 import contextlib
 import os
@@ -30,13 +30,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The place of temporary directories, for this test only."""
+    """A directory for temporary files, for this test only."""
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         monkeypatch.setattr("tempfile.tempdir", place)
         yield Path(place)
 
 
-def test_it_is_its_owners_alone_and_goes_when_it_is_removed(temporary: Path) -> None:
+def test_a_private_directory_is_its_owners_alone_until_it_is_removed(temporary: Path) -> None:
     private = PrivateDirectory()
     assert private.path.stat().st_mode & 0o777 == 0o700
     private.remove()
@@ -44,7 +44,7 @@ def test_it_is_its_owners_alone_and_goes_when_it_is_removed(temporary: Path) -> 
     assert list(temporary.iterdir()) == []
 
 
-def test_one_whose_owner_lives_is_left_alone(temporary: Path) -> None:
+def test_a_directory_whose_owner_is_alive_is_left_alone(temporary: Path) -> None:
     first, second = PrivateDirectory(), PrivateDirectory()
     assert {first.path, second.path} == set(temporary.iterdir())
     first.remove()
@@ -62,7 +62,9 @@ def test_a_forked_copy_removes_nothing(temporary: Path) -> None:
     private.remove()
 
 
-def test_what_a_killed_loader_left_goes_with_the_next_one(tmp_path: Path, temporary: Path) -> None:
+def test_the_directory_of_a_killed_loader_is_removed_by_the_next_one(
+    tmp_path: Path, temporary: Path
+) -> None:
     pq.write_table(pa.table({"user": pa.array(range(100), pa.int64())}), tmp_path / "a.parquet")
     command = [sys.executable, "-c", LOADER, str(tmp_path / "a.parquet")]
     run = subprocess.run(
@@ -99,7 +101,7 @@ KINDS = ["directory", "pipe", "socket", "link to a file", "link to a directory",
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_somebody_put_in_the_place_of_a_lock_is_left_alone(
+def test_a_foreign_file_in_place_of_a_lock_is_left_alone(
     temporary: Path, tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "elsewhere").touch()
@@ -126,7 +128,7 @@ def test_a_link_in_the_place_of_a_directory_is_not_followed(
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 @pytest.mark.parametrize("mode", [0o700, 0o000, 0o777])
 def test_directories_of_other_users_are_left_alone(temporary: Path, mode: int) -> None:
-    """Root could remove them; another user cannot even look into some."""
+    """Root could remove them. Another user cannot even list some."""
     theirs = temporary / "featstore-private-theirs"
     theirs.mkdir()
     (theirs / "alive").touch()
@@ -147,9 +149,7 @@ def test_directories_of_other_users_are_left_alone(temporary: Path, mode: int) -
 
 
 class Removed(type(Path())):  # type: ignore[misc]
-    """A path whose directory is removed by somebody else the first `num_times` that it is looked
-    at.
-    """
+    """A path whose directory disappears the first `num_times` that it is inspected."""
 
     num_times = 0
 
@@ -168,7 +168,7 @@ def test_a_directory_that_is_removed_while_it_is_made_is_made_again(tmp_path: Pa
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
 
 
-def test_a_directory_that_is_removed_for_ever_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_a_directory_that_keeps_being_removed_is_an_error_that_names_it(tmp_path: Path) -> None:
     root = Removed(tmp_path / "cache" / "root")
     root.num_times = 1000
     with pytest.raises(

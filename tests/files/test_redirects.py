@@ -1,5 +1,5 @@
-"""Credentials stay with the host that they are for: two real servers, the first of which redirects
-to the second.
+"""Credentials are sent only to the store's own hosts. Two real servers, the first of which
+redirects to the second.
 """
 
 import http.server
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from featstore.files.redirects import kept_home
+from featstore.files.redirects import own_hosts_only
 from tests.tiers import tiered
 
 SECRETS = ("AKID", "SECRET", "TOKEN", "SIGNATURE", "authorization", "x-amz-security-token")
@@ -20,8 +20,8 @@ BODY = b"x" * 100
 
 @dataclass
 class Site:
-    """A server: where it redirects to (nowhere: it answers), and the requests that came, headers
-    and all, as text.
+    """A server: the target of its redirects (empty: it responds itself), and the requests it
+    received, with headers, as text.
     """
 
     port: int = 0
@@ -55,7 +55,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Site, Site]]:
-    """A store, on 127.0.0.1, that redirects everything to another host: localhost."""
+    """A store, on 127.0.0.1, that redirects every request to another host, localhost."""
     sites, running = (Site(), Site()), []
     for site in sites:
         server = http.server.ThreadingHTTPServer(
@@ -162,16 +162,19 @@ def test_http_is_read_without_credentials_so_that_a_redirect_has_none_to_carry(
     )
 
 
-def test_only_stores_whose_credentials_would_go_along_are_kept_home() -> None:
-    assert kept_home("http", {}) == kept_home("gs", {}) == {}
-    excludes = kept_home("s3", {"aws_endpoint_url": "https://minio.example:9000"})[
+def test_only_stores_whose_credentials_would_be_sent_along_are_restricted() -> None:
+    assert own_hosts_only("http", {}) == own_hosts_only("gs", {}) == {}
+    excludes = own_hosts_only("s3", {"aws_endpoint_url": "https://minio.example:9000"})[
         "proxy_excludes"
     ].split(",")
     assert {"minio.example", "amazonaws.com", "169.254.169.254"} <= set(excludes)
-    assert kept_home("abfss", {}) == kept_home("az", {})
-    assert "localhost" in kept_home("az", {"AZURE_STORAGE_USE_EMULATOR": "true"})["proxy_excludes"]
+    assert own_hosts_only("abfss", {}) == own_hosts_only("az", {})
+    assert (
+        "localhost"
+        in own_hosts_only("az", {"AZURE_STORAGE_USE_EMULATOR": "true"})["proxy_excludes"]
+    )
 
 
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy", "ALL_PROXY"])
-def test_a_proxy_in_use_is_left_in_place(name: str) -> None:
-    assert kept_home("s3", {name: "http://proxy.example:3128"}) == {}
+def test_a_configured_proxy_is_respected(name: str) -> None:
+    assert own_hosts_only("s3", {name: "http://proxy.example:3128"}) == {}

@@ -1,4 +1,4 @@
-"""Files by URL, against real files and a real HTTP server (which also speaks enough S3)."""
+"""Files by URL, with real files and a real HTTP server (which also imitates S3)."""
 
 import errno
 import io
@@ -151,12 +151,12 @@ LISTED = listings.FileEntry(
         ({"changed_ns": 9_000, "inode": 4}, False),
     ],
 )
-def test_a_local_file_is_known_by_size_time_and_inode(now: Any, is_same: bool) -> None:
+def test_a_local_file_is_identified_by_size_time_and_inode(now: Any, is_same: bool) -> None:
     assert LISTED.is_same(replace(LISTED, **now)) == is_same
 
 
 @pytest.mark.parametrize(("now", "is_same"), [("e1", True), ("e2", False), ("", True)])
-def test_a_remote_file_is_known_by_its_version_where_the_store_tells_one(
+def test_a_remote_file_is_identified_by_its_version_if_the_store_reports_one(
     now: str, is_same: bool
 ) -> None:
     listed = listings.FileEntry(url="s3://b/a", name="a", size_bytes=5, version="e1")
@@ -164,7 +164,7 @@ def test_a_remote_file_is_known_by_its_version_where_the_store_tells_one(
     assert not listed.is_same(replace(listed, version=now, size_bytes=6))
 
 
-def test_a_literal_listing_takes_a_bracket_for_what_it_is(tmp_path: Path) -> None:
+def test_a_literal_listing_does_not_treat_a_bracket_as_a_glob(tmp_path: Path) -> None:
     (tmp_path / "t[1]").mkdir()
     (tmp_path / "t[1]" / "a.parquet").write_bytes(b"12345")
     url = f"{tmp_path}/t[1]"
@@ -198,11 +198,13 @@ def test_listings_in_s3_are_those_of_the_same_local_tree(s3: Any, tree: Path, pa
         ("memory://t", ["memory://t"]),
     ],
 )
-def test_the_directories_above_a_url_are_known_without_a_look(url: str, expected: Any) -> None:
+def test_the_directories_above_a_url_are_computed_without_a_request(
+    url: str, expected: Any
+) -> None:
     assert listings.directories(url) == expected
 
 
-def test_a_directory_is_told_from_what_is_none(s3: Any, tree: Path) -> None:
+def test_a_directory_is_distinguished_from_anything_else(s3: Any, tree: Path) -> None:
     s3.files["/bucket/t/_log/0.json"] = b"{}"
     s3.status["/bucket/secret"] = 403
     assert listings.is_directory("s3://bucket/t/_log")
@@ -266,7 +268,7 @@ def test_a_remote_reader_agrees_with_bytes_in_memory(reads: list[Any]) -> None:
             assert mine.read(length) == oracle.read(length)
 
 
-def test_a_cut_connection_is_taken_up_where_it_broke(loopback: Any) -> None:
+def test_a_broken_connection_is_resumed_where_it_broke(loopback: Any) -> None:
     loopback.files["/x.bin"] = DATA
     loopback.cuts["/x.bin"] = 2
     sink = io.BytesIO()
@@ -329,7 +331,7 @@ os.waitpid(pid, 0)
 """
 
 
-def test_a_forked_process_is_told_that_the_remote_client_does_not_survive_a_fork(
+def test_a_forked_process_that_uses_the_remote_client_gets_an_error(
     loopback: Any,
 ) -> None:
     loopback.files["/x.bin"] = DATA
@@ -350,7 +352,7 @@ def test_a_listing_that_the_store_refuses_is_an_error_and_not_an_empty_table(s3:
         listings.list_files("s3://bucket/t")
 
 
-def test_a_second_name_is_a_hard_link_and_a_name_that_is_taken_is_kept(tmp_path: Path) -> None:
+def test_a_second_name_is_a_hard_link_and_an_existing_file_is_kept(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"data")
     storage.link(f"file://{tmp_path}/a", str(tmp_path / "deep" / "b"))
     assert (tmp_path / "deep" / "b").samefile(tmp_path / "a")

@@ -1,5 +1,5 @@
-"""What goes wrong with a store is told in one line: the URL, the cause, what to do; in Python and
-on the command line.
+"""Errors of a store are one line with the URL, the cause and what to do, in Python and on the
+command line.
 """
 
 import errno
@@ -58,7 +58,7 @@ main()
 
 
 class _Refusing(http.server.BaseHTTPRequestHandler):
-    """An S3 that lets nobody in, and repeats the token that came, as S3 does."""
+    """An S3 that refuses everything, and repeats the received token, as S3 does."""
 
     def log_message(self, *args: object) -> None:
         pass
@@ -98,14 +98,16 @@ def moto() -> Iterator[str]:
 
 @pytest.fixture
 def closed() -> Iterator[str]:
-    """A host and a port where nobody listens, and nobody else will."""
+    """A host and a port on which nothing listens, reserved for this test."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 def _said(url: str, environment: dict[str, str]) -> tuple[str, list[str]]:
-    """What `open_table` raises, and of which classes; on the command line it must be the same."""
+    """The message and the classes of what `open_table` raises. On the command line the message must
+    be the same.
+    """
     alone = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
     command = [sys.executable, "-c", CLIENT, url]
     done = subprocess.run(
@@ -213,9 +215,7 @@ WAITS = (
 
 
 @pytest.mark.parametrize("case", tiered(CASES, WAITS.__contains__))
-def test_a_store_that_fails_is_told_in_one_line(
-    case: str, moto: str, refusing: str, closed: str
-) -> None:
+def test_an_error_of_a_store_is_one_line(case: str, moto: str, refusing: str, closed: str) -> None:
     places = {"moto": moto, "refusing": refusing, "closed": closed}
     url, environment, expected = CASES[case]
     url = url.format(**places)
@@ -250,7 +250,7 @@ ACTS = {
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_each_use_of_a_file_tells_who_refuses_it(
+def test_each_operation_on_a_file_names_the_store_that_refuses(
     s3: pytest.MonkeyPatch, refusing: str, closed: str, act: str
 ) -> None:
     s3.setenv("AWS_ENDPOINT_URL", refusing)
@@ -270,7 +270,7 @@ def test_each_use_of_a_file_tells_who_refuses_it(
     assert closed_error.value.__cause__ is None
 
 
-def test_a_bucket_that_is_missing_is_not_taken_for_a_file_that_is_missing(
+def test_a_missing_bucket_is_not_reported_as_a_missing_file(
     s3: pytest.MonkeyPatch, moto: str
 ) -> None:
     s3.setenv("AWS_ENDPOINT_URL", moto)
@@ -283,12 +283,12 @@ def test_a_bucket_that_is_missing_is_not_taken_for_a_file_that_is_missing(
         file.write(b"1")
 
 
-def test_what_the_caller_does_wrong_while_it_writes_is_not_the_stores_fault() -> None:
+def test_errors_of_the_caller_while_it_writes_are_not_reported_as_the_stores() -> None:
     with pytest.raises(ZeroDivisionError), storage.open_write("memory://mine/x") as file:
         file.write(b"1" * (1 // 0))
 
 
-def test_a_client_that_fails_at_any_time_is_told_with_the_url() -> None:
+def test_an_error_of_a_client_at_any_time_names_the_url() -> None:
     with storage.open_write("memory://mine/y") as file:
         file.write(b"12345")
     with storage.open_read("memory://mine/y") as file:
@@ -308,7 +308,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "t"
 
 
-def test_a_damaged_log_is_told_without_colours_and_backtraces(table: Path) -> None:
+def test_the_error_about_a_damaged_log_has_no_colours_and_backtraces(table: Path) -> None:
     with pytest.raises(
         DataFileError, match=r"the Delta log cannot be read .*Json error.*; restore its files"
     ) as found:
@@ -328,15 +328,15 @@ def test_a_log_without_entries_is_no_table(table: Path) -> None:
 
 
 class DeltaError(Exception):
-    """Named like delta-rs's."""
+    """Has the name of delta-rs's class."""
 
 
 class CommitFailedError(DeltaError):
-    """Named like delta-rs's."""
+    """Has the name of delta-rs's class."""
 
 
 class AuthenticationException(Exception):
-    """Named like paramiko's."""
+    """Has the name of paramiko's class."""
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ class AuthenticationException(Exception):
         (
             CommitFailedError("busy"),
             CommitConflictError,
-            "other writers committed first.*run it again",
+            "other writers repeatedly committed first.*run it again",
         ),
         (
             OSError("Unable to load libjvm\ndlopen(/x)"),
@@ -398,7 +398,7 @@ class AuthenticationException(Exception):
         ),
     ],
 )
-def test_each_kind_of_error_has_its_words(
+def test_each_kind_of_error_has_its_message(
     error: Exception, kind: type[Exception], said: str
 ) -> None:
     found = store_error("sftp://user:Sk3yPass@h:22/no credentials/certificate?q=Sk3yQuery", error)
@@ -423,7 +423,7 @@ def test_our_own_errors_and_those_of_local_files_pass_as_they_are() -> None:
         ("sftp://[::1/x", "sftp://[::1/x: the store's endpoint refuses the connection"),
     ],
 )
-def test_a_bucket_is_not_taken_for_a_host(url: str, said: str) -> None:
+def test_a_bucket_is_not_reported_as_a_host(url: str, said: str) -> None:
     assert str(store_error(url, ConnectionRefusedError(111, "Connection refused"))).startswith(said)
 
 

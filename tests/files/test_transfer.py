@@ -1,5 +1,5 @@
-"""Byte ranges of files, with the version that they are of, from a local disk, an object store's
-client and fsspec.
+"""Byte ranges of files with the files' versions, from a local disk, an object store's client and
+fsspec.
 """
 
 import os
@@ -84,7 +84,7 @@ def test_a_local_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -
         list(answer.blocks)
 
 
-def test_a_weak_etag_is_no_condition_and_a_time_is_one() -> None:
+def test_requests_are_conditional_on_times_but_not_on_weak_etags() -> None:
     assert transfer._condition('W/"1"') == transfer._condition("") == {}
     assert transfer._condition('"1"') == {"if_match": '"1"'}
     assert "if_unmodified_since" in transfer._condition("modified 2026-11-21T06:00:00+00:00")

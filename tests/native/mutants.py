@@ -1,8 +1,9 @@
-"""Damaged column chunks: pages as pyarrow writes them, changed in their headers, in their
-decompressed bytes, in their order and in what the footer says of them.
+"""Damaged column chunks: pages that pyarrow wrote, with changes in their headers, their
+decompressed bytes, their order and the footer's metadata.
 
-Each mutant is decoded by the kernels and by Arrow. What the kernels accept must equal what Arrow
-reads; the kernels may leave a chunk to Arrow, or say that its pages claim more than they may.
+Each mutant is decoded by the kernels and by Arrow. If the kernels accept it, their values must
+equal Arrow's. They may also leave a chunk to Arrow, or report that its pages claim more than they
+may.
 
 As a script: `python tests/native/mutants.py NUM_MUTANTS SEED`.
 """
@@ -33,7 +34,7 @@ from featstore.parquet.thrift import (
     LIST,
     STRUCT,
     TRUE,
-    Reader,
+    ThriftReader,
 )
 from featstore.reading.buffers import Ragged, slot_values
 from featstore.reading.file_columns import Selection
@@ -61,7 +62,7 @@ def zigzag(number: int) -> bytes:
 
 
 def encoded_struct(fields: Fields) -> bytes:
-    """Thrift's compact protocol, with each field's number written out."""
+    """A struct in Thrift's compact protocol, with the number of each field in the long form."""
     return (
         b"".join(
             bytes([type_]) + zigzag(number) + encoded(type_, value)
@@ -89,7 +90,7 @@ def encoded(type_: int, value: Any) -> bytes:
     return bytes(value)  # a byte, or the eight of a double
 
 
-def read_struct(reader: Reader) -> Fields:
+def read_struct(reader: ThriftReader) -> Fields:
     fields, number = [], 0
     while (field := reader.field(number)) is not None:
         type_, number = field
@@ -97,7 +98,7 @@ def read_struct(reader: Reader) -> Fields:
     return fields
 
 
-def read_value(reader: Reader, type_: int) -> Any:
+def read_value(reader: ThriftReader, type_: int) -> Any:
     if type_ in (I16, I32, I64):
         return reader.zigzag()
     if type_ == STRUCT:
@@ -108,7 +109,7 @@ def read_value(reader: Reader, type_: int) -> Any:
 
 
 def number_of(fields: Fields, *path: int) -> Any:
-    """The value of a field in structs of structs, None where there is none."""
+    """The value of a field in nested structs; None if it is absent."""
     value: Any = fields
     for number in path:
         value = next((found for at, _, found in value or () if at == number), None)
@@ -123,11 +124,11 @@ def with_number(fields: Fields, number: int, value: Any) -> Fields:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A page: its header, its levels where it is of version 2, and the rest of it, decompressed.
+    """A page: its header, its levels if it is of version 2, and the rest of it, decompressed.
 
-    `is_plain`: it is stored as it is, as pyarrow does with V2 pages that would not shrink.
-    `header_bytes` stand for the header where that was damaged as it is stored; `is_honest`: the
-    header says the sizes that the page has.
+    `is_plain`: it is stored uncompressed, as pyarrow does with V2 pages that would not shrink.
+    `header_bytes` replace the header if that was damaged as stored. `is_honest`: the sizes in the
+    header are those of the page.
     """
 
     header: Fields
@@ -151,7 +152,7 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """A column chunk, and what its footer says of it."""
+    """A column chunk, with its metadata in the footer."""
 
     slot: Slot
     pages: tuple[Page, ...]
@@ -164,7 +165,7 @@ class Chunk:
 
 
 def write_file(path: Path, chunk: Chunk) -> None:
-    """A file of this chunk alone."""
+    """Writes a file with this chunk alone."""
     stored = b"".join(page.stored(chunk.codec) for page in chunk.pages)
     has_dictionary = bool(chunk.pages) and number_of(chunk.pages[0].header, 1) == DICTIONARY
     first = chunk.pages[0].stored(chunk.codec) if has_dictionary else b""
@@ -210,7 +211,7 @@ def _schema(chunk: Chunk) -> tuple[list[Fields], list[bytes]]:
 
 
 def sound_chunks(root: Path, rng: random.Random) -> Iterator[Chunk]:
-    """Chunks of every kind that the kernels know, as pyarrow writes them."""
+    """Valid chunks of every kind that the kernels support, as pyarrow writes them."""
     path = root / "sound.parquet"
     for kind in SlotKind:
         for is_list in (False, True):
@@ -277,10 +278,13 @@ def _chunk(path: Path, kind: SlotKind, codec: str, levels: tuple[bool, bool, boo
 
 def _pages(stored: bytes, codec: str) -> Iterator[Page]:
     while stored:
-        reader = Reader(stored)
+        reader = ThriftReader(stored)
         header = read_struct(reader)
         size, full_size = number_of(header, 3), number_of(header, 2)
-        page, stored = stored[reader.at : reader.at + size], stored[reader.at + size :]
+        page, stored = (
+            stored[reader.position : reader.position + size],
+            stored[reader.position + size :],
+        )
         num_levels = (
             number_of(header, 8, 5) + number_of(header, 8, 6)
             if number_of(header, 8) is not None
@@ -312,8 +316,8 @@ def _changed_number(rng: random.Random, number: int) -> int:
 
 
 def _changed_field(rng: random.Random, fields: Fields) -> Fields:
-    """The struct, or one within it, with a field changed, gone, twice, of another type or another
-    number.
+    """The struct with one field, at any depth, changed, removed, duplicated, or given another type
+    or number.
     """
     if not fields:
         return [(rng.randrange(1, 9), I32, rng.choice(_NUMBERS))]
@@ -340,8 +344,8 @@ def _changed_field(rng: random.Random, fields: Fields) -> Fields:
 
 
 def _changed_bytes(rng: random.Random, data: bytes) -> bytes:
-    """Bytes with some of them changed, mostly near the beginning, where levels are; or gone, or
-    twice.
+    """Bytes with some of them changed, removed or duplicated, mostly near the beginning, where
+    levels are.
     """
     changed = bytearray(data)
     for _ in range(rng.choice([1, 1, 1, 2, 4])):
@@ -393,7 +397,7 @@ def _reordered(rng: random.Random, pages: tuple[Page, ...]) -> tuple[Page, ...]:
 
 
 def mutant(rng: random.Random, chunk: Chunk) -> Chunk:
-    """The chunk, damaged in one way, sometimes in two."""
+    """The chunk, damaged in one way or two."""
     for _ in range(rng.choice([1, 1, 1, 2])):
         how = rng.randrange(20)
         if how < 16:
@@ -413,7 +417,7 @@ def mutant(rng: random.Random, chunk: Chunk) -> Chunk:
 
 
 def _plain(values: Any) -> tuple[bytes, bytes]:
-    """Values as bytes that are equal where the values are, NaN or not."""
+    """Values as bytes that are equal if and only if the values are, NaN included."""
     if isinstance(values, Ragged):
         lengths = np.diff(values.offsets).astype(np.int64)
         return lengths.tobytes(), np.ascontiguousarray(
@@ -423,8 +427,9 @@ def _plain(values: Any) -> tuple[bytes, bytes]:
 
 
 def outcome(path: Path, slot: Slot) -> str:
-    """What the kernels make of the one column of a file: `left to Arrow`, `beyond bounds`, `equal`,
-    or how it differs from what Arrow makes of it."""
+    """The result of the kernels for the only column of a file: `left to Arrow`, `beyond bounds`,
+    `equal`, or the difference from Arrow's result.
+    """
     selection = Selection(slots=(slot,))
     try:
         with OpenFile(path) as footer:
@@ -456,7 +461,7 @@ def outcome(path: Path, slot: Slot) -> str:
 
 
 def run(num_mutants: int, seed: int, root: Path) -> tuple[Counter[str], list[tuple[str, Path]]]:
-    """How often each outcome came, and the files whose outcomes differ."""
+    """The number of mutants with each outcome, and the files whose results differ."""
     rng, counts, kept = random.Random(seed), Counter[str](), list[tuple[str, Path]]()
     chunks = list(sound_chunks(root, rng))
     path = root / "mutant.parquet"

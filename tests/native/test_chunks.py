@@ -1,5 +1,5 @@
-"""Column chunks of files made by hand: what a writer would not write, and what only a damaged file
-holds.
+"""Column chunks of handmade files: what no writer would write, and what only a damaged file
+contains.
 """
 
 import os
@@ -38,7 +38,9 @@ def varint(number: Any) -> bytes:
 
 
 def integers(numbers: Any) -> Any:
-    """A Thrift struct of the compact protocol: i32 fields from 1 on, but where there is None."""
+    """A struct in Thrift's compact protocol with i32 fields from number 1 on, without those that
+    are None.
+    """
     encoded, last = b"", 0
     for field, number in enumerate(numbers, 1):
         if number is not None:
@@ -50,7 +52,7 @@ def integers(numbers: Any) -> Any:
 
 
 def signed_crc(data: Any, *, flipped: int = 0) -> Any:
-    """The checksum as headers have it, with some of its bits flipped."""
+    """The checksum as headers hold it, with some of its bits flipped."""
     return struct.unpack("<i", struct.pack("<I", zlib.crc32(data) ^ flipped))[0]
 
 
@@ -64,7 +66,7 @@ def page(
     full_size: Any = None,
     crc: Any = None,
 ) -> Any:
-    """A page: its header, and the data as they are."""
+    """A page: its header, and the data as given."""
     header, last = integers([kind, len(data) if full_size is None else full_size, len(data), crc])
     field = {DATA: 5, DICTIONARY: 7}[kind]
     of_kind = integers([num_values, encoding, *([levels, levels] if kind == DATA else [])])[0]
@@ -108,7 +110,7 @@ def decode(
     decompress: Any = None,
     **other: Any,
 ) -> Any:
-    """How many values each column of one chunk has, or -1, and what was written."""
+    """The number of values of each column of one chunk, or -1, and the values written."""
     of: dict[str, Any] = {**LENGTHS, **BOUNDS, **COLUMN, **other}
     num_rows, num_threads, room_bytes = (of[name] for name in LENGTHS)
     path = tmp_path / "chunks"
@@ -254,8 +256,8 @@ LISTS = {"max_repetition": 1, "offsets": 12}
 
 
 def checked_pages(flipped: Any) -> Any:
-    """Chunks of each kind of page, whose checksums are wrong in these bits, and how each is
-    decoded.
+    """Chunks with each kind of page, whose checksums are wrong in these bits, and the results of
+    decoding them.
     """
     levels, indices = b"\4\0\4\1", page(PRESENT + b"\0\3", encoding=RLE_DICTIONARY)
     dictionary = page(
@@ -333,8 +335,8 @@ def test_levels_of_a_v2_page_within_what_it_says_of_them(tmp_path: Path, full_si
 
 
 def decompressed(tmp_path: Path, stored: Any, size: Any) -> Any:
-    """The words that the kernels find in a snappy page of `size` bytes, None where they find it
-    malformed.
+    """The words that the kernels decompress from a snappy page of `size` bytes; None if they reject
+    it.
     """
     chunk = page(stored, full_size=size, num_values=size // 8)
     found, (words,) = decode(
@@ -351,7 +353,7 @@ def decompressed(tmp_path: Path, stored: Any, size: Any) -> Any:
 
 @st.composite
 def compressible(draw: Any) -> Any:
-    """Whole words with repetitions near and far, of one byte and of many."""
+    """Words with repetitions near and far, of single bytes and of long runs."""
     parts = draw(
         st.lists(
             st.tuples(st.binary(min_size=1, max_size=90), st.sampled_from([1, 2, 9, 400])),
@@ -374,7 +376,7 @@ def test_what_arrow_compresses_comes_back(
 
 
 def literal(data: Any, *, num_bytes: int = 0) -> Any:
-    """A literal, its length in so many bytes of its own."""
+    """A snappy literal whose length takes so many bytes of its own."""
     if not num_bytes:
         return bytes([len(data) - 1 << 2]) + data
     return bytes([59 + num_bytes << 2]) + (len(data) - 1).to_bytes(num_bytes, "little") + data
@@ -394,7 +396,7 @@ def copy_4(offset: Any, length: Any) -> Any:
 
 @st.composite
 def elements(draw: Any) -> Any:
-    """Elements of snappy's format, and the bytes that they stand for, by the format's own words."""
+    """Elements of the snappy format, and the bytes they decode to, by its specification."""
     stored, data = b"", b""
     for _ in range(draw(st.integers(1, 30))):
         kind: Any = draw(st.sampled_from([copy_1, copy_2, copy_4, literal])) if data else literal
@@ -437,7 +439,7 @@ def test_damaged_bytes_are_left_out_where_arrow_refuses_them(
 
 
 def _arrows(stored: Any, size: Any) -> Any:
-    """Arrow takes a shorter length than was asked for, and leaves the rest as it was."""
+    """Arrow accepts a shorter length than requested, and leaves the rest unwritten."""
     length, at = 0, 0
     while at < len(stored):
         length |= (stored[at] & 127) << 7 * at

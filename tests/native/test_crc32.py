@@ -1,4 +1,4 @@
-"""The kernels' CRC-32, by every way that this machine has, against zlib's."""
+"""The kernels' CRC-32, with every implementation that this machine supports, compared with zlib's."""
 
 import zlib
 from typing import Any

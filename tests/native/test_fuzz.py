@@ -1,6 +1,4 @@
-"""The fuzzers' targets for a moment: they can be built, and the corpus and what is near it end none
-of them.
-"""
+"""The fuzz targets, briefly: they can be built, and inputs near the corpus crash none of them."""
 
 import shutil
 import signal

@@ -1,5 +1,5 @@
-"""Every kernel against the pure path that it stands in for, on any input; skipped where they were
-not built.
+"""Every kernel compared with its pure counterpart on random input. Skipped without compiled
+kernels.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ WORDS = st.integers(0, 2**64 - 1)
 
 
 def pure(call: Callable[[], Any]) -> Any:
-    """What the same call gives without kernels."""
+    """The result of the same call without kernels."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashing, "KERNELS", None)
         patch.setattr(encoding, "KERNELS", None)

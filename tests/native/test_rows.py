@@ -1,4 +1,4 @@
-"""The kernels for rows against the numpy path, on any input; and what they refuse."""
+"""The kernels for rows compared with the numpy path on random input, and the arguments they refuse."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +36,7 @@ LISTS = st.lists(st.lists(INT64, max_size=20), min_size=1, max_size=12)
 
 
 def pure(call: Callable[[], Any]) -> Any:
-    """What the same call gives without kernels."""
+    """The result of the same call without kernels."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gather, "KERNELS", None)
         patch.setattr(columns, "KERNELS", None)
@@ -53,7 +53,7 @@ def orders(draw: st.DrawFn, piece_rows: list[int]) -> gather.Places:
 
 
 def starts_of(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Parts that lie with a gap of one element between them, the last one first."""
+    """Positions of the parts, with a gap of one element between them, the last part first."""
     ends = np.cumsum(counts[::-1] + 1)[::-1]
     return np.ascontiguousarray(ends - counts), np.ascontiguousarray(ends)
 

@@ -1,4 +1,4 @@
-"""The kernels with sanitizers, for half a minute: `make sanitize` goes on from there."""
+"""The kernels with sanitizers, for half a minute. `make sanitize` runs longer."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ print("went on")
 
 
 def _has_sanitizers() -> bool:
-    """Whether there is a C compiler, and the library that a process loads first."""
+    """Whether there is a C compiler, and the library to preload."""
     if shutil.which("cc") is None:
         return False
     found = subprocess.run(

@@ -1,9 +1,9 @@
-"""Kernels whose offsets, rows and cuts another thread changes meanwhile, and buffers at odd
+"""Kernels whose offsets, rows and cuts another thread changes meanwhile, and buffers at unaligned
 addresses.
 
-What would be read or written outside of the buffers is seen where the sanitizers run (`make
-sanitize`). A number that is read twice at once is seen by `fuzz/hash.c` and `fuzz/rows.c`, where
-each changes when it was read: threads hit so short a time too rarely.
+Reads and writes outside of the buffers are detected with sanitizers (`make sanitize`). A number
+that is read twice is found by `fuzz/hash.c` and `fuzz/rows.c`, in which each number changes after
+it is read: threads hit so short an interval too rarely.
 """
 
 import threading
@@ -32,11 +32,10 @@ LONGEST_S = 20  # until both outcomes were seen, on a machine whose cores are bu
 
 @contextmanager
 def toggled(numbers: np.ndarray) -> Iterator[None]:
-    """Another thread sets one of the numbers far outside and back, all the time.
+    """Another thread keeps setting one of the numbers far out of range and back.
 
-    It copies to a view of that one number again and again, which numpy does without the
-    interpreter's lock: a thread that needs the lock for each change would change nothing while a
-    kernel runs.
+    It copies to a view of that one number, which numpy does without the interpreter's lock: a
+    thread that needs the lock for each change would change nothing while a kernel runs.
     """
     stop, place = threading.Event(), len(numbers) // 2
     target = np.lib.stride_tricks.as_strided(numbers[place:], (NUM_CHANGES,), (0,))
@@ -56,7 +55,7 @@ def toggled(numbers: np.ndarray) -> Iterator[None]:
 
 
 def _calls(call: Callable[[], Any], numbers: np.ndarray) -> None:
-    """Each call ends, or says that something does not fit; both happen, so the numbers did
+    """Each call ends, or raises that something does not match. Both happen, so the numbers did
     change.
     """
     call()  # as it is, all fits

@@ -1,4 +1,4 @@
-"""Footers as dicts that tests change: `{number: (type, value)}`, a list as `(type, [values])`."""
+"""Footers as dicts that tests modify: `{number: (type, value)}`, with lists as `(type, [values])`."""
 
 import io
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from featstore.parquet.thrift import (
     LIST,
     STRUCT,
     TRUE,
-    Reader,
+    ThriftReader,
 )
 
 Struct = dict[int, tuple[int, Any]]
@@ -27,7 +27,7 @@ Struct = dict[int, tuple[int, Any]]
 
 @pytest.fixture(scope="session")
 def written() -> Callable[..., bytes]:
-    """A Parquet file's bytes, as Arrow writes a table."""
+    """The bytes of a Parquet file that Arrow writes for a table."""
 
     def write(table: pa.Table, **how: Any) -> bytes:
         sink = io.BytesIO()
@@ -39,8 +39,9 @@ def written() -> Callable[..., bytes]:
 
 @pytest.fixture(scope="session")
 def edited() -> Callable[..., bytes]:
-    """A file's bytes with a field of its footer put in, by numbers of fields and places in lists,
-    or taken away, and everything else as it was."""
+    """The bytes of a file with one field of its footer set or removed. The field is addressed by
+    field numbers and list indices.
+    """
 
     def edit(file: bytes, *edits: tuple[tuple[int, ...], tuple[int, Any] | None]) -> bytes:
         num_bytes = int.from_bytes(file[-8:-4], "little")
@@ -54,12 +55,12 @@ def edited() -> Callable[..., bytes]:
 
 
 def decoded(data: bytes) -> Struct:
-    """The struct that some bytes begin with."""
-    return _struct(data, Reader(data))
+    """The struct at the beginning of the bytes."""
+    return _struct(data, ThriftReader(data))
 
 
 def encoded(struct: Struct) -> bytes:
-    """A struct's bytes, each field with its number written out."""
+    """The bytes of a struct, with the number of each field in the long form."""
     fields = (
         bytes((_type(type_, value),)) + _zigzag(number) + _bytes(type_, value)
         for number, (type_, value) in sorted(struct.items())
@@ -77,7 +78,7 @@ def changed(struct: Struct, path: tuple[int, ...], field: tuple[int, Any] | None
         value[path[-1]] = field
 
 
-def _struct(data: bytes, reader: Reader) -> Struct:
+def _struct(data: bytes, reader: ThriftReader) -> Struct:
     found, number = {}, 0
     while (field := reader.field(number)) is not None:
         type_, number = field
@@ -85,7 +86,7 @@ def _struct(data: bytes, reader: Reader) -> Struct:
     return found
 
 
-def _value(data: bytes, reader: Reader, type_: int) -> Any:
+def _value(data: bytes, reader: ThriftReader, type_: int) -> Any:
     if type_ in (TRUE, FALSE):
         return type_ == TRUE
     if type_ in (I16, I32, I64):
@@ -96,7 +97,7 @@ def _value(data: bytes, reader: Reader, type_: int) -> Any:
         item_type, count = reader.list_head()
         return item_type, [_value(data, reader, item_type) for _ in range(count)]
     length = {I8: 1, DOUBLE: 8}.get(type_) or reader.varint()
-    begin = reader.at
+    begin = reader.position
     reader.skip_bytes(length)
     return data[begin : begin + length]
 

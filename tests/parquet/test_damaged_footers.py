@@ -1,4 +1,4 @@
-"""Single bits of footers turned, and read in a process of their own: nothing ends it."""
+"""Footers with single bits flipped, read in a process of their own, which must not abort."""
 
 import json
 import random
@@ -43,7 +43,7 @@ OTHERS = {"write_page_index": True, "store_schema": False}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "how"), [(1, {}), (2, OTHERS)])
-def test_no_bit_of_a_footer_ends_the_process_or_makes_up_rows(
+def test_no_flipped_bit_of_a_footer_aborts_the_process_or_invents_rows(
     tmp_path: Path, seed: int, how: Any
 ) -> None:
     path = tmp_path / "whole.parquet"

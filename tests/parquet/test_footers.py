@@ -1,5 +1,4 @@
-"""What a footer may not say: each is refused, with the column and the row group where there is
-one."""
+"""Invalid footers: each is refused, with the column and the row group if there is one."""
 
 import io
 import os
@@ -73,8 +72,8 @@ IN_FILE: dict[str, Any] = {
     "no rows": ((3,), None, "every field that the format requires, found one missing"),
     "encryption": ((8,), (STRUCT, {}), "expected no encryption, found some"),
     "signature": ((9,), (BINARY, b"key"), "expected no encryption, found some"),
-    "type of rows": ((3,), (I32, 3), "the field's type as the format has it, found another"),
-    "items": ((5,), (LIST, (I32, [3])), "the field's type as the format has it, found another"),
+    "type of rows": ((3,), (I32, 3), "the field's type in the format, found another"),
+    "items": ((5,), (LIST, (I32, [3])), "the field's type in the format, found another"),
 }
 IN_SCHEMA: dict[str, Any] = {
     "repetition": ((2, 1, 3), (I32, 3), "column 'id': expected a repetition of 0 to 2"),
@@ -105,7 +104,7 @@ def file(written: Callable[..., bytes]) -> bytes:
 
 @pytest.fixture(params=["kernel", "pure"])
 def walked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who walks the footer."""
+    """The implementation that walks the footer."""
     if request.param == "pure":
         monkeypatch.setattr("featstore.parquet.walk.KERNELS", None)
 
@@ -122,7 +121,7 @@ CASES |= {f"schema: {name}": case for name, case in IN_SCHEMA.items()}
 
 @pytest.mark.usefixtures("walked")
 @pytest.mark.parametrize(("path", "field", "message"), CASES.values(), ids=CASES)
-def test_a_footer_that_cannot_be_is_refused(
+def test_an_impossible_footer_is_refused(
     file: bytes, edited: Callable[..., bytes], path: Any, field: Any, message: Any
 ) -> None:
     assert read(edited(file)).num_rows == 3
@@ -133,14 +132,16 @@ def test_a_footer_that_cannot_be_is_refused(
 def test_fields_out_of_order_or_twice_are_refused(
     file: bytes, edited: Callable[..., bytes]
 ) -> None:
-    """Arrow would take the last of them, and what is cut out of a footer relies on the order."""
+    """Arrow would take the last one, and the slices cut from a footer rely on the order."""
     num_bytes = int.from_bytes(file[-8:-4], "little")
     footer = file[-8 - num_bytes : -9] + bytes((I64,)) + b"\x06\x06\0"  # rows, once more
     with pytest.raises(FooterError, match="in the order of their numbers"):
         read(file[: -8 - num_bytes] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
 
 
-def test_a_row_group_lacks_no_column(file: bytes, edited: Callable[..., bytes]) -> None:
+def test_a_row_group_that_lacks_a_column_is_refused(
+    file: bytes, edited: Callable[..., bytes]
+) -> None:
     chunk: Any = (LIST, (STRUCT, []))
     with pytest.raises(FooterError, match="row group 0: expected 3 column chunks, found 0"):
         read(edited(file, ((4, 0, 1), chunk)))
@@ -157,12 +158,12 @@ def test_a_row_group_lacks_no_column(file: bytes, edited: Callable[..., bytes]) 
         (b"PAR1\0\0\0\0PAR1", "byte 0 of the footer: expected a value"),
     ],
 )
-def test_an_end_that_is_none_is_refused(end: bytes, message: str) -> None:
+def test_an_invalid_end_of_a_file_is_refused(end: bytes, message: str) -> None:
     with pytest.raises(FooterError, match=message):
         read(end)
 
 
-def test_names_below_each_other_without_end_are_refused(written: Callable[..., bytes]) -> None:
+def test_columns_nested_too_deeply_are_refused(written: Callable[..., bytes]) -> None:
     type_ = pa.int64()
     for _ in range(101):
         type_ = pa.struct([("a", type_)])
@@ -170,7 +171,9 @@ def test_names_below_each_other_without_end_are_refused(written: Callable[..., b
         read(written(pa.table({"a": pa.nulls(1, type_)})))
 
 
-def test_a_footer_longer_than_the_first_read_is_read_whole(written: Callable[..., bytes]) -> None:
+def test_a_footer_longer_than_the_first_read_is_read_completely(
+    written: Callable[..., bytes],
+) -> None:
     table = pa.table({f"column_{place}": [place] for place in range(2_000)})
     file = written(table)
     assert int.from_bytes(file[-8:-4], "little") > 64 << 10
@@ -178,7 +181,7 @@ def test_a_footer_longer_than_the_first_read_is_read_whole(written: Callable[...
 
 
 def test_a_column_of_a_plain_footer_that_is_encrypted_is_refused(tmp_path: Path) -> None:
-    """Arrow ends the process when such a column is asked for."""
+    """Arrow aborts the process when such a column is read."""
     with pytest.raises(FooterError, match="expected no encryption"):
         read(_encrypted(tmp_path))
 
@@ -205,20 +208,20 @@ def _encrypted(directory: Any) -> bytes:
     return found
 
 
-def test_files_of_one_schema_share_its_layout_and_others_do_not(
+def test_files_of_one_schema_share_its_description_and_others_do_not(
     written: Callable[..., bytes],
 ) -> None:
     columns = {"a name of this test": pa.array([1])}
     first = read(written(pa.table(columns)))
     alike = read(written(pa.table({"a name of this test": pa.array([2])})))
     other = read(written(pa.table(columns | {"b": ["x"]})))
-    assert first.layout is alike.layout
-    assert first.layout is not other.layout
+    assert first.file_schema is alike.file_schema
+    assert first.file_schema is not other.file_schema
     assert first.schema is alike.schema
 
 
-def test_a_child_forked_while_a_layout_is_looked_for_opens_files(file: bytes) -> None:
-    with file_schema._LAYOUTS._lock:
+def test_a_child_forked_while_a_schema_is_looked_up_opens_files(file: bytes) -> None:
+    with file_schema._CACHE._lock:
         child = os.fork()
         if not child:
             signal.alarm(20)  # ends a child that waits for the lock
@@ -226,7 +229,7 @@ def test_a_child_forked_while_a_layout_is_looked_for_opens_files(file: bytes) ->
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
-def test_the_layout_of_the_same_elements_with_another_schema_of_arrows_is_another(
+def test_the_description_of_the_same_elements_with_another_schema_of_arrows_is_another(
     written: Callable[..., bytes],
 ) -> None:
     plain = pa.table({"a": ["x", "y"]})

@@ -1,4 +1,6 @@
-"""What is read by a footer of some columns only is what Arrow reads of them by the file's own."""
+"""Columns read through a footer with some columns equal those that Arrow reads through the file's
+own.
+"""
 
 import io
 import itertools
@@ -73,7 +75,7 @@ HOW = st.fixed_dictionaries(
 
 @st.composite
 def tables(draw: Any) -> pa.Table:
-    """A few rows of nulls and values; some columns with a number, some that are not null."""
+    """A few rows of nulls and values. Some columns have a field id, some are not nullable."""
     names, num_rows = draw(NAMES), draw(st.integers(0, 7))
     fields, columns = [], []
     for number, name in enumerate(names):
@@ -147,6 +149,6 @@ def test_the_footer_handed_to_arrow_is_small(written: Callable[..., bytes]) -> N
     assert opened(file, [7, 9]).metadata.serialized_size < whole / 50
 
 
-def test_what_the_writer_said_of_the_file_is_there(written: Callable[..., bytes]) -> None:
+def test_the_key_values_of_the_writer_are_kept(written: Callable[..., bytes]) -> None:
     table = pa.table({"a": [1]}).replace_schema_metadata({"who": "a test"})
     assert read_checked(io.BytesIO(written(table))).key_values == {b"who": b"a test"}

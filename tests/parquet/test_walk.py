@@ -1,5 +1,6 @@
-"""Footers walked by the kernels and by Python: the same rows, or the same thing wrong at the same
-byte."""
+"""Footers walked by the kernels and by Python give the same rows, or the same error at the same
+byte.
+"""
 
 import random
 import tracemalloc
@@ -37,7 +38,7 @@ def outcome(by: Any, data: bytes) -> object:
 
 
 def mutant(footer: bytes, draw: random.Random) -> bytes:
-    """A footer with bits turned, bytes changed, taken out or put in, or cut off."""
+    """A footer with bits flipped, bytes changed, removed or inserted, or truncated."""
     data = bytearray(footer)
     for _ in range(draw.choice([1, 1, 1, 2, 8])):
         place = draw.randrange(len(data))
@@ -54,7 +55,7 @@ def mutant(footer: bytes, draw: random.Random) -> bytes:
 
 
 @COMPILED
-def test_the_kernels_walk_as_python_does_damaged_or_not(footer: bytes) -> None:
+def test_the_kernels_and_python_walk_damaged_footers_alike(footer: bytes) -> None:
     draw, found = random.Random(11), {"whole": 0}
     assert outcome(walk, footer) == outcome(walk_in_python, footer)
     for number in range(NUM_MUTANTS):
@@ -83,17 +84,17 @@ def test_a_list_of_more_elements_than_arrow_takes_is_refused_before_it_is_walked
 
 
 @BOTH
-def test_memory_follows_the_bytes_that_are_there_and_not_the_counts_in_them(by: Any) -> None:
+def test_memory_is_bounded_by_the_footers_bytes_and_not_by_its_counts(by: Any) -> None:
     claim = b"\x15\x04\x19\xfc\xc0\x84\x3d" + b"\x48\x01a\x00" * 1_000  # of a million elements
     tracemalloc.start()
-    with pytest.raises(FooterError, match="none that is whole"):
+    with pytest.raises(FooterError, match="none that is complete"):
         by(claim)
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
 
 
 @BOTH
-def test_structs_within_structs_end_somewhere(by: Any, footer: bytes) -> None:
+def test_structs_nested_too_deeply_are_refused(by: Any, footer: bytes) -> None:
     nested = footer[:-1] + b"\x1c" * 10_000 + b"\x00" * 10_001
     assert isinstance(outcome(by, nested), str)
 

@@ -20,7 +20,7 @@ def opened(directory: Path, name: str, **columns: Any) -> OpenFile:
 
 
 def cached(cache: ColumnCache, file: OpenFile, selection: Selection = SELECTION) -> FileColumns:
-    return cache.of(file.footer.layout, selection, file.name)
+    return cache.of(file.footer.file_schema, selection, file.name)
 
 
 def test_a_selection_is_looked_for_once_in_files_of_one_schema_and_anew_in_others(

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from featstore.errors import ReplacedError, StagingError
-from featstore.files.transfer import Answer
+from featstore.files.transfer import RangeResponse
 from featstore.staging.cost import MAX_REQUESTS, Remote
 from featstore.staging.fetcher import Source, StageItem
 from featstore.staging.filling import Filling
@@ -66,7 +66,9 @@ class Store:
         self.released, self._lock, self._seen = threading.Event(), threading.Lock(), Counter[int]()
         self._under_way: dict[tuple[int, int], int] = {}
 
-    def read(self, url: str, first: int, end: int, *, size_bytes: int, tag: str = "") -> Answer:
+    def read(
+        self, url: str, first: int, end: int, *, size_bytes: int, tag: str = ""
+    ) -> RangeResponse:
         is_first_time = self._begin(first, end)
         if first == self.stalls:
             self.released.wait(60)
@@ -81,7 +83,7 @@ class Store:
             self._end(first, end)
             raise ConnectionResetError("refused")
         cut_at = first + self.cuts.get(first, end) if is_first_time else end
-        return Answer(
+        return RangeResponse(
             size_bytes=size_bytes, tag=now, blocks=self._blocks(first, end, cut_at, self.version)
         )
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from featstore.files.transfer import Answer
+from featstore.files.transfer import RangeResponse
 from featstore.staging import cost
 from featstore.staging.fetcher import Source, StageItem
 from featstore.staging.options import Staging
@@ -24,11 +24,13 @@ class Remote:
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
 
-    def read(self, url: str, first: int, end: int, *, size_bytes: int, tag: str = "") -> Answer:
+    def read(
+        self, url: str, first: int, end: int, *, size_bytes: int, tag: str = ""
+    ) -> RangeResponse:
         time.sleep(LATENCY_S)
         self.asked.append((first, end))
         slices = [min(512 << 10, end - at) for at in range(first, end, 512 << 10)]
-        return Answer(size_bytes=size_bytes, tag="v", blocks=map(bytes, slices))
+        return RangeResponse(size_bytes=size_bytes, tag="v", blocks=map(bytes, slices))
 
 
 def spans_of(count: int, num_bytes: int, hole_bytes: int) -> tuple[tuple[int, int], ...]:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from featstore.errors import BudgetError, StagingError
-from featstore.files.transfer import Answer, read_span
+from featstore.files.transfer import RangeResponse, read_span
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.cache import entry_name
 from featstore.staging.retry import RetryPolicy
@@ -61,7 +61,7 @@ def _entries(stager: Any) -> Any:
     return sorted(path.name for path in stager.cache.root.iterdir() if path.suffix != ".held")
 
 
-def plain_read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> Answer:
+def plain_read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> RangeResponse:
     """A transport without versions, which takes a cut connection for the end of the file."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=30)
@@ -73,10 +73,10 @@ def plain_read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = ""
         with contextlib.closing(connection):
             yield from iter(lambda: response.read(10_000), b"")
 
-    return Answer(size_bytes=size_bytes, tag="", blocks=blocks())
+    return RangeResponse(size_bytes=size_bytes, tag="", blocks=blocks())
 
 
-def strict_read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> Answer:
+def strict_read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> RangeResponse:
     """A transport that notices a cut connection."""
     answer = plain_read(url, first, end, size_bytes=size_bytes)
 
@@ -88,7 +88,7 @@ def strict_read(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "
         if left:
             raise ConnectionError(f"{url} was cut")
 
-    return Answer(size_bytes=answer.size_bytes, tag="", blocks=blocks())
+    return RangeResponse(size_bytes=answer.size_bytes, tag="", blocks=blocks())
 
 
 def failing_read(error: Any) -> Any:
@@ -363,8 +363,8 @@ def test_an_error_while_drawing_items_is_raised_after_the_files_before_it(
 def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(
     site: Any, make: Callable[..., Any]
 ) -> None:
-    def endless(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> Answer:
-        return Answer(size_bytes=size_bytes, tag="", blocks=(b"" for _ in itertools.count()))
+    def endless(url: Any, first: Any, end: Any, *, size_bytes: Any, tag: str = "") -> RangeResponse:
+        return RangeResponse(size_bytes=size_bytes, tag="", blocks=(b"" for _ in itertools.count()))
 
     stager = make(read=endless)
     stream = stager.stage(_items(site))

@@ -50,7 +50,7 @@ def make_rows(schema: SlotSchema, num_rows: int, first: int = 0) -> pa.RecordBat
 
 @pytest.fixture
 def write_file(schema: SlotSchema) -> WriteFile:
-    """Writes one data file below a table's directory and says what a run would say of it."""
+    """Writes a data file below a table's directory, and returns its description as a run would."""
 
     def write(
         table: Path,

@@ -1,10 +1,8 @@
-"""moto's S3 in a process of its own, for tests: prints its port, serves until it is killed.
+"""moto's S3 in a process of its own, for tests: prints its port, and serves until it is killed.
 
-delta-rs holds Python's lock while it waits for some answers, so a server in a thread of the same
-process would never answer.
-
-A careless one (`POST /_careless`) does not see the conditions of writes, as stores that have none;
-`/_state` tells how many writes were refused because a name was taken.
+delta-rs holds Python's lock while it waits for some responses, so a server in a thread of the same
+process would never respond. After `POST /_careless` it ignores conditions of writes, like a store
+that has none. `/_state` returns the number of writes refused because the object existed.
 """
 
 import json
@@ -18,7 +16,7 @@ Start = Callable[..., Any]
 
 
 class Store:
-    """moto behind a door that can be careless, and counts refusals."""
+    """Wraps moto: can ignore conditions, and counts refusals."""
 
     def __init__(self) -> None:
         self._moto = DomainDispatcherApplication(create_backend_app)

@@ -29,7 +29,7 @@ from featstore.table.delta import (
     open_delta,
 )
 from featstore.table.metadata import CommitMetadata
-from featstore.table.snapshot import DataFile, Snapshot, files_digest, replaced
+from featstore.table.snapshot import DataFile, Snapshot, files_digest, overwrite_filters
 
 
 def change(
@@ -91,7 +91,7 @@ def test_a_first_commit_makes_the_table_and_describes_it(
 
 
 @pytest.mark.parametrize(("alias", "known"), [("gcs", "gs"), ("s3a", "s3"), ("azure", "az")])
-def test_other_names_of_a_store_are_looked_into_as_well(
+def test_aliases_of_a_stores_scheme_are_recognised(
     monkeypatch: pytest.MonkeyPatch, alias: str, known: str
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "GOOGLE_SERVICE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_KEY"):
@@ -159,7 +159,7 @@ def test_a_new_slot_becomes_a_column_in_the_same_commit(
     assert polars.read_delta(str(table))["price"].null_count() == 10
 
 
-def test_slots_of_an_earlier_featstore_read_beside_those_that_say_what_they_mean(
+def test_slots_without_a_meaning_are_read_beside_slots_with_one(
     table: Path, schema: SlotSchema, write_file: Any
 ) -> None:
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
@@ -202,7 +202,7 @@ def test_types_that_delta_lacks_are_kept_as_their_nearest(
     ]
 
 
-def test_the_history_tells_what_each_run_did(
+def test_the_history_has_the_metadata_of_each_run(
     table: Path, schema: SlotSchema, write_file: Any
 ) -> None:
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]))
@@ -273,7 +273,7 @@ def test_the_second_writer_of_a_partition_is_refused(
     assert open_delta(str(table)).version == 1
 
 
-def test_writers_of_other_partitions_do_not_disturb_each_other(
+def test_writers_of_different_partitions_do_not_conflict(
     table: Path, schema: SlotSchema, write_file: Any
 ) -> None:
     commit(str(table), change(schema, [write_file(table, {"month": m}, "r1") for m in "12"]))
@@ -285,7 +285,7 @@ def test_writers_of_other_partitions_do_not_disturb_each_other(
     )
 
 
-def test_of_many_concurrent_writers_of_an_empty_partition_one_wins(
+def test_one_of_many_concurrent_writers_of_an_empty_partition_wins(
     table: Path, schema: SlotSchema, write_file: Any
 ) -> None:
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r0")], "r0"))
@@ -316,10 +316,10 @@ def test_of_many_concurrent_writers_of_an_empty_partition_one_wins(
     assert len(open_delta(str(table)).in_partitions([{"month": "2"}])) == 1
 
 
-def test_of_concurrent_first_writers_both_partitions_arrive(
+def test_the_partitions_of_two_concurrent_first_writers_are_both_committed(
     table: Path, schema: SlotSchema, write_file: Any
 ) -> None:
-    """Both find no table; the second to commit finds one, and joins it."""
+    """Both find no table. The second to commit finds one, and commits to it."""
     first = change(schema, [write_file(table, {"month": "1"}, "r1")])
     second = change(schema, [write_file(table, {"month": "2"}, "r2")], "r2")
     raced: list[Any] = []
@@ -371,7 +371,7 @@ def test_another_process_under_the_same_run_id_is_another_writer(
 def test_an_attempt_whose_outcome_is_unknown_is_no_conflict(
     table: Path, schema: SlotSchema, write_file: Any
 ) -> None:
-    """It may land yet, whatever else has been committed meanwhile: its files must be left alone."""
+    """It may still land, whatever else is committed meanwhile, so its files must be left alone."""
     commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r0")], "r0"))
     base = open_delta(str(table))
     winner = change(schema, [write_file(table, {"month": "1"}, "r1")], "r1", base)
@@ -388,7 +388,7 @@ def test_an_attempt_whose_outcome_is_unknown_is_no_conflict(
         )
 
 
-def test_a_failure_that_is_no_conflict_is_raised_as_it_is(
+def test_a_failure_that_is_not_a_conflict_is_raised_unchanged(
     table: Path, schema: SlotSchema, write_file: Any
 ) -> None:
     attempts = []
@@ -403,19 +403,19 @@ def test_a_failure_that_is_no_conflict_is_raised_as_it_is(
     assert not is_delta(str(table))
 
 
-def test_a_run_replaces_partitions_of_two_keys_where_one_condition_names_them() -> None:
+def test_a_run_replaces_partitions_of_two_keys_if_one_filter_selects_them() -> None:
     existing = [{"dt": day, "hour": hour} for day in "12" for hour in "ab"]
-    assert replaced([{"dt": "1", "hour": "a"}, {"dt": "1", "hour": "b"}], existing) == [
+    assert overwrite_filters([{"dt": "1", "hour": "a"}, {"dt": "1", "hour": "b"}], existing) == [
         ("dt", "in", ["1"]),
         ("hour", "in", ["a", "b"]),
     ]
     with pytest.raises(
         InputError, match="one run cannot replace dt=1/hour=a, dt=2/hour=b without dt=1/hour=b"
     ):
-        replaced([{"dt": "1", "hour": "a"}, {"dt": "2", "hour": "b"}], existing)
+        overwrite_filters([{"dt": "1", "hour": "a"}, {"dt": "2", "hour": "b"}], existing)
 
 
-def test_no_table_and_no_version_are_named(
+def test_a_missing_table_and_a_missing_version_are_named(
     table: Path, schema: SlotSchema, write_file: Any
 ) -> None:
     with pytest.raises(TableNotFoundError, match=r"no table at .*table: expected a Delta table"):
@@ -459,7 +459,7 @@ def test_a_foreign_delta_table_opens_without_our_metadata(table: Path) -> None:
         ["a", None],
     ],
 )
-def test_keys_of_any_type_are_texts_that_cast_back_and_null_is_none(
+def test_partition_values_of_any_type_are_texts_that_cast_back_and_null_is_none(
     table: Path, values: list[Any]
 ) -> None:
     rows = polars.DataFrame({"id": range(len(values)), "day": values})
@@ -472,7 +472,7 @@ def test_keys_of_any_type_are_texts_that_cast_back_and_null_is_none(
     assert sorted(cast, key=str) == sorted(values, key=str)
 
 
-def test_rows_are_read_from_footers_where_the_log_has_no_statistics(
+def test_row_counts_come_from_footers_if_the_log_has_none(
     table: Path, schema: SlotSchema, write_file: Any
 ) -> None:
     commit(str(table), change(schema, [write_file(table, {}, "r1")]))
@@ -516,7 +516,9 @@ open_delta(url)
 
 
 @pytest.mark.parametrize("use", ["used", "not used"])
-def test_a_child_forked_after_its_parent_used_delta_rs_is_told_so(tmp_path: Path, use: str) -> None:
+def test_a_child_forked_after_its_parent_used_delta_rs_gets_an_error(
+    tmp_path: Path, use: str
+) -> None:
     write_deltalake(tmp_path, pa.table({"a": [1]}))
     command = [sys.executable, "-c", _FORKS, str(tmp_path), use]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

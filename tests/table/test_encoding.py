@@ -55,7 +55,7 @@ def test_labels_and_kept_columns_that_do_not_repeat_get_the_delta_of_their_type(
     ("distinct_share", "id_pays", "float_pays"),
     [(0.1, True, True), (0.3, True, False), (0.5, True, False), (0.7, False, False)],
 )
-def test_a_dictionary_pays_by_the_bytes_that_it_saves(
+def test_a_dictionary_pays_off_by_the_bytes_it_saves(
     distinct_share: float, id_pays: bool, float_pays: bool
 ) -> None:
     values = np.resize(np.arange(int(65_536 * distinct_share)), 65_536)
@@ -63,7 +63,7 @@ def test_a_dictionary_pays_by_the_bytes_that_it_saves(
     assert pays_as_dictionary(pa.chunked_array([values.astype(np.float32)])) == float_pays
 
 
-def test_a_dictionary_that_would_overflow_does_not_pay() -> None:
+def test_a_dictionary_that_would_overflow_does_not_pay_off() -> None:
     texts = pa.chunked_array([pa.array([f"{i % 5_000:01000d}" for i in range(10_000)])])
     assert not pays_as_dictionary(texts)
 
@@ -197,12 +197,12 @@ def test_numbers_are_counted_to_within_one_percent(
     )
 
 
-def test_signs_that_are_all_different_are_never_counted_as_more_than_there_are() -> None:
+def test_distinct_signs_are_never_counted_as_more_than_there_are() -> None:
     signs = np.random.default_rng(1).integers(0, 2**63, 60_000)
     assert 59_400 <= count_distinct(pa.chunked_array([signs])) <= 60_000
 
 
-def test_how_values_are_cut_changes_no_count() -> None:
+def test_chunking_does_not_change_counts() -> None:
     whole = pa.array(np.arange(10_000) % 777)
     assert count_distinct(
         pa.chunked_array([whole[:1], whole[1:3_000], whole[3_000:]])

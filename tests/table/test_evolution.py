@@ -16,7 +16,7 @@ OLD = SlotSchema(
 )
 
 
-def test_a_new_slot_joins_behind_those_the_table_has() -> None:
+def test_a_new_slot_is_appended_to_those_of_the_table() -> None:
     merged = merge_schemas(OLD, replace(OLD, slots=(PRICE, USER, TAGS)), "t")
     assert merged.names == ("user", "tags", "price")
 
@@ -30,7 +30,7 @@ def test_a_renamed_slot_keeps_its_place_and_number() -> None:
     assert [(slot.name, slot.number) for slot in merged] == [("visitor", 101), ("tags", 102)]
 
 
-def test_two_slots_may_exchange_their_names() -> None:
+def test_two_slots_may_swap_names() -> None:
     same_shape = replace(TAGS, shape=())
     old = replace(OLD, slots=(USER, same_shape))
     merged = merge_schemas(
@@ -69,7 +69,9 @@ def test_new_labels_and_kept_columns_join() -> None:
         ),
     ],
 )
-def test_what_a_number_or_a_name_means_never_changes(slots: tuple[Slot, ...], message: str) -> None:
+def test_numbers_and_names_never_change_their_meaning(
+    slots: tuple[Slot, ...], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         merge_schemas(OLD, replace(OLD, slots=slots, labels=()), "t")
 
@@ -89,7 +91,9 @@ def test_a_number_keeps_the_encoding_of_its_values(old: int | None, new: int | N
 
 
 @pytest.mark.parametrize(("old", "new"), [(8, 9), (9, 8)])
-def test_a_vocabulary_may_grow_and_a_run_of_an_older_one_may_join(old: int, new: int) -> None:
+def test_a_vocabulary_may_grow_and_a_run_with_an_older_one_may_still_write(
+    old: int, new: int
+) -> None:
     words = replace(USER, op="vocabulary(user, file=users.txt)")
     before, after = (
         replace(OLD, slots=(replace(words, num_indices=number),)) for number in (old, new)
@@ -143,7 +147,7 @@ def test_a_table_keeps_its_weight() -> None:
     assert merge_schemas(old, OLD, "t") == merge_schemas(OLD, old, "t") == old
 
 
-def test_slots_of_an_earlier_featstore_take_on_what_new_ones_say_of_themselves() -> None:
+def test_slots_of_an_earlier_version_take_over_the_metadata_of_new_ones() -> None:
     described = replace(USER, op_path="hash(user)", meaning="0123456789abcdef")
     merged = merge_schemas(OLD, replace(OLD, slots=(described, TAGS)), "t")
     assert merged.slots == (described, TAGS)

@@ -1,6 +1,4 @@
-"""The bytes that other programs rely on, as files and log really hold them: frozen under
-`tests/golden/`.
-"""
+"""The bytes that other programs rely on, as files and log hold them, frozen under `tests/golden/`."""
 
 import json
 from pathlib import Path
@@ -86,7 +84,7 @@ def test_a_data_files_columns_come_in_this_order_with_these_types(data_file: Dat
     assert json.dumps(found, indent=1) + "\n" == (GOLDEN / "data_file_columns.json").read_text()
 
 
-def test_a_commit_in_the_log_is_as_agreed(data_file: DataFile, tmp_path: Path) -> None:
+def test_a_commit_in_the_log_matches_the_golden_file(data_file: DataFile, tmp_path: Path) -> None:
     metadata = CommitMetadata(
         run_id="run-1",
         spec_hash="5f" * 32,
@@ -115,8 +113,8 @@ def test_a_commit_in_the_log_is_as_agreed(data_file: DataFile, tmp_path: Path) -
 
 
 def described(action: dict[str, Any]) -> dict[str, Any]:
-    """A log's action with the times, names and sizes masked that differ from run to run, or with
-    the version of a library.
+    """An action of a log, with times, names and sizes masked that differ between runs or versions
+    of a library.
     """
     for kind, names in MASKED.items():
         action.get(kind, {}).update(

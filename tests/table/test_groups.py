@@ -1,4 +1,4 @@
-"""What a group's commits leave in the logs, and how files of both are paired."""
+"""The commits of a slot group in the logs, and the pairing of base files with group files."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def commit(url: str, path: str, number: int, run_id: str = "r") -> int:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A table of one file, and a group with the file beside it that the table does not name yet."""
+    """A table with one file, and a group with a file for it that the table does not reference yet."""
     url = str(tmp_path / "table")
     commit(url, BASE_PATH, 1)
     commit(group_url(url, "more"), GROUP_PATH, 2)
@@ -80,12 +80,14 @@ def test_a_groups_file_lies_in_a_directory_named_like_its_base_file() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "..", "a" * 65])
-def test_a_group_has_a_plain_name(name: str) -> None:
+def test_the_name_of_a_group_is_restricted(name: str) -> None:
     with pytest.raises(InputError, match="expected 1 to 64 of a-z"):
         group_url("/table", name)
 
 
-def test_the_base_names_versions_in_a_property_and_says_so_in_its_commit(url: str) -> None:
+def test_the_base_references_versions_in_a_property_and_records_them_in_its_commit(
+    url: str,
+) -> None:
     assert publish(url) == 1
     table = DeltaTable(url)
     assert table.metadata().configuration["featstore.groups"] == '{"more": 0}'
@@ -104,7 +106,7 @@ def test_the_base_names_versions_in_a_property_and_says_so_in_its_commit(url: st
     assert not any("add" in action or "remove" in action for action in log)
 
 
-def test_only_what_the_base_names_is_seen(url: str) -> None:
+def test_only_referenced_versions_of_groups_are_read(url: str) -> None:
     assert open_snapshot(url).schema.names == ("slot1",)
     publish(url)
     snapshot = open_snapshot(url)
@@ -117,7 +119,7 @@ def test_only_what_the_base_names_is_seen(url: str) -> None:
     assert open_snapshot(url, version=0).schema.names == ("slot1",)
 
 
-def test_a_version_is_named_once_and_never_goes_back(url: str) -> None:
+def test_a_reference_is_committed_once_and_never_goes_back(url: str) -> None:
     commit(group_url(url, "more"), GROUP_PATH.replace("2222", "3333"), 2, "r2")
     assert publish(url, 1) == 1
     assert publish(url, 0) == 1
@@ -129,7 +131,7 @@ def test_the_spec_hash_is_that_of_the_commit_that_wrote_files(url: str) -> None:
     assert open_snapshot(url).spec_hash == "s"
 
 
-def test_a_group_that_was_written_meanwhile_is_not_dropped(url: str) -> None:
+def test_a_group_that_was_committed_meanwhile_is_not_dropped(url: str) -> None:
     publish(url)
     base = open_snapshot(url)
     drop_groups(base, {"more": 7}, groups_commit("d1", base, ()))
@@ -144,6 +146,6 @@ def test_a_property_of_another_form_is_refused(url: str) -> None:
         {"featstore.groups": "[1]"}, raise_if_not_exists=False
     )
     with pytest.raises(
-        DataFileError, match=r"'featstore.groups' is no mapping of groups to versions"
+        DataFileError, match=r"'featstore.groups' is not a mapping of groups to versions"
     ):
         open_snapshot(url)

@@ -97,7 +97,7 @@ def test_a_logged_path_is_decoded_once() -> None:
         ("x" * 252, 0),
     ],
 )
-def test_a_partition_is_named_by_what_file_systems_take_as_a_name(
+def test_a_partition_value_too_long_for_a_directory_name_is_refused(
     tmp_path: Path, value: str, num_bytes: int
 ) -> None:
     if not num_bytes:

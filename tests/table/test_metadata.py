@@ -22,7 +22,7 @@ COMMIT = CommitMetadata(
 )
 
 
-def test_commit_metadata_is_byte_for_byte_as_agreed() -> None:
+def test_commit_metadata_matches_the_golden_file_byte_for_byte() -> None:
     assert to_json(COMMIT.to_mapping()) + "\n" == (GOLDEN / "commit_metadata.json").read_text()
 
 
@@ -73,7 +73,7 @@ def test_unknown_keys_of_a_known_format_are_ignored() -> None:
     ("text", "message"),
     [
         ('{"format":2}', r"a\.parquet: metadata format 2, this featstore reads 1; upgrade"),
-        ("{", r"a\.parquet: the metadata under 'featstore' is no JSON"),
+        ("{", r"a\.parquet: the metadata under 'featstore' is not JSON"),
         ("[]", r"a\.parquet: expected a JSON object under 'featstore', found list"),
         ('{"format":1}', r"a\.parquet: incomplete metadata under 'featstore'"),
     ],

@@ -1,5 +1,5 @@
-"""A table on moto's S3, spoken to over HTTP on loopback: the same rows, safe commits, vacuum, and a
-store that is refused.
+"""A table on moto's S3, over HTTP on loopback: equal rows, safe commits, vacuum, and a store that
+is refused.
 """
 
 import json
@@ -48,14 +48,12 @@ SPEC: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Store:
-    """The server, as a test looks behind the scenes."""
+    """The server, with access to its internals."""
 
     url: str
 
     def reset(self, *, careless: bool = False) -> None:
-        """Empties it. A careless store overwrites a name that is taken, whatever the request
-        says.
-        """
+        """Empties it. A careless store overwrites existing objects, whatever the request says."""
         for path in ("/moto-api/reset", "/_careless" if careless else "/_careful"):
             urlopen(f"{self.url}{path}", data=b"", timeout=60).close()
         urlopen(Request(f"{self.url}/tables", method="PUT"), timeout=60).close()
@@ -75,8 +73,8 @@ class Store:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Store]:
-    """One server for all tests here: clients of a process keep the endpoint that they began
-    with.
+    """One server for all tests of the module, since the clients of a process keep their first
+    endpoint.
     """
     process = subprocess.Popen(
         [sys.executable, Path(__file__).with_name("s3_server.py")],
@@ -145,7 +143,7 @@ def rows(table: Any) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=lambda row: str(row["id"]))
 
 
-def test_a_table_on_s3_reads_as_one_on_disk_also_as_it_was(
+def test_a_table_on_s3_reads_like_one_on_disk_in_every_version(
     store: Store, job: ExtractJob, tmp_path: Path
 ) -> None:
     for num_rows in (20, 30):
@@ -163,7 +161,7 @@ def test_a_table_on_s3_reads_as_one_on_disk_also_as_it_was(
         assert rows(there.polars().collect().to_arrow()) == expected
 
 
-def test_of_two_writers_of_one_empty_day_on_s3_one_is_refused_by_the_store(
+def test_the_store_refuses_one_of_two_writers_of_an_empty_day_on_s3(
     store: Store, job: ExtractJob, tmp_path: Path
 ) -> None:
     extract_files(job)
@@ -202,7 +200,7 @@ def test_of_two_writers_of_one_empty_day_on_s3_one_is_refused_by_the_store(
 
 
 class Working:
-    """A runner that would be hours at work."""
+    """A runner that must not be started."""
 
     def __init__(self) -> None:
         self.began = False
@@ -212,12 +210,12 @@ class Working:
         raise AssertionError
 
 
-def test_a_store_that_overwrites_what_it_must_not_is_refused_before_any_work_is_done(
+def test_a_store_without_conditional_writes_is_refused_before_any_work_is_done(
     store: Store, job: ExtractJob
 ) -> None:
     store.reset(careless=True)
     for match in (
-        "s3://tables/clicks: the store overwrites a name that is taken although",
+        "s3://tables/clicks: the store overwrites an existing object although",
         "set AWS_S3_LOCKING_PROVIDER=dynamodb",
     ):
         runner = Working()
@@ -227,7 +225,9 @@ def test_a_store_that_overwrites_what_it_must_not_is_refused_before_any_work_is_
         assert not store.paths
 
 
-def test_the_store_is_tried_once_for_a_table(store: Store, job: ExtractJob, tmp_path: Path) -> None:
+def test_conditional_writes_are_tried_once_per_table(
+    store: Store, job: ExtractJob, tmp_path: Path
+) -> None:
     extract_files(job)
     assert store.num_refused == 1
     extract_files(job_of(tmp_path / "raw", job.table_url, "2", "r2"))
@@ -250,7 +250,7 @@ def test_locations_for_hive_are_copies_within_the_store(store: Store, job: Extra
 
 
 def below(store: Store) -> set[str]:
-    """The data files and marks, the log and statistics left out."""
+    """The data files and marks, without log and statistics."""
     paths = {path.removeprefix("clicks/") for path in store.paths}
     return {path for path in paths if not path.startswith(("_delta_log/", "_stats/"))}
 
@@ -281,12 +281,12 @@ def test_vacuum_on_s3_removes_orphans_and_leaves_what_is_live_or_of_a_running_jo
         ) <= written_s:  # the store's clock ticks once a second
             mark.renew()
         report = vacuum(job.table_url, grace_s=3600, now_s=renewed_s + 3600)
-        assert [(left.path, left.what) for left in report.removed] == [(orphan, "orphan")]
+        assert [(left.path, left.kind) for left in report.removed] == [(orphan, "orphan")]
         assert report.num_running == 1
         assert below(store) == {*live, unfinished, "dt=1/theirs.parquet", f"_runs/{tag}"}
     assert below(store) == {*live, unfinished, "dt=1/theirs.parquet"}
     report = vacuum(job.table_url, retain_s=0, grace_s=3600, now_s=renewed_s + 3600)
-    assert {left.what for left in report.removed} == {"orphan", "replaced", "statistics"}
+    assert {left.kind for left in report.removed} == {"orphan", "replaced", "statistics"}
     assert below(store) == {file.path for file in open_delta(job.table_url).data_files} | {
         "dt=1/theirs.parquet"
     }
@@ -342,7 +342,7 @@ def test_a_job_on_s3_whose_mark_or_file_is_gone_commits_nothing(
 def test_a_raw_object_that_is_replaced_while_it_is_read_is_named_and_nothing_is_committed(
     store: Store, job: ExtractJob, tmp_path: Path
 ) -> None:
-    """Its tag differs, its size does not."""
+    """Its ETag differs, its size does not."""
     raw = "s3://tables/raw/log.parquet"
 
     def put(prices: list[float]) -> int:

@@ -16,7 +16,7 @@ def write(path: Path, **columns: Any) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def test_a_directory_by_anyone_gets_slots_by_type_and_partitions_by_path(tmp_path: Path) -> None:
+def test_a_foreign_directory_gets_slots_by_type_and_partitions_by_path(tmp_path: Path) -> None:
     write(
         tmp_path / "month=1" / "b.parquet",
         id=[1, 2],
@@ -47,7 +47,7 @@ def test_a_glob_and_a_file_are_tables_too(tmp_path: Path) -> None:
     assert open_parquet_dir(f"{tmp_path}/month=2/a.parquet").num_rows == 2
 
 
-def test_files_of_differing_columns_make_the_union(tmp_path: Path) -> None:
+def test_the_schema_of_files_with_different_columns_is_their_union(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", id=pa.array([1], pa.int32()), old=[1])
     write(tmp_path / "b.parquet", id=[1], new=[0.5])
     assert open_parquet_dir(str(tmp_path)).schema.names == ("id", "old", "new")
@@ -60,7 +60,7 @@ def test_a_column_that_also_names_a_directory_is_a_partition(tmp_path: Path) -> 
     assert schema.to_arrow(partition_keys=True).names == ["id", "month"]
 
 
-def test_a_column_of_two_meanings_is_named_with_both_files(tmp_path: Path) -> None:
+def test_a_column_of_two_types_is_named_with_both_files(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", id=[1])
     write(tmp_path / "b.parquet", id=["x"])
     with pytest.raises(
@@ -69,7 +69,7 @@ def test_a_column_of_two_meanings_is_named_with_both_files(tmp_path: Path) -> No
         open_parquet_dir(str(tmp_path))
 
 
-def test_nothing_there_is_no_table(tmp_path: Path) -> None:
+def test_a_missing_or_empty_directory_is_not_a_table(tmp_path: Path) -> None:
     with pytest.raises(
         TableNotFoundError,
         match=r"no table at .*nowhere: expected a Delta table, or a directory or glob",
@@ -106,13 +106,15 @@ def test_a_delta_table_under_a_scheme_that_cannot_be_read_is_refused() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "id,name\n1,a\n", "PAR1" + "x" * 100 + "\x10\0\0\0PAR1"])
-def test_a_file_that_is_no_parquet_is_named(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_not_parquet_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.parquet").write_text(content)
-    with pytest.raises(DataFileError, match=r"a\.parquet is no Parquet file"):
+    with pytest.raises(DataFileError, match=r"a\.parquet is not a Parquet file"):
         open_parquet_dir(str(tmp_path))
 
 
-def test_our_own_files_tell_their_spec(tmp_path: Path, schema: SlotSchema, write_file: Any) -> None:
+def test_files_of_featstore_state_their_spec_hash(
+    tmp_path: Path, schema: SlotSchema, write_file: Any
+) -> None:
     write_file(tmp_path, {"month": "1"}, "r1")
     snapshot = open_parquet_dir(str(tmp_path))
     assert snapshot.spec_hash == "s1"

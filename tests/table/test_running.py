@@ -19,7 +19,7 @@ def test_a_run_has_a_mark_until_it_ends(tmp_path: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "featstore-mark"]
 
 
-def test_a_mark_that_is_kept_lapses_with_time(tmp_path: Path) -> None:
+def test_a_kept_mark_expires(tmp_path: Path) -> None:
     with marked(str(tmp_path), TAG) as mark:
         mark.keep()
     there = tmp_path / "_runs" / TAG
@@ -28,7 +28,7 @@ def test_a_mark_that_is_kept_lapses_with_time(tmp_path: Path) -> None:
     assert running(str(tmp_path), now_s=4601, grace_s=3600) == set()
 
 
-def test_a_mark_is_renewed_but_not_once_it_was_removed(tmp_path: Path) -> None:
+def test_a_removed_mark_is_not_renewed(tmp_path: Path) -> None:
     there = tmp_path / "_runs" / TAG
     mark = Mark(url=str(there))
     mark.write()
@@ -45,7 +45,7 @@ def test_a_table_without_marks_has_no_runs(tmp_path: Path) -> None:
     assert running(str(tmp_path / "nowhere"), now_s=0, grace_s=1) == set()
 
 
-def test_the_time_is_the_stores_whatever_the_hosts_clock_says(
+def test_the_time_is_the_stores_and_not_the_hosts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told_s = time.time()

@@ -26,7 +26,7 @@ def test_a_snapshot_adds_up_its_files() -> None:
     assert SNAPSHOT.in_partitions([{"m": "3"}]) == ()
 
 
-def test_the_digest_names_the_files_and_is_the_same_for_ever() -> None:
+def test_the_digest_identifies_the_files_and_is_frozen() -> None:
     assert SNAPSHOT.digest == "d904ce2ebc960b3f926b3254f338f7c8ea116ea30732c5525b8856845d14c5c8"
     assert files_digest(reversed(FILES)) == SNAPSHOT.digest
 

@@ -26,8 +26,8 @@ DAY_S = 86_400.0
 
 @pytest.fixture
 def table(tmp_path: Path, schema: Any, write_file: Any) -> Path:
-    """Three versions of month 1, of which only the last is current, and one month 2; all files are
-    long written.
+    """Three versions of month 1, of which only the last is current, and one of month 2. All files
+    are old.
     """
     url = tmp_path / "table"
     for version, month in enumerate("1121"):
@@ -64,7 +64,7 @@ def change(schema: Any, files: Any, run_id: str, base: Any) -> Any:
 
 
 def age(url: Path, seconds: float = 30 * DAY_S) -> None:
-    """All files but the log's were written that long ago."""
+    """Makes all files but those of the log look that old."""
     for path in url.rglob("*"):
         if path.is_file() and "_delta_log" not in path.parts:
             os.utime(path, (time.time() - seconds,) * 2)
@@ -98,9 +98,9 @@ def test_files_of_versions_within_the_retention_stay(table: Path) -> None:
         assert live(table, version) <= before
 
 
-def test_files_replaced_before_the_retention_go(table: Path) -> None:
+def test_files_replaced_before_the_retention_are_removed(table: Path) -> None:
     report = vacuum(str(table), retain_s=0, now_s=time.time() + 1)
-    assert (report.oldest_version, {left.what for left in report.removed}) == (3, {"replaced"})
+    assert (report.oldest_version, {left.kind for left in report.removed}) == (3, {"replaced"})
     assert on_disk(table) == live(table)
     assert polars.read_delta(str(table)).height == 20
     assert open_delta(str(table)).version == 3
@@ -113,7 +113,7 @@ def test_a_version_that_is_kept_can_still_be_read(table: Path) -> None:
         vacuum(str(table), keep_versions=[9])
 
 
-def test_a_dry_run_removes_nothing_and_tells_the_same(table: Path) -> None:
+def test_a_dry_run_removes_nothing_and_gives_the_same_report(table: Path) -> None:
     put(table, ORPHAN)
     before = on_disk(table)
     now_s = time.time() + 1
@@ -136,11 +136,11 @@ def test_a_dry_run_removes_nothing_and_tells_the_same(table: Path) -> None:
         (f"_runs/.{TAG}.01234567.partial", "unfinished"),
     ],
 )
-def test_what_dead_runs_left_goes(table: Path, name: str, what: str) -> None:
+def test_leftovers_of_dead_runs_are_removed(table: Path, name: str, what: str) -> None:
     before = on_disk(table)
     path = put(table, name)
     report = vacuum(str(table))
-    assert [(left.path, left.what) for left in report.removed] == [(name, what)]
+    assert [(left.path, left.kind) for left in report.removed] == [(name, what)]
     assert not path.exists()
     assert on_disk(table) == before
 
@@ -156,7 +156,9 @@ def test_what_dead_runs_left_goes(table: Path, name: str, what: str) -> None:
         "_delta_log/x.tmp",
     ],
 )
-def test_what_neither_the_log_nor_a_run_knows_is_not_touched(table: Path, name: str) -> None:
+def test_files_that_neither_the_log_nor_a_run_has_named_are_left_alone(
+    table: Path, name: str
+) -> None:
     path = put(table, name)
     assert vacuum(str(table)).removed == ()
     assert path.exists()
@@ -167,7 +169,7 @@ def test_statistics_of_retained_files_stay(table: Path) -> None:
     for tag in tags:
         put(table, f"_stats/month=1/{tag}.statistics")
     assert vacuum(str(table)).removed == ()
-    removed = {left.what for left in vacuum(str(table), retain_s=0, now_s=time.time() + 1).removed}
+    removed = {left.kind for left in vacuum(str(table), retain_s=0, now_s=time.time() + 1).removed}
     assert removed == {"replaced", "statistics"}
     assert len(list((table / "_stats").rglob("*.statistics"))) == 2
 
@@ -179,7 +181,7 @@ def test_young_files_stay(table: Path) -> None:
     assert (table / ORPHAN).exists()
 
 
-def test_old_files_of_a_run_that_lives_stay_and_go_once_it_is_dead(table: Path) -> None:
+def test_old_files_of_a_live_run_stay_and_are_removed_once_it_is_dead(table: Path) -> None:
     put(table, ORPHAN)
     partial = put(table, f"month=1/.part-00001-{TAG}-0.parquet.01234567.partial")
     with marked(str(table), TAG) as mark:
@@ -188,7 +190,7 @@ def test_old_files_of_a_run_that_lives_stay_and_go_once_it_is_dead(table: Path) 
         mark.keep()
     assert vacuum(str(table)).removed == ()
     os.utime(table / "_runs" / TAG, (time.time() - 2 * DAY_S,) * 2)
-    assert {left.what for left in vacuum(str(table)).removed} == {
+    assert {left.kind for left in vacuum(str(table)).removed} == {
         "orphan",
         "unfinished",
         "mark of a dead run",
@@ -200,8 +202,8 @@ def test_old_files_of_a_run_that_lives_stay_and_go_once_it_is_dead(table: Path) 
 def test_a_commit_that_lands_during_the_vacuum_keeps_its_files(
     table: Path, schema: Any, write_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run ends between the listing and the look at the marks: its mark is gone, and its files are
-    old.
+    """A run ends between the listing of files and the reading of marks: its mark is gone, and its
+    files are old.
     """
     file = write_file(table, {"month": "5"}, "late")
     age(table)
@@ -217,7 +219,7 @@ def test_a_commit_that_lands_during_the_vacuum_keeps_its_files(
     assert Path(file.url).exists()
 
 
-def test_a_version_whose_log_is_gone_is_not_waited_for(table: Path) -> None:
+def test_a_version_whose_log_is_gone_is_not_retained(table: Path) -> None:
     DeltaTable(str(table)).create_checkpoint()
     for version in (0, 1):
         (table / "_delta_log" / f"{version:020d}.json").unlink()
@@ -242,8 +244,8 @@ def test_the_oldest_retained_version_is_the_one_that_was_current_at_the_cutoff()
     ]
 
 
-def test_versions_age_by_the_store_and_not_by_the_clock_of_who_committed_them(table: Path) -> None:
-    """Each commit says that it was made a month ago, by a host whose clock is behind."""
+def test_versions_age_by_the_stores_clock_and_not_the_writers(table: Path) -> None:
+    """By its own timestamp each commit is a month old, since the clock of its host is behind."""
     for path in (table / "_delta_log").glob("*.json"):
         actions = list(map(json.loads, path.read_text().splitlines()))
         for action in actions:
@@ -269,10 +271,10 @@ def test_a_vacuum_by_a_host_whose_clock_is_ten_days_ahead_keeps_what_is_retained
     assert on_disk(table) == before
 
 
-def test_a_run_that_stood_still_and_goes_on_during_the_vacuum_keeps_its_files(
+def test_a_suspended_run_that_resumes_during_the_vacuum_keeps_its_files(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It renews its mark between the vacuum's look at the marks and the first removal."""
+    """It renews its mark after the vacuum has read the marks, and before the first removal."""
     put(table, ORPHAN)
     renewed: list[set[str]] = []
     with marked(str(table), TAG) as mark:
@@ -291,7 +293,7 @@ def test_a_run_that_stood_still_and_goes_on_during_the_vacuum_keeps_its_files(
 
 
 @pytest.mark.parametrize("times", [{"grace_s": 3599}, {"retain_s": -1}])
-def test_times_that_cannot_be_are_refused(table: Path, times: dict[str, Any]) -> None:
+def test_invalid_times_are_refused(table: Path, times: dict[str, Any]) -> None:
     with pytest.raises(
         InputError,
         match="vacuum: expected a grace of at least 3600 s and a retention of 0 s or more",

@@ -1,5 +1,5 @@
-"""A slot group keeps what a retained version of the table reads, or what its next commit could
-name, and nothing else.
+"""A slot group keeps the files that a retained version of the table reads or that its next commit
+may reference, and no others.
 """
 
 import os
@@ -58,8 +58,8 @@ def write_raw(directory: Path, clicked: int) -> Path:
 
 @pytest.fixture
 def job(tmp_path: Path) -> ExtractJob:
-    """A day whose labels were written anew twice: versions 1 and 2, besides slots in a group,
-    version 3.
+    """A day whose labels were rewritten twice (versions 1 and 2), with slots in a group (version
+    3).
     """
     raw = write_raw(tmp_path / "raw", 0)
     job = ExtractJob(
@@ -88,7 +88,7 @@ def later(job: ExtractJob, **options: Any) -> VacuumReport:
 
 
 def age(job: ExtractJob) -> None:
-    """All data files were written long ago; marks are as they are."""
+    """Makes all data files look old. Marks stay as they are."""
     for path in Path(job.table_url).rglob("part-*"):
         os.utime(path, (time.time() - 30 * DAY_S,) * 2)
 
@@ -104,14 +104,14 @@ def clicks(job: ExtractJob, version: int | None = None) -> set[object]:
     return set(open_table(job.table_url, version).to_arrow()["click"].to_pylist())
 
 
-def test_labels_that_were_written_anew_since_go_and_those_that_are_read_stay(
+def test_rewritten_labels_are_removed_and_those_that_are_read_stay(
     job: ExtractJob,
 ) -> None:
     before = open_table(job.table_url).to_arrow()
     assert later(job, retain_s=30 * DAY_S).removed == ()
     assert len(group_files(job, "labels")) == 2
     (removed,) = later(job).removed
-    assert (removed.what, removed.path.startswith("_groups/labels/day=1/part-")) == (
+    assert (removed.kind, removed.path.startswith("_groups/labels/day=1/part-")) == (
         "replaced",
         True,
     )
@@ -124,7 +124,7 @@ def test_a_version_that_is_kept_keeps_its_groups(job: ExtractJob) -> None:
     assert [clicks(job, version) for version in (0, 1, 2, 3)] == [{0}, {1}, {2}, {2}]
 
 
-def test_files_beside_base_files_that_are_gone_go_with_them(job: ExtractJob) -> None:
+def test_group_files_are_removed_with_their_base_files(job: ExtractJob) -> None:
     extract_files(replace(job, spec=spec_of(MORE), run_id="again"))
     assert len(open_table(job.table_url).snapshot.groups[0].stale) == 1
     removed = {left.path for left in later(job).removed}
@@ -137,7 +137,7 @@ def test_files_beside_base_files_that_are_gone_go_with_them(job: ExtractJob) -> 
     assert clicks(job) == {1}
 
 
-def test_groups_that_were_folded_go_once_no_version_needs_them(job: ExtractJob) -> None:
+def test_compacted_groups_are_removed_once_no_version_needs_them(job: ExtractJob) -> None:
     before = open_table(job.table_url).to_arrow()
     compact(job.table_url)
     assert later(job, keep_versions=[3]).removed
@@ -148,7 +148,7 @@ def test_groups_that_were_folded_go_once_no_version_needs_them(job: ExtractJob) 
     assert after.select(before.column_names).equals(before)
 
 
-def test_a_group_that_died_between_its_commits_is_kept_for_the_run_that_goes_on(
+def test_the_files_of_a_run_that_died_between_its_commits_are_kept(
     job: ExtractJob,
 ) -> None:
     def killed(url: str, table: Any, change: delta.Change) -> None:
@@ -165,11 +165,11 @@ def test_a_group_that_died_between_its_commits_is_kept_for_the_run_that_goes_on(
     assert open_table(job.table_url).to_arrow()["cost"].to_pylist() == [float(i) for i in range(50)]
 
 
-def test_a_vacuum_while_a_group_is_written_committed_and_named_takes_nothing_of_it(
+def test_a_vacuum_during_any_step_of_a_group_run_removes_none_of_its_files(
     job: ExtractJob,
 ) -> None:
-    """Its files are older than the grace: at work it has a mark, and between its commits the
-    group's log has the files.
+    """Its files are older than the grace. While it works it has a mark, and between its commits the
+    group's log references the files.
     """
     seen: list[int] = []
 
@@ -200,7 +200,7 @@ def test_a_vacuum_while_a_group_is_written_committed_and_named_takes_nothing_of_
 
 
 @pytest.mark.parametrize("group", ["more", "never-committed"])
-def test_what_a_dead_run_of_a_group_left_goes(job: ExtractJob, group: str) -> None:
+def test_leftovers_of_a_dead_group_run_are_removed(job: ExtractJob, group: str) -> None:
     orphan = Path(
         job.table_url, GROUPS_DIR, group, "day=1", "part", data_file_name("0a0a0a0a-1b1b1b1b", 0, 0)
     )
@@ -208,5 +208,5 @@ def test_what_a_dead_run_of_a_group_left_goes(job: ExtractJob, group: str) -> No
     orphan.write_bytes(b"x")
     foreign = orphan.with_name("notes.txt")
     foreign.write_bytes(b"x")
-    assert {left.what for left in later(job, keep_versions=[1]).removed} == {"orphan"}
+    assert {left.kind for left in later(job, keep_versions=[1]).removed} == {"orphan"}
     assert (orphan.exists(), foreign.exists()) == (False, True)

@@ -35,7 +35,7 @@ def row_groups(path: Path) -> list[int]:
 
 
 @given(st.lists(st.integers(0, 50), max_size=8), st.integers(1, 40))
-def test_row_groups_are_exact_however_the_batches_are_cut(
+def test_row_groups_are_exact_whatever_the_sizes_of_the_batches(
     tmp_path_factory: pytest.TempPathFactory, batches: list[int], size: int
 ) -> None:
     path = tmp_path_factory.mktemp("w") / "a.parquet"
@@ -49,7 +49,7 @@ def test_row_groups_are_exact_however_the_batches_are_cut(
     assert written.num_rows == num_rows
 
 
-def test_equal_rows_give_equal_bytes_however_they_are_cut(tmp_path: Path) -> None:
+def test_equal_rows_give_equal_bytes_whatever_the_sizes_of_the_batches(tmp_path: Path) -> None:
     reports = [
         write_ids(tmp_path / f"{i}.parquet", cut, 30)
         for i, cut in enumerate(([100], [1, 98, 1], [33, 67]))
@@ -101,7 +101,7 @@ def test_a_null_where_a_slot_has_none_is_refused_and_nothing_appears(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_dictionary_is_decided_by_the_first_row_group(tmp_path: Path) -> None:
+def test_the_first_row_group_decides_about_dictionaries(tmp_path: Path) -> None:
     schema = SlotSchema(
         slots=(
             Slot(name="few", kind=SlotKind.ID, shape=(None,)),
@@ -154,7 +154,7 @@ def test_a_file_is_compressed_as_asked(tmp_path: Path, compression: str) -> None
 
 
 def describe(path: Path) -> dict[str, object]:
-    """What a reader of any language sees of the columns: name, field id, repetition and type, from
+    """The columns as a reader in any language sees them: name, field id, repetition and type, from
     the Parquet schema.
     """
     file = pq.ParquetFile(path)
@@ -181,7 +181,7 @@ def describe(path: Path) -> dict[str, object]:
     }
 
 
-def test_a_data_file_describes_itself_as_agreed(tmp_path: Path) -> None:
+def test_the_metadata_of_a_data_file_matches_the_golden_file(tmp_path: Path) -> None:
     schema = SlotSchema(
         slots=(
             Slot(name="user", kind=SlotKind.ID, number=101, op="hash"),

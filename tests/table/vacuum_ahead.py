@@ -1,6 +1,6 @@
-"""For tests: a vacuum in a process whose clock is ahead.
+"""A vacuum in a process whose clock is ahead, for tests.
 
-Arguments: the table's URL, and by how many hours. Prints the report.
+Arguments: the URL of the table, and the hours. Prints the report.
 """
 
 import sys

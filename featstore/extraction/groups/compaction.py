@@ -25,7 +25,7 @@ from featstore.table.groups import drop_groups, groups_commit
 from featstore.table.layout import data_file_name, new_tag, unit_of
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
 from featstore.table.open import open_table_or_none
-from featstore.table.running import check_there, marked
+from featstore.table.running import check_not_removed, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions
 from featstore.table.writer import open_data_file
 
@@ -96,7 +96,7 @@ def compact(
             deque(done, maxlen=0)
             files = tuple(sorted(written, key=lambda file: file.path))
             change = _change(snapshot, partitions, files, run_id)
-            check_there(mark, table_url, files)
+            check_not_removed(mark, table_url, files)
             version = commit(table_url, change)
     if snapshot.groups:
         version = _drop(snapshot, files)
@@ -162,7 +162,7 @@ def _origins(
         *files,
         *(file for file in snapshot.data_files if to_json(file.partition) not in folded),
     ]
-    for found in (maker.metadata for maker in delta.makers(delta.history(snapshot.url))):
+    for found in (maker.metadata for maker in delta.with_origins(delta.history(snapshot.url))):
         if (
             found is None
             or found.input_digest is None

@@ -37,9 +37,9 @@ from featstore.schema import SlotSchema
 from featstore.spec.model import Spec
 from featstore.table import delta
 from featstore.table.groups import (
-    bound_to,
     groups_commit,
-    merged,
+    matches_base,
+    merge_group_schema,
     open_group_or_none,
     publish_group,
 )
@@ -199,7 +199,7 @@ def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[P
     schema = part.stored(Extractor(part.spec).schema).with_partition_keys(
         base.schema.partition_keys
     )
-    merged(base.schema, delta.as_stored(schema), redact(base.url))
+    merge_group_schema(base.schema, delta.as_stored(schema), redact(base.url))
     return part, schema
 
 
@@ -267,7 +267,11 @@ def _begin(
 
 def _earlier(run: Run, base: Snapshot, files: Sequence[RawFile]) -> ExtractReport | None:
     """What an equal run wrote, if its files are those of the base files as they are now."""
-    if run.base is None or run.input_digest is None or not bound_to(run.base, run.partitions, base):
+    if (
+        run.base is None
+        or run.input_digest is None
+        or not matches_base(run.base, run.partitions, base)
+    ):
         return None
     found = delta.commit_of_input(
         run.base, run.partitions, spec_hash=run.task.spec.hash, input_digest=run.input_digest
@@ -324,7 +328,7 @@ def _check_same_input(
     skipped the same.
     """
     wanted = (run.input_digest, files_digest(base_file.file for base_file in base_files))
-    commits = (c.metadata for c in delta.makers(delta.history(group.job.table_url)))
+    commits = (c.metadata for c in delta.with_origins(delta.history(group.job.table_url)))
     made = next(
         (m for m in commits if m is not None and (m.input_digest, m.data_digest) == wanted), None
     )

@@ -12,7 +12,11 @@ import pyarrow as pa
 from featstore.extraction.spark.runners import check_workers, run_checked
 from featstore.reading.missing import nulls_to_marks
 from featstore.schema import SlotSchema
-from featstore.table.statistics.column_statistics import Gatherer, Statistics, merge_statistics
+from featstore.table.statistics.column_statistics import (
+    Statistics,
+    StatisticsGatherer,
+    merge_statistics,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,7 +73,7 @@ def _gather_partition(
 
 
 def _gather(schema: SlotSchema, batches: Iterable[pa.RecordBatch]) -> Statistics:
-    gatherer = Gatherer(schema)
+    gatherer = StatisticsGatherer(schema)
     for batch in batches:
         if batch.num_rows:
             gatherer.update(nulls_to_marks(batch, schema.slots))

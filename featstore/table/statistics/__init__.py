@@ -1,9 +1,9 @@
-"""Statistics of a table's columns, and what `featstore table lint` says of them.
+"""Statistics of a table's columns, and the checks of `featstore table lint`.
 
 | module | holds |
 |---|---|
-| column_statistics.py | what is known of a column, gathered batch by batch and merged |
+| column_statistics.py | statistics of a column, gathered batch by batch and merged |
 | statistics_file.py | the Parquet file beside a partition that stores them |
 | sketches.py, sampling.py | estimates of distinct values and top values; samples of rows |
-| table_lint.py, lint_rules.py | columns that waste space or look broken |
+| table_lint.py, lint_rules.py | what makes a table slow to read, from its footers |
 """

@@ -1,8 +1,8 @@
 """Statistics of slots, gathered while data files are written, and merged over files and partitions.
 
-Counts, coverage, means, extremes and list lengths' means and maxima are of all rows. Quantiles and
-top values are of a sample of each file's rows (see `sampling`), and so are the signs that are
-compared with a second hash of what they were made of.
+Counts, coverage, means, extremes, and the means and maxima of list lengths are computed from all
+rows. Quantiles, top values and sign collisions (found by comparing signs with a second hash of the
+same values) are computed from a sample of each file's rows, see `sampling`.
 """
 
 import json
@@ -29,6 +29,7 @@ from featstore.table.statistics.sketches import (
     top_of,
 )
 
+# Names of attributes of `ColumnStatistics` and of columns of the stored file, by type.
 _SUMS = ("num_rows", "num_present", "num_values", "num_numbers", "num_signs_checked", "length_sum")
 _COUNTS = (*_SUMS, "length_max")
 _NUMBERS = ("sum", "min", "max")
@@ -46,13 +47,30 @@ SCHEMA = pa.schema(
 
 @dataclass(kw_only=True)
 class ColumnStatistics:
-    """What is known of one slot's values. Points and lengths are (values, weights), top (values,
-    estimated counts).
+    """Statistics of one slot or label.
 
-    `num_present` rows are not missing; `num_values` counts elements of lists, `num_numbers` floats
-    that are not NaN. `counts` says what was dropped or replaced on the way to the slot.
-    `num_signs_checked` adds up the different signs of each file that were compared for
-    `collisions`.
+    Attributes:
+        column: The column's name.
+        role: `slot` or `label`.
+        number: The slot number, or None.
+        kind: The slot kind.
+        shape: The shape, as `Slot.shape_text`.
+        num_rows: All rows.
+        num_present: Rows in which the value is not missing.
+        num_values: Values that are not missing; of lists all elements.
+        num_numbers: Floats that are not NaN.
+        num_signs_checked: The distinct signs compared for `collisions`, summed over files.
+        length_sum: The sum of the lengths of lists that are not missing.
+        length_max: The maximum of these lengths.
+        counts: Counts of values that extraction dropped or replaced, by name.
+        collisions: Signs that more than one value had.
+        sum: The sum of the numbers.
+        min: The minimum of the numbers; infinity without any.
+        max: The maximum of the numbers; minus infinity without any.
+        distinct: A sketch of the distinct values.
+        points: Numbers and their weights, float64 (num_points,) each, for quantiles.
+        lengths: List lengths and their weights, as `points`.
+        top: The most frequent ids, int64, and their estimated counts, float64.
     """
 
     column: str
@@ -78,6 +96,7 @@ class ColumnStatistics:
     top: tuple[Integers, Floats] = (np.zeros(0, np.int64), np.zeros(0))
 
     def merge(self, other: "ColumnStatistics") -> None:
+        """Adds the statistics of other rows of the same column."""
         for name in (*_SUMS, "sum"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.counts = add_counts([self.counts, other.counts])
@@ -87,38 +106,36 @@ class ColumnStatistics:
         self.distinct.merge(other.distinct)
         self.points = points_of(*_joined(self.points, other.points))
         self.lengths = points_of(*_joined(self.lengths, other.lengths))
-        values, counts = self.top, other.top
-        self.top = top_of(
-            np.concatenate([values[0], counts[0]]), np.concatenate([values[1], counts[1]])
-        )
+        self.top = top_of(*_joined(self.top, other.top))
 
-    def quantiles(self, wanted: tuple[float, ...]) -> list[float] | None:
-        return quantiles_of(*self.points, wanted)
+    def quantiles(self, shares: tuple[float, ...]) -> list[float] | None:
+        """The quantiles of the numbers at these shares; None if there are no numbers."""
+        return quantiles_of(*self.points, shares)
 
-    def length_quantiles(self, wanted: tuple[float, ...]) -> list[float] | None:
-        return quantiles_of(*self.lengths, wanted)
+    def length_quantiles(self, shares: tuple[float, ...]) -> list[float] | None:
+        """The quantiles of the list lengths at these shares; None if there are no lists."""
+        return quantiles_of(*self.lengths, shares)
 
 
-class Gatherer:
-    """Gathers the statistics of one data file, batch by batch, as its columns are stored. Not
-    thread-safe.
+class StatisticsGatherer:
+    """Gathers the statistics of one data file, batch by batch. Not thread-safe.
 
-    Memory: two samples of rows, and 24 KB a slot.
+    Memory: two samples of rows, and 24 KB per slot.
     """
 
     def __init__(self, schema: SlotSchema) -> None:
         self._slots = schema.slots
         self._labels = [label.name for label in schema.labels if _is_number(label.type)]
-        self._found = {slot.name: _new(slot) for slot in schema.slots}
-        self._found |= {name: _new_label(name) for name in self._labels}
+        self._columns = {slot.name: _new(slot) for slot in schema.slots}
+        self._columns |= {name: _new_label(name) for name in self._labels}
         self._sample = RowSample()
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Takes the next rows; columns are as in the data file, with marks for missing values."""
+        """Adds the next rows, with columns as in the data file and marks for missing values."""
         for slot in self._slots:
-            _count(self._found[slot.name], slot, batch.column(slot.name))
+            _count(self._columns[slot.name], slot, batch.column(slot.name))
         for name in self._labels:
-            _count_label(self._found[name], batch.column(name))
+            _count_label(self._columns[name], batch.column(name))
         self._sample.update(batch.select([slot.name for slot in self._slots]))
 
     def finish(
@@ -126,46 +143,58 @@ class Gatherer:
         counts: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
         witnesses: Mapping[str, pa.Array] = MappingProxyType({}),
     ) -> "Statistics":
-        """The statistics of all rows taken.
+        """The statistics of all rows.
 
-        `counts` says by slot what was dropped or replaced on the way to it. `witnesses` are, by
-        slot with signs, other signs of the rows of a `RowSample` of as many rows, made of the same
-        values by another hash. OperatorError where they are not as many.
+        Args:
+            counts: By slot, counts of values that extraction dropped or replaced.
+            witnesses: By slot with signs, the signs that another hash gives for the same values, of
+                the rows in a `RowSample` of the same file.
+
+        Raises:
+            OperatorError: A slot's witnesses are more or fewer than its sampled signs.
         """
-        for name, found in counts.items():
-            self._found[name].counts = dict(found)
+        for name, slot_counts in counts.items():
+            self._columns[name].counts = dict(slot_counts)
         if self._sample.batches:
             sample = pa.Table.from_batches(self._sample.batches)
             for slot in self._slots:
                 column = sample.column(slot.name).combine_chunks()
-                _summarize(self._found[slot.name], slot, column, self._sample.weight)
+                _summarize(self._columns[slot.name], slot, column, self._sample.weight)
                 if slot.name in witnesses:
-                    _compare(self._found[slot.name], slot, column, witnesses[slot.name])
-        return Statistics(num_rows=self._sample.num_rows_seen, columns=self._found)
+                    _compare(self._columns[slot.name], slot, column, witnesses[slot.name])
+        return Statistics(num_rows=self._sample.num_rows_seen, columns=self._columns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """Statistics of some rows, by column: slots, and labels that are numbers."""
+    """Statistics of some rows.
+
+    Attributes:
+        num_rows: The number of rows.
+        columns: The statistics by name: of slots, and of labels that are numbers.
+    """
 
     num_rows: int = 0
     columns: Mapping[str, ColumnStatistics] = field(default_factory=dict)
 
     def to_table(self) -> pa.Table:
+        """A row per column, with the schema `SCHEMA`."""
         return pa.Table.from_pylist([_to_row(column) for column in self.columns.values()], SCHEMA)
 
     @classmethod
     def from_table(cls, table: pa.Table, num_rows: int) -> "Statistics":
+        """The inverse of `to_table`."""
         return cls(
             num_rows=num_rows, columns={row["column"]: _from_row(row) for row in table.to_pylist()}
         )
 
 
 def merge_statistics(parts: Iterable[Statistics]) -> Statistics:
-    """The statistics of all rows of the parts, which are used up. A slot that a part lacks is
-    missing in its rows.
+    """Merges the statistics of several files or partitions. The parts are consumed: their objects
+    are changed.
 
-    A slot is known by its number; it has the name of the first part.
+    A slot is identified by its number, and gets its name from the first part. It is missing in all
+    rows of a part that lacks it.
     """
     num_rows, known = 0, dict[tuple[int | None, str], ColumnStatistics]()
     for part in parts:
@@ -182,7 +211,7 @@ def merge_statistics(parts: Iterable[Statistics]) -> Statistics:
 
 
 def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sums of counts of the same name, by name."""
+    """The sum of each count, by name."""
     total: dict[str, int] = {}
     for one in counts:
         for name, number in one.items():
@@ -213,8 +242,8 @@ def _is_number(arrow_type: pa.DataType) -> bool:
 
 
 def _values(column: pa.Array, slot: Slot) -> tuple[Any, Integers | None]:
-    """The column's values in one array, and the lengths of its lists, with a missing list's mark
-    among them.
+    """The column's values (num_values,), marks of missing ones included, and for lists their
+    lengths (num_rows,), else None.
     """
     if not slot.shape:
         return _numpy(column, slot), None
@@ -242,10 +271,11 @@ def _missing(values: Any, slot: Slot) -> Any:
 
 
 def _present(slot: Slot, missing: Any, lengths: Integers | None, num_rows: int) -> int:
-    """The rows that are not missing: a list is where it is one mark, a fixed width where all
-    are.
+    """The number of rows that are not missing. A list is missing if it is a single mark, a
+    fixed-width row if all its values are marks.
     """
     if lengths is not None:
+        # Only a list of a single value can be missing: the position of that value.
         first = (np.cumsum(lengths) - lengths)[lengths == 1]
         return num_rows - int(missing[first].sum())
     if slot.width is not None:
@@ -253,24 +283,29 @@ def _present(slot: Slot, missing: Any, lengths: Integers | None, num_rows: int) 
     return num_rows - int(np.count_nonzero(missing))
 
 
-def _count(found: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
+def _count(statistics: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
     values, lengths = _values(column, slot)
-    num_missing = _count_distinct(found.distinct, slot, values)
+    num_missing = _count_distinct(statistics.distinct, slot, values)
+    # Most columns of a batch have no missing values: then no mask is made.
     missing = _missing(values, slot) if num_missing else None
     present = len(column) if missing is None else _present(slot, missing, lengths, len(column))
-    found.num_rows += len(column)
-    found.num_present += present
-    found.num_values += len(values) - num_missing
+    statistics.num_rows += len(column)
+    statistics.num_present += present
+    statistics.num_values += len(values) - num_missing
     if lengths is not None:
         known_lengths = lengths if missing is None else _known_lengths(lengths, values, slot)
-        found.length_sum += int(lengths.sum()) - (len(column) - present)
-        found.length_max = max(found.length_max, int(known_lengths.max(initial=0)))
+        # A missing list has one element, its mark.
+        statistics.length_sum += int(lengths.sum()) - (len(column) - present)
+        statistics.length_max = max(statistics.length_max, int(known_lengths.max(initial=0)))
     if slot.kind is SlotKind.FLOAT:
-        _add_numbers(found, (values if missing is None else values[~missing]).astype(np.float64))
+        _add_numbers(
+            statistics, (values if missing is None else values[~missing]).astype(np.float64)
+        )
 
 
 def _count_distinct(distinct: Distinct, slot: Slot, values: Any) -> int:
-    """Counts the different values; the number that are missing."""
+    """Adds the values to the sketch. Returns the number of marks of missing values."""
+    # Signs and bits of floats go to the kernel. Indices are small numbers, which must be hashed.
     if slot.num_indices is None:
         return distinct.take(values)
     known = values[values != 0]
@@ -278,24 +313,25 @@ def _count_distinct(distinct: Distinct, slot: Slot, values: Any) -> int:
     return len(values) - len(known)
 
 
-def _add_numbers(found: ColumnStatistics, known: Floats) -> None:
+def _add_numbers(statistics: ColumnStatistics, known: Floats) -> None:
     if len(known):
-        found.num_numbers += len(known)
-        found.sum += float(known.sum())
-        found.min, found.max = (
-            min(found.min, float(known.min())),
-            max(found.max, float(known.max())),
+        statistics.num_numbers += len(known)
+        statistics.sum += float(known.sum())
+        statistics.min, statistics.max = (
+            min(statistics.min, float(known.min())),
+            max(statistics.max, float(known.max())),
         )
 
 
-def _count_label(found: ColumnStatistics, column: pa.Array) -> None:
+def _count_label(statistics: ColumnStatistics, column: pa.Array) -> None:
     numbers = column.cast(pa.float64())
     known = numbers.filter(pc.fill_null(pc.invert(pc.is_nan(numbers)), False))
-    found.num_rows += len(column)
-    found.num_present += len(known)
-    found.num_values += len(known)
+    statistics.num_rows += len(column)
+    statistics.num_present += len(known)
+    statistics.num_values += len(known)
     _add_numbers(
-        found, np.frombuffer(known.buffers()[1] or b"", np.float64, len(known), known.offset * 8)
+        statistics,
+        np.frombuffer(known.buffers()[1] or b"", np.float64, len(known), known.offset * 8),
     )
 
 
@@ -308,33 +344,35 @@ def _known_lengths(lengths: Integers, values: Any, slot: Slot) -> Integers:
     return np.delete(lengths, single[_missing(values[first], slot)])
 
 
-def _summarize(found: ColumnStatistics, slot: Slot, column: pa.Array, weight: float) -> None:
-    """Takes the sampled rows, each of which stands for `weight` rows."""
+def _summarize(statistics: ColumnStatistics, slot: Slot, column: pa.Array, weight: float) -> None:
+    """Computes top values or quantiles from the sampled rows, each of which stands for `weight`
+    rows.
+    """
     values, lengths = _values(column, slot)
     known = values[~_missing(values, slot)]
     if slot.kind is SlotKind.ID:
-        found.top = top_of(known, np.full(len(known), weight))
+        statistics.top = top_of(known, np.full(len(known), weight))
     else:
-        found.points = points_of(known.astype(np.float64), np.full(len(known), weight))
+        statistics.points = points_of(known.astype(np.float64), np.full(len(known), weight))
     if lengths is not None:
-        there = _known_lengths(lengths, values, slot).astype(np.float64)
-        found.lengths = points_of(there, np.full(len(there), weight))
+        present = _known_lengths(lengths, values, slot).astype(np.float64)
+        statistics.lengths = points_of(present, np.full(len(present), weight))
 
 
-def _compare(found: ColumnStatistics, slot: Slot, column: pa.Array, witness: pa.Array) -> None:
-    """Compares the sampled rows' signs with those that another hash made of the same values."""
+def _compare(statistics: ColumnStatistics, slot: Slot, column: pa.Array, witness: pa.Array) -> None:
+    """Compares the sampled signs with the ones that another hash gives for the same values."""
     signs, others = _values(column, slot)[0], _values(witness, slot)[0]
     if len(signs) != len(others):
         raise OperatorError(
             f"{slot.name} ({slot.op}): {len(column):,} sampled rows gave {len(signs):,} values, "
-            f"and {len(others):,} when they "
-            f"were extracted again; expected operators that give a row the same values each time"
+            f"and {len(others):,} when they were extracted again; expected operators that give a "
+            f"row the same values each time"
         )
-    there = signs != 0
-    found.num_signs_checked += found.collisions.update(signs[there], others[there])
+    present = signs != 0
+    statistics.num_signs_checked += statistics.collisions.update(signs[present], others[present])
 
 
-def _joined(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+def _joined(one: tuple[Any, Floats], other: tuple[Any, Floats]) -> tuple[Any, Floats]:
     return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
 
 
@@ -367,6 +405,8 @@ def _from_row(row: Mapping[str, Any]) -> ColumnStatistics:
 
 
 def _pair(data: bytes, item: Any) -> Any:
-    """Two arrays of as many items: the first of the type given, the second float64."""
+    """Two arrays of equal length, stored one after the other: the first with items of type `item`,
+    the second float64. The item sizes are equal.
+    """
     half = len(data) // 2
     return np.frombuffer(data[:half], item), np.frombuffer(data[half:], np.float64)

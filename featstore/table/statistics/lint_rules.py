@@ -1,8 +1,8 @@
-"""What makes a table slow to read, seen from its footers: pure rules, each with a figure, a
-threshold, a reason and advice.
+"""Rules about what makes a table slow to read, judged from its footers. Pure functions; each
+finding has a figure, a threshold, a reason and advice.
 
-What codecs and encodings cost was measured by `benchmarks/writing.py`; how many rows, bytes and
-files are too few or too many is judgement (`docs/decisions/0019-written-for-the-reader.md`).
+The costs of codecs and encodings were measured with `benchmarks/writing.py`. The thresholds for
+numbers of rows, bytes and files are judgement (`docs/decisions/0019-written-for-the-reader.md`).
 """
 
 import math
@@ -13,15 +13,18 @@ from dataclasses import dataclass
 
 FOOTER_BYTES = 1 << 20
 FOOTER_SHARE = 0.02
+# Measured: a footer of 2,000 columns in 10 row groups, 2.5-3.2 MB, takes 14 to 27 ms.
 PARSE_NS_PER_BYTE = 8
-"""A footer of 2,000 columns in 10 row groups, 2.5-3.2 MB, takes 14 to 27 ms."""
-FEWEST_ROWS, MOST_ROWS = 16_384, 1_048_576
-MOST_BYTES = 512 << 20
+MIN_GROUP_ROWS, MAX_GROUP_ROWS = 16_384, 1_048_576
+MAX_GROUP_BYTES = 512 << 20
+# The largest file may have this many times the bytes of the median, and is ignored below 1 MiB.
 SKEW, SKEWED_BYTES = 4.0, 1 << 20
 SMALL_FILE_BYTES, NUM_SMALL_FILES = 16 << 20, 16
 STRADDLING_SHARE = 0.1
+# A plain slot that snappy or zstd compresses below this share repeats values, for which a
+# dictionary decodes faster.
 COMPRESSIBLE_SHARE = 0.7
-MIN_VALUES = 1_000
+MIN_VALUES = 1_000  # fewer values in a row group do not show what an encoding saves
 SLOW_CODECS = {
     "UNCOMPRESSED": "as large as it gets",
     "GZIP": "several times slower to decode than zstd, at about its size",
@@ -32,19 +35,26 @@ SLOW_ENCODINGS = {
         "decodes 3 to 5 times slower than plain floats, for 4 to 17 % of the bytes"
     ),
     "DELTA_BYTE_ARRAY": "decodes texts slower than DELTA_LENGTH_BYTE_ARRAY, at about the same size",
-    "PLAIN_DICTIONARY": "stands for version 1 pages, whose incompressible values decode 10 to 30 % "
-    "slower",
-    "BIT_PACKED": (
-        "stands for version 1 pages, whose incompressible values decode 10 to 30 % slower"
+    "PLAIN_DICTIONARY": (
+        "indicates version 1 pages, whose incompressible values decode 10 to 30 % slower"
     ),
 }
+SLOW_ENCODINGS["BIT_PACKED"] = SLOW_ENCODINGS["PLAIN_DICTIONARY"]
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "INT96": 12}
 _REWRITE = "extract the partitions again with this featstore, or rewrite the files"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One warning. `found` and `threshold` have their units."""
+    """One warning.
+
+    Attributes:
+        rule: The name of the rule.
+        found: What was found, with its unit.
+        threshold: What the rule allows, with its unit.
+        reason: Why it is slow.
+        advice: What to do.
+    """
 
     rule: str
     found: str
@@ -61,10 +71,21 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnFacts:
-    """A leaf column in the first row group of a file. `is_slot` says that it holds a slot's values.
+    """A leaf column in the first row group of a file.
 
-    `may_be_null`: the column, or elements of its list, are not `required`. `num_nulls` is None
-    where the file does not say.
+    Attributes:
+        name: The name of the column.
+        physical_type: The Parquet type.
+        is_slot: Whether it holds a slot's values.
+        may_be_null: Whether the column, or the elements of its list, are not `required`.
+        num_nulls: The number of nulls; None if the file does not say.
+        has_field_id: Whether it has a Parquet field id.
+        has_dictionary: Whether it has a dictionary page.
+        codec: The compression.
+        encodings: The encodings of its pages.
+        num_values: The number of values, nulls included.
+        stored_bytes: The compressed size.
+        raw_bytes: The size before compression.
     """
 
     name: str
@@ -83,8 +104,16 @@ class ColumnFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class FileFacts:
-    """What a footer says of a file. `fields` are type, field id and meaning of each column by name,
-    as text.
+    """The footer of a file.
+
+    Attributes:
+        path: The path below the table.
+        size_bytes: The size of the file.
+        footer_bytes: The size of its footer.
+        group_rows: The rows of each row group.
+        group_bytes: The decoded bytes of each row group.
+        columns: The leaf columns of the first row group.
+        fields: The name of each column, and its type, field id and meaning as text.
     """
 
     path: str
@@ -101,8 +130,12 @@ class FileFacts:
 
 
 def find(files: Sequence[FileFacts], sizes: Sequence[int], batch_size: int) -> tuple[Finding, ...]:
-    """All findings. `files` are those whose footers were read, `sizes` the bytes of all of the
-    table's files.
+    """Applies all rules.
+
+    Args:
+        files: The files whose footers were read; at least one.
+        sizes: The sizes in bytes of all files of the table.
+        batch_size: The batch size, in rows, of the jobs that read the table.
     """
     return (
         *footers(files),
@@ -119,6 +152,7 @@ def find(files: Sequence[FileFacts], sizes: Sequence[int], batch_size: int) -> t
 
 
 def footers(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Footers that are long, absolutely or as a share of their file."""
     widest = max(files, key=lambda file: file.footer_bytes)
     share = widest.footer_bytes / max(1, widest.size_bytes)
     if widest.footer_bytes <= FOOTER_BYTES and (
@@ -143,29 +177,31 @@ def footers(files: Sequence[FileFacts]) -> Iterator[Finding]:
 
 
 def row_groups(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Row groups with too few rows (the last of a file aside), or with too many rows or bytes."""
     inner = [rows for file in files for rows in file.group_rows[:-1]]
-    if inner and (median := statistics.median(inner)) < FEWEST_ROWS:
+    if inner and (median := statistics.median(inner)) < MIN_GROUP_ROWS:
         yield Finding(
             rule="small row groups",
             found=f"{median:,.0f} rows in the median row group",
-            threshold=f"at least {FEWEST_ROWS:,}",
+            threshold=f"at least {MIN_GROUP_ROWS:,}",
             reason="Each row group adds to the footer, repeats dictionaries, and costs a call for "
             "every column.",
             advice="set output.rows_per_row_group to 65,536, and extract again",
         )
     rows = max(rows for file in files for rows in (*file.group_rows, 0))
     size = max(size for file in files for size in (*file.group_bytes, 0))
-    if rows > MOST_ROWS or size > MOST_BYTES:
+    if rows > MAX_GROUP_ROWS or size > MAX_GROUP_BYTES:
         yield Finding(
             rule="large row groups",
             found=f"{rows:,} rows, {size:,} bytes decoded, in the largest",
-            threshold=f"{MOST_ROWS:,} rows, {MOST_BYTES:,} bytes",
+            threshold=f"{MAX_GROUP_ROWS:,} rows, {MAX_GROUP_BYTES:,} bytes",
             reason="A reader holds a row group at a time, of all columns that it selects.",
             advice="set output.rows_per_row_group to 65,536, and extract again",
         )
 
 
 def file_sizes(sizes: Sequence[int]) -> Iterator[Finding]:
+    """Files of skewed sizes, and many small files."""
     median, largest = statistics.median(sizes), max(sizes)
     if len(sizes) >= 3 and largest >= SKEWED_BYTES and largest > SKEW * median:
         yield Finding(
@@ -191,6 +227,7 @@ def file_sizes(sizes: Sequence[int]) -> Iterator[Finding]:
 
 
 def batches(files: Sequence[FileFacts], batch_size: int) -> Iterator[Finding]:
+    """Batches that cross the end of a row group or file."""
     files = _of_whole_batches(files, batch_size)
     num_batches = max(1, math.ceil(sum(file.num_rows for file in files) / batch_size))
     num_cuts = sum(rows % batch_size != 0 for file in files for rows in file.group_rows[:-1])
@@ -199,18 +236,18 @@ def batches(files: Sequence[FileFacts], batch_size: int) -> Iterator[Finding]:
     if num_cuts + num_ends > 1 and share > STRADDLING_SHARE:
         yield Finding(
             rule="cut batches",
-            found=f"{min(share, 1):.0%} of the batches of {batch_size:,} rows lie across the end "
-            f"of a row group or of a file",
+            found=f"{min(share, 1):.0%} of the batches of {batch_size:,} rows cross the end of a "
+            f"row group or of a file",
             threshold=f"{STRADDLING_SHARE:.0%}",
-            reason="Such a batch is copied together out of two, others are views.",
+            reason="Such a batch is assembled by copying, others are views.",
             advice="make rows_per_row_group and rows_per_file large multiples of the batch size "
-            "(said by --batch-size)",
+            "(set with --batch-size)",
         )
 
 
 def _of_whole_batches(files: Sequence[FileFacts], batch_size: int) -> list[FileFacts]:
-    """The files of partitions with at least the rows of a batch: others are cut however they are
-    written.
+    """The files of partitions that have at least a batch of rows. Batches of smaller partitions
+    cross files however these are written.
     """
     num_rows: Counter[str] = Counter()
     for file in files:
@@ -223,6 +260,7 @@ def _partition(file: FileFacts) -> str:
 
 
 def schemas(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Columns that some files lack or define differently."""
     versions: dict[str, Counter[str]] = {}
     for file in files:
         for name, text in file.fields:
@@ -244,14 +282,15 @@ def schemas(files: Sequence[FileFacts]) -> Iterator[Finding]:
         f"{'; '.join(examples)}",
         threshold="none",
         reason=(
-            "A slot reads as missing where a file has none of it, and means another thing where "
+            "A slot reads as missing in files that lack it, and has other values in files where "
             "its meaning differs."
         ),
-        advice="extract the older partitions again, or select days of one kind with where",
+        advice="extract the older partitions again, or select partitions of one kind with where",
     )
 
 
 def field_ids(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Slots without a Parquet field id."""
     yield from _of_columns(
         (
             column.name
@@ -264,26 +303,27 @@ def field_ids(files: Sequence[FileFacts]) -> Iterator[Finding]:
             found="slots without a Parquet field id",
             threshold="none",
             reason=(
-                "They are known by their names alone: after a renaming, older files would read as "
-                "missing."
+                "They are identified by name alone: after a renaming, the slots of older files "
+                "read as missing."
             ),
-            advice="extract with a spec, which numbers slots",
+            advice="extract with a spec, which gives slots numbers",
         ),
     )
 
 
 def nullable(files: Sequence[FileFacts]) -> Iterator[Finding]:
-    found = (
+    """Nullable slots that have no nulls."""
+    names = (
         c.name
         for file in files
         for c in file.columns
         if c.is_slot and c.may_be_null and not c.num_nulls
     )
     yield from _of_columns(
-        found,
+        names,
         Finding(
             rule="nullable slots",
-            found="slots that may be null, though no null is known in them",
+            found="slots that may be null, although no nulls are known in them",
             threshold="none",
             reason="Required columns and list elements read 1.2 to 1.4 times faster.",
             advice=_REWRITE,
@@ -292,6 +332,7 @@ def nullable(files: Sequence[FileFacts]) -> Iterator[Finding]:
 
 
 def dictionaries(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Slots that lack a dictionary, and columns that have a useless one."""
     columns = [
         column for file in files for column in file.columns if column.num_values >= MIN_VALUES
     ]
@@ -334,6 +375,7 @@ def _lacks_dictionary(column: ColumnFacts) -> bool:
 
 
 def _is_larger_than_plain(column: ColumnFacts) -> bool:
+    # Nullable columns also store levels, so their size says nothing.
     width = _WIDTHS.get(column.physical_type)
     num_stored = column.num_values - (column.num_nulls or 0)
     return (
@@ -342,6 +384,7 @@ def _is_larger_than_plain(column: ColumnFacts) -> bool:
 
 
 def codecs(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Columns with a slow codec."""
     for codec, reason in SLOW_CODECS.items():
         yield from _of_columns(
             (column.name for file in files for column in file.columns if column.codec == codec),
@@ -351,7 +394,7 @@ def codecs(files: Sequence[FileFacts]) -> Iterator[Finding]:
                 threshold="snappy or zstd",
                 reason=f"That is {reason}.",
                 advice=(
-                    f"{_REWRITE} with snappy, or zstd where bytes are dearer than time "
+                    f"{_REWRITE} with snappy, or with zstd if bytes matter more than time "
                     "(output.compression)"
                 ),
             ),
@@ -359,6 +402,7 @@ def codecs(files: Sequence[FileFacts]) -> Iterator[Finding]:
 
 
 def encodings(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Columns with a slow encoding."""
     for encoding, reason in SLOW_ENCODINGS.items():
         yield from _of_columns(
             (
@@ -378,8 +422,8 @@ def encodings(files: Sequence[FileFacts]) -> Iterator[Finding]:
 
 
 def _of_columns(names: Iterable[str], finding: Finding) -> Iterator[Finding]:
-    """The finding with how many columns it is about, and the first of them; none where there are no
-    columns.
+    """The finding with the number of its columns and the first of them; nothing if there are
+    none.
     """
     distinct = list(dict.fromkeys(names))
     if distinct:

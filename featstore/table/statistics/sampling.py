@@ -1,7 +1,8 @@
-"""A sample of a file's rows, drawn by a hash of the row's number: equal input gives equal samples,
-however it is cut.
+"""A random sample of a file's rows, drawn by a hash of the row's number. It does not depend on how
+the rows are divided into batches.
 
-Two samples that see the same rows, one of the raw columns and one of the slots, hold the same rows.
+Hence two samples that see the same rows, one with raw columns and one with slots, select the same
+rows.
 """
 
 import numpy as np
@@ -9,13 +10,20 @@ import pyarrow as pa
 
 from featstore.table.statistics.sketches import Integers, mix
 
+# The least number of rows sampled from a larger file. More rows make quantiles and top values more
+# precise, and gathering slower.
 SAMPLE_ROWS = 2_048
-_ALL = 1 << 63
+_ALL = 1 << 63  # above every 63-bit hash
 
 
 class RowSample:
-    """All rows up to twice `SAMPLE_ROWS`; of more rows those whose hash is below a bound that is
-    halved again and again.
+    """A sample of between `SAMPLE_ROWS` and twice as many rows, or of all rows if there are fewer.
+
+    It holds the rows whose hash is below a bound, which is halved whenever the sample is too large.
+
+    Attributes:
+        batches: The sampled rows.
+        num_rows_seen: The number of rows passed to `update`.
     """
 
     def __init__(self) -> None:
@@ -26,34 +34,30 @@ class RowSample:
 
     @property
     def weight(self) -> float:
-        """How many rows each row of the sample stands for."""
+        """The number of rows that each sampled row stands for."""
         return _ALL / self._bound
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Takes the next rows."""
+        """Samples the next rows."""
         first = self.num_rows_seen + 1
         self.num_rows_seen += batch.num_rows
         hashes = mix(np.arange(first, self.num_rows_seen + 1, dtype=np.int64))
-        everything = [*self._hashes, hashes]
+        all_hashes = [*self._hashes, hashes]
         before = self._bound
-        while sum(int(np.count_nonzero(one < self._bound)) for one in everything) > 2 * SAMPLE_ROWS:
+        while sum(int(np.count_nonzero(h < self._bound)) for h in all_hashes) > 2 * SAMPLE_ROWS:
             self._bound //= 2
-        known = (
-            zip([*self.batches, batch], everything, strict=True)
-            if self._bound < before
-            else [(batch, hashes)]
-        )
-        drawn = [_below(one, its, self._bound) for one, its in known]
-        kept = [] if self._bound < before else list(zip(self.batches, self._hashes, strict=True))
-        self.batches, self._hashes = map(list, zip(*kept, *drawn, strict=True))
+        pairs = list(zip([*self.batches, batch], all_hashes, strict=True))
+        # Unless the bound has changed, the earlier batches are sampled already.
+        num_done = len(pairs) - 1 if self._bound == before else 0
+        drawn = [_below(rows, of_rows, self._bound) for rows, of_rows in pairs[num_done:]]
+        self.batches, self._hashes = map(list, zip(*pairs[:num_done], *drawn, strict=True))
 
 
 def _below(batch: pa.RecordBatch, hashes: Integers, bound: int) -> tuple[pa.RecordBatch, Integers]:
-    """The rows whose hashes are below the bound."""
+    """The rows whose hashes are below the bound, and these hashes."""
     if bound >= _ALL:
         return batch, hashes
     kept = np.flatnonzero(hashes < bound)
     # `pa.array` of a numpy array would import pandas.
-    return batch.take(
-        pa.Array.from_buffers(pa.int64(), len(kept), [None, pa.py_buffer(kept)])
-    ), hashes[kept]
+    indices = pa.Array.from_buffers(pa.int64(), len(kept), [None, pa.py_buffer(kept)])
+    return batch.take(indices), hashes[kept]

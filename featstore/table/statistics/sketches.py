@@ -1,8 +1,7 @@
-"""Summaries of many values in little memory, made of whole arrays at a time, that can be merged in
-any order.
+"""Sketches: mergeable summaries of many values in little memory, vectorized over numpy arrays.
 
-Each is a plain numpy array, so that it can be stored as bytes. Sketch libraries for Python take one
-value at a time.
+Each consists of plain numpy arrays, which can be stored as bytes. They are written here because
+sketch libraries for Python take one value at a time.
 """
 
 import numpy as np
@@ -14,36 +13,41 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 
+# The bits of the bitmap that counts few distinct values. It is trusted up to four times as many
+# values: beyond, too few bits are still empty. Part of the stored format.
 NUM_BITS = 1 << 14
-"""Of the bitmap that counts few distinct values; it is trusted up to four times as many."""
+# The number of smallest hashes kept to count many distinct values. The standard error is
+# 1 / sqrt(NUM_SMALLEST), that is 3 %.
 NUM_SMALLEST = 1024
-"""How many of the smallest hashes are kept of many distinct values: the standard error is 1 / sqrt
-of it.
-"""
+# The number of smallest signs kept, each with its witness, for comparison with those of other
+# files.
 NUM_CHECKED = 256
-"""How many of the smallest signs are kept, each with its witness, to be compared with those of
-other files.
-"""
-NUM_COLLIDED = 1024
-NUM_POINTS = 256
-NUM_TOP = 64
+NUM_COLLIDED = 1024  # the most colliding signs that are listed
+NUM_POINTS = 256  # the points that represent a distribution; ranks are off by 1/512 at most
+NUM_TOP = 64  # the most frequent values kept per file; merging can lose a value beyond them
+# One hash in 64 lies below it. So NUM_SMALLEST hashes are kept once there are about 65,536 distinct
+# values, where the bitmap stops being trusted.
 _FIRST_BOUND = np.int64((1 << 63) // 64)
 
 
 def mix(values: Integers) -> Integers:
-    """Well-spread 63-bit hashes of integers: SplitMix64's finaliser."""
-    found = values.astype(np.uint64)
-    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((found ^ (found >> np.uint64(31))) >> np.uint64(1)).view(np.int64)
+    """Uniform 63-bit hashes of integers: the finalizer of SplitMix64, shifted right by one bit."""
+    mixed = values.astype(np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(1)).view(np.int64)
 
 
 class Distinct:
-    """Counts distinct 63-bit hashes.
+    """A sketch of distinct 63-bit hashes.
 
     Few are counted in a bitmap (linear counting, Whang et al. 1990), many by the smallest hashes
-    (KMV, Bar-Yossef et al. 2002): of those only values below a bound, at first one in 64, are
-    looked at twice.
+    (KMV, Bar-Yossef et al. 2002). Only hashes below a bound, at first one in 64, are considered for
+    the latter.
+
+    Attributes:
+        bits: The bitmap, bool (NUM_BITS,).
+        smallest: The smallest hashes, int64, ascending and distinct, at most `NUM_SMALLEST`.
     """
 
     def __init__(self, bits: Bits | None = None, smallest: Integers | None = None) -> None:
@@ -51,14 +55,20 @@ class Distinct:
         self.smallest = np.zeros(0, np.int64) if smallest is None else smallest
 
     def update(self, hashes: Integers) -> None:
+        """Adds hashes, int64 in [0, 2^63)."""
+        # The bitmap uses the low bits of a hash, the bound its high ones: the two are independent.
         self.bits[hashes & (NUM_BITS - 1)] = True
-        found = hashes[hashes < self._bound()]
-        if len(found):
-            self._keep(found)
+        small = hashes[hashes < self._bound()]
+        if len(small):
+            self._keep(small)
 
     def take(self, values: Integers | NDArray[np.float32]) -> int:
-        """Counts a slot's stored values: int64 signs, or float32 by their bits; the number of marks
-        (0, NaN) for missing ones, which are not counted. With and without kernels the same."""
+        """Adds a slot's stored values: int64 signs, which are hashes already, or float32 by their
+        bits. The result does not depend on whether the kernels are compiled.
+
+        Returns:
+            The number of marks of missing values (0 or NaN), which are not added.
+        """
         if KERNELS is None:
             signs = values.dtype == np.int64
             missing = values == 0 if signs else np.isnan(values)
@@ -76,39 +86,45 @@ class Distinct:
         return int(num_missing)
 
     def merge(self, other: "Distinct") -> None:
+        """Adds all hashes of another sketch."""
         self.bits |= other.bits
         self._keep(other.smallest)
 
     def estimate(self) -> int:
-        """How many distinct hashes there were: exact to about 1.5 % up to 65,536, to about 3 %
-        beyond (standard errors).
+        """The number of distinct hashes. The standard error is about 1.5 % up to 65,536, and 3 %
+        beyond.
         """
         num_free = NUM_BITS - int(self.bits.sum())
-        few = NUM_BITS * np.log(NUM_BITS / num_free) if num_free else np.inf
-        if len(self.smallest) < NUM_SMALLEST and np.isfinite(few):
-            return round(few)
-        many = (len(self.smallest) - 1) * float(1 << 63) / max(1, int(self.smallest[-1]))
-        return round(few if few <= 4 * NUM_BITS else many)
+        by_bits = NUM_BITS * np.log(NUM_BITS / num_free) if num_free else np.inf
+        if len(self.smallest) < NUM_SMALLEST and np.isfinite(by_bits):
+            return round(by_bits)
+        # The k-th smallest of n uniform hashes in [0, 2^63) lies near k / n of the range.
+        by_smallest = (len(self.smallest) - 1) * float(1 << 63) / max(1, int(self.smallest[-1]))
+        return round(by_bits if by_bits <= 4 * NUM_BITS else by_smallest)
 
     def _bound(self) -> np.int64:
         return _FIRST_BOUND if len(self.smallest) < NUM_SMALLEST else self.smallest[-1]
 
-    def _keep(self, found: Integers) -> None:
-        both = np.sort(
-            np.concatenate([self.smallest, found])
-        )  # np.unique goes by a hash table, and takes twice the time
+    def _keep(self, hashes: Integers) -> None:
+        # np.unique uses a hash table, and takes twice the time.
+        both = np.sort(np.concatenate([self.smallest, hashes]))
         self.smallest = both[np.append(both[1:] != both[:-1], len(both) > 0)[: len(both)]][
             :NUM_SMALLEST
         ]
 
 
 class Collisions:
-    """Finds signs that more than one value has: each sign comes with a *witness*, another hash of
-    the same value.
+    """Finds signs that more than one value has. Each sign comes with a *witness*, another hash of
+    the same value; two values with one sign have different witnesses.
 
-    Of all pairs given at once, those of equal sign and unequal witness are found; between updates,
-    and between files, the smallest signs are compared. Two values whose hashes are equal twice, one
-    chance in 2^126 for a pair, pass as one.
+    All pairs of one update are compared with each other. Between updates, and between files, only
+    the smallest signs are compared. Two values that agree in both hashes (a chance of 2^-126 per
+    pair) count as one.
+
+    Attributes:
+        signs: The smallest distinct signs, int64, at most `NUM_CHECKED`.
+        witnesses: Their witnesses.
+        collided: The signs with more than one value, the smallest `NUM_COLLIDED` of them.
     """
 
     def __init__(
@@ -121,29 +137,30 @@ class Collisions:
         self.signs = none if signs is None else signs
         self.witnesses = none if witnesses is None else witnesses
         self.collided = none if collided is None else collided
-        """The signs with more than one value, at most `NUM_COLLIDED`: the smallest."""
 
     def update(self, signs: Integers, witnesses: Integers) -> int:
-        """Takes the pairs of some values, any number of times each. The number of different signs
-        among those given.
+        """Adds the signs and witnesses of some values, which may repeat.
+
+        Returns:
+            The number of distinct signs among those given.
         """
-        signs, witnesses = (
-            np.concatenate([self.signs, signs]),
-            np.concatenate([self.witnesses, witnesses]),
-        )
+        signs = np.concatenate([self.signs, signs])
+        witnesses = np.concatenate([self.witnesses, witnesses])
         num_before = len(self.signs)
+        # Stable, so that of equal signs the one kept before stays first, with its witness.
         order = np.argsort(signs, kind="stable")
         signs, witnesses = signs[order], witnesses[order]
-        again = signs[1:] == signs[:-1]
-        found = signs[1:][again & (witnesses[1:] != witnesses[:-1])]
-        first = np.flatnonzero(np.append(True, ~again)[: len(signs)])
+        repeats = signs[1:] == signs[:-1]
+        collided = signs[1:][repeats & (witnesses[1:] != witnesses[:-1])]
+        first = np.flatnonzero(np.append(True, ~repeats)[: len(signs)])
         num_new = int(np.unique(signs[order >= num_before]).size) if num_before else len(first)
         self.signs, self.witnesses = signs[first[:NUM_CHECKED]], witnesses[first[:NUM_CHECKED]]
-        if len(found):
-            self.collided = np.union1d(self.collided, found)[:NUM_COLLIDED]
+        if len(collided):
+            self.collided = np.union1d(self.collided, collided)[:NUM_COLLIDED]
         return num_new
 
     def merge(self, other: "Collisions") -> None:
+        """Adds the signs of another sketch."""
         self.update(other.signs, other.witnesses)
         self.collided = np.union1d(self.collided, other.collided)[:NUM_COLLIDED]
 
@@ -151,36 +168,45 @@ class Collisions:
 def points_of(
     values: Floats, weights: Floats, num_points: int = NUM_POINTS
 ) -> tuple[Floats, Floats]:
-    """At most `num_points` values, ascending, and weights that stand for all given: equal steps of
-    their weight.
+    """Reduces weighted values to at most `num_points`, at equal steps of the cumulative weight.
 
-    The rank of any value changes by at most half a step, 1 / (2 * `num_points`) of the whole
+    The rank of any value changes by at most half a step, 1 / (2 * `num_points`) of the total
     weight.
+
+    Args:
+        values: float64 (num_values,), in any order.
+        weights: float64 (num_values,).
+        num_points: The most values to keep.
+
+    Returns:
+        The values, ascending, and their weights, which have the same total.
     """
     order = np.argsort(values, kind="stable")
     values, weights = values[order], weights[order]
     if len(values) <= num_points:
         return values, weights
     ends = np.cumsum(weights)
-    wanted = (np.arange(num_points) + 0.5) * (ends[-1] / num_points)
-    return values[np.searchsorted(ends, wanted)], np.full(num_points, ends[-1] / num_points)
+    middles = (np.arange(num_points) + 0.5) * (ends[-1] / num_points)
+    return values[np.searchsorted(ends, middles)], np.full(num_points, ends[-1] / num_points)
 
 
-def quantiles_of(values: Floats, weights: Floats, wanted: tuple[float, ...]) -> list[float] | None:
-    """The values at which these shares of the weight lie below; None where there are no values."""
+def quantiles_of(values: Floats, weights: Floats, shares: tuple[float, ...]) -> list[float] | None:
+    """The quantiles of weighted values at these shares of the total weight; None if there are no
+    values.
+    """
     if not len(values):
         return None
     order = np.argsort(values, kind="stable")
     ends = np.cumsum(weights[order])
-    at = np.searchsorted(ends, np.array(wanted) * ends[-1]).clip(max=len(values) - 1)
-    return [float(value) for value in values[order][at]]
+    indices = np.searchsorted(ends, np.array(shares) * ends[-1]).clip(max=len(values) - 1)
+    return [float(value) for value in values[order][indices]]
 
 
 def top_of(values: Integers, counts: Floats, num_top: int = NUM_TOP) -> tuple[Integers, Floats]:
-    """The `num_top` values with the greatest counts, those of equal values added; the greatest
-    first.
+    """The `num_top` most frequent values and their counts, in descending order. The counts of equal
+    values are added up.
     """
-    found, which = np.unique(values, return_inverse=True)
-    totals = np.bincount(which, weights=counts, minlength=len(found)).astype(np.float64)
-    order = np.lexsort((found, -totals))[:num_top]
-    return found[order], totals[order]
+    distinct, inverse = np.unique(values, return_inverse=True)
+    totals = np.bincount(inverse, weights=counts, minlength=len(distinct)).astype(np.float64)
+    order = np.lexsort((distinct, -totals))[:num_top]
+    return distinct[order], totals[order]

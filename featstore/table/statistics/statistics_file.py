@@ -1,5 +1,5 @@
-"""Statistics on disk: a small Parquet file beside the partition, bound to the very data files that
-it tells of.
+"""Statistics on disk: a small Parquet file for each partition, tied by a digest to the data files
+that it describes.
 """
 
 import json
@@ -17,13 +17,17 @@ from featstore.table.metadata import KEY, to_json
 from featstore.table.snapshot import DataFile, files_digest
 from featstore.table.statistics.column_statistics import Statistics
 
-FORMAT = 2
+FORMAT = 2  # format 1 had no counts and no sign collisions
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredStatistics:
-    """Statistics of the data files that `data_digest` names; `counts` says what was dropped or
-    replaced in their rows.
+    """Statistics of some data files.
+
+    Attributes:
+        statistics: The statistics by column.
+        data_digest: The `files_digest` of the data files.
+        counts: Counts of the extraction of their rows, by name.
     """
 
     statistics: Statistics
@@ -32,55 +36,67 @@ class StoredStatistics:
 
 
 def write_statistics(table_url: str, path: str, stored: StoredStatistics) -> None:
-    """Writes them under `path` of the table; the file appears whole or not at all."""
-    said = {
+    """Writes statistics to `path` below the table. The file appears whole or not at all."""
+    metadata = {
         "format": FORMAT,
         "num_rows": stored.statistics.num_rows,
         "data_digest": stored.data_digest,
+        "counts": dict(stored.counts),
     }
-    table = stored.statistics.to_table()
-    metadata = {KEY: to_json({**said, "counts": dict(stored.counts)})}
+    table = stored.statistics.to_table().replace_schema_metadata({KEY: to_json(metadata)})
     with open_write(join(table_url, path)) as file:
-        told = table.replace_schema_metadata(metadata)
         pq.write_table(
-            told, file, compression="zstd", use_dictionary=False, write_page_checksum=True
+            table, file, compression="zstd", use_dictionary=False, write_page_checksum=True
         )
 
 
 def read_statistics(table_url: str, path: str) -> StoredStatistics:
-    """What `write_statistics` wrote. FileNotFoundError where there is none, DataFileError for
-    another format.
+    """Reads what `write_statistics` wrote.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DataFileError: The file is damaged or of another format.
     """
-    found, number = _read(table_url, path)
-    if found is None:
+    stored, number = _read(table_url, path)
+    if stored is None:
         raise DataFileError(
             f"{path}: statistics of format {number!r}, expected {FORMAT}: they are of an older "
             f"featstore"
         )
-    return found
+    return stored
 
 
 def find_statistics(
     table_url: str, partition: Mapping[str, str | None], files: Sequence[DataFile]
 ) -> StoredStatistics | None:
-    """The statistics of just these files, which are all of a partition; None where there are none,
-    or of others.
+    """The stored statistics of exactly these files.
 
-    Those of an older format, which say less, are as if there were none.
+    Args:
+        table_url: The table.
+        partition: The partition.
+        files: All data files of the partition.
+
+    Returns:
+        The statistics. None if there are none, if they describe other files, or if they are of an
+        older format.
+
+    Raises:
+        DataFileError: The file is damaged or of a newer format.
     """
+    # Statistics are merged per run and partition: files of two runs have none in common.
     tags = {tag_of(file.path) for file in files}
     tag = tags.pop() if len(tags) == 1 else None
     if tag is None:
         return None
     try:
-        found, _ = _read(table_url, statistics_path(partition, tag))
+        stored, _ = _read(table_url, statistics_path(partition, tag))
     except FileNotFoundError:
         return None
-    return found if found is not None and found.data_digest == files_digest(files) else None
+    return stored if stored is not None and stored.data_digest == files_digest(files) else None
 
 
 def _read(table_url: str, path: str) -> tuple[StoredStatistics | None, object]:
-    """The statistics of a file, None where its format is older, and the number of its format."""
+    """The statistics in a file, or None if its format is older, and the number of its format."""
     with open_read(join(table_url, path)) as file:
         try:
             footer = read_checked(file)
@@ -90,15 +106,15 @@ def _read(table_url: str, path: str) -> tuple[StoredStatistics | None, object]:
             raise DataFileError(
                 f"{path}: statistics cannot be read: {first_line(error)}"
             ) from error
-    said = json.loads(footer.key_values.get(KEY.encode(), b"{}"))
-    number = said.get("format")
+    stored = json.loads(footer.key_values.get(KEY.encode(), b"{}"))
+    number = stored.get("format")
     if number in range(1, FORMAT):
         return None, number
     if number != FORMAT:
         raise DataFileError(
             f"{path}: statistics of format {number!r}, this featstore reads {FORMAT}; upgrade it"
         )
-    statistics = Statistics.from_table(table, said["num_rows"])
+    statistics = Statistics.from_table(table, stored["num_rows"])
     return StoredStatistics(
-        statistics=statistics, data_digest=said["data_digest"], counts=said["counts"]
+        statistics=statistics, data_digest=stored["data_digest"], counts=stored["counts"]
     ), number

@@ -1,6 +1,4 @@
-"""Lint: why a table is slower to read than it could be, from the footers of its data files
-alone.
-"""
+"""Table lint: what makes a table slow to read, from the footers of its data files alone."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +16,7 @@ from featstore.table.open import open_snapshot
 from featstore.table.parquet_dir import list_data_files, read_footer
 from featstore.table.statistics.lint_rules import ColumnFacts, FileFacts, Finding, find
 
+# The most footers that are read. More find rarer deviations, and take longer.
 MAX_FOOTERS = 256
 BATCH_SIZE = 8_192
 _NUM_THREADS = 8
@@ -25,8 +24,13 @@ _NUM_THREADS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class TableLintReport:
-    """What lint found in a table. `num_read` of its `num_files` footers were read, evenly over the
-    sorted paths.
+    """The findings of a table lint.
+
+    Attributes:
+        url: The table.
+        num_files: The number of its data files.
+        num_read: The number of footers read, spread evenly over the sorted paths.
+        findings: The findings.
     """
 
     url: str = field(repr=False)
@@ -36,43 +40,49 @@ class TableLintReport:
 
     @property
     def ok(self) -> bool:
+        """Whether there are no findings."""
         return not self.findings
 
     def __str__(self) -> str:
         lines = [str(finding) for finding in self.findings]
-        what = f"{len(lines)} warnings" if lines else "nothing found"
-        part = (
-            ""
-            if self.num_read == self.num_files
-            else f", of {self.num_read:,} of them read the footers"
+        summary = f"{len(lines)} warnings" if lines else "nothing found"
+        sampled = (
+            "" if self.num_read == self.num_files else f", with {self.num_read:,} footers read"
         )
         return "\n".join(
-            [*lines, f"{redact(self.url)}: {what} in {self.num_files:,} data files{part}"]
+            [*lines, f"{redact(self.url)}: {summary} in {self.num_files:,} data files{sampled}"]
         )
 
 
 def lint(url: str, version: int | None = None, *, batch_size: int = BATCH_SIZE) -> TableLintReport:
-    """Looks at the footers of the data files of a Delta table, or of a directory or glob of
-    Parquet; reads no rows.
+    """Checks the footers of a table's data files. No rows are read.
 
-    Of more than 256 files a sample is read, evenly over the paths. Encodings are those of a file's
-    first row group. Page versions are not in a footer: version 1 is seen only where encodings give
-    it away. `batch_size` is that of the jobs that read the table. TableNotFoundError where there is
-    no table, DataFileError for a file that is no Parquet, InputError for a batch size below 1 and
-    for a table without data files.
+    Of more than `MAX_FOOTERS` files a sample is read, spread evenly over the paths. Encodings are
+    those of a file's first row group. A footer does not state the page version: version 1 is
+    noticed only by its encodings.
+
+    Args:
+        url: A Delta table, or a directory or glob of Parquet.
+        version: A version of a Delta table; by default the newest.
+        batch_size: The batch size, in rows, of the jobs that read the table.
+
+    Raises:
+        TableNotFoundError: There is no table.
+        DataFileError: A file is not Parquet.
+        InputError: The batch size is below 1, or the table has no data files.
     """
     if batch_size < 1:
         raise InputError(f"batch_size: expected at least 1, found {batch_size}")
     files = _listed(url, version)
     if not files:
         raise InputError(f"{redact(url)}: expected a table with data files, found none in it")
-    chosen = (
+    sampled = (
         [files[i * len(files) // MAX_FOOTERS] for i in range(MAX_FOOTERS)]
         if len(files) > MAX_FOOTERS
         else files
     )
-    with ThreadPoolExecutor(min(_NUM_THREADS, len(chosen))) as threads:
-        facts = list(threads.map(_read_facts, chosen))
+    with ThreadPoolExecutor(min(_NUM_THREADS, len(sampled))) as threads:
+        facts = list(threads.map(_read_facts, sampled))
     sizes = [file.size_bytes for file in files]
     return TableLintReport(
         url=url, num_files=len(files), num_read=len(facts), findings=find(facts, sizes, batch_size)
@@ -80,34 +90,37 @@ def lint(url: str, version: int | None = None, *, batch_size: int = BATCH_SIZE) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Listed:
+class _ListedFile:
     path: str
     url: str = field(repr=False)
     size_bytes: int
 
 
-def _listed(url: str, version: int | None) -> Sequence[_Listed]:
-    """A directory is only listed: files whose columns do not fit each other make no snapshot, but
-    can be linted.
+def _listed(url: str, version: int | None) -> Sequence[_ListedFile]:
+    """The table's files. A directory is only listed, not opened as a snapshot, so that files with
+    conflicting columns can be linted.
     """
     if is_delta(url):
-        found = open_delta(url, version).data_files
-        return [_Listed(path=file.path, url=file.url, size_bytes=file.size_bytes) for file in found]
+        return [
+            _ListedFile(path=file.path, url=file.url, size_bytes=file.size_bytes)
+            for file in open_delta(url, version).data_files
+        ]
     if version is not None:
         open_snapshot(url, version)  # raises: plain files have no versions
     entries = list_data_files(url)
     return [
-        _Listed(path=entry.name, url=entry.url, size_bytes=entry.size_bytes) for entry in entries
+        _ListedFile(path=entry.name, url=entry.url, size_bytes=entry.size_bytes)
+        for entry in entries
     ]
 
 
-def _read_facts(file: _Listed) -> FileFacts:
+def _read_facts(file: _ListedFile) -> FileFacts:
     checked = read_footer(file.url)
     schema = checked.schema
     try:
         footer = checked.arrow_metadata(with_statistics=True)
     except FooterError as error:
-        raise DataFileError(f"{redact(file.url)} is no Parquet file ({error})") from None
+        raise DataFileError(f"{redact(file.url)} is not a Parquet file ({error})") from None
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     return FileFacts(
         path=file.path,
@@ -148,7 +161,7 @@ def _column(chunk: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema, schema: pa.Sch
 
 
 def _is_slot(field: pa.Field) -> bool:
-    """Declared as one; in files by others, of a slot's type."""
+    """Whether its metadata declares it a slot, or, without metadata, its type can be a slot's."""
     declared = (field.metadata or {}).get(ROLE)
     return (
         Slot.from_field(field) is not None if declared is None else declared == Role.SLOT.encode()
@@ -156,11 +169,11 @@ def _is_slot(field: pa.Field) -> bool:
 
 
 def _field_text(field: pa.Field) -> str:
-    """Type, field id and meaning: what must be the same in all files of a table."""
+    """Type, field id and meaning, which must be the same in all files of a table."""
     metadata = field.metadata or {}
-    said = [
+    parts = [
         f"{word} {metadata[key].decode()}"
         for word, key in (("id", FIELD_ID), ("meaning", MEANING))
         if key in metadata
     ]
-    return ", ".join([str(field.type), *said])
+    return ", ".join([str(field.type), *parts])

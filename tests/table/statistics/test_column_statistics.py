@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from featstore.errors import DataFileError
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.snapshot import DataFile, files_digest
-from featstore.table.statistics.column_statistics import Gatherer, Statistics, merge_statistics
+from featstore.table.statistics.column_statistics import (
+    Statistics,
+    StatisticsGatherer,
+    merge_statistics,
+)
 from featstore.table.statistics.sampling import SAMPLE_ROWS
 from featstore.table.statistics.statistics_file import (
     FORMAT,
@@ -47,7 +51,7 @@ def batch_of(
 
 
 def gathered(*batches: pa.RecordBatch) -> Statistics:
-    gatherer = Gatherer(SCHEMA)
+    gatherer = StatisticsGatherer(SCHEMA)
     for batch in batches:
         gatherer.update(batch)
     return gatherer.finish()
@@ -93,7 +97,7 @@ def many(num_rows: int, seed: int = 0) -> pa.RecordBatch:
     return batch_of(users.tolist(), tags, draw.random(num_rows).tolist(), [1] * num_rows)
 
 
-def test_of_many_rows_a_sample_tells_quantiles_and_top_values() -> None:
+def test_quantiles_and_top_values_of_many_rows_come_from_a_sample() -> None:
     batches = [many(8_000, seed) for seed in range(5)]
     found = gathered(*batches).columns
     quantiles = found["price"].quantiles((0.25, 0.5, 0.75))
@@ -107,7 +111,7 @@ def test_of_many_rows_a_sample_tells_quantiles_and_top_values() -> None:
 
 @settings(max_examples=10)
 @given(st.lists(st.integers(1, 3_000), min_size=1, max_size=4))
-def test_how_rows_are_cut_into_batches_changes_nothing(cuts: list[int]) -> None:
+def test_batch_sizes_do_not_change_statistics(cuts: list[int]) -> None:
     batch, first, parts = MANY, 0, []
     for cut in cuts:
         parts.append(batch.slice(first, cut))
@@ -207,11 +211,11 @@ def test_statistics_of_a_newer_format_are_refused_and_older_ones_are_as_if_there
                 find_statistics(str(tmp_path), {}, [file])
 
 
-def test_the_file_is_as_agreed(tmp_path: Path) -> None:
-    """Golden: what other versions read. What may be written otherwise by another zlib or numpy is
+def test_the_statistics_file_matches_the_golden_file(tmp_path: Path) -> None:
+    """Golden: what other versions read. Parts that another zlib or numpy may write differently are
     left out.
     """
-    gatherer = Gatherer(SCHEMA)
+    gatherer = StatisticsGatherer(SCHEMA)
     gatherer.update(SMALL)
     witnesses = {"user": pa.array([1, 2, 0, 3], pa.int64())}
     found = gatherer.finish({"user": {"filled": 1, "null elements": 2}}, witnesses)

@@ -16,7 +16,7 @@ from featstore.table.statistics.sketches import (
 
 
 def counted(num_distinct: int, num_parts: int = 1) -> Distinct:
-    """Of as many values, each twice, in parts that overlap."""
+    """A sketch of so many values, each added twice, in overlapping parts."""
     hashes = mix(np.arange(1, num_distinct + 1, dtype=np.int64))
     merged = Distinct()
     for part in range(num_parts):
@@ -42,7 +42,7 @@ def test_merged_parts_count_what_the_whole_does(num_distinct: int) -> None:
     assert counted(num_distinct, 4).estimate() == counted(num_distinct).estimate()
 
 
-def test_signs_need_no_mixing_and_small_integers_do() -> None:
+def test_small_integers_need_hashing_and_signs_do_not() -> None:
     assert len(np.unique(mix(np.arange(100_000, dtype=np.int64)))) == 100_000
     assert mix(np.array([5], np.int64))[0] >= 0
 
@@ -69,7 +69,7 @@ def test_points_carry_the_whole_weight() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), max_size=50))
-def test_the_top_are_the_greatest_sums(pairs: list[tuple[int, int]]) -> None:
+def test_the_top_values_have_the_greatest_sums(pairs: list[tuple[int, int]]) -> None:
     totals: dict[int, int] = {}
     for value, count in pairs:
         totals[value] = totals.get(value, 0) + count

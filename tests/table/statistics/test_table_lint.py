@@ -1,5 +1,5 @@
-"""Each warning is shown by files that were really written, by our writer or by Arrow's as others
-use it.
+"""Each warning is demonstrated with real files, written by featstore or, with other options, by
+Arrow.
 """
 
 from pathlib import Path
@@ -72,7 +72,7 @@ def write(
 def write_ids(
     path: Path, values: Any, *, nullable: bool = False, number: int | None = 1, **options: Any
 ) -> None:
-    """A file of one slot, written with Arrow's own options."""
+    """A file with one slot, written with options of Arrow's writer."""
     schema = pa.schema(
         [Slot(name="user", kind=SlotKind.ID, number=number).to_field(nullable=nullable)]
     )
@@ -85,7 +85,7 @@ def rules(report: TableLintReport) -> list[str]:
 
 
 def only(report: TableLintReport) -> Finding:
-    """The one finding, which says everything that a user needs."""
+    """The only finding of a report, checked to have every field that a user needs."""
     assert len(report.findings) == 1, str(report)
     finding = report.findings[0]
     assert all(vars(finding).values())
@@ -97,7 +97,7 @@ SIGNS = RNG.integers(1, 2**63 - 1, NUM_ROWS)
 REPEATED = SIGNS[np.arange(NUM_ROWS) % 50]
 
 
-def test_a_table_as_featstore_writes_it_has_nothing_to_find(tmp_path: Path) -> None:
+def test_a_table_of_featstore_has_no_findings(tmp_path: Path) -> None:
     for name in "abc":
         write(tmp_path / f"{name}.parquet")
     report = lint(str(tmp_path))
@@ -159,7 +159,7 @@ def test_row_groups_and_files_that_cut_batches(tmp_path: Path) -> None:
     assert lint(str(tmp_path), batch_size=2_000).ok
 
 
-def test_files_of_fewer_rows_than_a_batch_cut_none_and_no_share_is_above_all(
+def test_partitions_smaller_than_a_batch_do_not_count_and_the_share_is_at_most_one(
     tmp_path: Path,
 ) -> None:
     write(tmp_path / "a.parquet", num_rows=1_000, rows_per_row_group=100)
@@ -176,7 +176,7 @@ def test_slots_that_may_be_null_though_none_is(tmp_path: Path) -> None:
     write_ids(tmp_path / "a.parquet", SIGNS, nullable=True, use_dictionary=False)
     assert (
         only(lint(str(tmp_path))).found
-        == "1 slots that may be null, though no null is known in them: user"
+        == "1 slots that may be null, although no nulls are known in them: user"
     )
     write_ids(
         tmp_path / "a.parquet", [None, *SIGNS[1:].tolist()], nullable=True, use_dictionary=False
@@ -204,7 +204,7 @@ def test_a_dictionary_of_values_that_do_not_repeat(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "brotli"])
-def test_codecs_that_do_not_pay(tmp_path: Path, codec: str) -> None:
+def test_codecs_that_do_not_pay_off(tmp_path: Path, codec: str) -> None:
     write_ids(tmp_path / "a.parquet", REPEATED, compression=codec)
     finding = only(lint(str(tmp_path)))
     assert (finding.rule, finding.threshold) == ("codec", "snappy or zstd")
@@ -230,7 +230,9 @@ def test_slots_without_field_ids(tmp_path: Path) -> None:
     assert only(lint(str(tmp_path))).found == "1 slots without a Parquet field id: user"
 
 
-def test_files_whose_columns_differ_also_those_that_make_no_table(tmp_path: Path) -> None:
+def test_files_whose_columns_differ_even_if_they_cannot_be_opened_as_a_table(
+    tmp_path: Path,
+) -> None:
     other = SlotSchema(
         slots=(Slot(name="user", kind=SlotKind.ID, number=1, op="hash(user)", meaning="9" * 16),)
     )
@@ -267,7 +269,7 @@ def test_a_delta_table_is_linted_at_its_version(tmp_path: Path) -> None:
     assert featstore.open_table(table).lint(batch_size=16).ok
 
 
-def test_of_very_many_files_a_sample_is_read_and_the_report_says_so(
+def test_a_sample_of_very_many_files_is_read_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lint_module, "MAX_FOOTERS", 4)
@@ -275,7 +277,7 @@ def test_of_very_many_files_a_sample_is_read_and_the_report_says_so(
         write_ids(tmp_path / f"{i}.parquet", REPEATED)
     report = lint(str(tmp_path))
     assert (report.num_files, report.num_read) == (10, 4)
-    assert str(report).endswith("nothing found in 10 data files, of 4 of them read the footers")
+    assert str(report).endswith("nothing found in 10 data files, with 4 footers read")
 
 
 def test_only_footers_are_read(tmp_path: Path) -> None:
@@ -295,7 +297,7 @@ def test_what_cannot_be_linted(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match="expected a Delta table to open version 3"):
         lint(str(tmp_path), 3)
     (tmp_path / "b.parquet").write_text("no Parquet at all")
-    with pytest.raises(DataFileError, match=r"b\.parquet is no Parquet file"):
+    with pytest.raises(DataFileError, match=r"b\.parquet is not a Parquet file"):
         lint(str(tmp_path))
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.table import waiting
-from featstore.table.waiting import WaitingRows
+from featstore.table import row_group_buffer
+from featstore.table.row_group_buffer import RowGroupBuffer
 
 
 def required(name: str, arrow_type: pa.DataType) -> pa.Field:
@@ -46,10 +46,10 @@ ROWS = st.fixed_dictionaries(
 
 
 @given(st.lists(st.lists(ROWS, max_size=6), max_size=5), st.integers(0, 3), st.integers(1, 8))
-def test_rows_come_out_as_they_went_in_time_and_again(
+def test_rows_are_returned_unchanged_for_every_row_group(
     groups: list[list[dict[str, Any]]], skipped: int, capacity: int
 ) -> None:
-    rows = WaitingRows(SCHEMA, capacity)
+    rows = RowGroupBuffer(SCHEMA, capacity)
     for group in groups:
         batch = pa.RecordBatch.from_pylist(group, SCHEMA)
         for part in (batch.slice(0, skipped), batch.slice(skipped)):
@@ -63,9 +63,9 @@ def test_rows_come_out_as_they_went_in_time_and_again(
         assert rows.num_rows == 0
 
 
-def test_the_memory_of_slots_serves_every_row_group() -> None:
+def test_the_memory_of_slots_is_reused_for_every_row_group() -> None:
     schema = pa.schema([required("id", pa.int64())])
-    rows, addresses = WaitingRows(schema, 4), set()
+    rows, addresses = RowGroupBuffer(schema, 4), set()
     for first in (0, 4):
         rows.append(
             pa.RecordBatch.from_arrays([pa.array(np.arange(first, first + 4))], schema=schema)
@@ -77,12 +77,15 @@ def test_the_memory_of_slots_serves_every_row_group() -> None:
     assert len(addresses) == 1
 
 
-def test_more_values_than_a_list_column_can_number_are_refused(
+def test_more_list_values_than_offsets_can_count_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting, "_MAX_VALUES", 5)
+    monkeypatch.setattr(row_group_buffer, "_MAX_VALUES", 5)
     schema = pa.schema([required("ids", pa.list_(ID))])
-    rows, batch = WaitingRows(schema, 4), pa.RecordBatch.from_pylist([{"ids": [1, 2, 3]}], schema)
+    rows, batch = (
+        RowGroupBuffer(schema, 4),
+        pa.RecordBatch.from_pylist([{"ids": [1, 2, 3]}], schema),
+    )
     rows.append(batch)
     with pytest.raises(
         ValueError,

@@ -1,7 +1,7 @@
-"""Rows that wait until a row group is full, column by column.
+"""A buffer of rows, column by column, that is written when a row group is full.
 
-Batches are copied in and let go of, into memory that serves every row group: what is allotted anew
-for each, the system clears first, page by page, which cost as much as encoding it.
+Batches are copied in and released. The memory is reused for every row group: with new memory for
+each, zeroing its pages (done by the kernel) cost as much as encoding the rows.
 """
 
 from collections.abc import Iterable
@@ -14,22 +14,26 @@ from numpy.typing import NDArray
 from featstore.ops.arrays import array_of, list_of, stored_offsets_of, values_of
 
 _DTYPES: dict[pa.DataType, Any] = {pa.int64(): np.int64, pa.float32(): np.float32}
-_MAX_VALUES = 2**31 - 1
+_MAX_VALUES = 2**31 - 1  # Arrow's lists have offsets of 32 bits
 
 
-class WaitingRows:
-    """Rows of one schema, and memory for `rows_per_row_group` of them. What it gave is overwritten
-    after `clear`.
+class RowGroupBuffer:
+    """A buffer of `rows_per_row_group` rows of one schema. Not thread-safe.
+
+    The arrays that `columns` returns are views of the buffer, valid until the next `append` after
+    `clear`.
     """
 
     def __init__(self, schema: pa.Schema, rows_per_row_group: int) -> None:
         self._schema = schema
-        self._columns = [_column_for(field, rows_per_row_group) for field in schema]
+        self._columns = [_column_buffer(field, rows_per_row_group) for field in schema]
         self.num_rows = 0
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Takes a batch of the schema; ValueError for any other, and for a null where the schema
-        has none.
+        """Copies a batch into the buffer.
+
+        Raises:
+            ValueError: The batch has another schema, or a null in a column that is not nullable.
         """
         if not batch.schema.equals(self._schema):
             raise ValueError(
@@ -44,8 +48,11 @@ class WaitingRows:
         self.num_rows += batch.num_rows
 
     def columns(self, arrow_types: Iterable[pa.DataType]) -> list[pa.Array]:
-        """All rows, one array a column, in these types: the schema's, or a list for a fixed
-        width.
+        """All rows, as one array per column.
+
+        Args:
+            arrow_types: The type of each column: that of the schema, or a list type for a fixed
+                width.
         """
         return [
             column.array(arrow_type)
@@ -53,13 +60,15 @@ class WaitingRows:
         ]
 
     def clear(self) -> None:
-        """Forgets the rows, and keeps their memory."""
+        """Empties the buffer, and keeps its memory."""
         for column in self._columns:
             column.clear()
         self.num_rows = 0
 
 
-class _Column(Protocol):
+class _ColumnBuffer(Protocol):
+    """The rows of one column: appended, returned as one array in a given type, and cleared."""
+
     def append(self, array: pa.Array) -> None: ...
 
     def array(self, arrow_type: pa.DataType) -> pa.Array: ...
@@ -67,13 +76,13 @@ class _Column(Protocol):
     def clear(self) -> None: ...
 
 
-def _column_for(field: pa.Field, num_rows: int) -> _Column:
-    """A slot holds numbers without nulls, or lists of these; any other column is kept as it
-    comes.
+def _column_buffer(field: pa.Field, num_rows: int) -> _ColumnBuffer:
+    """The buffer for a column. Slots, which are numbers or lists of numbers without nulls, are
+    copied; the chunks of other columns are kept as they are.
     """
     arrow_type = field.type
     if not field.nullable and arrow_type in _DTYPES:
-        return _Scalars(_DTYPES[arrow_type], num_rows)
+        return _ScalarBuffer(_DTYPES[arrow_type], num_rows)
     has_values = pa.types.is_list(arrow_type) or pa.types.is_fixed_size_list(arrow_type)
     if (
         not field.nullable
@@ -81,15 +90,15 @@ def _column_for(field: pa.Field, num_rows: int) -> _Column:
         and not arrow_type.value_field.nullable
         and arrow_type.value_type in _DTYPES
     ):
-        return _Lists(_DTYPES[arrow_type.value_type], num_rows)
-    return _Chunks(arrow_type)
+        return _ListBuffer(_DTYPES[arrow_type.value_type], num_rows)
+    return _ChunkBuffer(arrow_type)
 
 
-class _Scalars:
-    """One number a row."""
+class _ScalarBuffer:
+    """One number per row."""
 
     def __init__(self, dtype: Any, num_rows: int) -> None:
-        self._values = _Growing(dtype, num_rows)
+        self._values = _GrowingArray(dtype, num_rows)
 
     def append(self, array: pa.Array) -> None:
         self._values.extend(values_of(array))
@@ -101,12 +110,12 @@ class _Scalars:
         self._values.clear()
 
 
-class _Lists:
-    """Lists of numbers, of any length or of one: their values, and where each row ends."""
+class _ListBuffer:
+    """Lists of numbers, of variable or fixed length: their values, and the end of each row."""
 
     def __init__(self, dtype: Any, num_rows: int) -> None:
-        self._values = _Growing(dtype, num_rows)
-        self._ends = _Growing(np.dtype(np.int32), num_rows)
+        self._values = _GrowingArray(dtype, num_rows)
+        self._ends = _GrowingArray(np.dtype(np.int32), num_rows)
 
     def append(self, array: pa.Array) -> None:
         values, size = array.flatten(), self._values.size
@@ -115,6 +124,8 @@ class _Lists:
                 f"expected at most {_MAX_VALUES} values of a list in a row group: set fewer "
                 f"rows_per_row_group"
             )
+        # The batch's offsets count from its own first value, the buffer's from that of the row
+        # group.
         self._ends.extend(_offsets(array)[1:] + np.int32(size))
         self._values.extend(values_of(values))
 
@@ -127,8 +138,8 @@ class _Lists:
         self._ends.clear()
 
 
-class _Chunks:
-    """Anything, in the batches' own memory."""
+class _ChunkBuffer:
+    """Values of any type, as chunks in the memory of their batches."""
 
     def __init__(self, arrow_type: pa.DataType) -> None:
         self._type = arrow_type
@@ -145,9 +156,9 @@ class _Chunks:
         self._chunks.clear()
 
 
-class _Growing:
-    """Numbers in memory that grows and is kept. What of it is not yet filled, the system need not
-    have given.
+class _GrowingArray:
+    """A numpy array that grows by doubling and keeps its memory. The pages that are not filled yet
+    take no physical memory.
     """
 
     def __init__(self, dtype: Any, capacity: int) -> None:
@@ -156,6 +167,7 @@ class _Growing:
 
     def extend(self, values: NDArray[Any]) -> None:
         size = self.size + len(values)
+        # Lists need more than `capacity` values. The larger array is kept for all later row groups.
         if size > len(self._memory):
             larger = np.empty(max(size, 2 * len(self._memory)), self._memory.dtype)
             larger[: self.size] = self.filled()
@@ -171,9 +183,9 @@ class _Growing:
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int32]:
-    """Where each row begins and ends in the values of this slice alone."""
+    """The offsets of the rows, int32 (num_rows + 1,), into the values of this slice alone."""
     if pa.types.is_fixed_size_list(array.type):
         return np.arange(len(array) + 1, dtype=np.int32) * np.int32(array.type.list_size)
     offsets = stored_offsets_of(array)
-    moved: NDArray[np.int32] = offsets - offsets[0]
-    return moved
+    from_zero: NDArray[np.int32] = offsets - offsets[0]
+    return from_zero
