@@ -68,7 +68,7 @@ def test_an_unchanged_directory_is_not_listed_again(
 ) -> None:
     staged(1)
     os.utime(tmp_path, ns=(10, 10))
-    glance = StagedNames(tmp_path)
+    names = StagedNames(tmp_path)
     assert names.has(_name(1))
     monkeypatch.setattr("os.listdir", None)
     assert names.has(_name(1))
