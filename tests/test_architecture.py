@@ -1,9 +1,11 @@
 """The architecture: import floors, one owner for each heavy library, a light `import featstore`."""
 
+import ast
 import json
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,22 @@ def test_no_function_imports_our_own_modules(graph: grimp.ImportGraph) -> None:
     ]
     allowed = [line for line in inside if "TYPE_CHECKING" in line]
     assert inside == allowed
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for path in (ROOT / "featstore").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_folder_holds_more_files_than_one_can_look_over() -> None:
+    """`ops/` has a file for each family of operators."""
+    folders = [path for path in (ROOT / "featstore").rglob("*") if path.is_dir()]
+    sizes = {str(folder.relative_to(ROOT)): len(list(folder.glob("*.py"))) for folder in folders}
+    assert {name for name, size in sizes.items() if size > 18} == {"featstore/ops"}
 
 
 def _loaded(statement: str) -> dict[str, Any]:

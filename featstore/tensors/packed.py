@@ -18,7 +18,7 @@ Allocate = Callable[[int], torch.Tensor]
 _ALIGNMENT_BYTES = 64
 
 
-class Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """Where a tensor lies.
 
     Attributes:
@@ -45,7 +45,7 @@ class PackedColumns:
     """
 
     buffers: tuple[torch.Tensor, ...]
-    places: Mapping[Key, tuple[Place, ...]]
+    places: Mapping[Key, tuple[TensorPlace, ...]]
 
     @property
     def keys(self) -> Keys:
@@ -98,13 +98,13 @@ class PackedColumns:
 class _Layout:
     """Where columns will lie in one buffer, decided before there is memory for them."""
 
-    places: dict[Key, tuple[Place, ...]] = field(default_factory=dict)
+    places: dict[Key, tuple[TensorPlace, ...]] = field(default_factory=dict)
     tensors: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     num_bytes: int = 0
 
     def add(self, key: Key, tensor: torch.Tensor) -> None:
         first = aligned(self.num_bytes)
-        place = Place(0, tensor.dtype, first // tensor.itemsize, tuple(tensor.shape))
+        place = TensorPlace(0, tensor.dtype, first // tensor.itemsize, tuple(tensor.shape))
         self.places[key] = (*self.places.get(key, ()), place)
         self.tensors.append((first, tensor))
         self.num_bytes = first + tensor.numel() * tensor.itemsize

@@ -22,7 +22,7 @@ from featstore.reading.gather import (
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key
 from featstore.tensors.dtypes import tensor_of
-from featstore.tensors.packed import PackedColumns, Place
+from featstore.tensors.packed import PackedColumns, TensorPlace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +146,11 @@ def _packed(
     ranges = {dtype: (int(base[part]), int(base[part + 1])) for dtype, base in bases.items()}
     tensors = [tensor_of(buffers[dtype][first:end]) for dtype, (first, end) in ranges.items()]
     numbers = {dtype: number for number, dtype in enumerate(ranges)}
-    places: dict[Key, tuple[Place, ...]] = {}
+    places: dict[Key, tuple[TensorPlace, ...]] = {}
     for item, begins in zip(items, starts, strict=True):
         count, row, number = int(item.counts[part]), item.row_shape, numbers[item.dtype]
         shape = (count // max(1, int(np.prod(row))), *row) if row else (count,)
         first = int(begins[part]) - ranges[item.dtype][0]
-        place = Place(number, tensors[number].dtype, first, shape)
+        place = TensorPlace(number, tensors[number].dtype, first, shape)
         places[item.key] = (*places.get(item.key, ()), place)
     return PackedColumns(buffers=tuple(tensors), places=places)
