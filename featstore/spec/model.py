@@ -156,7 +156,7 @@ class Recorded(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class OutputOptions:
     """How data files are cut and compressed, and whether statistics are gathered. None of it
     changes what files hold.
     """
@@ -188,7 +188,7 @@ class Spec:
     keep: tuple[str, ...] = ()
     retired: frozenset[int] = frozenset()
     sequences: tuple[Sequence, ...] = ()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
     version: int = VERSION
     on_error: Mapping[str, str] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()

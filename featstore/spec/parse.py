@@ -29,7 +29,7 @@ from featstore.spec.model import (
     VERSION,
     Input,
     Node,
-    Output,
+    OutputOptions,
     Sequence,
     Spec,
     read_type,
@@ -310,7 +310,7 @@ def _sequence(name: object, value: object) -> Sequence:
     )
 
 
-def _output(entry: Mapping[str, Any]) -> Output:
+def _output(entry: Mapping[str, Any]) -> OutputOptions:
     _known_keys(
         entry, ("rows_per_row_group", "rows_per_file", "compression", "statistics"), "output."
     )
@@ -322,7 +322,7 @@ def _output(entry: Mapping[str, Any]) -> Output:
             _boolean(value, "output.statistics")
         elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise wrong(f"output.{key}", "an integer of at least 1", value)
-    output = Output(**entry)
+    output = OutputOptions(**entry)
     if output.rows_per_row_group > output.rows_per_file:
         expected = f"at least rows_per_row_group ({output.rows_per_row_group})"
         raise wrong("output.rows_per_file", expected, output.rows_per_file)
