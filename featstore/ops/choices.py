@@ -69,8 +69,8 @@ def where(
 ) -> pa.Array:
     """The second input where the condition is true, the third where it is false.
 
-    Either may be a constant instead (`then`, `otherwise`). The result is missing where the condition
-    is missing, and where it is false and there is no value for that.
+    Either may be a constant instead (`then`, `otherwise`). The result is missing where the
+    condition is missing, and where it is false and there is no value for that.
     """
     arrow_type = values[0].type
     constants = {0: then, 1: otherwise}

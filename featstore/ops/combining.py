@@ -28,8 +28,8 @@ def combine_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> 
 def combine(lists: pa.ListArray, *, by: str, counts: Counter[str]) -> pa.Array:
     """The mean, sum, max or min of a list's numbers, in float64.
 
-    The sum is `((x1 + x2) + x3) ...` and the mean is sum / n. The result of an empty list is missing
-    (use `fill`). A result that is not finite is null, and counted.
+    The sum is `((x1 + x2) + x3) ...` and the mean is sum / n. The result of an empty list is
+    missing (use `fill`). A result that is not finite is null, and counted.
     """
     values, _ = floats_of(lists.values)
     offsets = offsets_of(lists)
