@@ -16,7 +16,7 @@ from featstore.ops.arrays import (
     offsets_of,
     values_of,
 )
-from featstore.ops.lists import cut, drop_elements, is_list, offsets_from, positions_of
+from featstore.ops.lists import drop_elements, is_list, offsets_from, positions_of, truncate_lists
 from featstore.ops.numbers import finite
 
 MEASURES = ("count", "ratio", "containment")
@@ -30,7 +30,7 @@ def take_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.
 
 def take(lists: pa.ListArray, *, n: int, end: str, counts: Counter[str]) -> pa.Array:
     """The first (`end: head`) or last (`end: tail`) n elements of each list, in their order."""
-    return cut(lists, max_len=n, truncate=end)
+    return truncate_lists(lists, max_len=n, truncate=end)
 
 
 def slice_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:

@@ -39,8 +39,7 @@ Hashes = NDArray[np.uint64]
 
 SEED = 42
 MISSING = 0
-_MASK = 2**63 - 1
-SIGN_MASK = np.uint64(_MASK)
+_SIGN_MASK = 2**63 - 1
 
 _P1, _P2, _P3, _P4, _P5 = (np.uint64(prime) for prime in PRIMES)
 # Rows that are looked at before a text column is dictionary encoded. More rows estimate the number
@@ -120,7 +119,7 @@ def _chain(slot: int, members: list[Hashes]) -> Hashes:
         chained: Hashes | np.uint64 = seed
         for member in members:
             chained = _hash_longs(member[block], chained)
-        np.bitwise_and(chained, SIGN_MASK, out=signs[block])
+        np.bitwise_and(chained, np.uint64(_SIGN_MASK), out=signs[block])
     signs[signs == MISSING] = 1
     return signs
 
@@ -129,7 +128,7 @@ def _chain_few(seed: int, members: list[Hashes], signs: Hashes) -> Hashes:
     for row, hashes in enumerate(zip(*(member.tolist() for member in members), strict=True)):
         signs[row] = (
             functools.reduce(lambda chained, member: xxh64_long(member, chained), hashes, seed)
-            & _MASK
+            & _SIGN_MASK
         ) or 1
     return signs
 

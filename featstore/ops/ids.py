@@ -23,7 +23,7 @@ from featstore.ops.arrays import (
     struct_of,
 )
 from featstore.ops.hashing import value_hash
-from featstore.ops.lists import cut, is_list, offsets_from
+from featstore.ops.lists import is_list, offsets_from, truncate_lists
 
 _MAX_COMBINATIONS = 2**31 - 1
 
@@ -73,7 +73,11 @@ def hash_operator(
     hashes: pa.Array, *, max_len: int | None, truncate: str, counts: Counter[str]
 ) -> pa.Array:
     """h(value); of a list the first or last `max_len` elements, order and duplicates kept."""
-    return cut(hashes, max_len=max_len, truncate=truncate) if is_list(hashes.type) else hashes
+    return (
+        truncate_lists(hashes, max_len=max_len, truncate=truncate)
+        if is_list(hashes.type)
+        else hashes
+    )
 
 
 def cross_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:

@@ -37,7 +37,7 @@ def flat(array: pa.ListArray) -> pa.ListArray:
     return list_of(offsets, values, nulls)
 
 
-def cut(array: pa.ListArray, *, max_len: int | None, truncate: str) -> pa.ListArray:
+def truncate_lists(array: pa.ListArray, *, max_len: int | None, truncate: str) -> pa.ListArray:
     """Truncates each row of a flat list.
 
     Args:

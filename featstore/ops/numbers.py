@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from featstore.ops.arrays import Mask, array_of, either, nulls_of, values_of
-from featstore.ops.lists import cut, drop_elements, is_list
+from featstore.ops.lists import drop_elements, is_list, truncate_lists
 from featstore.ops.signature import number
 
 NOT_FINITE = "not finite"
@@ -53,7 +53,7 @@ def identity(
     if not is_list(array.type):
         values, nulls = floats_of(array)
         return finite(values, nulls, counts)
-    lists = cut(array, max_len=max_len, truncate=truncate)
+    lists = truncate_lists(array, max_len=max_len, truncate=truncate)
     values, _ = floats_of(lists.values)
     dropped = ~np.isfinite(values)
     if num_found := int(dropped.sum()):

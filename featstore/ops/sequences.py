@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.ops.arrays import Mask, array_of, list_of, nulls_of, offsets_of, struct_of, values_of
-from featstore.ops.lists import cut, drop_elements, offsets_from, positions_of
+from featstore.ops.lists import drop_elements, offsets_from, positions_of, truncate_lists
 
 
 def aligned_type(types: list[pa.DataType]) -> pa.DataType:
@@ -54,7 +54,7 @@ def align(
     if num_dropped := int(dropped.sum()):
         counts["incomplete elements"] += num_dropped
     events = list_of(offsets_from(lengths), struct_of(columns), nulls if nulls.any() else None)
-    return cut(drop_elements(events, dropped), max_len=max_len, truncate=truncate)
+    return truncate_lists(drop_elements(events, dropped), max_len=max_len, truncate=truncate)
 
 
 def column_of(events: pa.ListArray, *, position: int) -> pa.ListArray:

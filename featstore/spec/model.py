@@ -283,8 +283,11 @@ class Spec:
         """The type's name, or a mapping where the input has options."""
         options = {"on_error": self.on_error.get(name), "optional": name in self.optional or None}
         given = {key: value for key, value in options.items() if value is not None}
-        name_of_type = type_name(self.inputs[name])
-        return {"type": name_of_type, **given} if given else name_of_type
+        return (
+            {"type": type_name(self.inputs[name]), **given}
+            if given
+            else type_name(self.inputs[name])
+        )
 
 
 def _node_content(node: Node) -> dict[str, Any]:
