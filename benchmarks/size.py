@@ -40,7 +40,7 @@ from featstore import api
 from featstore.demo import flights, synthetic
 from featstore.explore.table import open_table
 from featstore.schema import SlotSchema
-from featstore.spec.model import Output
+from featstore.spec.model import OutputOptions
 from featstore.table import encoding, writer
 from featstore.table.metadata import KEY, FileMetadata
 from size_parts import tfrecord
@@ -58,7 +58,7 @@ class Layout:
     sorted_by: str | None = None
     compression: str = writer.COMPRESSION
     dictionary_limit_bytes: int = encoding.DICTIONARY_LIMIT_BYTES
-    rows_per_row_group: int = Output().rows_per_row_group
+    rows_per_row_group: int = OutputOptions().rows_per_row_group
 
 
 def main() -> int:

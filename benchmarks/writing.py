@@ -27,11 +27,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.spec.model import Output
+from featstore.spec.model import OutputOptions
 from featstore.table.encoding import DATA_PAGE_VERSION, DICTIONARY_LIMIT_BYTES, choose_encodings
 
 REPEATS, NUM_PASSES, NOISE = 5, 4, 1.02
-ROWS_PER_ROW_GROUP = Output().rows_per_row_group
+ROWS_PER_ROW_GROUP = OutputOptions().rows_per_row_group
 SIGNS = np.uint64((1 << 63) - 1)
 Options = dict[str, Any]
 

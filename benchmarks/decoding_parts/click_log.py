@@ -15,7 +15,7 @@ from featstore import api
 from featstore.demo.synthetic import PARTITION_KEY, write_click_log
 from featstore.explore.table import Table, open_table
 from featstore.schema import Slot
-from featstore.spec.model import Output
+from featstore.spec.model import OutputOptions
 from featstore.table.encoding import DATA_PAGE_VERSION, DICTIONARY_LIMIT_BYTES, choose_encodings
 
 SNAPPY, NONE, CHOSEN = (
@@ -24,7 +24,7 @@ SNAPPY, NONE, CHOSEN = (
     "click log, snappy where it saves a tenth",
 )
 NUM_ROWS = 1 << 18
-_ROWS_PER_ROW_GROUP = Output().rows_per_row_group
+_ROWS_PER_ROW_GROUP = OutputOptions().rows_per_row_group
 
 
 def write(directory: Path) -> tuple[Mapping[str, Path], list[Slot]]:

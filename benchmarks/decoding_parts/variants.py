@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from featstore.reading.buffers import Ragged, slot_values
 from featstore.schema import Slot, SlotKind, SlotSchema
-from featstore.spec.model import Output
+from featstore.spec.model import OutputOptions
 from featstore.table import encoding, writer
 from featstore.table.metadata import FileMetadata
 from loader_parts.workload import Workload, rows_of
@@ -62,7 +62,7 @@ class Variant:
 
 
 _own = partial(
-    Variant, is_own=True, is_required=True, rows_per_row_group=Output().rows_per_row_group
+    Variant, is_own=True, is_required=True, rows_per_row_group=OutputOptions().rows_per_row_group
 )
 
 VARIANTS = {

@@ -15,7 +15,7 @@ from featstore.extraction.values import single
 from featstore.extraction.witness import Witness
 from featstore.ops.arrays import Mask, nulls_of
 from featstore.ops.columns import read_column
-from featstore.ops.malformed import ABSENT, KINDS, Found, find_malformed, find_unequal
+from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
 from featstore.ops.sequences import align
 from featstore.schema import SlotSchema
 from featstore.spec.graph import Graph, Step, build_graph
@@ -252,7 +252,7 @@ def _result(step: Step, inputs: list[pa.Array], counts: Counter[str] | None) -> 
         ) from error
 
 
-def _shown(step: Step, inputs: list[pa.Array]) -> list[Found]:
+def _shown(step: Step, inputs: list[pa.Array]) -> list[MalformedValues]:
     if step.function is read_column:
         return find_malformed(inputs[0], step.type)
     return find_unequal(inputs) if step.function is align else []

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from featstore.ops.malformed import KINDS, MAX_EXAMPLES, Found
+from featstore.ops.malformed import KINDS, MAX_EXAMPLES, MalformedValues
 
 FILLED = "filled"
 """Among a slot's counts: rows in which `default` or `fill` put a value in place of a missing
@@ -86,7 +86,7 @@ class Findings:
     num_rows_skipped: int = 0
     examples: tuple[Malformed, ...] = ()
 
-    def add(self, column: str, found: Iterable[Found], origin: Origin) -> None:
+    def add(self, column: str, found: Iterable[MalformedValues], origin: Origin) -> None:
         """Counts malformed values of a column, and keeps them as examples if they are among the
         first.
         """
@@ -94,7 +94,7 @@ class Findings:
             self.counts[f"{column}: {one.what}"] += len(one.rows)
             self.show(column, one, origin)
 
-    def show(self, column: str, found: Found, origin: Origin) -> None:
+    def show(self, column: str, found: MalformedValues, origin: Origin) -> None:
         """Keeps the first values as examples; they are counted elsewhere."""
         self.keep(
             Malformed(

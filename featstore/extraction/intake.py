@@ -20,7 +20,7 @@ from featstore.ops.columns import readable
 from featstore.ops.lists import array_of_bits
 from featstore.ops.malformed import (
     ABSENT,
-    Found,
+    MalformedValues,
     all_wrong,
     find_malformed,
     find_unequal,
@@ -114,7 +114,7 @@ class Intake:
 
     def _read(
         self, name: str, batch: pa.RecordBatch, origin: Origin, findings: Findings
-    ) -> tuple[pa.Array, list[Found]]:
+    ) -> tuple[pa.Array, list[MalformedValues]]:
         """A column for the graph, and its malformed values where the graph is not to deal with
         them.
         """
@@ -136,7 +136,7 @@ class Intake:
         findings.counts.update({f"{name}: {what}": number for what, number in counts.items()})
         return array, found
 
-    def _problem(self, name: str, found: Found) -> "_Problem":
+    def _problem(self, name: str, found: MalformedValues) -> "_Problem":
         expected = f"column {name!r}: expected {type_name(self._columns[name])}"
         return _Problem(owner=name, on_error=self._on_error[name], expected=expected, found=found)
 
@@ -174,10 +174,10 @@ class _Problem:
     owner: str
     on_error: str | None
     expected: str
-    found: Found
+    found: MalformedValues
 
 
-def _sequence_problem(sequence: Sequence, on_error: str, found: Found) -> _Problem:
+def _sequence_problem(sequence: Sequence, on_error: str, found: MalformedValues) -> _Problem:
     expected = (
         f"sequence {sequence.name!r}: expected lists of one length in {', '.join(sequence.of)}"
     )

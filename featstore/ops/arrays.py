@@ -1,7 +1,8 @@
-"""Arrow arrays as numpy views of their buffers, and back, without copies.
+"""Converts Arrow arrays to numpy views of their buffers, and back, without copies.
 
-`Array.to_numpy` is not used: it imports pandas, and it makes float64 of integers with nulls. A view
-is read-only, covers exactly the array's slice, and holds anything where the array is null.
+`Array.to_numpy` is not used: it imports pandas, and it converts integers with nulls to float64. A
+view is read-only and covers exactly the array's slice. Its values are undefined where the array is
+null.
 """
 
 from typing import Any
@@ -23,7 +24,10 @@ _DTYPES: dict[pa.DataType, Any] = {
 
 
 def values_of(array: pa.Array) -> NDArray[Any]:
-    """The values of a fixed-width array: `(len(array),)`; timestamps as int64."""
+    """The values of a fixed-width array, `(len(array),)`; timestamps as int64.
+
+    Booleans are unpacked to a new array; all other types are a view.
+    """
     if pa.types.is_boolean(array.type):
         return _bits(array.buffers()[1], array.offset, len(array))
     dtype = np.dtype(np.int64 if pa.types.is_timestamp(array.type) else _DTYPES[array.type])
@@ -42,7 +46,16 @@ def nulls_of(array: pa.Array) -> Mask | None:
 def array_of(
     values: NDArray[Any], nulls: Mask | None = None, arrow_type: pa.DataType | None = None
 ) -> pa.Array:
-    """A fixed-width Arrow array over a numpy array's memory; null where `nulls` is True."""
+    """A fixed-width Arrow array over a numpy array's memory, which it keeps alive.
+
+    Args:
+        values: `(num_values,)`; it must not be written to afterwards.
+        nulls: True where the array is null, `(num_values,)`; None for no nulls.
+        arrow_type: The Arrow type; by default the one of the numpy type.
+
+    Returns:
+        An array of `num_values` values. Its buffers are not copied if `values` is contiguous.
+    """
     arrow_type = pa.from_numpy_dtype(values.dtype) if arrow_type is None else arrow_type
     return pa.Array.from_buffers(
         arrow_type, len(values), [_validity(nulls), pa.py_buffer(np.ascontiguousarray(values))]
@@ -61,7 +74,17 @@ def list_of(
     nulls: Mask | None = None,
     arrow_type: pa.DataType | None = None,
 ) -> pa.ListArray:
-    """A list array of `len(offsets) - 1` rows over `values`."""
+    """A list array over `values`.
+
+    Args:
+        offsets: Integers `(num_rows + 1,)`, which must fit in int32.
+        values: The elements of all rows; for a map type, structs of key and value.
+        nulls: True where a row is null, `(num_rows,)`; None for no nulls.
+        arrow_type: The type of the result; by default a list of the values' type.
+
+    Returns:
+        An array of `num_rows` rows.
+    """
     arrow_type = pa.list_(values.type) if arrow_type is None else arrow_type
     buffer = pa.py_buffer(np.ascontiguousarray(offsets, dtype=np.int32))
     return pa.Array.from_buffers(
@@ -70,8 +93,9 @@ def list_of(
 
 
 def offsets_of(array: pa.Array) -> Integers:
-    """The offsets of a list, string or binary array's slice, `(len(array) + 1,)`; the first may be
-    above 0.
+    """The offsets of a list, string or binary array: int64 `(len(array) + 1,)`.
+
+    The first is above 0 where the array is a slice of a longer one.
     """
     return stored_offsets_of(array).astype(np.int64)
 
@@ -85,13 +109,13 @@ def stored_offsets_of(array: pa.Array) -> NDArray[np.int32]:
 
 
 def bytes_of(array: pa.Array) -> NDArray[np.uint8]:
-    """All bytes that a string or binary array's offsets point into."""
+    """The data buffer of a string or binary array, whole: offsets are positions in it."""
     buffer = array.buffers()[2]
     return np.empty(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
 
 
 def either(left: Mask | None, right: Mask | None) -> Mask | None:
-    """The union of two masks of nulls."""
+    """True where either mask is True; None stands for a mask without True."""
     if left is None or right is None:
         return right if left is None else left
     return left | right
@@ -108,6 +132,7 @@ def _numbers(
 def _bits(buffer: pa.Buffer | None, offset: int, length: int) -> Mask:
     if buffer is None:
         return np.zeros(length, np.bool_)
+    # A slice may begin within a byte: unpack from that byte on and skip the leading bits.
     first, skipped = divmod(offset, 8)
     packed = np.frombuffer(buffer, np.uint8)[first : (offset + length + 7) // 8]
     return np.unpackbits(packed, bitorder="little")[skipped : skipped + length].view(np.bool_)
@@ -116,4 +141,5 @@ def _bits(buffer: pa.Buffer | None, offset: int, length: int) -> Mask:
 def _validity(nulls: Mask | None) -> pa.Buffer | None:
     if nulls is None:
         return None
+    # Arrow's validity bitmap has a set bit for a value, the lowest bit first.
     return pa.py_buffer(np.packbits(~nulls, bitorder="little"))

@@ -33,9 +33,7 @@ def fill_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.
 
 
 def fill(*arrays: pa.Array, value: object, counts: Counter[str]) -> pa.Array:
-    """The first of the inputs that is not missing, else `value`; an empty list or text is not
-    missing.
-    """
+    """The first input that is not missing, else `value`. An empty list or text is not missing."""
     sources = [*arrays, *_constant(value, arrays[0].type)]
     chosen = np.full(len(arrays[0]), -1)
     for position, array in reversed(list(enumerate(arrays))):
@@ -69,20 +67,22 @@ def where(
     otherwise: object,
     counts: Counter[str],
 ) -> pa.Array:
-    """The second input where the condition is true, the third where it is false; either may be a
-    constant (`then`, `otherwise`), and without `otherwise` false gives missing. A missing condition
-    gives missing."""
+    """The second input where the condition is true, the third where it is false.
+
+    Either may be a constant instead (`then`, `otherwise`). The result is missing where the
+    condition is missing, and where it is false and there is no value for that.
+    """
     arrow_type = values[0].type
     constants = {0: then, 1: otherwise}
     inputs = iter(values)
     sources: list[pa.Array] = []
-    places = np.full(2, -1)
+    source_of_side = np.full(2, -1)
     for side, constant in constants.items():
         array = next(inputs, None) if constant is None else _constant(constant, arrow_type)[0]
         if array is not None:
-            places[side] = len(sources)
+            source_of_side[side] = len(sources)
             sources.append(array)
-    chosen = np.where(values_of(condition), places[0], places[1])
+    chosen = np.where(values_of(condition), source_of_side[0], source_of_side[1])
     if (nulls := nulls_of(condition)) is not None:
         chosen[nulls] = -1
     return _choose(sources, chosen)
@@ -107,10 +107,9 @@ def compare_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> 
 
 
 def compare(*arrays: pa.Array, relation: str, value: object, counts: Counter[str]) -> pa.Array:
-    """x relation y, a boolean. Numbers of two types are compared in float64, texts by their code
-    points.
+    """Whether `x relation y` holds, a boolean; missing where x or y is missing.
 
-    Missing where x or y is missing.
+    Numbers of different types are compared as float64, texts by code points.
     """
     left, *rest = arrays
     if value is not None:
@@ -127,16 +126,19 @@ def compare(*arrays: pa.Array, relation: str, value: object, counts: Counter[str
 
 
 def _choose(sources: list[pa.Array], chosen: Integers) -> pa.Array:
-    """Row i of source `chosen[i]`, a source of one row being a constant; null where it is -1."""
+    """Row i is taken from source `chosen[i]`; null where that is -1.
+
+    A source of one row is a constant.
+    """
     starts = np.cumsum([0, *(len(source) for source in sources)])[:-1]
     single = np.array([len(source) == 1 for source in sources])
     at = starts[chosen] + np.where(single[chosen], 0, np.arange(len(chosen)))
     missing = chosen < 0
     at[missing] = 0
-    everything = pa.concat_arrays(sources)
-    if not len(everything):
-        return everything
-    taken = everything.take(array_of(at, missing if missing.any() else None))
+    concatenated = pa.concat_arrays(sources)
+    if not len(concatenated):
+        return concatenated
+    taken = concatenated.take(array_of(at, missing if missing.any() else None))
     return flat(taken) if is_list(taken.type) else taken
 
 

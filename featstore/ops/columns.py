@@ -1,9 +1,8 @@
-"""Raw columns as operators get them: of the declared type, and without values that have two
-meanings.
+"""Converts raw columns to what operators expect: the declared type and normalized values.
 
 Declared types are canonical: bool, int64, float64, string, timestamp[us, UTC], lists of them, and
-maps from string. A raw column may be narrower (int32 for int64), encoded otherwise (dictionary,
-large strings, binary), or hold timestamps of another unit; naive timestamps are read as UTC.
+maps from string. A raw column may be narrower (int32 for int64), in another encoding (dictionary,
+large strings, binary), or hold timestamps of another unit. Naive timestamps are read as UTC.
 """
 
 from collections import Counter
@@ -30,7 +29,7 @@ _is = pa.types
 
 
 def readable(raw: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether a raw column of one type can be read as the declared, canonical one."""
+    """Whether `read_column` accepts a raw column of this type for a declared, canonical type."""
     if _is.is_dictionary(raw):
         return readable(raw.value_type, declared)
     if _is.is_null(raw):
@@ -55,8 +54,19 @@ def readable(raw: pa.DataType, declared: pa.DataType) -> bool:
 
 
 def read_column(array: pa.Array, *, declared: pa.DataType, counts: Counter[str]) -> pa.Array:
-    """A raw column in its declared type, otherwise unchanged. Integers and timestamps out of range
-    become null, and invalid UTF-8 is replaced by U+FFFD; both are counted."""
+    """Converts a raw column to its declared type.
+
+    Integers and timestamps that are out of range become null, and invalid UTF-8 is replaced by
+    U+FFFD. Both are counted.
+
+    Args:
+        array: A column whose type is `readable` as declared.
+        declared: The canonical type.
+        counts: Receives `out of range` and `invalid utf-8`.
+
+    Returns:
+        An array of the declared type, with as many rows.
+    """
     if _is.is_dictionary(array.type):
         array = array.dictionary_decode()
     if is_list(declared) and not _is.is_null(array.type):
@@ -75,11 +85,17 @@ def read_column(array: pa.Array, *, declared: pa.DataType, counts: Counter[str])
 
 
 def clean(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
-    """A column of declared type for operators: NaN becomes null and -0.0 becomes 0.0, and null
-    elements of lists and entries of maps without a value are dropped.
+    """Normalizes a column of declared type for operators.
 
-    What was changed, save the sign of zero, is counted as `nan` and `null elements`. Lists are in
-    flat form.
+    NaN becomes null and -0.0 becomes 0.0. Null elements of lists, and map entries without a value,
+    are dropped.
+
+    Args:
+        array: A column as `read_column` returns it.
+        counts: Receives `nan` and `null elements`. Changes of -0.0 are not counted.
+
+    Returns:
+        An array of the same type; lists are in flat form (see `lists`).
     """
     if is_map(array.type):
         return _clean_maps(array, counts)
@@ -114,9 +130,8 @@ def _clean_floats(array: pa.Array, counts: Counter[str]) -> pa.Array:
 def _read_lists(array: pa.Array, declared: pa.DataType, counts: Counter[str]) -> pa.ListArray:
     lists = array if is_list(array.type) else array.cast(pa.list_(array.type.value_type))
     offsets = offsets_of(lists)
-    within = lists.values.slice(
-        offsets[0], offsets[-1] - offsets[0]
-    )  # a batch cut from a larger one has the values of all
+    # A slice of a larger batch still refers to the values of the whole batch.
+    within = lists.values.slice(offsets[0], offsets[-1] - offsets[0])
     return list_of(
         offsets - offsets[0],
         read_column(within, declared=declared.value_type, counts=counts),
@@ -133,7 +148,7 @@ def _read_maps(array: pa.MapArray, declared: pa.DataType, counts: Counter[str]) 
 
 
 def _clean_maps(array: pa.MapArray, counts: Counter[str]) -> pa.MapArray:
-    """Entries without a value dropped, so that looking them up finds nothing."""
+    """Drops entries without a value, so that looking them up finds nothing."""
     keys, items = entries_of(array)
     offsets = offsets_of(array)
     entries = list_of(
@@ -153,8 +168,9 @@ def _clean_maps(array: pa.MapArray, counts: Counter[str]) -> pa.MapArray:
 
 
 def invalid_utf8(array: pa.Array) -> Mask:
-    """Which texts of a column `readable` as string are no valid UTF-8; `(len(array),)`, False at
-    nulls.
+    """Which texts of a column are not valid UTF-8: `(len(array),)`, False at nulls.
+
+    The column must be `readable` as string.
     """
     strings = _as_strings(array)
     found = np.zeros(len(strings), np.bool_)
@@ -183,9 +199,7 @@ def _is_valid(strings: pa.StringArray) -> bool:
 
 
 def _repair(strings: pa.StringArray, counts: Counter[str]) -> pa.Array:
-    """Decodes and replaces, one by one, the values that are not ASCII: only for batches in which
-    one is invalid.
-    """
+    """Replaces invalid texts one by one; called only for batches that have one."""
     changed = {row: text for row, (text, valid) in _decoded(strings).items() if not valid}
     counts["invalid utf-8"] += len(changed)
     mask = np.zeros(len(strings), np.bool_)
@@ -196,9 +210,7 @@ def _repair(strings: pa.StringArray, counts: Counter[str]) -> pa.Array:
 
 
 def _decoded(strings: pa.StringArray) -> dict[int, tuple[str, bool]]:
-    """By row, the texts that are not ASCII, repaired, and whether they were valid; none of
-    nulls.
-    """
+    """The texts that are not ASCII, by row: each decoded, and whether it was valid."""
     offsets, data, nulls = offsets_of(strings), bytes_of(strings), nulls_of(strings)
     beyond_ascii = np.concatenate(([0], np.cumsum(data >= 0x80)))[offsets]
     rows = np.flatnonzero(np.diff(beyond_ascii))
@@ -217,8 +229,9 @@ def _decode(data: bytes) -> tuple[str, bool]:
 
 
 def fits(array: pa.Array, declared: pa.DataType) -> pa.BooleanArray | None:
-    """Which numbers and times of a column the declared type can hold, null at nulls; None where its
-    type says all.
+    """Which numbers or times of a column the declared type can hold, null at nulls.
+
+    Returns None where the type alone shows that all values fit.
     """
     if _is.is_uint64(array.type) and _is.is_integer(declared):
         return pc.less_equal(array, pa.scalar(_MAX_INT64, pa.uint64()))
@@ -230,9 +243,7 @@ def fits(array: pa.Array, declared: pa.DataType) -> pa.BooleanArray | None:
 
 
 def _ticks_us(arrow_type: pa.DataType) -> int:
-    """Microseconds in one step of a type of times; 1 where every value is within the range of
-    microseconds.
-    """
+    """Microseconds in one unit of a date or timestamp type; 1 where every value fits in int64."""
     if _is.is_date32(arrow_type):
         return 86_400_000_000
     if _is.is_date64(arrow_type):
@@ -254,7 +265,7 @@ def _drop_out_of_range(array: pa.Array, declared: pa.DataType, counts: Counter[s
 
 
 def is_any_list(arrow_type: pa.DataType) -> bool:
-    """Whether rows of this type are lists, of whatever layout."""
+    """Whether rows of this type are lists, in any of Arrow's layouts."""
     return bool(
         _is.is_list(arrow_type)
         or _is.is_large_list(arrow_type)

@@ -1,6 +1,4 @@
-"""Operators that make one value of a list: combine and length, and the kind of number that combine
-takes.
-"""
+"""Operators that reduce a list to one value: combine and length."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,10 +26,10 @@ def combine_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> 
 
 
 def combine(lists: pa.ListArray, *, by: str, counts: Counter[str]) -> pa.Array:
-    """mean = sum / n, sum = ((x1 + x2) + x3) ..., max or min of a list's numbers, in float64.
+    """The mean, sum, max or min of a list's numbers, in float64.
 
-    An empty list has none and is missing (use `fill`). A result that is not finite is null, and
-    counted.
+    The sum is `((x1 + x2) + x3) ...` and the mean is sum / n. The result of an empty list is
+    missing (use `fill`). A result that is not finite is null, and counted.
     """
     values, _ = floats_of(lists.values)
     offsets = offsets_of(lists)
@@ -57,14 +55,17 @@ def length_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> p
 
 
 def length(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
-    """The number of elements of a list, or of code points of a text; 0 of an empty one."""
+    """The number of elements of a list, or of code points of a text."""
     if is_list(array.type):
         return array_of(np.diff(offsets_of(array)), nulls_of(array))
     return pc.utf8_length(array).cast(pa.int64())
 
 
 def _sums(values: NDArray[np.float64], lengths: Integers) -> NDArray[np.float64]:
-    """Sums from left to right, so that no sum depends on how rows are cut into batches."""
+    """Sums from left to right: `bincount` adds in order, where `reduceat` may add pairwise.
+
+    So no sum depends on how rows are split into batches.
+    """
     rows = np.repeat(np.arange(len(lengths)), lengths)
     sums: NDArray[np.float64] = np.bincount(rows, weights=values, minlength=len(lengths)).astype(
         np.float64, copy=False
@@ -73,7 +74,7 @@ def _sums(values: NDArray[np.float64], lengths: Integers) -> NDArray[np.float64]
 
 
 def _extremes(values: NDArray[np.float64], offsets: Integers, by: str) -> NDArray[np.float64]:
-    """The largest or smallest value of each row; anything where the row is empty."""
+    """The largest or smallest value of each row; 0 where the row is empty."""
     extremes = np.zeros(len(offsets) - 1)
     filled = np.flatnonzero(np.diff(offsets))
     if len(filled):

@@ -1,4 +1,4 @@
-"""Constants of a spec in the type of what they stand in for, or are compared with."""
+"""Converts constants of a spec to the type of the values that they replace or are compared with."""
 
 import datetime
 
@@ -9,8 +9,10 @@ from featstore.ops.signature import number
 
 
 def literal(value: object) -> object:
-    """A param that is a constant, its type still unknown; ValueError for a mapping, and for what is
-    no finite number.
+    """A constant of any type, before the type that it must have is known.
+
+    Raises:
+        ValueError: It is a mapping, null, or a number that is not finite.
     """
     if isinstance(value, list | tuple):
         return tuple(literal(item) for item in value)
@@ -20,9 +22,12 @@ def literal(value: object) -> object:
 
 
 def scalar_of(value: object, arrow_type: pa.DataType) -> pa.Scalar:
-    """A constant of a canonical type. Naive timestamps are UTC.
+    """A constant as an Arrow scalar of a canonical type. Naive timestamps are UTC.
 
-    OverflowError, TypeError or ValueError where the type cannot hold it.
+    Raises:
+        OverflowError: The value is out of range.
+        TypeError: The value is of another type.
+        ValueError: The value is not a finite number.
     """
     return pa.scalar(_plain(value, arrow_type), arrow_type)
 

@@ -1,6 +1,4 @@
-"""Operators that choose among the elements of lists: take, slice and distinct; and overlap, which
-compares two lists.
-"""
+"""Operators that select elements of lists (take, slice, distinct), and overlap of two lists."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +16,7 @@ from featstore.ops.arrays import (
     offsets_of,
     values_of,
 )
-from featstore.ops.lists import cut, drop_elements, is_list, offsets_from, positions_of
+from featstore.ops.lists import drop_elements, is_list, offsets_from, positions_of, truncate_lists
 from featstore.ops.numbers import finite
 
 MEASURES = ("count", "ratio", "containment")
@@ -31,10 +29,8 @@ def take_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.
 
 
 def take(lists: pa.ListArray, *, n: int, end: str, counts: Counter[str]) -> pa.Array:
-    """The first (`end: head`) or last (`end: tail`) n elements of each list, in their order; all
-    where there are fewer.
-    """
-    return cut(lists, max_len=n, truncate=end)
+    """The first (`end: head`) or last (`end: tail`) n elements of each list, in their order."""
+    return truncate_lists(lists, max_len=n, truncate=end)
 
 
 def slice_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
@@ -46,8 +42,9 @@ def slice_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa
 def slice_operator(
     array: pa.Array, *, start: int, stop: int | None, counts: Counter[str]
 ) -> pa.Array:
-    """x[start:stop] as Python has it: elements of a list or code points of a text, below 0 counted
-    from the end.
+    """x[start:stop] as in Python: elements of a list or code points of a text.
+
+    Negative positions count from the end.
     """
     if not is_list(array.type):
         return _slice_texts(array, start, stop)
@@ -66,7 +63,7 @@ def distinct_type(types: Sequence[pa.DataType], params: Mapping[str, object]) ->
 
 
 def distinct(lists: pa.ListArray, *, counts: Counter[str]) -> pa.Array:
-    """Each list with the first of equal elements, in their order."""
+    """Each list without repeated elements: the first of equal ones stays, in order."""
     (pairs,), _ = _pairs(lists)
     _, first = np.unique(pairs, return_index=True)
     if len(first) == len(pairs):
@@ -86,10 +83,10 @@ def overlap_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> 
 def overlap(
     left: pa.ListArray, right: pa.ListArray, *, measure: str, counts: Counter[str]
 ) -> pa.Array:
-    """What the distinct elements A and B of two lists share: |A & B|, its ratio to |A | B|, or to
-    |A| (containment).
+    """How many of the distinct elements A and B of two lists are in both.
 
-    Missing where a list is missing. A ratio to nothing is null, and counted as `division by zero`.
+    `count` is |A & B|, `ratio` is |A & B| / |A | B| (Jaccard), `containment` is |A & B| / |A|.
+    Missing where a list is missing. A division by zero is null, and counted.
     """
     pairs, num_codes = _pairs(left, right)
     first, second = (np.unique(side) for side in pairs)
@@ -108,8 +105,9 @@ def overlap(
 
 
 def _pairs(*lists: pa.ListArray) -> tuple[list[Integers], int]:
-    """Each list's elements as `row * num_codes + code`, where equal elements have equal codes; and
-    num_codes.
+    """Each list's elements as `row * num_codes + code`, and num_codes.
+
+    Equal elements have equal codes, so equal numbers are equal elements of one row.
     """
     encoded = pa.concat_arrays([array.values for array in lists]).dictionary_encode()
     codes = values_of(encoded.indices).astype(np.int64)
@@ -127,7 +125,7 @@ def _count_rows(pairs: Integers, num_codes: int, num_rows: int) -> Integers:
 
 
 def _bound(position: int, lengths: Integers) -> Integers:
-    """A position of Python's slices within each list."""
+    """A slice position, as Python resolves it for a list of each length."""
     return np.minimum(position, lengths) if position >= 0 else np.maximum(lengths + position, 0)
 
 

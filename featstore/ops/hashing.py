@@ -1,12 +1,16 @@
 """The sign: 64-bit hashes of values, and 63-bit ids of values in slots.
 
-    h(value) = xxhash64(canonical UTF-8 text) sign(slot, v1, v2, ...) = xxhash64(int slot, h(v1),
-    h(v2), ...) & (2**63 - 1), 0 becomes 1; 0 stands for missing
+    h(value) = xxhash64(canonical UTF-8 text)
+    sign(slot, v1, v2, ...) = xxhash64(int slot, h(v1), h(v2), ...) & (2**63 - 1)
+
+A sign of 0 becomes 1, because 0 stands for missing.
 
 `xxhash64` is Spark SQL's function of that name: XXH64
-(https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md) with seed 42, an int as 4 and a
-bigint as 8 little-endian bytes, the hash so far being the seed of the next argument. Changing any
-of it changes every id ever stored: see docs/contracts.md.
+(https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md) with seed 42. An int is hashed as 4
+little-endian bytes and a bigint as 8. The hash of one argument is the seed of the next. Changing
+any of this changes every id ever stored: see docs/contracts.md.
+
+The C kernels (`KERNELS`) are used where they were built; numpy computes the same hashes otherwise.
 """
 
 import functools
@@ -29,33 +33,42 @@ from featstore.ops.arrays import (
     stored_offsets_of,
     values_of,
 )
-from featstore.ops.single import xxh64_bytes, xxh64_long
+from featstore.ops.single import LANE_ROTATIONS, PRIMES, xxh64_bytes, xxh64_long
 
 Hashes = NDArray[np.uint64]
 
 SEED = 42
 MISSING = 0
-_MASK = 2**63 - 1
-SIGN_MASK = np.uint64(_MASK)
+_SIGN_MASK = 2**63 - 1
 
-_P1, _P2, _P3 = (
-    np.uint64(0x9E3779B185EBCA87),
-    np.uint64(0xC2B2AE3D27D4EB4F),
-    np.uint64(0x165667B19E3779F9),
-)
-_P4, _P5 = np.uint64(0x85EBCA77C2B2AE63), np.uint64(0x27D4EB2F165667C5)
+_P1, _P2, _P3, _P4, _P5 = (np.uint64(prime) for prime in PRIMES)
+# Rows that are looked at before a text column is dictionary encoded. More rows estimate the number
+# of distinct values better; the lookup is paid by every batch that is not encoded.
 _SAMPLE_ROWS = 1024
-_BLOCK_ROWS = 16_384  # keeps the temporaries of one block in the processor's second cache
+# Keeps the temporaries of one block in the L2 cache (docs/decisions/0010).
+_BLOCK_ROWS = 16_384
+# Integers whose range is narrower than this, or than the batch, are hashed through a table of the
+# whole range. A larger span hashes values that do not occur.
 _TABLE_SPAN = 4096
-_FEW = 16  # so many values at most are hashed one by one: numpy's calls cost more
+# At most this many values are hashed one by one in Python: the numpy calls cost more. It brought an
+# online request from 4.7 ms to about 2 ms (docs/decisions/0015).
+_MAX_SINGLE_VALUES = 16
 
 
 def value_hash(array: pa.Array) -> pa.Array:
-    """h(value) of each value, int64; null stays null.
+    """Hashes each value; a null stays null.
 
     Strings are hashed as their bytes, integers as their shortest decimal, booleans as `1` or `0`,
-    timestamps as the decimal of their int64 microseconds since 1970 UTC. TypeError for any other
-    type.
+    and timestamps as the decimal of their int64 microseconds since 1970 UTC.
+
+    Args:
+        array: Strings, integers, booleans or timestamps, or a dictionary array of these.
+
+    Returns:
+        h(value): int64 `(len(array),)`, the bits of the unsigned hash.
+
+    Raises:
+        TypeError: The values are of any other type.
     """
     if pa.types.is_dictionary(array.type):
         return value_hash(array.dictionary).take(array.indices)
@@ -73,8 +86,15 @@ def value_hash(array: pa.Array) -> pa.Array:
 
 
 def sign(slot: int, *hashes: pa.Array) -> pa.Array:
-    """The ids of rows whose members have these value hashes: int64 without nulls, 0 where a member
-    is missing.
+    """The ids in one slot of values, or of crosses of several values.
+
+    Args:
+        slot: The slot number.
+        hashes: The value hashes of each member in declared order, int64 `(num_rows,)`, null where
+            the member is missing.
+
+    Returns:
+        int64 `(num_rows,)` without nulls; 0 where a member is missing.
     """
     nulls = None
     for member in hashes:
@@ -86,20 +106,20 @@ def sign(slot: int, *hashes: pa.Array) -> pa.Array:
 
 
 def _chain(slot: int, members: list[Hashes]) -> Hashes:
-    """sign(slot, ...) of rows without missing members, `(num_rows,)`, block by block."""
+    """The signs of rows without missing members, `(num_rows,)`, computed block by block."""
     seed = np.uint64(_hash_int(slot))
     signs = np.empty(len(members[0]), np.uint64)
     if KERNELS is not None:
         KERNELS.sign_rows(tuple(members), signs, int(seed))
         return signs
-    if len(signs) <= _FEW:
+    if len(signs) <= _MAX_SINGLE_VALUES:
         return _chain_few(int(seed), members, signs)
     for start in range(0, len(signs), _BLOCK_ROWS):
         block = slice(start, start + _BLOCK_ROWS)
         chained: Hashes | np.uint64 = seed
         for member in members:
             chained = _hash_longs(member[block], chained)
-        np.bitwise_and(chained, SIGN_MASK, out=signs[block])
+        np.bitwise_and(chained, np.uint64(_SIGN_MASK), out=signs[block])
     signs[signs == MISSING] = 1
     return signs
 
@@ -108,7 +128,7 @@ def _chain_few(seed: int, members: list[Hashes], signs: Hashes) -> Hashes:
     for row, hashes in enumerate(zip(*(member.tolist() for member in members), strict=True)):
         signs[row] = (
             functools.reduce(lambda chained, member: xxh64_long(member, chained), hashes, seed)
-            & _MASK
+            & _SIGN_MASK
         ) or 1
     return signs
 
@@ -120,7 +140,8 @@ def _hash_int(value: int) -> int:
 
 
 def _hash_longs(values: Hashes, seed: Hashes | np.uint64) -> Hashes:
-    """xxhash64(bigint value) with a seed: 8 bytes."""
+    """xxhash64(bigint value) with one seed, or one for each value."""
+    # The sum of scalars wraps around, which numpy reports for scalars though not for arrays.
     with np.errstate(over="ignore"):
         hashes = np.empty(len(values), np.uint64)
         hashes[:] = seed + (_P5 + np.uint64(8))
@@ -128,9 +149,8 @@ def _hash_longs(values: Hashes, seed: Hashes | np.uint64) -> Hashes:
 
 
 def _hash_strings(array: pa.Array) -> pa.Array:
-    """Through the distinct values where a sample says that there are few of them, and finding them
-    costs less than hashing.
-    """
+    """Hashes each distinct value once where a sample of rows shows that values repeat."""
+    # With the C kernel, hashing costs less than finding the distinct values.
     if KERNELS is not None:
         return _hash_bytes(array)
     sample = array.slice(0, _SAMPLE_ROWS)
@@ -146,7 +166,7 @@ def _hash_bytes(array: pa.Array) -> pa.Array:
         KERNELS.hash_texts(bytes_of(array), stored_offsets_of(array), hashes, SEED)
         return array_of(hashes.view(np.int64), nulls_of(array))
     offsets, data = offsets_of(array), bytes_of(array)
-    if len(array) <= _FEW:
+    if len(array) <= _MAX_SINGLE_VALUES:
         bounds = offsets.tolist()
         few = [
             xxh64_bytes(data[start:end].tobytes(), SEED)
@@ -159,20 +179,18 @@ def _hash_bytes(array: pa.Array) -> pa.Array:
 
 
 def _hash_integers(array: pa.Array) -> pa.Array:
-    """Through a table of all values in range where the range is small, else through the decimal
-    text of each.
-    """
+    """Hashes integers through a table of their range where it is small, else one by one."""
     bounds = pc.min_max(array)
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
     if low is None:
         return array_of(np.zeros(len(array), np.int64), nulls_of(array))
-    if len(array) > _FEW and high - low < max(_TABLE_SPAN, len(array)):
+    if len(array) > _MAX_SINGLE_VALUES and high - low < max(_TABLE_SPAN, len(array)):
         return _hash_small(values_of(array), nulls_of(array), low, high)
     return _hash_decimals(array)
 
 
 def _hash_decimals(array: pa.Array) -> pa.Array:
-    """Through the decimal text of each int64."""
+    """Hashes the decimal text of each int64."""
     if KERNELS is None:
         return _hash_bytes(array.cast(pa.string()))
     hashes = np.empty(len(array), np.uint64)
@@ -189,8 +207,19 @@ def _hash_small(values: Integers, nulls: NDArray[np.bool_] | None, low: int, hig
 
 
 def xxh64(data: NDArray[np.uint8], starts: Integers, lengths: Integers, seed: int = SEED) -> Hashes:
-    """XXH64 of the byte ranges `data[starts[i] : starts[i] + lengths[i]]`: uint64
-    `(len(starts),)`.
+    """The XXH64 of many ranges of one byte array.
+
+    All rows take each step of the algorithm together: whole stripes first, then the remaining
+    8-byte words, the 4-byte half and the single bytes. Rows that lack these bytes skip the step.
+
+    Args:
+        data: uint8, the bytes of all values.
+        starts: int64 `(num_values,)`, where each range begins in `data`.
+        lengths: int64 `(num_values,)`, the bytes of each range.
+        seed: The seed of all hashes.
+
+    Returns:
+        uint64 `(num_values,)`.
     """
     hashes = np.full(len(starts), seed + int(_P5), np.uint64)
     positions = starts.copy()
@@ -222,9 +251,7 @@ def xxh64(data: NDArray[np.uint8], starts: Integers, lengths: Integers, seed: in
 def _step(
     hashes: Hashes, positions: Integers, active: NDArray[np.bool_], num_bytes: int, mix: Any
 ) -> None:
-    """Mixes the next bytes into the hashes of the rows that have them, and moves their positions
-    on.
-    """
+    """Mixes the next bytes into the hashes of the active rows and advances their positions."""
     rows = np.flatnonzero(active)
     if len(rows) == len(hashes):
         hashes[:] = mix(hashes, positions)
@@ -238,16 +265,13 @@ def _step(
 def _hash_stripes(
     hashes: Hashes, data: NDArray[np.uint8], positions: Integers, lengths: Integers, seed: int
 ) -> None:
-    """The 32-byte stripes of rows that have any: four lanes of 8 bytes, then merged into one
-    hash.
-    """
+    """Hashes the 32-byte stripes of rows that have any, in four lanes that are merged at last."""
     rows = np.flatnonzero(lengths >= 32)
     if not len(rows):
         return
     words = _unaligned(data, "<u8")
-    rows = rows[
-        np.argsort(-lengths[rows], kind="stable")
-    ]  # the rows that have a k-th stripe are a prefix
+    # Longest first, so that the rows that have a k-th stripe are a prefix.
+    rows = rows[np.argsort(-lengths[rows], kind="stable")]
     at, num_stripes = positions[rows], lengths[rows] >> 5
     first = [seed + int(_P1) + int(_P2), seed + int(_P2), seed, seed - int(_P1)]
     lanes = [np.full(len(rows), start % 2**64, np.uint64) for start in first]
@@ -263,8 +287,8 @@ def _hash_stripes(
 
 def _merge(lanes: list[Hashes]) -> Hashes:
     merged = np.zeros_like(lanes[0])
-    for lane, turn in zip(lanes, (1, 7, 12, 18), strict=True):
-        merged += _rotate(lane.copy(), turn)
+    for lane, bits in zip(lanes, LANE_ROTATIONS, strict=True):
+        merged += _rotate(lane.copy(), bits)
     for lane in lanes:
         merged ^= _round(np.zeros_like(lane), lane)
         merged *= _P1
@@ -283,7 +307,7 @@ def _unaligned(data: NDArray[np.uint8], dtype: str) -> NDArray[Any]:
 
 
 def _rotate(words: Hashes, bits: int) -> Hashes:
-    """Rotated to the left; uses up `words`."""
+    """`words` rotated to the left. `words` is overwritten, to save one temporary array."""
     high = words << np.uint64(bits)
     words >>= np.uint64(64 - bits)
     high |= words
@@ -325,8 +349,16 @@ def _mix_byte(hashes: Hashes, single: Hashes) -> Hashes:
 
 
 def mark_of(words: Hashes, num_bits: int) -> Hashes:
-    """A number of so many bits for each 64-bit word: equal for equal words, else as if by
-    chance.
+    """Mixes each 64-bit word to a hash of `num_bits` bits.
+
+    Equal words have equal hashes; different words collide as random numbers would.
+
+    Args:
+        words: uint64 `(num_values,)`.
+        num_bits: The width of a hash, 1 to 64.
+
+    Returns:
+        uint64 `(num_values,)`, each below `2**num_bits`.
     """
     return _avalanche(words + _P5) >> np.uint64(64 - num_bits)
 

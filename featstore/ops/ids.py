@@ -1,8 +1,8 @@
 """Operators on discrete values: hash and cross.
 
-Their results are *value hashes*: a struct of the members' h(value) in declared order, one field a
-member, or a flat list of such structs. A row is null where a member is missing. Only a slot makes a
-sign of them (see `slots`), so that a field is hashed once however many slots and crosses use it.
+Their results are *value hashes*: a struct with one field per member, its h(value), in declared
+order, or a flat list of such structs. A row is null where a member is missing. Only a slot turns
+them into signs (see `slots`), so a field is hashed once however many slots and crosses use it.
 """
 
 from collections import Counter
@@ -23,18 +23,22 @@ from featstore.ops.arrays import (
     struct_of,
 )
 from featstore.ops.hashing import value_hash
-from featstore.ops.lists import cut, is_list, offsets_from
+from featstore.ops.lists import is_list, offsets_from, truncate_lists
 
 _MAX_COMBINATIONS = 2**31 - 1
 
 
 def is_hashed(arrow_type: pa.DataType) -> bool:
-    """Whether a type is that of value hashes."""
+    """Whether this is the type of value hashes, or of lists of them."""
     return bool(pa.types.is_struct(_value_type(arrow_type)))
 
 
 def hashed_type(arrow_type: pa.DataType) -> pa.DataType:
-    """The type of the value hashes of an input; TypeError where it may not be hashed."""
+    """The type of the value hashes of an input.
+
+    Raises:
+        TypeError: Values of this type may not be hashed.
+    """
     value = _value_type(arrow_type)
     if pa.types.is_struct(value):
         return arrow_type
@@ -47,8 +51,9 @@ def hashed_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def hash_values(array: pa.Array) -> pa.Array:
-    """h(value) of each value or list element, as value hashes of one member; value hashes are
-    returned as they are.
+    """Hashes each value or list element to value hashes of one member.
+
+    Value hashes are returned unchanged.
     """
     if is_hashed(array.type):
         return array
@@ -68,7 +73,11 @@ def hash_operator(
     hashes: pa.Array, *, max_len: int | None, truncate: str, counts: Counter[str]
 ) -> pa.Array:
     """h(value); of a list the first or last `max_len` elements, order and duplicates kept."""
-    return cut(hashes, max_len=max_len, truncate=truncate) if is_list(hashes.type) else hashes
+    return (
+        truncate_lists(hashes, max_len=max_len, truncate=truncate)
+        if is_list(hashes.type)
+        else hashes
+    )
 
 
 def cross_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
@@ -79,11 +88,10 @@ def cross_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa
 
 
 def cross(*hashes: pa.Array, max_cross: int | None, counts: Counter[str]) -> pa.Array:
-    """The members' hashes side by side; with lists, one entry per combination, the first member
-    outermost.
+    """The members' hashes side by side; with lists, one entry per combination of elements.
 
-    Missing where a member is missing; else `[]` where a list member is empty; the first `max_cross`
-    combinations of a row.
+    Combinations are ordered with the first member outermost, and a row keeps the first `max_cross`
+    of them. A row is missing where a member is missing, else `[]` where a list member is empty.
     """
     nulls: Mask | None = None
     for member in hashes:
@@ -97,7 +105,7 @@ def cross(*hashes: pa.Array, max_cross: int | None, counts: Counter[str]) -> pa.
 
 
 def fields_of(hashes: pa.StructArray) -> list[pa.Array]:
-    """The hashes of each member, int64 (num_values,); anything where the struct is null."""
+    """The hashes of each member, int64 (num_values,); undefined where the struct is null."""
     return [hashes.field(i) for i in range(hashes.type.num_fields)]
 
 
@@ -106,6 +114,8 @@ def _combinations(
 ) -> list[pa.Array]:
     """Each member's fields at every combination of every row, `(sum(num_combined),)`."""
     rows = np.repeat(np.arange(len(num_combined)), num_combined)
+    # The number of a combination within its row is a mixed-radix number whose digits are positions
+    # in the members' lists; the last member is the least significant digit.
     rank = np.arange(len(rows)) - offsets_from(num_combined)[rows]
     taken: list[pa.Array] = []
     for member, length in zip(reversed(hashes), reversed(lengths), strict=True):
@@ -122,9 +132,8 @@ def _count_combinations(
     lengths: list[Integers], nulls: Mask | None, max_cross: int | None
 ) -> Integers:
     """Combinations of each row; ValueError where a batch has more than a list array can hold."""
-    counts: NDArray[np.float64] = np.prod(
-        lengths, axis=0, dtype=np.float64
-    )  # may be beyond int64 before it is capped
+    # The product may exceed int64 before it is capped.
+    counts: NDArray[np.float64] = np.prod(lengths, axis=0, dtype=np.float64)
     if max_cross is not None:
         counts = np.minimum(counts, max_cross)
     if nulls is not None:

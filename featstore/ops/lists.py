@@ -1,8 +1,8 @@
-"""Lists: rows of different lengths over one array of values.
+"""List arrays: rows of different lengths over one array of values.
 
 Between operators every list array is in *flat form*: offsets begin at 0 and cover all values, no
-element is null, and a null row has no elements. `flat` makes that form, and everything else here
-keeps it.
+element is null, and a null row has no elements. `flat` produces that form; every other function
+here preserves it.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ def is_list(arrow_type: pa.DataType) -> bool:
 
 
 def flat(array: pa.ListArray) -> pa.ListArray:
-    """Any list array in flat form, its null elements dropped."""
+    """Converts any list array to flat form; null elements are dropped."""
     offsets, nulls = offsets_of(array), nulls_of(array)
     values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
     offsets = offsets - offsets[0]
@@ -37,8 +37,14 @@ def flat(array: pa.ListArray) -> pa.ListArray:
     return list_of(offsets, values, nulls)
 
 
-def cut(array: pa.ListArray, *, max_len: int | None, truncate: str) -> pa.ListArray:
-    """The first (`head`) or last (`tail`) `max_len` elements of each row of a flat list."""
+def truncate_lists(array: pa.ListArray, *, max_len: int | None, truncate: str) -> pa.ListArray:
+    """Truncates each row of a flat list.
+
+    Args:
+        array: A flat list.
+        max_len: The most elements that a row keeps; None keeps all.
+        truncate: `head` keeps the first elements, `tail` the last.
+    """
     offsets = offsets_of(array)
     lengths = np.diff(offsets)
     if max_len is None or not (lengths > max_len).any():
@@ -50,27 +56,32 @@ def cut(array: pa.ListArray, *, max_len: int | None, truncate: str) -> pa.ListAr
 
 
 def drop_elements(array: pa.ListArray, dropped: Mask) -> pa.ListArray:
-    """A flat list without the elements where `dropped`, `(num_values,)`, is True."""
+    """Drops the elements of a flat list where `dropped`, `(num_values,)`, is True."""
     values = array.values.filter(array_of_bits(~dropped))
     return list_of(offsets_from(~dropped)[offsets_of(array)], values, nulls_of(array))
 
 
 def fill_null(array: pa.Array, value: pa.Scalar) -> pa.Array:
-    """`array` with its null rows replaced; flat lists stay flat."""
+    """Replaces the null rows of an array by `value`; flat lists stay flat."""
     nulls = nulls_of(array)
     if nulls is None:
         return array
     if not is_list(array.type):
         return pc.fill_null(array, value)
     values = pa.concat_arrays([array.values, value.values.cast(array.type.value_type)])
+    # The elements of `value` were appended once; every null row refers to them.
     starts = np.where(nulls, len(array.values), offsets_of(array)[:-1])
     lengths = np.where(nulls, len(value.values), np.diff(offsets_of(array)))
     return list_of(offsets_from(lengths), values.take(array_of(positions_of(starts, lengths))))
 
 
 def mark_missing(array: pa.ListArray, mark: float, arrow_type: pa.DataType) -> pa.ListArray:
-    """A flat list of numbers as a required column of `arrow_type`: a null row becomes the one
-    element `mark`.
+    """A flat list of numbers as a column without nulls: a null row becomes `[mark]`.
+
+    Args:
+        array: A flat list of numbers.
+        mark: The element that stands for a missing list: 0, or NaN.
+        arrow_type: The list type of the result, whose elements may be required.
     """
     offsets, nulls = offsets_of(array), nulls_of(array)
     if nulls is None:
@@ -80,7 +91,7 @@ def mark_missing(array: pa.ListArray, mark: float, arrow_type: pa.DataType) -> p
 
 
 def positions_of(starts: Integers, lengths: Integers) -> Integers:
-    """The positions `starts[i] ... starts[i] + lengths[i] - 1` of all rows, one after the other."""
+    """The positions `starts[i] ... starts[i] + lengths[i] - 1` of all rows, concatenated."""
     offsets = offsets_from(lengths)
     positions: Integers = np.arange(offsets[-1])
     positions += np.repeat(starts - offsets[:-1], lengths)
@@ -102,7 +113,7 @@ def array_of_bits(mask: Mask) -> pa.BooleanArray:
 
 
 def count_nulls(array: pa.ListArray, counts: Counter[str], what: str) -> None:
-    """Adds the number of null elements in rows that are not null themselves."""
+    """Adds to `counts[what]` the null elements of rows that are not null themselves."""
     offsets = offsets_of(array)
     missing = nulls_of(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
     if missing is None:

@@ -1,7 +1,6 @@
-"""Malformed values of raw columns: what the declared type cannot hold, found row by row and shown
-as text.
+"""Finds malformed values of raw columns: values that the declared type cannot hold.
 
-Not malformed are nulls, null elements of lists, NaN and infinities: these have a meaning of their
+Nulls, null elements of lists, NaN and infinities are not malformed: they have a meaning of their
 own (docs/contracts.md).
 """
 
@@ -24,14 +23,19 @@ WRONG_TYPE, ABSENT, LENGTHS_DIFFER = "wrong type", "column absent", "lengths dif
 KINDS = (INVALID_UTF8, OUT_OF_RANGE, NOT_WHOLE, WRONG_TYPE, ABSENT, LENGTHS_DIFFER)
 MAX_EXAMPLES = 3
 _MAX_TEXT = 60
+# Python refuses to convert integers of more than 4,300 digits (14,284 bits) to text.
 _MAX_BITS = 4_096
 _is = pa.types
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """Malformed values of one kind: the row of each, ascending, `(num_values,)`, and each as short
-    text, by its number.
+class MalformedValues:
+    """The malformed values of one kind in one column of a batch.
+
+    Attributes:
+        what: The kind, one of `KINDS`.
+        rows: int64 `(num_values,)`, the row of each value, ascending.
+        text: Returns the i-th value as short text.
     """
 
     what: str
@@ -39,9 +43,7 @@ class Found:
     text: Callable[[int], str]
 
     def examples(self) -> Iterator[tuple[int, str]]:
-        """The first value of each of the first few rows that have any, whatever batch they came in:
-        row and text.
-        """
+        """Row and text of the first value in each of the first `MAX_EXAMPLES` affected rows."""
         rows, numbers = np.unique(self.rows, return_index=True)
         for row, number in zip(
             rows[:MAX_EXAMPLES].tolist(), numbers[:MAX_EXAMPLES].tolist(), strict=True
@@ -49,9 +51,15 @@ class Found:
             yield row, self.text(number)
 
 
-def find_malformed(array: pa.Array, declared: pa.DataType) -> list[Found]:
-    """What `read_column` replaces in a column that is `readable` as declared; nothing under a
-    null.
+def find_malformed(array: pa.Array, declared: pa.DataType) -> list[MalformedValues]:
+    """Finds the values that `read_column` replaces.
+
+    Args:
+        array: A column that is `readable` as declared.
+        declared: The canonical type.
+
+    Returns:
+        One `MalformedValues` for each kind that occurs. Values under a null row are ignored.
     """
     if _is.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -77,8 +85,9 @@ def find_malformed(array: pa.Array, declared: pa.DataType) -> list[Found]:
 
 
 def narrowable(raw: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether some values of a column that is not `readable` as declared are: whole numbers, where
-    longs are declared.
+    """Whether `narrow` can convert a column that is not `readable` as declared.
+
+    It converts floats and decimals to declared longs where they are whole numbers.
     """
     if _is.is_dictionary(raw):
         return narrowable(raw.value_type, declared)
@@ -90,9 +99,16 @@ def narrowable(raw: pa.DataType, declared: pa.DataType) -> bool:
 
 def narrow(
     array: pa.Array, declared: pa.DataType, counts: Counter[str]
-) -> tuple[pa.Array, list[Found]]:
-    """A `narrowable` column as declared, malformed values null, and what was malformed. NaN is
-    null, counted as `nan`.
+) -> tuple[pa.Array, list[MalformedValues]]:
+    """Converts a `narrowable` column to its declared type.
+
+    Args:
+        array: Floats or decimals, or lists of them.
+        declared: int64, or a list of it.
+        counts: Receives `nan`.
+
+    Returns:
+        The column, null where a value is malformed or NaN, and the malformed values.
     """
     if _is.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -106,14 +122,15 @@ def narrow(
     return _whole_decimals(array) if _is.is_decimal(array.type) else _whole_floats(array, counts)
 
 
-def all_wrong(array: pa.Array) -> list[Found]:
-    """Every value of a column whose type is none that could be read as declared."""
+def all_wrong(array: pa.Array) -> list[MalformedValues]:
+    """Marks every value of a column whose type can never be read as declared."""
     return list(_found(WRONG_TYPE, array, values_of(pc.is_valid(array))))
 
 
-def find_unequal(lists: list[pa.Array]) -> list[Found]:
-    """Rows whose lists, those of one sequence, differ in length, or of which only some are missing
-    (length -1).
+def find_unequal(lists: list[pa.Array]) -> list[MalformedValues]:
+    """Finds rows where the lists of one sequence differ in length.
+
+    A missing list has the length -1, so rows where only some lists are missing are found too.
     """
     lengths = [
         values_of(pc.fill_null(pc.list_value_length(array), -1).cast(pa.int64())) for array in lists
@@ -123,20 +140,18 @@ def find_unequal(lists: list[pa.Array]) -> list[Found]:
     def text(number: int) -> str:
         return ", ".join(str(length[rows[number]]) for length in lengths)
 
-    return [Found(what=LENGTHS_DIFFER, rows=rows, text=text)] if len(rows) else []
+    return [MalformedValues(what=LENGTHS_DIFFER, rows=rows, text=text)] if len(rows) else []
 
 
 def without_views(array: pa.Array) -> pa.Array:
-    """The same texts in a layout that Arrow can filter."""
+    """Casts string and binary views to layouts that Arrow's filter kernels support."""
     arrow_type = _without_views(array.type)
     return array if arrow_type == array.type else array.cast(arrow_type, safe=False)
 
 
 def short_text(value: object) -> str:
-    """A value as its reader would write it, on one line and not long."""
-    if (
-        isinstance(value, int) and value.bit_length() > _MAX_BITS
-    ):  # Python refuses to write some of these
+    """A value as Python would write it, on one line and at most 60 characters."""
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
         return f"an integer of {value.bit_length():,} bits"
     text = str(value) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
@@ -150,10 +165,12 @@ def _without_views(arrow_type: pa.DataType) -> pa.DataType:
     return plain.get(arrow_type, arrow_type)
 
 
-def _found(what: str, array: pa.Array, mask: Mask) -> Iterator[Found]:
+def _found(what: str, array: pa.Array, mask: Mask) -> Iterator[MalformedValues]:
     rows: Integers = np.flatnonzero(mask)
     if len(rows):
-        yield Found(what=what, rows=rows, text=lambda number: _text(array, int(rows[number])))
+        yield MalformedValues(
+            what=what, rows=rows, text=lambda number: _text(array, int(rows[number]))
+        )
 
 
 def _text(array: pa.Array, row: int) -> str:
@@ -187,9 +204,10 @@ def _as_list(array: pa.Array) -> pa.ListArray:
     return array if is_list(array.type) else array.cast(pa.list_(array.type.value_type))
 
 
-def _by_rows(found: Found, array: pa.Array) -> Found:
-    """What was found in the elements of lists or maps, by the rows that hold them; elements under a
-    null are none.
+def _by_rows(found: MalformedValues, array: pa.Array) -> MalformedValues:
+    """Maps findings in the elements of lists or maps to the rows that hold the elements.
+
+    Elements under a null row are dropped.
     """
     offsets = offsets_of(array if is_map(array.type) else _as_list(array))
     rows: Integers = np.searchsorted(offsets - offsets[0], found.rows, side="right") - 1
@@ -201,32 +219,33 @@ def _by_rows(found: Found, array: pa.Array) -> Found:
     )
 
 
-def _outside(found: Found, kept: Mask) -> Found:
+def _outside(found: MalformedValues, kept: Mask) -> MalformedValues:
     numbers = np.flatnonzero(kept)
     return replace(
         found, rows=found.rows[kept], text=lambda number: found.text(int(numbers[number]))
     )
 
 
-def _whole_floats(array: pa.Array, counts: Counter[str]) -> tuple[pa.Array, list[Found]]:
+def _whole_floats(array: pa.Array, counts: Counter[str]) -> tuple[pa.Array, list[MalformedValues]]:
     values, nulls = values_of(array.cast(pa.float64())), nulls_of(array)
-    there = np.ones(len(values), np.bool_) if nulls is None else ~nulls
-    is_nan = there & np.isnan(values)
+    is_valid = np.ones(len(values), np.bool_) if nulls is None else ~nulls
+    is_nan = is_valid & np.isnan(values)
     if num_found := int(is_nan.sum()):
         counts["nan"] += num_found
-    there &= ~is_nan
+    is_valid &= ~is_nan
     with np.errstate(invalid="ignore"):
+        # 2**63 - 1 is not a float64, so the upper bound is exclusive.
         inside = (values >= -(2.0**63)) & (values < 2.0**63)
         whole = inside & (np.floor(values) == values)
     found = [
-        *_found(OUT_OF_RANGE, array, there & ~inside),
-        *_found(NOT_WHOLE, array, there & inside & ~whole),
+        *_found(OUT_OF_RANGE, array, is_valid & ~inside),
+        *_found(NOT_WHOLE, array, is_valid & inside & ~whole),
     ]
-    good = there & whole
+    good = is_valid & whole
     return array_of(np.where(good, values, 0.0).astype(np.int64), ~good), found
 
 
-def _whole_decimals(array: pa.Array) -> tuple[pa.Array, list[Found]]:
+def _whole_decimals(array: pa.Array) -> tuple[pa.Array, list[MalformedValues]]:
     wide = pa.decimal256(76, array.type.scale)
     numbers = array.cast(wide)
     low, high = (pa.scalar(Decimal(limit), wide) for limit in (-(2**63), 2**63 - 1))

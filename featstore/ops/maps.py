@@ -1,8 +1,7 @@
-"""Operators on maps: lookup (one map, by a key or a list of keys) and match (a map of maps, by two
-keys).
+"""Operators on maps: lookup (a map by one key or a list) and match (a map of maps by two keys).
 
-A key is found by its text: a long key column finds the text of its decimals. Where a map has a key
-twice the last value counts, as the Parquet format says.
+Keys are compared as text: a long is looked up by its decimal text. Where a map has a key twice, the
+last value counts, as the Parquet format says.
 """
 
 from collections import Counter
@@ -35,14 +34,21 @@ def is_map(arrow_type: pa.DataType) -> bool:
 def map_of(
     offsets: Integers, entries: pa.StructArray, nulls: Mask | None, arrow_type: pa.DataType
 ) -> pa.MapArray:
-    """A map array of `len(offsets) - 1` rows over entries of key and value, none of them null."""
+    """A map array over structs of key and value.
+
+    Args:
+        offsets: Integers `(num_rows + 1,)`.
+        entries: The entries of all rows, none of them null.
+        nulls: True where a row is null, `(num_rows,)`; None for no nulls.
+        arrow_type: The map type of the result.
+    """
     names = [arrow_type.key_field, arrow_type.item_field]
     fields = pa.StructArray.from_arrays([entries.field(0), entries.field(1)], fields=names)
     return list_of(offsets, fields, nulls, arrow_type)
 
 
 def entries_of(array: pa.MapArray) -> tuple[pa.Array, pa.Array]:
-    """Keys and values of all rows of a map array's slice."""
+    """The keys and the values of all rows of a map array, without those outside its slice."""
     offsets = offsets_of(array)
     first, length = offsets[0], offsets[-1] - offsets[0]
     return array.keys.slice(first, length), array.items.slice(first, length)
@@ -64,10 +70,10 @@ def lookup_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> p
 def lookup(
     maps: pa.MapArray, keys: pa.Array, *, combiner: str | None, counts: Counter[str]
 ) -> pa.Array:
-    """map[key]; of a list of keys the values that are found, in the keys' order, or these combined
-    (see `combine`).
+    """map[key]; missing where the map or the key is missing, or the map has no such key.
 
-    Missing where the map or the key is missing, or the map has no such key.
+    For a list of keys, the values that are found in the order of the keys, or their `combiner` (see
+    `combine`).
     """
     _, items = entries_of(maps)
     if not is_list(keys.type):
@@ -100,11 +106,9 @@ def match(maps: pa.MapArray, outer: pa.Array, inner: pa.Array, *, counts: Counte
 
 
 def _find(maps: pa.MapArray, keys: pa.Array, rows: Integers) -> Integers:
-    """Where, among the entries of the maps' slice, the map of `rows[i]` has `keys[i]`; -1 where it
-    does not.
+    """The position of `keys[i]` in the map of `rows[i]`, among all entries; -1 if it is not there.
 
-    Keys become codes that are equal where the texts are, and (row, code) pairs are searched for in
-    sorted order.
+    Texts are dictionary encoded, and pairs of row and code are searched for in sorted order.
     """
     texts, _ = entries_of(maps)
     encoded = pa.concat_arrays([texts, keys.cast(pa.string())]).dictionary_encode()
@@ -114,6 +118,7 @@ def _find(maps: pa.MapArray, keys: pa.Array, rows: Integers) -> Integers:
     entries = entry_rows * num_codes + codes[: len(texts)]
     wanted = rows * num_codes + codes[len(texts) :]
     order = np.argsort(entries, kind="stable")
+    # The sort is stable and the search takes the rightmost match: the last of equal keys wins.
     at = np.searchsorted(entries[order], wanted, side="right") - 1
     found: Integers = np.full(len(keys), -1) if not len(order) else np.where(at >= 0, order[at], -1)
     hit = (found >= 0) & (entries[found] == wanted) if len(order) else np.zeros(len(keys), np.bool_)

@@ -1,6 +1,6 @@
 """Operators on numbers: identity, log1p, clip, bucketize, ratio and power.
 
-Float64 inside; a result that is no finite number is null.
+They compute in float64. A result that is not a finite number is null.
 """
 
 import itertools
@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from featstore.ops.arrays import Mask, array_of, either, nulls_of, values_of
-from featstore.ops.lists import cut, drop_elements, is_list
+from featstore.ops.lists import drop_elements, is_list, truncate_lists
 from featstore.ops.signature import number
 
 NOT_FINITE = "not finite"
@@ -46,13 +46,14 @@ def identity_type(types: Sequence[pa.DataType], params: Mapping[str, object]) ->
 def identity(
     array: pa.Array, *, max_len: int | None, truncate: str, counts: Counter[str]
 ) -> pa.Array:
-    """x as float64; of a list the first or last `max_len` elements. Infinities are null, in a list
-    dropped; counted.
+    """x as float64; of a list, the first or last `max_len` elements.
+
+    Infinities become null, or are dropped from a list, and are counted.
     """
     if not is_list(array.type):
         values, nulls = floats_of(array)
         return finite(values, nulls, counts)
-    lists = cut(array, max_len=max_len, truncate=truncate)
+    lists = truncate_lists(array, max_len=max_len, truncate=truncate)
     values, _ = floats_of(lists.values)
     dropped = ~np.isfinite(values)
     if num_found := int(dropped.sum()):
@@ -90,8 +91,9 @@ def clip(
     max: float | None,  # noqa: A002
     counts: Counter[str],
 ) -> pa.Array:
-    """min where x < min, max where x > max, else x. An infinity becomes the bound on its side;
-    without one it is null.
+    """x, limited to the range from min to max.
+
+    An infinity becomes the bound on its side, and null, counted, where there is none.
     """
     values, nulls = floats_of(array)
     return finite(np.clip(values, min, max), nulls, counts)
@@ -104,8 +106,9 @@ def ratio_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa
 
 
 def ratio(numerator: pa.Array, denominator: pa.Array, *, counts: Counter[str]) -> pa.Array:
-    """x / y. Null, and counted, where y is 0 (`division by zero`) or the result is not finite;
-    missing where either is.
+    """x / y; missing where x or y is missing.
+
+    Null, and counted, where y is 0 (`division by zero`) or the result is not finite.
     """
     above, nulls = floats_of(numerator)
     below, missing = floats_of(denominator)
@@ -122,8 +125,9 @@ def ratio(numerator: pa.Array, denominator: pa.Array, *, counts: Counter[str]) -
 
 
 def power(array: pa.Array, *, exponent: float, counts: Counter[str]) -> pa.Array:
-    """x to the power of `exponent`. Null, and counted, where that is no finite number, as 0 to a
-    negative power.
+    """x to the power of `exponent`.
+
+    Null, and counted, where the result is not finite, such as 0 to a negative power.
     """
     values, nulls = floats_of(array)
     with np.errstate(all="ignore"):
@@ -156,8 +160,8 @@ def bucketize_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -
 def bucketize(array: pa.Array, *, boundaries: tuple[float, ...], counts: Counter[str]) -> pa.Array:
     """The number of boundaries <= x: 0 below the first, i + 1 for `b[i] <= x < b[i + 1]`.
 
-    The comparison is exact: a long is compared with the least long that is not below the boundary,
-    as float64 cannot tell longs beyond 2^53 apart.
+    The comparison is exact. Longs are compared as longs, with the smallest long that is not below
+    the boundary, because float64 cannot tell longs beyond 2^53 apart.
     """
     if pa.types.is_integer(array.type):
         bounds, values, nulls = (
@@ -171,8 +175,9 @@ def bucketize(array: pa.Array, *, boundaries: tuple[float, ...], counts: Counter
 
 
 def whole_boundaries(boundaries: Sequence[float]) -> list[int]:
-    """For each boundary the least long that is not below it; boundaries that no long reaches, which
-    come last, are left out.
+    """The smallest long that is not below each boundary.
+
+    Boundaries that no long reaches come last and are left out.
     """
     return [max(whole, -(2**63)) for whole in map(math.ceil, boundaries) if whole < 2**63]
 
@@ -183,8 +188,9 @@ def num_buckets(params: Mapping[str, Any]) -> int:
 
 
 def floats_of(array: pa.Array) -> tuple[NDArray[np.float64], Mask | None]:
-    """Values as float64 and the mask of nulls; 0 where null, so that nulls neither warn nor
-    count.
+    """The values as float64 and the mask of nulls.
+
+    Values are 0 where null, so that nulls raise no numpy warning and are not counted.
     """
     values: NDArray[Any] = values_of(array).astype(np.float64, copy=False)
     nulls = nulls_of(array)
@@ -194,7 +200,14 @@ def floats_of(array: pa.Array) -> tuple[NDArray[np.float64], Mask | None]:
 def finite(
     values: NDArray[np.float64], nulls: Mask | None, counts: Counter[str], what: str = NOT_FINITE
 ) -> pa.Array:
-    """The values with all that is no finite number as null, which is counted."""
+    """An array of the values, null where they are not finite.
+
+    Args:
+        values: float64 `(num_values,)`.
+        nulls: True where the value is null already, `(num_values,)`.
+        counts: Receives under `what` the number of values that are not finite.
+        what: The key in `counts`.
+    """
     bad = ~np.isfinite(values)
     if num_found := int(bad.sum()):
         counts[what] += num_found

@@ -1,7 +1,7 @@
-"""Whether an operator treats each row alone: the same value however rows are cut into batches, and
-in any order.
+"""Checks that an operator is row-wise: a row's value does not depend on the rest of its batch.
 
-All else rests on it: Spark, a notebook and an online service cut the same rows differently.
+Spark, a notebook and an online service split the same rows into different batches, so parity
+between them depends on this.
 """
 
 from collections import Counter
@@ -24,12 +24,20 @@ _FAILURES = (pa.ArrowException, ArithmeticError, LookupError, MemoryError, TypeE
 
 
 def check_operator(function: Callable[..., Any], *arrays: pa.Array, **params: object) -> pa.Array:
-    """Runs a function with the decorator `operator` on a batch, as the extractor does, and returns
-    its result.
+    """Runs an operator of a user on a batch, as the extractor does, and checks that it is row-wise.
 
-    OperatorError where it fails, where the result is not as declared, or where a row's value
-    changes when the batch is run again, in reverse, or in smaller batches: give rows that differ,
-    with missing values. TypeError for other inputs or params.
+    Args:
+        function: A function with the decorator `operator`.
+        *arrays: Its inputs. Use rows that differ, some of them missing.
+        **params: Its params, as a spec would give them.
+
+    Returns:
+        The result for the batch.
+
+    Raises:
+        OperatorError: The function failed, its result is not as declared, or a row's value changed
+            when the batch was run again, in reverse order or in smaller batches.
+        TypeError: The inputs or params are not as declared, or the function has no decorator.
     """
     operator = declared_operator(function)
     known = _read_params(operator, params)
@@ -57,8 +65,19 @@ def check_operator(function: Callable[..., Any], *arrays: pa.Array, **params: ob
 def check_rows(
     name: str, function: Function, arrays: list[pa.Array], params: Mapping[str, object]
 ) -> pa.Array:
-    """The function's result on the arrays; OperatorError, which begins with `name`, for the first
-    row that is not alone.
+    """Runs a function on arrays and compares the result with that for other batches of the rows.
+
+    Args:
+        name: What error messages begin with.
+        function: Called with the arrays, the params and `counts`.
+        arrays: The inputs, all of one length.
+        params: The params in canonical form.
+
+    Returns:
+        The result for the whole batch.
+
+    Raises:
+        OperatorError: The function failed, or a row's value depends on the batch.
     """
     whole = _run(name, "", function, arrays, params)
     for where, rows in _arrangements(len(whole)):
@@ -97,7 +116,7 @@ def _read_params(operator: Operator, given: Mapping[str, object]) -> dict[str, o
 
 
 def _arrangements(num_rows: int) -> Iterator[tuple[str, Integers]]:
-    """Other batches of the same rows, each with words for it."""
+    """Other batches of the same rows, each with a phrase for error messages."""
     rows = np.arange(num_rows)
     yield "when run again", rows
     yield "in reverse order", rows[::-1]
@@ -109,7 +128,7 @@ def _arrangements(num_rows: int) -> Iterator[tuple[str, Integers]]:
 
 
 def _taken(array: pa.Array, rows: Integers) -> pa.Array:
-    """Neighbours as a slice, as they come from a larger batch."""
+    """The given rows. Adjacent rows are a slice, which tests that offsets are respected."""
     if len(rows) == 0 or rows[-1] - rows[0] + 1 == len(rows):
         return array.slice(rows[0] if len(rows) else 0, len(rows))
     return array.take(array_of(np.ascontiguousarray(rows)))
@@ -126,5 +145,5 @@ def _run(
 
 def _difference(found: pa.Array, expected: pa.Array, rows: Integers, num_rows: int) -> str:
     pairs = zip(rows.tolist(), found.to_pylist(), expected.to_pylist(), strict=True)
-    row, here, there = next((row, here, there) for row, here, there in pairs if here != there)
-    return f"row {row} is {there!r} in a batch of {num_rows} rows, and {here!r}"
+    row, value, in_whole = next(pair for pair in pairs if pair[1] != pair[2])
+    return f"row {row} is {in_whole!r} in a batch of {num_rows} rows, and {value!r}"

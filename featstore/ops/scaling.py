@@ -1,4 +1,4 @@
-"""Operators whose constants were fitted by a first pass and frozen: standardize and min_max."""
+"""Operators whose constants are fitted by a first pass and frozen: standardize and min_max."""
 
 from collections import Counter
 
@@ -9,16 +9,19 @@ from featstore.ops.numbers import finite, floats_of
 
 
 def standardize(array: pa.Array, *, mean: float, stddev: float, counts: Counter[str]) -> pa.Array:
-    """(x - mean) / stddev, with the mean and the population's standard deviation of the values
-    fitted. Null, and counted, where that is no finite number."""
+    """(x - mean) / stddev, with the mean and population standard deviation of the fitted values.
+
+    Null, and counted, where the result is not finite.
+    """
     values, nulls = floats_of(array)
     with np.errstate(over="ignore", invalid="ignore"):
         return finite((values - mean) / stddev, nulls, counts)
 
 
 def min_max(array: pa.Array, *, min: float, max: float, counts: Counter[str]) -> pa.Array:  # noqa: A002
-    """(x - min) / (max - min), 0 below min and 1 above max, of the least and the greatest of the
-    values fitted.
+    """(x - min) / (max - min), with the smallest and the largest of the fitted values.
+
+    0 below min and 1 above max.
     """
     values, nulls = floats_of(array)
     with np.errstate(invalid="ignore"):

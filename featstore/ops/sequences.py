@@ -1,7 +1,7 @@
-"""Sequence groups: list columns that say different things of the same events, kept aligned.
+"""Sequence groups: list columns that describe the same events and must stay aligned.
 
-Were each column cleaned by itself, a null in one of them would move its later elements against
-those of the others.
+If each column were cleaned alone, a null in one would shift its later elements against those of the
+others.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.ops.arrays import Mask, array_of, list_of, nulls_of, offsets_of, struct_of, values_of
-from featstore.ops.lists import cut, drop_elements, offsets_from, positions_of
+from featstore.ops.lists import drop_elements, offsets_from, positions_of, truncate_lists
 
 
 def aligned_type(types: list[pa.DataType]) -> pa.DataType:
@@ -28,12 +28,17 @@ def align(
     empty_as_null: bool,
     counts: Counter[str],
 ) -> pa.ListArray:
-    """The events of each row, as one flat list of structs: the first or last `max_len` that are
-    complete.
+    """Combines the columns into one flat list of structs, with complete events only.
 
-    An event is dropped where a column has a null, NaN, infinity or number beyond float32 (or "",
-    with `empty_as_null`), counted as `incomplete elements`. A row whose lists differ in length, or
-    of which some are missing, is missing, counted as `lengths differ`.
+    An event is dropped where a column has a null, NaN, infinity or a number beyond float32. A row
+    is missing where its lists differ in length or only some of them are missing.
+
+    Args:
+        *lists: The columns, of any list form.
+        max_len: The most events that a row keeps; None keeps all.
+        truncate: `head` keeps the first events, `tail` the last.
+        empty_as_null: Whether an event with an empty text is dropped too.
+        counts: Receives `incomplete elements` and `lengths differ`.
     """
     nulls, differ = _missing_rows(lists)
     if num_found := int(differ.sum()):
@@ -49,7 +54,7 @@ def align(
     if num_dropped := int(dropped.sum()):
         counts["incomplete elements"] += num_dropped
     events = list_of(offsets_from(lengths), struct_of(columns), nulls if nulls.any() else None)
-    return cut(drop_elements(events, dropped), max_len=max_len, truncate=truncate)
+    return truncate_lists(drop_elements(events, dropped), max_len=max_len, truncate=truncate)
 
 
 def column_of(events: pa.ListArray, *, position: int) -> pa.ListArray:
@@ -61,7 +66,7 @@ def column_of(events: pa.ListArray, *, position: int) -> pa.ListArray:
 
 
 def _missing_rows(lists: tuple[pa.ListArray, ...]) -> tuple[Mask, Mask]:
-    """Rows that are missing, and those among them that should not be."""
+    """The rows that are missing, and those among them whose lists differ in length."""
     missing = [values_of(pc.is_null(array)) for array in lists]
     lengths = [
         np.where(null, -1, np.diff(offsets_of(array)))

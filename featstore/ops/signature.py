@@ -1,4 +1,4 @@
-"""What an operator takes and gives, as frozen data."""
+"""The declaration of an operator (inputs, params, result type) as frozen data."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +19,18 @@ OPTIONS = (
     "encode",
     "share_slot",
 )
-"""What any node of a spec may say beside its operator's params."""
+"""The options that every node of a spec has, beside its operator's params."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Param:
     """One parameter of an operator.
 
-    `read` returns the value in its canonical form, or raises ValueError or TypeError; `expected`
-    says in words what it takes.
+    Attributes:
+        expected: What the parameter accepts, in words for error messages.
+        read: Returns a value in canonical form, or raises ValueError or TypeError.
+        required: Whether a spec must give it.
+        default: The value where a spec does not give it.
     """
 
     expected: str
@@ -38,18 +41,25 @@ class Param:
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """One operator: `function(*arrays, counts=Counter, **params) -> array`, pure but for what it
-    adds to `counts`.
+    """One operator.
 
-    All arrays have as many elements as the batch has rows. `result` gives the result's type from
-    the inputs' types and the params; it raises TypeError with the types it expects, and ValueError
-    with what is wrong among the params. An operator with `hashes` gets value hashes (see `ids`) in
-    place of its inputs. `num_values` says how many values, from 0 on, an operator can give, where
-    that is known: only then can a slot store indices.
-
-    `frozen` are params that no spec gives, but its lock: fitted by a first pass, or recorded of a
-    file. `fit_only` names the spec's params that say how, which the function does not get. Without
-    `fills` a node may have no `fill`.
+    Attributes:
+        name: The `op` of a spec.
+        function: `function(*arrays, counts=Counter, **params) -> array`, pure except for what it
+            adds to `counts`. All arrays have one element per row of the batch.
+        result: Returns the type of the result for the types of the inputs and the params. It raises
+            TypeError with the types that it expects, or ValueError with what is wrong with the
+            params.
+        params: The params that a spec gives.
+        min_inputs: The fewest inputs.
+        max_inputs: The most inputs; None for no limit.
+        hashes: Whether the function receives value hashes (see `ids`) instead of the inputs.
+        num_values: Returns how many different values, counted from 0, the operator can return.
+            None where that is not known; then no slot can store indices.
+        frozen: The params that come from the lock of a spec: fitted by a first pass, or recorded
+            from a file.
+        fit_only: The names of params that describe how to fit. The function does not receive them.
+        fills: Whether a node may have a `fill`.
     """
 
     name: str
@@ -66,19 +76,19 @@ class Operator:
 
     @property
     def reads_vocabulary(self) -> bool:
-        """Whether what is frozen is a file's values."""
+        """Whether the frozen param holds the values of a file."""
         return "vocabulary" in self.frozen
 
 
 def positive_int(value: object) -> int:
-    """An integer of at least 1, and of 32 bits: no list is longer, and Spark SQL takes no more."""
+    """An integer of at least 1 that fits in 32 bits, as Arrow's lists and Spark SQL require."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
         raise ValueError(value)
     return value
 
 
 def integer(value: object) -> int:
-    """An integer of 32 bits: no text or list is longer, and Spark SQL takes no more."""
+    """An integer that fits in 32 bits, as Arrow's lists and Spark SQL require."""
     if (
         isinstance(value, bool)
         or not isinstance(value, int)
@@ -115,7 +125,7 @@ def positive_number(value: object) -> float:
 
 
 def one_of(*names: str) -> Callable[[object], str]:
-    """A reader that takes one of these names."""
+    """A `Param.read` that accepts one of these names."""
 
     def read(value: object) -> str:
         if not isinstance(value, str) or value not in names:

@@ -1,16 +1,35 @@
-"""XXH64 in plain integers, for few values: a handful of numpy calls costs more than hashing a short
-text this way.
+"""XXH64 in plain Python integers, for single values and very small batches.
 
-The same function as `hashing.xxh64`, which stays the one for batches; a test holds them together.
+Format: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md. `hashing.xxh64` computes the
+same function over arrays, with the constants defined here. The rounds exist twice on purpose: a few
+numpy calls cost more than hashing a short text here, which online extraction would pay for each
+value. tests/ops/test_single.py checks that both agree.
 """
 
 _MASK = 2**64 - 1
-_P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
-_P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+# The five primes of the specification, in its order.
+PRIMES = (
+    0x9E3779B185EBCA87,
+    0xC2B2AE3D27D4EB4F,
+    0x165667B19E3779F9,
+    0x85EBCA77C2B2AE63,
+    0x27D4EB2F165667C5,
+)
+_P1, _P2, _P3, _P4, _P5 = PRIMES
+# How far each of the four lanes is rotated when the lanes are merged.
+LANE_ROTATIONS = (1, 7, 12, 18)
 
 
 def xxh64_bytes(data: bytes, seed: int) -> int:
-    """XXH64 of bytes."""
+    """The XXH64 of `data`.
+
+    Args:
+        data: The bytes to hash.
+        seed: An integer of 0 or more; XXH64 uses 64 bits of it.
+
+    Returns:
+        The unsigned 64-bit hash.
+    """
     size = len(data)
     end = size & ~31
     hashed = ((_stripes(data, end, seed) if end else seed + _P5) + size) & _MASK
@@ -39,7 +58,7 @@ def _stripes(data: bytes, end: int, seed: int) -> int:
         for i in range(4):
             lanes[i] = _round(lanes[i], int.from_bytes(data[at + 8 * i : at + 8 * i + 8], "little"))
     merged = (
-        sum(_rotate(lane, turn) for lane, turn in zip(lanes, (1, 7, 12, 18), strict=True)) & _MASK
+        sum(_rotate(lane, bits) for lane, bits in zip(lanes, LANE_ROTATIONS, strict=True)) & _MASK
     )
     for lane in lanes:
         merged = ((merged ^ _round(0, lane)) * _P1 + _P4) & _MASK

@@ -1,5 +1,6 @@
-"""An operator's result as a slot's column: signs, indices or float32, missing marked (design: slots
-hold no nulls).
+"""Converts an operator's result to a slot's column: signs, indices or float32.
+
+Slots hold no nulls: a missing value is 0 in an id slot and NaN in a float slot.
 """
 
 from collections import Counter
@@ -39,8 +40,10 @@ def index_list_column(lists: pa.ListArray, *, arrow_type: pa.DataType) -> pa.Arr
 
 
 def float_column(array: pa.Array, *, arrow_type: pa.DataType, counts: Counter[str]) -> pa.Array:
-    """Float64 as float32, missing NaN; lists of float32, missing `[NaN]`. What float32 cannot hold
-    is missing (in a list dropped), and counted."""
+    """Float64 as float32, missing NaN; lists of float32, missing `[NaN]`.
+
+    A value that float32 cannot hold becomes missing, or is dropped from a list, and is counted.
+    """
     if is_list(arrow_type):
         return _float_lists(array, arrow_type, counts)
     floats = _cast(values_of(array))
@@ -62,7 +65,8 @@ def _float_lists(
 
 
 def _cast(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """As float32; what rounds to -0.0 becomes 0.0."""
+    """The values as float32; those that round to -0.0 become 0.0."""
+    # Adding 0.0 turns -0.0 into 0.0 and leaves every other value as it is.
     with np.errstate(over="ignore", invalid="ignore"):
         return values.astype(np.float32) + np.float32(0)
 

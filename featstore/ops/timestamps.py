@@ -22,10 +22,13 @@ from featstore.ops.arrays import (
 from featstore.ops.lists import drop_elements, is_list
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_END_OF_TABLES_US = 2_145_916_800_000_000  # 2038-01-01
-_HOST_ZONES = ("localtime", "posixrules", "local")  # another zone on each host
+# 2038-01-01: Arrow's time zone tables end here.
+_END_OF_TABLES_US = 2_145_916_800_000_000
+# These names mean the host's own zone, so results would differ between hosts.
+_HOST_ZONES = ("localtime", "posixrules", "local")
 _QUARTER_US = 900_000_000
-_LAST_QUARTER = 281_557_920  # Python's calendar ends with 9999; later instants are taken as UTC
+# Python's calendar ends with the year 9999; later instants are taken as UTC.
+_LAST_QUARTER = 281_557_920
 UNITS = {
     "second": 1_000_000,
     "minute": 60_000_000,
@@ -63,7 +66,7 @@ def day_of_week(array: pa.Array, *, tz: str, counts: Counter[str]) -> pa.Array:
 
 
 def _local(array: pa.Array, tz: str) -> pa.Array:
-    """What a clock in the zone shows, as timestamps without a zone."""
+    """Local wall-clock times in the zone, as timestamps without a zone."""
     local = pc.local_timestamp(array.cast(pa.timestamp("us", tz=tz)))
     instants = values_of(array)
     nulls = nulls_of(array)
@@ -76,9 +79,10 @@ def _local(array: pa.Array, tz: str) -> pa.Array:
 def _by_rule(
     instants: Integers, nulls: Mask | None, local: pa.Array, late: Integers, tz: str
 ) -> pa.Array:
-    """Corrects late rows: Arrow's tables of zones end with 2037, from where the zone's rule holds.
+    """Replaces the local times of late rows, which Arrow's zone tables do not cover.
 
-    Offsets change at full quarters of an hour only, so each quarter that occurs is looked up once.
+    Python's `zoneinfo` applies the zone's rule beyond the tables. Offsets change only at full
+    quarters of an hour, so each quarter that occurs is looked up once.
     """
     quarters, which = np.unique(instants[late] // _QUARTER_US, return_inverse=True)
     zone = zoneinfo.ZoneInfo(tz)
@@ -119,11 +123,10 @@ def since_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa
 
 
 def time_since(now: pa.Array, past: pa.Array, *, unit: str, counts: Counter[str]) -> pa.Array:
-    """(now - past) / unit with its fraction, below 0 where `past` is later; of a list of times one
-    for each.
+    """(now - past) / unit, with its fraction; negative where `past` is later.
 
-    Missing where either is missing. Differences beyond int64 microseconds are null (in lists
-    dropped), counted as `overflow`.
+    A list of times gives a list. Missing where either is missing. Differences that exceed int64
+    microseconds become null, or are dropped from a list, and are counted as `overflow`.
     """
     if not is_list(past.type):
         nulls = either(nulls_of(now), nulls_of(past))
@@ -144,8 +147,9 @@ def time_since(now: pa.Array, past: pa.Array, *, unit: str, counts: Counter[str]
 def _elapsed(
     now: Integers, past: Integers, nulls: Mask | None, counts: Counter[str]
 ) -> tuple[Integers, Mask]:
-    """Microseconds from past to now, and where int64 cannot hold them: there the sign is wrong."""
+    """Microseconds from past to now, and where int64 overflowed."""
     elapsed = now - past
+    # A difference overflowed if the operands' signs differ and its sign is not that of `now`.
     overflows: Mask = ((now ^ past) & (now ^ elapsed)) < 0
     if nulls is not None:
         overflows &= ~nulls

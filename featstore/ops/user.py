@@ -1,9 +1,8 @@
-"""Operators of users: `op: my_package.my_module:function` in a spec names a function with the
-decorator `operator`.
+"""User operators: `op: my_package.my_module:function` in a spec names a decorated function.
 
-Arrays come as they do to built-in operators, and what the function returns is held to the same
-rules: as many values as there are rows, of the declared type, NaN and infinities as null (counted),
-lists without null elements.
+The function receives the same arrays as built-in operators. Its result must have one value per row
+and the declared type. NaN and infinities in it become null (counted), and null elements of lists
+are dropped.
 """
 
 import dataclasses
@@ -36,15 +35,25 @@ def operator(
     result: pa.DataType,
     params: Mapping[str, object] | None = None,
 ) -> Callable[[Function], Function]:
-    """Declares a function an operator: `function(*arrays, **params)` gives an array, or what has
-    `__arrow_c_array__`.
+    """Declares that a function is an operator, for use in specs.
 
-    `inputs` and `result` are string, int64, float64, bool, timestamp[us, UTC], or lists of these;
-    inputs may be maps too. A param has its default, or its type (str, int, float, bool) where it
-    must be given. The function must be pure and treat each row alone. If it has a parameter
-    `counts`, it gets a Counter for what it drops or replaces. TypeError for other types, for params
-    that have the name of an option of all nodes, and for a function that does not take these inputs
-    and params.
+    The function is called as `function(*arrays, **params)` and returns an array, or an object with
+    `__arrow_c_array__`. It must be pure and row-wise (see `check_operator`). If it has a parameter
+    `counts`, it receives a Counter to record what it drops or replaces.
+
+    Args:
+        inputs: The types of the arrays: string, int64, float64, bool, timestamp[us, UTC], lists of
+            these, or maps.
+        result: The type of the result, one of the same except maps.
+        params: For each param its default, or its type (str, int, float, bool) if a spec must give
+            it.
+
+    Returns:
+        A decorator that returns the function itself.
+
+    Raises:
+        TypeError: A type or param is not one of these, a param has the name of an option of all
+            nodes, or the function does not accept these inputs and params.
     """
     for arrow_type in (*inputs, result):
         if (
@@ -78,7 +87,7 @@ def operator(
 def _check_takes(
     function: Callable[..., Any], num_inputs: int, params: Mapping[str, Param]
 ) -> None:
-    """TypeError where the function would refuse to be called, as far as its signature tells."""
+    """Raises TypeError where the function's signature does not accept the inputs and params."""
     try:
         signature = inspect.signature(function)
     except ValueError:  # of compiled code
@@ -101,8 +110,11 @@ def is_user_operator(name: str) -> bool:
 
 
 def load_operator(name: str) -> Operator:
-    """The operator `package.module:function`. The module is imported, so a spec runs code;
-    ValueError where it is none.
+    """The operator named `package.module:function`. Its module is imported, so a spec runs code.
+
+    Raises:
+        ValueError: The name has another form, the module cannot be imported, or it has no such
+            operator. The text says what was expected.
     """
     if not _NAME.fullmatch(name):
         raise ValueError("package.module:function")
@@ -111,23 +123,26 @@ def load_operator(name: str) -> Operator:
         function = getattr(importlib.import_module(module), attribute, None)
     except KeyboardInterrupt:
         raise
-    except (
-        BaseException
-    ) as error:  # a module is anybody's code: whatever it raises is told with its place
-        raise ValueError(f"a module that can be imported ({_told(error)})") from error
+    # A user's module may raise anything, SystemExit included: report it with the path in the spec.
+    except BaseException as error:
+        raise ValueError(f"a module that can be imported ({_error_text(error)})") from error
     try:
         return dataclasses.replace(declared_operator(function), name=name)
     except TypeError as error:
         raise ValueError(f"a function of {module} with the decorator featstore.operator") from error
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return text if isinstance(error, ImportError) else f"{type(error).__name__}: {text}"
 
 
 def declared_operator(function: object) -> Operator:
-    """What the decorator `operator` declared of a function; TypeError for one without it."""
+    """The operator that the decorator `operator` attached to a function.
+
+    Raises:
+        TypeError: The function has no such decorator.
+    """
     declared = getattr(function, _ATTRIBUTE, None)
     if not isinstance(declared, Operator):
         raise TypeError(
@@ -137,7 +152,7 @@ def declared_operator(function: object) -> Operator:
 
 
 def _checked(function: Callable[..., Any], declared: pa.DataType) -> Callable[..., pa.Array]:
-    """The function with its result brought into the form that operators rely on."""
+    """Wraps a function to check its result and normalize it as `clean` does an input."""
     counting = _takes_counts(function)
 
     def call(*arrays: pa.Array, counts: Counter[str], **params: object) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The operator vocabulary: values of a fixed, growing list as stable indices."""
+"""The operator vocabulary: maps values to their index in a list that may only grow."""
 
 import functools
 import threading
@@ -20,11 +20,13 @@ _UNKNOWN = "not in vocabulary"
 
 
 class Vocabulary:
-    """Distinct texts by index, named by a digest: equal digests are equal vocabularies. Pickled by
-    content, safe for threads.
+    """Distinct texts by index. Immutable, safe to share between threads, and pickled by content.
 
-    `marks` are digests of its first 1, 2, 4, ... values. `num_unrecorded` says how many values its
-    file has beyond these.
+    Attributes:
+        values: The texts, `(num_values,)`.
+        digest: Identifies the content: vocabularies of equal length and digest are equal.
+        marks: Digests of the first 1, 2, 4, ... values.
+        num_unrecorded: How many more values the file has than the lock recorded.
     """
 
     def __init__(
@@ -56,14 +58,15 @@ class Vocabulary:
         return f"Vocabulary({len(self)} values, {self.digest[:12]})"
 
     def find(self, texts: pa.StringArray) -> Integers:
-        """The index of each text, `(len(texts),)`; -1 where it is none of the values, or null.
+        """The index of each text: int64 `(len(texts),)`, -1 where it is unknown or null.
 
-        Found by hash in sorted order, then compared: two values of one hash stay two values.
+        Texts are searched by hash and then compared, so that a collision of hashes is harmless.
         """
         hashes, order = _sorted_hashes(self)
         wanted = values_of(value_hash(texts))
         at = np.searchsorted(hashes, wanted)
         found = np.full(len(texts), NOT_FOUND, np.int64)
+        # Each round compares one candidate per text; only collisions of hashes need a second round.
         waiting = np.arange(len(texts))
         while len(waiting := _candidates(waiting, at, hashes, wanted)):
             indices = order[at[waiting]]
@@ -83,12 +86,14 @@ def _candidates(
     return waiting[same]
 
 
+# Held while a vocabulary is sorted, so that threads that start together sort it once.
 _SORTING = threading.Lock()
 
 
 def _sorted_hashes(vocabulary: Vocabulary) -> tuple[NDArray[Any], Integers]:
-    """Value hashes in ascending order and the indices that they belong to: kept, as sorting
-    millions takes seconds.
+    """The value hashes in ascending order and the index of each.
+
+    They are cached, because sorting millions takes seconds.
     """
     with _SORTING:
         return _sort(vocabulary)
@@ -111,11 +116,11 @@ def vocabulary_type(types: Sequence[pa.DataType], params: Mapping[str, object]) 
 def find_in_vocabulary(
     array: pa.Array, *, vocabulary: Vocabulary, unknown: str, counts: Counter[str]
 ) -> pa.Array:
-    """The index of x, an integer by its decimal text, in the vocabulary: its line, counted from 0.
+    """The index of x in the vocabulary: its line, counted from 0. Integers are looked up as text.
 
-    With `unknown: missing` a value that it does not have is missing, in a list dropped. With
-    `unknown: index` it is 0 and the n-th line has n, so that no growth moves or takes it. Either is
-    counted.
+    With `unknown: missing` an unknown value is missing, or dropped from a list. With
+    `unknown: index` it gets 0 and the n-th line n, so that growth of the file moves no index.
+    Unknown values are counted either way.
     """
     if is_list(array.type):
         indices = _indices(array.values, vocabulary, unknown, counts)

@@ -1,9 +1,8 @@
-"""Which values a `where` can have over whole row groups, judged by the least and largest values of
-their columns. Pure.
+"""Row-group pruning: which values a `where` can have, given the bounds of the columns. Pure.
 
-A predicate is true, false or null for a row. For each of several row groups, `outcomes` says which
-of the three some row of it may give; it errs on the side of "may". Conditions that bounds say
-nothing about, such as a sample, may be anything.
+A predicate is true, false or null for a row. `outcomes` returns, for each of several row groups,
+which of the three may occur in it. It is conservative: a value that cannot be excluded may occur.
+Conditions that bounds do not decide, such as a sample, may have any value.
 """
 
 import functools
@@ -18,7 +17,7 @@ import pyarrow.acero as acero
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-Flags = NDArray[np.bool_]  # one for each row group
+Flags = NDArray[np.bool_]  # (num_row_groups,)
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -31,7 +30,7 @@ FLIPPED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def evaluate(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
-    """An Arrow expression for each row."""
+    """Evaluates an Arrow expression for each row of a table, on the calling thread."""
     plan = [
         acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
         acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"])),
@@ -41,10 +40,13 @@ def evaluate(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """A column in each of several row groups: its least and largest value, in the column's type,
-    null where unknown.
+    """The bounds of one column in each of several row groups.
 
-    `may_be_null`, `may_be_value`: whether a row may hold null, as which NaN counts, or a value.
+    Attributes:
+        low: The smallest value, `(num_row_groups,)`, in the column's type; null where unknown.
+        high: The largest value, likewise.
+        may_be_null: Whether a row may hold null or NaN.
+        may_be_value: Whether a row may hold a value.
     """
 
     low: pa.Array
@@ -55,7 +57,7 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranges:
-    """What is known of some row groups; a column that is not there may hold anything."""
+    """The bounds of some row groups. A column that is not listed may hold any value."""
 
     num_row_groups: int
     columns: Mapping[str, Range]
@@ -63,7 +65,7 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """For each row group, which values a predicate may have for its rows."""
+    """Which values a predicate may have for the rows of each row group."""
 
     true: Flags
     false: Flags
@@ -73,12 +75,14 @@ class Outcomes:
 class Predicate(Protocol):
     """A part of a `where`."""
 
-    def outcomes(self, ranges: Ranges) -> Outcomes: ...
+    def outcomes(self, ranges: Ranges) -> Outcomes:
+        """Which values it may have in each row group."""
+        ...
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """What bounds say nothing about."""
+    """A condition that bounds do not decide."""
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
         may = np.ones(ranges.num_row_groups, bool)
@@ -109,13 +113,18 @@ class IsNull:
 
 @dataclass(frozen=True)
 class Compare:
-    """A column against a literal, by one of `= != < <= > >=`. Arrow compares the bounds, as it does
-    the rows.
+    """A column compared with a literal. Arrow compares the bounds exactly as it does the rows.
+
+    Attributes:
+        column: The column's name.
+        comparison: One of `= != < <= > >=`.
+        value: The column, cast to the type that is compared.
+        literal: The literal, in the same type.
     """
 
     column: str
     comparison: str
-    value: pc.Expression = field(compare=False)  # the column, in the type that it is compared in
+    value: pc.Expression = field(compare=False)
     literal: pc.Expression = field(compare=False)
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
@@ -128,6 +137,7 @@ class Compare:
     def _of_values(self, known: Range) -> tuple[Flags, Flags]:
         """Whether a value between the bounds may compare true, and false."""
         if self.comparison in ("=", "!="):
+            # Only a row group whose bounds both equal the literal has no other value.
             inside = self._may(known.low, "<=", True) & self._may(known.high, ">=", True)
             outside = self._may(known.low, "=", False) | self._may(known.high, "=", False)
             return (inside, outside) if self.comparison == "=" else (outside, inside)
@@ -137,7 +147,7 @@ class Compare:
         return self._may(first, self.comparison, True), self._may(last, self.comparison, False)
 
     def _may(self, bounds: pa.Array, comparison: str, value: bool) -> Flags:
-        """Whether each bound may compare so: what is unknown may."""
+        """Whether the comparison of each bound may be `value`; an unknown bound may be either."""
         expression = _COMPARISONS[comparison](self.value, self.literal)
         found = evaluate(expression, pa.table({self.column: bounds})).combine_chunks()
         may: Flags = np.asarray(
@@ -148,10 +158,16 @@ class Compare:
 
 @dataclass(frozen=True)
 class IsIn:
-    """A column against a list of literals, of one type with it."""
+    """Whether a column is one of several literals.
+
+    Attributes:
+        column: The column's name.
+        value: The column, cast to the type that is compared.
+        values: The literals, in the same type.
+    """
 
     column: str
-    value: pc.Expression = field(compare=False)  # the column, in the type that it is compared in
+    value: pc.Expression = field(compare=False)
     values: pa.Array = field(compare=False)
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
@@ -161,6 +177,7 @@ class IsIn:
         low, high = self._bounds(known.low), self._bounds(known.high)
         unsure = _flags(pc.or_(pc.is_null(low), pc.is_null(high)))
         least, greatest = (_sortable(pc.fill_null(bounds, self._some)) for bounds in (low, high))
+        # Some literal lies within the bounds if its range in the sorted literals is not empty.
         begin = np.searchsorted(self._sorted, least, "left")
         is_met = np.searchsorted(self._sorted, greatest, "right") > begin
         is_one = ~unsure & is_met & (least == greatest)
@@ -173,7 +190,7 @@ class IsIn:
 
     @property
     def _some(self) -> pa.Scalar:
-        """A value that stands for an unknown bound, whose outcome is not looked at."""
+        """A placeholder for unknown bounds, whose result is masked by `unsure`."""
         return self.values[0] if len(self.values) else pa.array([0]).cast(self.values.type)[0]
 
     @functools.cached_property
@@ -182,9 +199,7 @@ class IsIn:
 
 
 def _sortable(values: pa.Array) -> NDArray[Any]:
-    """Values without nulls in an order that numpy knows. Texts are in the order of their code
-    points, as in Arrow.
-    """
+    """Values without nulls as a numpy array that sorts like Arrow; texts sort by code points."""
     if pa.types.is_temporal(values.type):
         values = values.cast(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
     found: NDArray[Any] = values.to_numpy(zero_copy_only=False)
@@ -212,6 +227,7 @@ class And:
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
         a, b = self.left.outcomes(ranges), self.right.outcomes(ranges)
+        # Kleene logic: null and false is false, so null needs a null and no false.
         null = (a.null & (b.null | b.true)) | (b.null & a.true)
         return Outcomes(a.true & b.true, a.false | b.false, null)
 

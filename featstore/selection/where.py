@@ -1,10 +1,10 @@
-"""What a job asks for: slot names and globs to ordered names, and `where` text to an Arrow
-expression.
+"""Resolves what a job selects: slot names and globs to names, `where` text to Arrow expressions.
 
 `where` is SQL: `= == != < <= > >= in between is null and or not % ()` over columns, and
-`sample(column, rate, seed)`. sqlglot parses it; every node outside that grammar is refused.
-Comparison with null is null, and a row is kept where the predicate is true, as in SQL. NaN is null,
-in any column. The other marks of missing values, which only slots have, must come as nulls.
+`sample(column, rate, seed)`. sqlglot parses it; every node outside that grammar is an error.
+Comparison with null is null, and a row is kept where the predicate is true, as in SQL. NaN counts
+as null in any column. The caller must replace the other marks of missing values, 0 and `[0]` in
+slots, by nulls.
 """
 
 import contextlib
@@ -58,10 +58,18 @@ _GRAMMAR = "= == != < <= > >= in between is null and or not % () and sample(colu
 
 
 def select(patterns: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
-    """The names that the patterns ask for, each once: patterns in their order, a glob's matches in
-    the order of `names`.
+    """Resolves patterns to names.
 
-    SelectionError where a pattern matches nothing, with the nearest names.
+    Args:
+        patterns: Names and globs.
+        names: All known names.
+
+    Returns:
+        The matching names, each once: in the order of the patterns, and for a glob in the order of
+        `names`.
+
+    Raises:
+        SelectionError: A pattern matches no name. The message suggests the nearest names.
     """
     chosen: dict[str, None] = {}
     for pattern in patterns:
@@ -80,11 +88,15 @@ def select(patterns: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One `sample(column, rate, seed)`: the same values everywhere, and those of a lower rate are
-    among those of a higher.
+    """One `sample(column, rate, seed)`, a deterministic sample of the values of a column.
 
     A value is kept where `xxhash64(int seed, xxhash64(text)) & (2^63 - 1) < rate * 2^63`; null
-    gives null.
+    gives null. With equal seeds, the sample of a lower rate is a subset of that of a higher rate.
+
+    Attributes:
+        column: The column's name.
+        rate: The share of values to keep.
+        seed: Selects one of many independent samples.
     """
 
     column: str
@@ -108,8 +120,13 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """One term of the top-level `and`: an Arrow expression, the columns that it reads, its samples,
-    and the same for bounds.
+    """One term of the top-level `and`.
+
+    Attributes:
+        expression: The Arrow expression of the term.
+        columns: The columns that it reads.
+        samples: The samples in it, which the expression reads as columns of their names.
+        predicate: The same term, for row-group pruning.
     """
 
     expression: pc.Expression
@@ -139,8 +156,13 @@ class Where:
         return frozenset().union(*(term.columns for term in self.terms))
 
     def matches_partition(self, values: Mapping[str, str | None]) -> bool | None:
-        """Whether the rows of a partition can match: False none, True all, None where the rows
-        themselves decide.
+        """Whether the rows of a partition match.
+
+        Args:
+            values: The partition's values as text, by key.
+
+        Returns:
+            True where all rows match, False where none does, None where the rows decide.
         """
         decided = [term for term in self.terms if term.columns <= values.keys()]
         known = {name: value for name, value in values.items() if name in self.types}
@@ -155,7 +177,7 @@ class Where:
         return True if len(decided) == len(self.terms) else None
 
     def can_match(self, ranges: Ranges) -> Flags:
-        """Whether any row of each row group can match, for all that is known of them."""
+        """Whether some row of each row group may match, `(num_row_groups,)`."""
         return functools.reduce(
             operator.and_, (term.predicate.outcomes(ranges).true for term in self.terms)
         )
@@ -167,8 +189,15 @@ class Where:
 
 
 def parse_where(text: str, columns: Mapping[str, pa.DataType]) -> Where:
-    """Parses a predicate over the given columns; SelectionError for bad syntax, unknown columns and
-    unlike types.
+    """Parses a predicate.
+
+    Args:
+        text: The `where`, in the grammar of this module.
+        columns: The types of the columns that it may name.
+
+    Raises:
+        SelectionError: The syntax is wrong, a column is unknown, or values of different kinds are
+            compared.
     """
     tree = parse_tree(text)
     try:
@@ -181,7 +210,14 @@ def parse_where(text: str, columns: Mapping[str, pa.DataType]) -> Where:
 
 @dataclass
 class _Builder:
-    """Builds the Arrow expression of one term, noting what it reads. `text` is for messages."""
+    """Builds the Arrow expression of one term and records what it reads.
+
+    Attributes:
+        text: The `where`, for error messages.
+        columns: The types of the known columns.
+        used: The columns that the term reads.
+        samples: The samples of the term, by name.
+    """
 
     text: str
     columns: Mapping[str, pa.DataType]
@@ -204,7 +240,7 @@ class _Builder:
         )
 
     def bounded(self, node: Node) -> Predicate:
-        """The same for bounds of columns, of a node that `predicate` took."""
+        """The pruning predicate of a node that `predicate` accepted."""
         if isinstance(node, exp.Paren):
             return self.bounded(node.this)
         if isinstance(node, exp.Not):
@@ -265,9 +301,7 @@ class _Builder:
         return self.boolean(node)
 
     def membership(self, node: Node, items: list[Node]) -> pc.Expression:
-        """Whether a value is one of a list, which may be long: literals are looked up in a table of
-        hashes.
-        """
+        """Whether a value is one of a list. Literals use a hash table, since lists may be long."""
         if all(map(_is_literal, items)):
             value, values = self.lookup(node, items)
             return pc.if_else(value.is_valid(), value.isin(values), pa.scalar(None, pa.bool_()))
@@ -275,8 +309,9 @@ class _Builder:
         return _joined([value == other for other in others], operator.or_)
 
     def lookup(self, node: Node, items: list[Node]) -> tuple[pc.Expression, pa.Array]:
-        """A value and the literals that it is looked up among, of one type. Integers that it cannot
-        have are left out.
+        """A value and the literals that it is compared with, in one type.
+
+        Integers outside the range of the value's type are left out.
         """
         time = self.require_alike(node, *items)
         literals = [self.literal(item) for item in items]
@@ -301,7 +336,7 @@ class _Builder:
         )
 
     def boolean(self, node: Node) -> pc.Expression:
-        """A node that is true or false by itself: a sample, a literal, or a boolean column."""
+        """A node that is boolean by itself: a sample, a literal, or a boolean column."""
         if isinstance(node, exp.Anonymous) and node.name.lower() == "sample":
             return self.sample(node)
         if isinstance(node, exp.Boolean):
@@ -311,8 +346,13 @@ class _Builder:
         raise self.refuse(node)
 
     def require_alike(self, *nodes: Node) -> pa.DataType | None:
-        """The type of time that values are to be compared as, if it is one. SelectionError unless
-        they are of one kind.
+        """Checks that values are of one kind.
+
+        Returns:
+            The date or timestamp type in which to compare them, None for other kinds.
+
+        Raises:
+            SelectionError: The values are of different kinds.
         """
         families: dict[str, Node] = {}
         for node in nodes:
@@ -331,14 +371,14 @@ class _Builder:
         return time
 
     def operands(self, *nodes: Node) -> list[pc.Expression]:
-        """Values to be compared with each other. SelectionError unless they are of one kind."""
+        """Expressions of values that are compared with each other, which must be of one kind."""
         time = self.require_alike(*nodes)
         if any(map(self.is_float, nodes)):
             return [self.as_float(node) for node in nodes]
         return [self.operand(node, time) for node in nodes]
 
     def is_float(self, node: Node) -> bool:
-        """Whether numbers are compared with this one as float64."""
+        """Whether a comparison with this value must use float64."""
         node = _bare(node)
         if isinstance(node, exp.Column):
             type_ = self.columns[node.name]
@@ -346,17 +386,17 @@ class _Builder:
         return _is_fraction(node)
 
     def as_float(self, node: Node) -> pc.Expression:
-        """A number to be compared with others as float64. Arrow would look for a type between two,
-        such as float32, and refuse integers that are no values of it."""
+        """A number as float64, to be compared with others.
+
+        Arrow would choose a common type, such as float32, and reject integers that it cannot hold.
+        """
         node = _bare(node)
         if isinstance(node, exp.Column | exp.Mod):
             return self.operand(node).cast(pa.float64(), safe=False)
         return pc.scalar(float(self.literal(node)))
 
     def operand(self, node: Node, time: pa.DataType | None = None) -> pc.Expression:
-        """A column, a remainder or a literal; text is read as a time of the type `time`, where that
-        is given.
-        """
+        """A column, a remainder or a literal. With `time`, text is read as that type."""
         if isinstance(node, exp.Paren):
             return self.operand(node.this, time)
         if isinstance(node, exp.Column) and not node.table:
@@ -367,9 +407,7 @@ class _Builder:
         return pc.scalar(literal if time is None else self.instant(literal, time))
 
     def value(self, name: str) -> pc.Expression:
-        """A column's values: NaN is null, as a missing slot is; engines do not agree on how it
-        compares.
-        """
+        """A column's values, NaN as null: engines disagree on how NaN compares."""
         value, type_ = pc.field(name), self.columns[name]
         if pa.types.is_decimal(type_):
             return value.cast(pa.float64())
@@ -388,19 +426,15 @@ class _Builder:
         raise SelectionError(f"where {self.text!r}: expected a {time}, found {text.as_py()!r}")
 
     def instants(self, texts: list[Any], time: pa.DataType) -> pa.Array:
-        """The same of many texts: all at once, where they are all written alike."""
+        """Many texts as dates or timestamps."""
+        # One cast handles texts of one format; mixed formats are converted one by one.
         try:
             return pa.array(texts, pa.string()).cast(time)
         except pa.ArrowInvalid:
             return pa.array([self.instant(pa.scalar(text), time) for text in texts], time)
 
     def remainder(self, node: exp.Mod) -> pc.Expression:
-        """`a % n` of an integer column, with the sign of `a` as in Spark: Arrow divides integers
-        towards zero.
-
-        What 1 and -1 leave over is found without a division, which would take the least int64 out
-        of range.
-        """
+        """`a % n` of an integer column, with the sign of `a`, as in Spark."""
         value, divisor = node.this, self.literal(node.expression)
         if not isinstance(divisor, int) or isinstance(divisor, bool) or divisor == 0:
             raise SelectionError(
@@ -414,8 +448,10 @@ class _Builder:
                 f"where {self.text!r}: expected an integer column before %, found {_sql(value)}"
             )
         column = pc.field(value.name)
+        # Dividing the smallest int64 by -1 overflows. The result is 0, and null stays null.
         if abs(divisor) == 1:
             return column - column
+        # Arrow divides integers towards zero.
         return column - column / pc.scalar(divisor) * pc.scalar(divisor)
 
     def literal(self, node: Node) -> str | int | float | bool:
@@ -499,9 +535,7 @@ class _Builder:
 
 
 def _joined(parts: list[T], join: Callable[[T, T], T]) -> T:
-    """All parts joined, in pairs of pairs: of many parts a chain would be too deep for whoever
-    walks it.
-    """
+    """Joins all parts as a balanced tree: a chain of many parts would exceed recursion limits."""
     while len(parts) > 1:
         pairs = itertools.zip_longest(parts[::2], parts[1::2])
         parts = [left if right is None else join(left, right) for left, right in pairs]
@@ -509,7 +543,7 @@ def _joined(parts: list[T], join: Callable[[T, T], T]) -> T:
 
 
 def _sql(node: Node) -> str:
-    """A part of the text, for messages."""
+    """The SQL of a node, shortened for messages."""
     return short(node.sql())
 
 
@@ -528,7 +562,7 @@ def _is_fraction(node: Node) -> bool:
 
 
 def _family(type_: pa.DataType) -> str:
-    """What a column's values can be compared with."""
+    """The kind of values of a column: only values of one kind can be compared."""
     if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_):
         return "number"
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):

@@ -1,6 +1,6 @@
-"""The text of a `where` to sqlglot's tree, within bounds.
+"""Parses the text of a `where` to sqlglot's tree, with a limit on nesting.
 
-sqlglot goes down by recursion, some twenty calls for each parenthesis, so the depth of a text is
+sqlglot parses by recursion, about twenty calls for each parenthesis, so the depth of a text is
 counted on its tokens first.
 """
 
@@ -14,8 +14,8 @@ from featstore.errors import SelectionError
 from featstore.redaction import short
 
 MOST_NESTED = 30
-"""How many parentheses, or `not`, may stand within each other: three in four of the calls that
-Python allows by default, of which the caller has used some."""
+"""The deepest nesting of parentheses, or of `not`. It takes three quarters of Python's default
+recursion limit, since the caller has used some of it."""
 _OPEN = {"L_PAREN", "L_BRACKET", "L_BRACE"}
 _CLOSE = {"R_PAREN", "R_BRACKET", "R_BRACE"}
 _BEFORE_A_VALUE = {"NOT", "DASH"}
@@ -23,8 +23,10 @@ _BEFORE_A_VALUE = {"NOT", "DASH"}
 
 @functools.cache
 def _dialect() -> Any:
-    """Spark's SQL, in which a quote within a text may also be written twice, as in the standard's.
-    (The import takes time.)"""
+    """Spark's SQL, extended by the standard's doubled quotes within a text.
+
+    The dialect is imported on first use, because the import is slow.
+    """
     from sqlglot.dialects.spark import Spark
 
     class FeatstoreWhere(Spark):
@@ -35,7 +37,12 @@ def _dialect() -> Any:
 
 
 def parse_tree(text: str) -> Any:
-    """The tree of one predicate. SelectionError for bad syntax, and for what is too deep."""
+    """Parses one predicate.
+
+    Raises:
+        SelectionError: The syntax is wrong, the text is nested too deeply, or it is not exactly one
+            predicate.
+    """
     try:
         tokens = _dialect().tokenize(text)
         if _depth(tokens) > MOST_NESTED:
@@ -53,7 +60,7 @@ def parse_tree(text: str) -> Any:
 
 
 def too_deep(text: str) -> SelectionError:
-    """What to raise for a text that is nested more deeply than it may."""
+    """The error for a text that is nested more deeply than `MOST_NESTED`."""
     return SelectionError(
         f"where {short(text)!r}: nested too deeply: expected at most {MOST_NESTED} parentheses, or "
         f"`not`, within each other; write values that are compared with one column as `in (...)`"
@@ -61,7 +68,7 @@ def too_deep(text: str) -> SelectionError:
 
 
 def _depth(tokens: Iterable[Any]) -> int:
-    """How many parentheses are open at once, or signs and `not` follow on each other, at most."""
+    """The most parentheses that are open at once, or signs and `not` in a row."""
     deepest = num_open = num_signs = 0
     for token in tokens:
         kind = token.token_type.name

@@ -1,6 +1,6 @@
-"""What a spec's nodes must agree on: names, numbers, references, order, params and constants.
+"""Checks of a spec: names, numbers, references, order, params and constants.
 
-Every function raises SpecError with the path in the document.
+Every function raises or yields a SpecError with the path in the document.
 """
 
 import graphlib
@@ -23,16 +23,17 @@ RECORD = "run `featstore spec lint SPEC --update-lock`"
 
 
 def check_document(spec: Spec) -> None:
-    """Names, numbers and sequences are as the functions below say; whatever `lint` finds of these,
-    this refuses.
-    """
+    """Raises the first error in names, numbers or sequences. `lint` reports all of them."""
     for error in document_errors(spec, spec.retired):
         raise error
 
 
 def document_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
-    """All that is wrong with a spec before its nodes are built, in order; `retired` are numbers of
-    its lock too.
+    """Yields the errors in names, numbers and sequences, which need no operators.
+
+    Args:
+        spec: The spec.
+        retired: The retired numbers of the spec, and maybe of its lock.
     """
     yield from name_errors(spec)
     yield from number_errors(spec, retired)
@@ -40,8 +41,11 @@ def document_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
 
 
 def name_errors(spec: Spec) -> Iterator[SpecError]:
-    """Each name that is taken already. Nodes have names of their own, and stored columns of all
-    roles are told apart without regard to case, as SQL does."""
+    """Yields an error for each duplicate name.
+
+    Names of nodes are unique. Names of stored columns of all roles are unique regardless of case,
+    because SQL ignores it.
+    """
     nodes: dict[str, str] = {}
     for node in spec.nodes:
         if node.name in nodes:
@@ -68,7 +72,7 @@ def _stored_names(spec: Spec) -> Iterator[tuple[str, str]]:
 
 
 def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
-    """Each slot number that is taken already or retired."""
+    """Yields an error for each slot number that is used twice or retired."""
     owners: dict[int, Node] = {}
     for node in spec.nodes:
         if node.slot is None:
@@ -89,7 +93,7 @@ def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
 
 
 def sequence_errors(spec: Spec) -> Iterator[SpecError]:
-    """Sequences are made of two or more list inputs, each of which is in one sequence only."""
+    """Yields errors unless sequences have two or more list inputs, each in one sequence only."""
     owners: dict[str, str] = {}
     for sequence in spec.sequences:
         if len(sequence.of) < 2:
@@ -106,8 +110,8 @@ def sequence_errors(spec: Spec) -> Iterator[SpecError]:
 
 
 def share_errors(spec: Spec, slots: Mapping[int | None, Slot]) -> Iterator[SpecError]:
-    """A shared slot number is that of another slot of the spec, both holding signs, and the other
-    sharing none itself.
+    """Yields errors unless each `share_slot` names another slot, both hold signs, and the other
+    shares none itself.
     """
     shared = {node.slot for node in spec.nodes if node.share_slot is not None}
     for node in spec.nodes:
@@ -132,10 +136,16 @@ def _holds_signs(slot: Slot) -> bool:
 
 
 def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:
-    """Whether a name means a node (True) or an input column (False), read by the node `reader`.
+    """Whether a name refers to a node (True) or to an input column (False).
 
-    A node that has the name of its own input reads the input. Where another node does, it would be
-    unclear which is meant.
+    A node that has the name of its own input reads the input. If another node reads a name that
+    both an input and a node have, it is ambiguous, which is an error.
+
+    Args:
+        spec: The spec.
+        name: The name in `of`.
+        reader: The name of the node that reads it; None for labels and the weight.
+        where: The path in the document, for errors.
     """
     is_node = name in spec.by_name and name != reader
     if is_node and name in spec.inputs:
@@ -152,7 +162,7 @@ def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:
 
 
 def ordered(spec: Spec) -> list[Node]:
-    """The nodes, each after those that it reads, else as declared."""
+    """The nodes in topological order: each after those that it reads."""
     sorter = graphlib.TopologicalSorter({node.name: nodes_read(spec, node) for node in spec.nodes})
     try:
         return [spec.by_name[name] for name in sorter.static_order()]
@@ -172,8 +182,9 @@ def nodes_read(spec: Spec, node: Node) -> list[str]:
 
 
 def inputs_read(spec: Spec) -> list[str]:
-    """The input columns that anything needs, in declared order. The references must have been
-    resolved before.
+    """The input columns that anything reads, in declared order.
+
+    References must have been resolved before.
     """
     read = {name for node in spec.nodes for name in node.of} | {
         *spec.labels.values(),
@@ -191,7 +202,7 @@ def of_path(node: Node, i: int) -> str:
 
 
 def operator_of(node: Node) -> Operator:
-    """The node's operator, which takes as many inputs as the node has."""
+    """The node's operator, after checking the number of inputs."""
     operator = _user_operator(node) if is_user_operator(node.op) else OPERATORS.get(node.op)
     if operator is None:
         raise wrong(f"{node.where}.op", f"one of {', '.join(OPERATORS)}", node.op, OPERATORS)
@@ -216,7 +227,7 @@ def _user_operator(node: Node) -> Operator:
 
 
 def read_params(node: Node, operator: Operator) -> dict[str, object]:
-    """All params of the operator: those of the node in canonical form, and defaults."""
+    """The operator's params in canonical form, with defaults for those that the node lacks."""
     for name, value in node.params.items():
         if name not in operator.params:
             known = (*operator.params, *OPTIONS)
@@ -246,8 +257,11 @@ def _read_param(node: Node, operator: Operator, name: str) -> object:
 
 
 def frozen_params(spec: Spec, node: Node, operator: Operator) -> dict[str, object]:
-    """The operator's frozen params, which the spec carries of its lock; SpecError, saying what to
-    do, where it has none.
+    """The operator's frozen params, from the lock of the spec.
+
+    Raises:
+        NotFittedError: The lock does not have them. The message says which command writes them.
+        SpecError: The lock has values that the operator does not accept.
     """
     if not operator.frozen:
         return {}
@@ -275,14 +289,12 @@ def frozen_params(spec: Spec, node: Node, operator: Operator) -> dict[str, objec
 
 
 def called_params(operator: Operator, params: Mapping[str, object]) -> dict[str, object]:
-    """Of all params those that the operator's function takes."""
+    """The params that the operator's function takes."""
     return {name: value for name, value in params.items() if name not in operator.fit_only}
 
 
 def default_of(node: Node, i: int) -> object:
-    """The default of the i-th input: of an operator with several, `default` maps names to
-    values.
-    """
+    """The default of the i-th input. With several inputs, `default` maps their names to values."""
     if node.default is None or len(node.of) == 1:
         return node.default
     if not isinstance(node.default, Mapping):
@@ -299,7 +311,7 @@ def default_of(node: Node, i: int) -> object:
 
 
 def constant(value: object, arrow_type: pa.DataType, where: str) -> pa.Scalar:
-    """A `default` or `fill` in the type of what it stands in for."""
+    """A `default` or `fill` in the type of the values that it replaces."""
     try:
         return scalar_of(value, arrow_type)
     except (OverflowError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Diff: what a change of a spec means for the values in tables."""
+"""Compares two versions of a spec: which slots change their values."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,14 @@ from featstore.spec.parse import load_spec
 
 @dataclass(frozen=True, kw_only=True)
 class SlotChange:
-    """What became of one slot number: `changed` values, `added`, `removed` or `renamed`."""
+    """The change of one slot number.
+
+    Attributes:
+        what: `changed` (its values), `added`, `removed` or `renamed`.
+        number: The slot number.
+        name: The slot's name, the new one if it has one.
+        note: The earlier or later name or number.
+    """
 
     what: str
     number: int
@@ -23,8 +30,10 @@ class SlotChange:
 
 
 def diff(old_url: str, new_url: str) -> str:
-    """The changed slots between two specs at paths or URLs, a line each. SpecError where either is
-    wrong.
+    """Describes the changed slots between two specs at paths or URLs, one line each.
+
+    Raises:
+        SpecError: One of the specs is wrong.
     """
     old, new = load_spec(old_url), load_spec(new_url)
     for spec in (old, new):
@@ -35,8 +44,9 @@ def diff(old_url: str, new_url: str) -> str:
 
 
 def vocabulary_changes(old: Lock, new: Lock) -> Iterator[str]:
-    """Files of which another number of values is recorded: only what was unknown has other values
-    then.
+    """Yields a line for each vocabulary file of which another number of values is recorded.
+
+    Only values that were unknown before change then.
     """
     for file in sorted(old.vocabularies.keys() & new.vocabularies.keys()):
         before, after = old.vocabularies[file], new.vocabularies[file]
@@ -45,8 +55,11 @@ def vocabulary_changes(old: Lock, new: Lock) -> Iterator[str]:
 
 
 def slot_changes(old: Lock, new: Lock) -> Iterator[SlotChange]:
-    """By number, ascending. Slots are the same if their numbers are: a name that gets another
-    number is a removed and an added slot, as all its ids differ."""
+    """Yields the changed slots by number, ascending.
+
+    Slots are matched by number. A name that gets another number is a removed and an added slot,
+    because all its ids differ.
+    """
     old_numbers, new_numbers = (
         {slot.name: number for number, slot in sorted(lock.slots.items(), reverse=True)}
         for lock in (old, new)

@@ -28,10 +28,16 @@ _built: dict[int, "Graph"] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """`function(*inputs, **params)`, where inputs are positions of raw columns or of earlier steps.
+    """One call of the extraction, `function(*inputs, **params)`.
 
-    `owner` is what its errors and counts name: a slot, an inner node or a column. A step with
-    `counted` takes `counts`.
+    Attributes:
+        function: Returns an array for arrays.
+        inputs: Positions of raw columns or of earlier steps (see `Graph`).
+        params: Keyword arguments.
+        type: The type of the result.
+        owner: The slot, inner node or column that errors and counts name.
+        op: The operator, or `input` or `sequence`.
+        counted: Whether the function takes `counts` too.
     """
 
     function: Callable[..., pa.Array]
@@ -45,11 +51,16 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """Raw columns take the positions `0 ... len(columns) - 1`, steps the positions after them.
+    """The checked, ordered DAG of a spec.
 
-    `outputs` are the positions of the columns of `schema`, in its order; `sources` by slot all
-    positions that it is made of, its own with them; `required` the raw columns among those, the
-    others being read for labels, weight and kept columns only.
+    Raw columns have the positions `0 ... len(columns) - 1`, steps the positions after them.
+
+    Attributes:
+        columns: The types of the raw columns, by name.
+        steps: The calls, each after those that it reads.
+        schema: The schema of the extracted columns.
+        outputs: The position of each column of `schema`, in its order.
+        sources: By slot, all positions that it is computed from, its own included.
     """
 
     columns: Mapping[str, pa.DataType]
@@ -60,17 +71,19 @@ class Graph:
 
     @property
     def required(self) -> frozenset[str]:
+        """The raw columns that slots need; labels, weight and kept columns may read others."""
         made_of = frozenset().union(*self.sources.values())
         return frozenset(name for position, name in enumerate(self.columns) if position in made_of)
 
 
 def build_graph(spec: Spec) -> Graph:
-    """The graph of a spec; SpecError, beginning with its file and the path in it, for the first
-    thing that is wrong.
+    """Builds the graph of a spec, once for each spec object.
 
-    It is built once for each spec object, which never changes, and forgotten with it: of 200 slots
-    that takes 20 ms, and every data file asks for it.
+    Raises:
+        SpecError: The first error, with the spec's file and the path in it.
     """
+    # Cached by identity, as a spec never changes: 200 slots take 20 ms to build, and every data
+    # file needs the graph. The entry goes with the spec, so that a reused id finds no other graph.
     found = _built.get(id(spec))
     if found is None:
         with naming(spec.source):
@@ -114,7 +127,7 @@ def _build(spec: Spec) -> Graph:
 def _described(
     spec: Spec, stored: list[tuple[Slot, int]], meanings: Mapping[str, str]
 ) -> list[tuple[Slot, int]]:
-    """The slots with what their metadata says of their sub-DAG."""
+    """Adds to each slot the metadata that describes its sub-DAG."""
     paths, hashes = operator_paths(spec), stored_hashes(spec, meanings)
     return [
         (
@@ -126,7 +139,10 @@ def _described(
 
 
 class Builder:
-    """Appends steps, each once, and remembers where the nodes' results are."""
+    """Builds the steps of a graph; equal steps are added once.
+
+    Nodes must be added in the order of `check.ordered`.
+    """
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
@@ -139,9 +155,7 @@ class Builder:
         self._sequences = {name: sequence for sequence in spec.sequences for name in sequence.of}
 
     def add_node(self, node: Node) -> None:
-        """The steps of one node, whose inputs are there already: defaults, value hashes, the
-        operator, fill.
-        """
+        """Adds the steps of one node: defaults, value hashes, the operator, and `fill`."""
         operator = check.operator_of(node)
         params = check.read_params(node, operator)
         inputs = [self._operand(node, operator, i) for i in range(len(node.of))]
@@ -158,7 +172,7 @@ class Builder:
         self.meanings[node.name] = meaning.meaning(self._spec, node, self.meanings)
 
     def _frozen(self, node: Node, operator: Operator) -> dict[str, object]:
-        """What was frozen for a node, of the data that it reads now."""
+        """The frozen params of a node, after checking that they were fitted for its sub-DAG."""
         if not operator.frozen:
             return {}
         frozen = check.frozen_params(self._spec, node, operator)
@@ -172,7 +186,7 @@ class Builder:
         return frozen
 
     def add_slot(self, node: Node) -> tuple[Slot, int]:
-        """The stored column of a node: signs or indices of what is discrete, else float32."""
+        """Adds the stored column of a node: signs or indices of discrete values, else float32."""
         position, name = self._results[node.name], (node.name, node.op)
         arrow_type = self._type(position)
         slot = _slot(self._spec, node, arrow_type)
@@ -193,7 +207,7 @@ class Builder:
         )
 
     def add_label(self, name: str, source: str, where: str) -> tuple[pa.Field, int]:
-        """A label or the weight: a copy of a node's result or of an input, which holds numbers."""
+        """Adds a label or the weight: the numbers of a node or of an input."""
         position = self._source(source, None, where)
         arrow_type = self._type(position)
         if lists.is_list(arrow_type) or not numbers.is_number(arrow_type):
@@ -201,13 +215,13 @@ class Builder:
         return pa.field(name, arrow_type), position
 
     def add_kept(self, name: str, where: str) -> tuple[pa.Field, int]:
-        """An input carried through, save that it has the declared type."""
+        """Adds a kept column: an input in its declared type, otherwise unchanged."""
         if name not in self.columns:
             raise wrong(where, "an input column", name, self._spec.inputs)
         return pa.field(name, self.columns[name]), self._read(name)
 
     def sources_of(self, position: int) -> frozenset[int]:
-        """The positions that the value at this one is made of, and this one."""
+        """All positions that a value is computed from, its own included."""
         found, waiting = set[int](), [position]
         while waiting:
             position = waiting.pop()
@@ -221,7 +235,7 @@ class Builder:
         return frozenset(found)
 
     def _operand(self, node: Node, operator: Operator, i: int) -> int:
-        """The i-th input of a node as its operator takes it."""
+        """The i-th input of a node in the form that its operator takes."""
         where, name = check.of_path(node, i), (node.name, node.op)
         position = self._source(node.of[i], node.name, where)
         if node.empty_as_null:
@@ -298,7 +312,7 @@ class Builder:
             raise SpecError(f"{node.where}: {node.op} {error}") from error
 
     def _source(self, name: str, reader: str | None, where: str) -> int:
-        """Where the value is that a name means: a node's result, or a cleaned column."""
+        """The position of a name's value: a node's result, or a cleaned column."""
         if check.resolve(self._spec, name, reader, where):
             return self._results[name]
         if name in self._sequences:
@@ -308,7 +322,7 @@ class Builder:
         )
 
     def _aligned(self, sequence: Sequence, name: str) -> int:
-        """A column of a sequence, cut together with the others."""
+        """A column of a sequence group, aligned with the others."""
         arrow_type = sequences.aligned_type([self.columns[other] for other in sequence.of])
         params = {
             "max_len": sequence.max_len,
@@ -362,7 +376,7 @@ class Builder:
         *,
         counted: bool = False,
     ) -> int:
-        """The position of the step, which is new only if there is no equal one."""
+        """The position of a step, which is added only if there is no equal one."""
         key = (
             function,
             tuple(inputs),
@@ -420,9 +434,7 @@ def _slot(spec: Spec, node: Node, arrow_type: pa.DataType) -> Slot:
 
 
 def _op_text(node: Node) -> str:
-    """The operator as a slot's metadata shows it: `hash(tags, max_len=20)`. Long params are left to
-    the spec.
-    """
+    """The operator as a slot's metadata shows it: `hash(tags, max_len=20)`, without long params."""
     params = [
         f"{name}={value}"
         for name, value in sorted(node.params.items())

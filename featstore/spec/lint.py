@@ -1,4 +1,4 @@
-"""Lint: all that is wrong with a spec at once, before any data is read, and against its lock."""
+"""Lint: reports all errors of a spec at once, without data, and compares it with its lock."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,13 @@ from featstore.spec.vocabulary import padded_values, record_vocabularies
 
 @dataclass(frozen=True, kw_only=True)
 class LintReport:
-    """What lint found, a sentence each; `notes` say what it did beyond looking."""
+    """The result of `lint`.
+
+    Attributes:
+        spec_url: The path or URL of the spec.
+        findings: What is wrong, one sentence each.
+        notes: What lint changed, and hints.
+    """
 
     spec_url: str = field(repr=False)
     findings: tuple[str, ...]
@@ -37,12 +43,16 @@ class LintReport:
 
 
 def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:
-    """Checks the spec at a path or URL, and that its slots mean what the lock beside it says, where
-    there is one.
+    """Checks a spec, and that its slots mean what the lock beside it says, if there is one.
 
-    With `update_lock` the lock is written as the spec is now, unless the spec itself is wrong or
-    uses a retired number: with the values that vocabulary files have now, and the fits of renamed
-    nodes. SpecError where there is no document to check.
+    Args:
+        spec_url: The path or URL of the spec.
+        update_lock: Write the lock for the spec as it is now, with the current values of vocabulary
+            files and the fits of renamed nodes. It is not written if the spec is wrong or uses a
+            retired number.
+
+    Raises:
+        SpecError: There is no document to check.
     """
     errors: list[SpecError] = []
     spec = load_spec(spec_url, errors)
@@ -67,8 +77,9 @@ def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:
 
 
 def _refrozen(spec: Spec, lock: Lock | None, errors: list[SpecError]) -> Spec:
-    """The spec with all that can be frozen without data; what is wrong is left to others to say,
-    save of files.
+    """The spec with everything that can be frozen without data.
+
+    Only errors of vocabulary files are added; other checks report the rest.
     """
     try:
         spec = record_vocabularies(spec)
@@ -83,8 +94,9 @@ def _refrozen(spec: Spec, lock: Lock | None, errors: list[SpecError]) -> Spec:
 
 
 def compare(spec: Spec, lock: Lock) -> Iterator[str]:
-    """Where a spec that `find_errors` passes differs from its lock: numbers with another meaning,
-    new ones, and gone ones.
+    """Yields the differences between a spec without errors and its lock.
+
+    These are numbers with another meaning, new numbers, and removed numbers.
     """
     slots, where = make_lock(spec).slots, {node.slot: node.where for node in spec.nodes}
     for number, slot in slots.items():
@@ -119,10 +131,12 @@ def _unrecorded(spec: Spec, lock: Lock) -> Iterator[str]:
 
 
 def check_lock(spec: Spec) -> None:
-    """SpecError where the spec is wrong, or where a slot of it is not what the lock beside its file
-    says of the number.
+    """Checks a spec against the lock beside its file. A spec without a file has no lock.
 
-    A number that the lock does not know yet may mean anything. A spec of no file has no lock.
+    Numbers that the lock does not have are accepted.
+
+    Raises:
+        SpecError: The spec is wrong, or a slot differs from what the lock says of its number.
     """
     build_graph(spec)
     lock = load_lock(lock_url(spec.source)) if spec.source else None
@@ -148,11 +162,15 @@ def _contradictions(spec: Spec, lock: Lock) -> Iterator[SpecError]:
 
 
 def find_errors(spec: Spec, retired: frozenset[int] = frozenset()) -> list[SpecError]:
-    """All that is wrong with a spec, each thing once: what reads a wrong node is not blamed for
-    it.
+    """All errors of a spec, each once: nodes that read a wrong node are not reported for it.
+
+    Args:
+        spec: The spec.
+        retired: Retired numbers beyond those of the spec, from its lock.
     """
     errors = list(check.document_errors(spec, spec.retired | retired))
-    if any(check.sequence_errors(spec)):  # no column is cut together with one that is not there
+    # A wrong sequence would make errors of each of its columns: check these as plain columns.
+    if any(check.sequence_errors(spec)):
         spec = replace(spec, sequences=())
     wrong = dict(_unresolved(spec))
     errors += [error for found in wrong.values() for error in found]
@@ -163,7 +181,7 @@ def find_errors(spec: Spec, retired: frozenset[int] = frozenset()) -> list[SpecE
 
 
 def _unresolved(spec: Spec) -> Iterator[tuple[str, list[SpecError]]]:
-    """By node: names in `of` that mean nothing, or two things."""
+    """Yields, by node, the errors of names in `of` that are unknown or ambiguous."""
     for node in spec.nodes:
         found = [
             error
@@ -183,8 +201,9 @@ def _failure(spec: Spec, name: str, reader: str | None, where: str) -> SpecError
 
 
 def _without_cycles(spec: Spec, wrong: set[str]) -> tuple[list[Node], list[SpecError]]:
-    """The nodes that can be built, in order, and an error for each cycle. `wrong` nodes and all
-    that read them are left out.
+    """The nodes that can be built, in order, and an error for each cycle.
+
+    The nodes in `wrong`, and all that read them, are left out.
     """
     errors: list[SpecError] = []
     while True:
@@ -197,7 +216,7 @@ def _without_cycles(spec: Spec, wrong: set[str]) -> tuple[list[Node], list[SpecE
 
 
 def _sound(spec: Spec, wrong: set[str]) -> dict[str, Node]:
-    """The nodes that read, directly or not, no wrong one."""
+    """The nodes that read no wrong node, directly or through others."""
     kept = {name: node for name, node in spec.by_name.items() if name not in wrong}
     while tainted := [
         name
@@ -226,7 +245,7 @@ def _reads(spec: Spec, node: Node) -> set[str]:
 
 
 def _graph_errors(spec: Spec, sound: list[Node]) -> list[SpecError]:
-    """Builds node after node; what reads one that failed is passed over."""
+    """Builds the nodes one by one; nodes that read one that failed are skipped."""
     builder, errors, failed = (
         Builder(spec),
         list[SpecError](),
@@ -254,7 +273,7 @@ def _graph_errors(spec: Spec, sound: list[Node]) -> list[SpecError]:
 def _share_errors(
     spec: Spec, slots: Mapping[int | None, Slot], failed: set[str]
 ) -> Iterator[SpecError]:
-    """What is wrong with shared numbers, save of and with nodes that failed."""
+    """Yields the errors of shared numbers, except where nodes that failed are involved."""
     numbers = {node.slot for node in spec.nodes if node.name in failed and node.slot is not None}
     nodes = tuple(
         node for node in spec.nodes if node.name not in failed and node.share_slot not in numbers
@@ -263,7 +282,7 @@ def _share_errors(
 
 
 def _column_errors(spec: Spec, builder: Builder, failed: set[str]) -> Iterator[SpecError]:
-    """What is wrong with labels, weight and kept columns."""
+    """Yields the errors of labels, weight and kept columns."""
     columns: list[tuple[Callable[..., object], tuple[str, ...]]]
     columns = [
         (builder.add_label, (name, source, f"labels.{name}"))
@@ -284,7 +303,7 @@ def _column_errors(spec: Spec, builder: Builder, failed: set[str]) -> Iterator[S
 
 
 def _unused(spec: Spec) -> Iterator[SpecError]:
-    """Inner nodes of which nothing stored is made, and inputs that nothing reads."""
+    """Yields an error for each inner node or input that no stored column needs."""
     used = {node.name for node in spec.nodes if node.store} | {*spec.labels.values(), spec.weight}
     for node in reversed(check.ordered(spec)):
         used |= _reads(spec, node) if node.name in used else set()

@@ -1,9 +1,11 @@
-"""The lock of a spec: what each slot number meant when it was last approved, so that no number
-silently gets a new meaning, and what was fitted on data or recorded of files, so that extraction is
-a function of spec and lock.
+"""The lock of a spec.
 
-A lock is a JSON file beside the spec, one slot a line, so that merges and reviews see single slots.
-Everything here is pure but for `load_lock` and `write_lock`.
+It records what each slot number meant when it was last approved, so that no number silently gets a
+new meaning. It also records what was fitted on data or read from files, so that extraction depends
+on spec and lock alone.
+
+A lock is a JSON file beside the spec with one slot per line, so that merges and reviews show single
+slots. All functions are pure except `load_lock` and `write_lock`.
 """
 
 import json
@@ -21,7 +23,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class LockedSlot:
-    """What a number stands for: the slot's name when it was locked, and its semantic hash."""
+    """The name of a slot when it was locked, and its semantic hash (see `meaning`)."""
 
     name: str
     hash: str
@@ -29,9 +31,14 @@ class LockedSlot:
 
 @dataclass(frozen=True, kw_only=True)
 class LockedVocabulary:
-    """The first `num_values` values of a file: `digest` is the SHA-256 (hex) of them, each followed
-    by a newline, and `marks` the first 8 digits of those of the first 1, 2, 4, ... values, to tell
-    about where another file differs."""
+    """The recorded values of a vocabulary file.
+
+    Attributes:
+        num_values: How many values, from the start of the file.
+        digest: The SHA-256 (hex) of these values, each followed by a newline.
+        marks: The first 8 digits of the same for the first 1, 2, 4, ... values. They narrow down
+            where a changed file differs.
+    """
 
     num_values: int
     digest: str
@@ -40,10 +47,14 @@ class LockedVocabulary:
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """Slots by number, and every number that was ever retired. `spec` is the semantics version of
-    the hashes.
+    """The content of a lock file.
 
-    `fitted` is by node, `vocabularies` by file as the spec names it.
+    Attributes:
+        spec: The semantics version of the hashes.
+        slots: The slots by number.
+        retired: Every number that was ever retired.
+        fitted: The fitted constants by node.
+        vocabularies: The recorded files by name in the spec.
     """
 
     spec: int
@@ -54,9 +65,7 @@ class Lock:
 
 
 def to_json(lock: Lock) -> str:
-    """The lock as a file holds it: keys in order, an entry a line. Sections of what is frozen are
-    there where there is any.
-    """
+    """The text of a lock file: keys in order, one entry per line, no empty optional sections."""
     fitted = {name: _fitted_content(entry) for name, entry in sorted(lock.fitted.items())}
     slots = {
         str(number): {"hash": slot.hash, "name": slot.name}
@@ -92,8 +101,14 @@ def _vocabulary_content(entry: LockedVocabulary) -> dict[str, Any]:
 
 
 def from_json(text: str, source: str) -> Lock:
-    """The lock of a file's text; SpecError, naming `source`, where it is none or of a later
-    format.
+    """Parses the text of a lock file.
+
+    Args:
+        text: The text.
+        source: The path or URL, for errors.
+
+    Raises:
+        SpecError: The text is not a lock, or has another format version.
     """
     where = redact(source)
     try:
@@ -137,7 +152,7 @@ def _vocabulary(entry: Mapping[str, Any]) -> LockedVocabulary:
 
 
 def lock_url(spec_url: str) -> str:
-    """Where the lock of a spec lies: `flights.spec.yaml` has `flights.spec.lock.json` beside it."""
+    """The URL of a spec's lock: `flights.spec.lock.json` for `flights.spec.yaml`."""
     stem, dot, suffix = spec_url.rpartition(".")
     return f"{stem if dot and suffix.lower() in ('yaml', 'yml', 'json') else spec_url}.lock.json"
 
@@ -158,6 +173,6 @@ def load_lock(url: str) -> Lock | None:
 
 
 def write_lock(lock: Lock, url: str) -> None:
-    """Replaces the lock file, whole or not at all."""
+    """Writes the lock file atomically."""
     with storage.open_write(url) as file:
         file.write(to_json(lock).encode())

@@ -1,5 +1,6 @@
-"""What the nodes of a spec mean: as hashes, which lock a slot's number and name what a fit was made
-of, and as text.
+"""The meaning of the nodes of a spec, as hashes and as text.
+
+The hashes lock what a slot number stands for, and identify what constants were fitted on.
 """
 
 import hashlib
@@ -18,8 +19,11 @@ _MAX_INNER_TEXT = 120
 
 
 def make_lock(spec: Spec, earlier: Lock | None = None) -> Lock:
-    """The lock of a spec that `build_graph` accepts. Numbers that `earlier` knew and the spec has
-    no more are retired.
+    """The lock of a spec.
+
+    Args:
+        spec: A spec that `build_graph` accepts.
+        earlier: The lock so far. Its numbers that the spec no longer has are retired.
     """
     hashes = semantic_hashes(spec)
     slots = {
@@ -42,14 +46,15 @@ def slot_names(spec: Spec) -> dict[int, str]:
 
 
 def semantic_hashes(spec: Spec) -> dict[str, str]:
-    """By stored slot: SHA-256 (hex) of the canonical JSON of all that determines its column's
-    values.
+    """The semantic hash of each stored slot, by name.
 
-    That is its number and encoding, operator, params and options and, in place of names, the same
-    (but for number and encoding) of each node that it reads, and the name and type of each input.
-    So names and order of nodes are no part of it, nor are params and options at their defaults: a
-    param that an operator gets later leaves the hashes as they were. What was fitted is part of it;
-    a vocabulary's values are not, as it grows without a change of what it has.
+    It is the SHA-256 (hex) of the canonical JSON of everything that determines the column's values:
+    number, encoding, operator, params and options, the same (except number and encoding) of each
+    node that it reads, and the name and type of each input.
+
+    Names and order of nodes are not part of it. Params and options at their defaults are not
+    either, so an operator may get a new param without changing hashes. Fitted constants are part of
+    it; the values of a vocabulary are not, because it may grow without changing known indices.
     """
     meanings: dict[str, str] = {}
     for node in check.ordered(spec):
@@ -80,15 +85,15 @@ def meaning(spec: Spec, node: Node, meanings: Mapping[str, str]) -> str:
 
 
 def fit_hash(spec: Spec, node: Node, meanings: Mapping[str, str]) -> str:
-    """The hash of all that decides what is fitted for a node, but the data: the node without what
-    was fitted.
-    """
+    """The hash of everything but the data that decides what is fitted for a node."""
     return _digest(_meaning(spec, node, meanings))
 
 
 def check_fit(spec: Spec, node: Node, meanings: Mapping[str, str]) -> None:
-    """NotFittedError where a node's fit was made of another operator, other params or another
-    sub-DAG.
+    """Checks that a node's constants were fitted for its operator, params and sub-DAG.
+
+    Raises:
+        NotFittedError: They were fitted for others.
     """
     fitted = spec.fitted.get(node.name)
     if fitted is not None and fitted.hash != fit_hash(spec, node, meanings):
@@ -99,7 +104,7 @@ def check_fit(spec: Spec, node: Node, meanings: Mapping[str, str]) -> None:
 
 
 def keep_fits(spec: Spec, lock: Lock | None) -> Spec:
-    """The spec with the fits of nodes that were renamed since: a fit of the same hash is theirs."""
+    """Adds the fits of renamed nodes to a spec, found in the lock by their hash."""
     by_hash = {entry.hash: entry for entry in lock.fitted.values()} if lock is not None else {}
     meanings: dict[str, str] = {}
     for node in check.ordered(spec):
@@ -139,9 +144,7 @@ def _source(spec: Spec, node: Node, i: int, meanings: Mapping[str, str]) -> dict
 
 
 def _sequence(spec: Spec, name: str) -> dict[str, object]:
-    """The columns that an input is cut together with, where there are any: they say which of its
-    elements remain.
-    """
+    """The sequence group of an input: its columns decide which elements of the input remain."""
     for sequence in spec.sequences:
         if name in sequence.of:
             columns = [[other, type_name(spec.inputs[other])] for other in sequence.of]
@@ -160,12 +163,11 @@ def _digest(content: object) -> str:
 
 
 def operator_paths(spec: Spec) -> dict[str, str]:
-    """By node: its operator over those that it reads, down to the inputs, such as `cross(user_id,
-    hour(ts, tz=UTC))`.
+    """The expression of each node down to the inputs, such as `cross(user_id, hour(ts, tz=UTC))`.
 
-    A user operator stands with its module, `my_package.my_module:function(x)`. Params that are
-    lists or mappings are left to the spec, and a node that reads one whose own text is longer than
-    120 characters names it, so that shared nodes do not multiply.
+    A user operator is shown with its module, `my_package.my_module:function(x)`. Params that are
+    lists or mappings are omitted. An inner node whose expression is longer than 120 characters is
+    shown by its name, so that texts do not grow exponentially with shared nodes.
     """
     texts: dict[str, str] = {}
     for node in check.ordered(spec):

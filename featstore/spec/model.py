@@ -1,4 +1,4 @@
-"""A spec as frozen data: what the document says, before operators and types are looked up."""
+"""A spec as frozen data: the content of the document, before operators are looked up."""
 
 import datetime
 import functools
@@ -35,9 +35,7 @@ TYPE_NAMES = (*_NAMES.values(), "list<...>", "map<string, ...>")
 
 
 def read_type(text: str) -> pa.DataType | None:
-    """The canonical Arrow type of a declared input type, such as `list<string>`; None where there
-    is none.
-    """
+    """The canonical Arrow type of a declared type such as `list<string>`; None if it is unknown."""
     name = text.strip().lower()
     if name.startswith(("list<", "array<")) and name.endswith(">"):
         value = _TYPES.get(name[name.index("<") + 1 : -1].strip())
@@ -72,11 +70,21 @@ def type_name(arrow_type: pa.DataType) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One entry of `slots`: an operator over inputs or other nodes, stored in a slot or only read
-    by other nodes.
+    """One entry of `slots`: an operator over inputs or other nodes.
 
-    `where` is its path in the document, such as `slots[3]`. `params` are the operator's own, as
-    written.
+    Attributes:
+        name: The node's name, and that of its column.
+        op: The operator's name.
+        of: The names of its inputs: nodes or raw columns.
+        slot: The slot number; None for an inner node.
+        store: Whether the result is stored as a slot.
+        params: The operator's params, as written.
+        default: Replaces missing inputs; for several inputs, a mapping by name.
+        fill: Replaces missing results.
+        empty_as_null: Whether empty texts count as missing.
+        encode: `sign` or `index`.
+        share_slot: The number of the slot whose signs this one shares.
+        where: The path in the document, such as `slots[3]`.
     """
 
     name: str
@@ -95,9 +103,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Sequence:
-    """A group of list inputs that say different things of the same events: an entry of
-    `sequences`.
-    """
+    """One entry of `sequences`: list inputs that describe the same events."""
 
     name: str
     of: tuple[str, ...]
@@ -113,8 +119,12 @@ class Sequence:
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """One entry of `inputs`: its canonical type, what its malformed values do (None: not said), and
-    if files may lack it.
+    """One entry of `inputs`.
+
+    Attributes:
+        type: The canonical type.
+        on_error: What a malformed value causes, one of `ON_ERROR`; None where it is not set.
+        optional: Whether files may lack the column.
     """
 
     type: pa.DataType
@@ -124,10 +134,13 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What a first pass found for one node: the operator's frozen `params`, as JSON has them.
+    """The constants that a first pass fitted for one node.
 
-    `hash` names what they were fitted on: operator, params and sub-DAG of the node. `num_values` is
-    the number of values.
+    Attributes:
+        op: The operator.
+        hash: Identifies the operator, params and sub-DAG that they were fitted for.
+        num_values: The number of values that they were fitted on.
+        params: The frozen params, as JSON types.
     """
 
     op: str
@@ -141,7 +154,7 @@ class Fitted:
 
 
 class Recorded(Protocol):
-    """A file's values as recorded: equal where `digest` and length are."""
+    """The recorded values of a file; equal if digest and length are equal."""
 
     @property
     def digest(self) -> str: ...
@@ -156,9 +169,15 @@ class Recorded(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
-    """How data files are cut and compressed, and whether statistics are gathered. None of it
-    changes what files hold.
+class OutputOptions:
+    """How data files are written. None of these options changes the content.
+
+    Attributes:
+        rows_per_row_group: Rows in each row group. Fewer enlarge files and footers (see
+            docs/decisions/0019).
+        rows_per_file: The most rows in one file.
+        compression: One of `COMPRESSIONS`.
+        statistics: Whether statistics are collected during extraction.
     """
 
     rows_per_row_group: int = 65_536
@@ -169,16 +188,26 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One spec document. `inputs` are canonical types by raw column, `labels` sources by label.
+    """One spec document, with the frozen params of its lock.
 
-    `on_error` has, by raw column, one of `ON_ERROR` where the document says it for the column or
-    for all; `optional` are the raw columns that files may lack. `source` is where the document
-    lies, for errors.
-
-    Of its lock it carries what is frozen: `fitted` by node, and `vocabularies` (see
-    `ops.vocabularies`) by file as named in the document. `base_url` is the directory that files are
-    relative to. `is_part`: some columns of a spec that was checked as a whole, maybe no slot among
-    them.
+    Attributes:
+        nodes: The entries of `slots`.
+        inputs: The canonical type of each raw column.
+        labels: The source (a node or an input) of each label.
+        weight: The source of the weight.
+        keep: The inputs that are stored unchanged.
+        retired: Slot numbers that must not be used again.
+        sequences: The groups of aligned list inputs.
+        output: How data files are written.
+        version: The semantics version.
+        on_error: By raw column, one of `ON_ERROR` where the document sets it.
+        optional: The raw columns that files may lack.
+        source: The path or URL of the document, for errors.
+        fitted: The fitted constants, by node.
+        vocabularies: The recorded files, by name in the document (see `ops.vocabularies`).
+        base_url: The directory that files are relative to.
+        is_part: Whether this is a subset of the columns of a spec that was checked as a whole. Such
+            a subset may have no slot.
     """
 
     nodes: tuple[Node, ...]
@@ -188,7 +217,7 @@ class Spec:
     keep: tuple[str, ...] = ()
     retired: frozenset[int] = frozenset()
     sequences: tuple[Sequence, ...] = ()
-    output: Output = Output()
+    output: OutputOptions = OutputOptions()
     version: int = VERSION
     on_error: Mapping[str, str] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
@@ -200,15 +229,16 @@ class Spec:
 
     @functools.cached_property
     def by_name(self) -> Mapping[str, Node]:
+        """The nodes by name."""
         return {node.name: node for node in self.nodes}
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 (hex) of the canonical JSON of all that determines the extracted content, column
-        order included, and what is frozen.
+        """SHA-256 (hex) of the canonical JSON of everything that determines the extracted content.
 
-        Not part of it: retired numbers, how files are cut and compressed, inputs that nothing
-        reads. An option that is written out counts, also where it says what its absence would mean.
+        This includes the order of columns and what is frozen. Retired numbers, `output`, and inputs
+        that nothing reads are excluded. An option that is written out counts, even if it equals the
+        default.
         """
         text = json.dumps(
             self._content(), sort_keys=True, separators=(",", ":"), ensure_ascii=False
@@ -250,11 +280,13 @@ class Spec:
         return {key: value for key, value in content.items() if value}
 
     def _input_content(self, name: str) -> str | dict[str, object]:
-        """The type's name alone where nothing else is said of the input."""
+        """The type's name, or a mapping where the input has options."""
         options = {"on_error": self.on_error.get(name), "optional": name in self.optional or None}
-        said = {key: value for key, value in options.items() if value is not None}
+        given = {key: value for key, value in options.items() if value is not None}
         return (
-            {"type": type_name(self.inputs[name]), **said} if said else type_name(self.inputs[name])
+            {"type": type_name(self.inputs[name]), **given}
+            if given
+            else type_name(self.inputs[name])
         )
 
 
@@ -285,8 +317,9 @@ def _sequence_content(sequence: Sequence) -> dict[str, Any]:
 
 
 def plain(value: object) -> object:
-    """A value as JSON has it: whole floats as integers, so that 10 and 10.0 are one; timestamps as
-    text.
+    """A value as JSON types.
+
+    Whole floats become integers, so that 10 and 10.0 have one hash; timestamps become text.
     """
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]

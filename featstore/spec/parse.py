@@ -1,8 +1,8 @@
-"""A spec document to its model.
+"""Parses a spec document to its model.
 
-Checks the document's structure: known keys, the types of their values, names. What operators,
-params and types mean together is checked by `spec.graph`. Every error begins with the document's
-file, where it has one, and the path in the document.
+This checks the structure of the document: known keys, the types of their values, and names.
+`spec.graph` checks operators, params and types. Every error begins with the document's file, if it
+has one, and the path in the document.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from featstore.spec.model import (
     VERSION,
     Input,
     Node,
-    Output,
+    OutputOptions,
     Sequence,
     Spec,
     read_type,
@@ -59,15 +59,18 @@ def load_spec(
     *,
     lock: Lock | None = None,
 ) -> Spec:
-    """The spec at a path or URL, or of a document already parsed. SpecError where there is none, or
-    it is wrong.
+    """Loads a spec. This checks the document; `Extractor` looks up operators and types.
 
-    What operators have frozen comes from the lock beside the spec, or from `lock` for a document;
-    the files that it names are relative to the spec, or to the working directory.
+    Files that the spec names are relative to the spec, or to the working directory for a document.
 
-    This checks the document; operators and types are looked up when an `Extractor` is made of it.
-    With `errors`, wrong entries of `inputs` and `slots` are left out of the spec and their errors
-    appended there.
+    Args:
+        source: A path or URL, or a document that is parsed already.
+        errors: If given, wrong entries of `inputs` and `slots` are left out of the spec and their
+            errors appended here.
+        lock: The lock for a document. For a path or URL it is read from the file beside the spec.
+
+    Raises:
+        SpecError: There is no such spec, or it is wrong.
     """
     if isinstance(source, Mapping):
         return with_lock(_spec(source, errors), lock, errors)
@@ -87,14 +90,12 @@ def load_spec(
 
 
 def freezes(spec: Spec) -> bool:
-    """Whether a spec has operators that need what only a lock has."""
+    """Whether a spec has operators with frozen params, which only a lock provides."""
     return any(node.op in OPERATORS and OPERATORS[node.op].frozen for node in spec.nodes)
 
 
 def with_lock(spec: Spec, lock: Lock | None, errors: list[SpecError] | None = None) -> Spec:
-    """The spec with what a lock has frozen for its nodes; fits of other nodes and operators are
-    left out.
-    """
+    """The spec with the frozen params of a lock; fits of other nodes and operators are ignored."""
     if lock is None:
         return spec
     fitted = {
@@ -116,7 +117,16 @@ def _op_fitted(lock: Lock, name: str) -> str | None:
 
 
 def parse_spec(text: str, source: str = "", errors: list[SpecError] | None = None) -> Spec:
-    """The spec of a YAML text; `source` names it in errors."""
+    """Parses a YAML text.
+
+    Args:
+        text: The document.
+        source: The path or URL, for errors.
+        errors: See `load_spec`.
+
+    Raises:
+        SpecError: The text is not YAML, or not a spec.
+    """
     try:
         document = load_yaml(text)
     except DocumentError as error:
@@ -127,9 +137,7 @@ def parse_spec(text: str, source: str = "", errors: list[SpecError] | None = Non
 
 @contextlib.contextmanager
 def naming(source: str) -> Iterator[None]:
-    """A SpecError of the block begins with the file that the spec was read from, where there is
-    one.
-    """
+    """Prefixes each SpecError of the block with the spec's file, if there is one."""
     try:
         yield
     except SpecError as error:
@@ -141,8 +149,14 @@ def naming(source: str) -> Iterator[None]:
 def wrong(
     where: str, expected: str, found: object, known: Iterable[str] = (), *, note: str = ""
 ) -> SpecError:
-    """The error of every check: path, expected, found (with a note), and what the found name
-    resembles.
+    """Builds the error of a check.
+
+    Args:
+        where: The path in the document.
+        expected: What was expected, in words.
+        found: What was found.
+        known: The valid names, of which the nearest is suggested.
+        note: A remark on what was found.
     """
     hint = nearest(found, known) if isinstance(found, str) else ""
     hint = hint or _yaml_hint(found)
@@ -152,7 +166,7 @@ def wrong(
 
 
 def _yaml_hint(found: object) -> str:
-    """What to write instead of what YAML reads as something else than it looks like."""
+    """What to write instead of a value that YAML reads as another type than it seems to have."""
     if isinstance(found, str) and _EXPONENT.fullmatch(found):
         mantissa, exponent = found.lower().split("e")
         dot = "" if "." in mantissa else ".0"
@@ -219,9 +233,7 @@ def _spec(document: object, errors: list[SpecError] | None) -> Spec:
 def _each(
     entries: Iterable[tuple[Any, ...]], read: Callable[..., T], errors: list[SpecError] | None
 ) -> Iterator[T]:
-    """What `read` makes of each entry; entries that it refuses are raised, or left out where there
-    is a list for errors.
-    """
+    """Yields `read(*entry)` for each entry; errors are raised, or appended to `errors`."""
     for entry in entries:
         try:
             yield read(*entry)
@@ -244,9 +256,7 @@ def _input(name: str, value: object, where: str) -> tuple[str, Input]:
 
 
 def _on_error(entry: Mapping[str, Any], where: str) -> str | None:
-    """What is said of malformed values, None where nothing is; YAML reads a bare null as no
-    text.
-    """
+    """The entry's `on_error`, None where it is not set. YAML reads a bare `null` as None."""
     if "on_error" not in entry:
         return None
     value = "null" if entry["on_error"] is None else entry["on_error"]
@@ -310,7 +320,7 @@ def _sequence(name: object, value: object) -> Sequence:
     )
 
 
-def _output(entry: Mapping[str, Any]) -> Output:
+def _output(entry: Mapping[str, Any]) -> OutputOptions:
     _known_keys(
         entry, ("rows_per_row_group", "rows_per_file", "compression", "statistics"), "output."
     )
@@ -322,7 +332,7 @@ def _output(entry: Mapping[str, Any]) -> Output:
             _boolean(value, "output.statistics")
         elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise wrong(f"output.{key}", "an integer of at least 1", value)
-    output = Output(**entry)
+    output = OutputOptions(**entry)
     if output.rows_per_row_group > output.rows_per_file:
         expected = f"at least rows_per_row_group ({output.rows_per_row_group})"
         raise wrong("output.rows_per_file", expected, output.rows_per_file)

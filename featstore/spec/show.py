@@ -1,4 +1,4 @@
-"""Show: a spec's graph in order, as text."""
+"""Formats the graph of a spec as a table of text."""
 
 from tabulate import tabulate
 
@@ -9,11 +9,15 @@ from featstore.spec.parse import load_spec
 
 
 def show(spec_url: str) -> str:
-    """The nodes of the spec at a path or URL, each after those that it reads; then labels, weight
-    and kept columns.
+    """A table of the nodes of a spec in topological order, then labels, weight and kept columns.
 
-    `inputs` are the raw columns that a node is made of, directly or through others. SpecError where
-    the spec is wrong.
+    The column `inputs` has the raw columns that a node reads, directly or through others.
+
+    Args:
+        spec_url: The path or URL of the spec.
+
+    Raises:
+        SpecError: The spec is wrong.
     """
     spec = load_spec(spec_url)
     schema, sources = build_graph(spec).schema, inputs_of(spec)
@@ -54,7 +58,7 @@ def show(spec_url: str) -> str:
 
 
 def inputs_of(spec: Spec) -> dict[str, tuple[str, ...]]:
-    """By node: the input columns that it is made of, in order of first use."""
+    """The raw columns that each node reads, directly or through others, in order of first use."""
     found: dict[str, tuple[str, ...]] = {}
     for node in check.ordered(spec):
         names: dict[str, None] = {}

@@ -1,6 +1,6 @@
 """Vocabulary files: one value a line, UTF-8, to which lines may only be appended.
 
-What a lock recorded of a file is the vocabulary; lines after it are no part of it until they are
+The vocabulary is what the lock has recorded of a file. Lines after that are ignored until they are
 recorded too.
 """
 
@@ -32,7 +32,14 @@ _ABSOLUTE = re.compile(r"[A-Za-z][\w+.-]*://|/|[A-Za-z]:[\\/]")
 
 @dataclass(frozen=True, kw_only=True)
 class _Lines:
-    """A file's values, and its bytes with the end of each line (its newline included)."""
+    """The lines of a file.
+
+    Attributes:
+        url: The path or URL.
+        values: The value of each line.
+        data: The bytes of the file, with normalized newlines.
+        ends: int64 `(num_lines,)`, the position in `data` after each line's newline.
+    """
 
     url: str = field(repr=False)
     values: pa.StringArray
@@ -54,7 +61,7 @@ class _Lines:
 
 
 def files_of(spec: Spec) -> dict[str, Node]:
-    """The vocabulary files that a spec names, with the first node that does."""
+    """The vocabulary files that a spec names, each with the first node that names it."""
     found: dict[str, Node] = {}
     for node in spec.nodes:
         operator, file = OPERATORS.get(node.op), node.params.get("file")
@@ -64,9 +71,18 @@ def files_of(spec: Spec) -> dict[str, Node]:
 
 
 def load_vocabularies(spec: Spec, locked: Mapping[str, LockedVocabulary]) -> Spec:
-    """The spec with the recorded values of its files; those that were never recorded are left out.
+    """Loads the recorded values of the files of a spec.
 
-    SpecError where a file is missing, malformed, or is not the recorded one with lines appended.
+    Args:
+        spec: The spec.
+        locked: What the lock recorded, by file.
+
+    Returns:
+        The spec with its vocabularies. Files that were never recorded are left out.
+
+    Raises:
+        SpecError: A file is missing, malformed, or differs from the recorded one other than by
+            appended lines.
     """
     recorded: dict[str, Recorded] = {}
     for file, node in files_of(spec).items():
@@ -76,8 +92,10 @@ def load_vocabularies(spec: Spec, locked: Mapping[str, LockedVocabulary]) -> Spe
 
 
 def record_vocabularies(spec: Spec) -> Spec:
-    """The spec with all values that its files have now; indices of what `spec` has already stay.
-    SpecError as for loading.
+    """Records all values that the files of a spec have now. Known values keep their indices.
+
+    Raises:
+        SpecError: As for `load_vocabularies`.
     """
     recorded: dict[str, Recorded] = {}
     for file, node in files_of(spec).items():
@@ -100,7 +118,7 @@ def record_vocabularies(spec: Spec) -> Spec:
 
 
 def locked_vocabularies(spec: Spec) -> dict[str, LockedVocabulary]:
-    """What a lock says of the vocabularies that a spec carries."""
+    """The lock entries of a spec's vocabularies."""
     return {file: _locked(entry) for file, entry in spec.vocabularies.items()}
 
 
@@ -115,9 +133,8 @@ def _recorded(lines: _Lines, locked: LockedVocabulary, node: Node) -> Vocabulary
     if lines.digest(num_values) != locked.digest:
         raise _changed(lines, node, _difference(lines, locked))
     values = lines.values
-    if (
-        len(values) > num_values
-    ):  # taken, as a slice would be pickled with all that it is a slice of
+    # `take` copies: a slice would be pickled with the whole array behind it.
+    if len(values) > num_values:
         values = values.take(pa.array(np.arange(num_values)))
     return Vocabulary(
         values,
@@ -136,7 +153,7 @@ def _changed(lines: _Lines, node: Node, found: str) -> SpecError:
 
 
 def _difference(lines: _Lines, locked: LockedVocabulary) -> str:
-    """Where the first line is that differs, as far as the marks tell."""
+    """The range of lines in which the first difference lies, as far as the marks narrow it down."""
     same = [
         mark == other
         for mark, other in zip(lines.marks(locked.num_values), locked.marks, strict=False)
@@ -168,9 +185,7 @@ def _read(spec: Spec, file: str, node: Node) -> _Lines:
 
 
 def _lines(data: bytes, url: str) -> _Lines:
-    """The lines of a file, not checked: one that has the digest of a vocabulary is as good as that
-    was.
-    """
+    """Splits a file into lines without checks: a file with a recorded digest was checked before."""
     data = data.replace(b"\r\n", b"\n") if b"\r\n" in data else data
     data = data if data.endswith(b"\n") or not data else data + b"\n"
     octets = np.frombuffer(data, np.uint8)
@@ -182,9 +197,7 @@ def _lines(data: bytes, url: str) -> _Lines:
 
 
 def padded_values(spec: Spec) -> Iterator[str]:
-    """A sentence for each vocabulary with values that begin or end with white space, which is part
-    of them.
-    """
+    """Yields a note for each vocabulary with values that begin or end with white space."""
     for file, entry in spec.vocabularies.items():
         if isinstance(entry, Vocabulary):
             padded = values_of(pc.not_equal(pc.utf8_trim_whitespace(entry.values), entry.values))
@@ -199,7 +212,7 @@ def padded_values(spec: Spec) -> Iterator[str]:
 
 
 def _check(lines: _Lines) -> None:
-    """ValueError, saying what is expected and found in which line, where this is no vocabulary."""
+    """Raises ValueError, with the line, where the file is not a valid vocabulary."""
     if lines.data.startswith(codecs.BOM_UTF8):
         raise ValueError(
             "expected UTF-8 without a byte order mark, found one before line 1: save the file "
@@ -218,7 +231,8 @@ def _check(lines: _Lines) -> None:
             f"expected a value in each line, found none in line {int(lengths.argmin()) + 1:,}"
         )
     hashes = np.sort(values_of(value_hash(values)))
-    if (hashes[1:] == hashes[:-1]).any():  # seldom two values of one hash
+    # Equal hashes are nearly always equal values; compare them only then.
+    if (hashes[1:] == hashes[:-1]).any():
         known: dict[str, int] = {}
         for line, value in enumerate(values.to_pylist(), 1):
             if value in known:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.ops.fitting import MAX_SAMPLE, STATES, Moments, Range, Sample, State
+from featstore.ops.fitting import MAX_SAMPLE, STATES, Moments, QuantileSample, State, ValueRange
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 halves = st.integers(-20, 20).map(lambda n: n / 2)
@@ -77,7 +77,9 @@ def test_a_standard_deviation_is_found_where_float64_cannot_hold_the_variance() 
 
 @given(values=st.lists(finite, min_size=1, max_size=50), num_buckets=st.integers(2, 9))
 def test_boundaries_of_few_values_are_exact(values: list[float], num_buckets: int) -> None:
-    found = Sample().add(np.array(values), keys_of(values)).fit({"num_buckets": num_buckets})
+    found = (
+        QuantileSample().add(np.array(values), keys_of(values)).fit({"num_buckets": num_buckets})
+    )
     ordered = sorted(values)
     assert found == {
         "boundaries": sorted(
@@ -92,7 +94,7 @@ def test_boundaries_of_many_values_are_within_half_a_percent_of_rank() -> None:
     state = functools.reduce(
         lambda state, at: state.add(values[at : at + 16_384], keys[at : at + 16_384]),
         range(0, len(values), 16_384),
-        Sample(),
+        QuantileSample(),
     )
     assert len(state.values) == MAX_SAMPLE
     assert state.num_values == len(values)
@@ -107,9 +109,12 @@ def test_without_a_value_there_is_nothing_to_fit(op: str) -> None:
 
 
 def test_a_range_has_two_ends_within_float64() -> None:
-    assert Range().add(np.array([3.0, -1.0]), keys_of([0, 0])).fit({}) == {"min": -1.0, "max": 3.0}
+    assert ValueRange().add(np.array([3.0, -1.0]), keys_of([0, 0])).fit({}) == {
+        "min": -1.0,
+        "max": 3.0,
+    }
     with pytest.raises(ValueError, match=r"found only 2\.0"):
-        Range().add(np.array([2.0]), keys_of([0])).fit({})
+        ValueRange().add(np.array([2.0]), keys_of([0])).fit({})
     with pytest.raises(ValueError, match="expected a range within float64"):
-        Range().add(np.array([-1.7e308, 1.7e308]), keys_of([0, 0])).fit({})
-    assert math.isinf(Range().min)
+        ValueRange().add(np.array([-1.7e308, 1.7e308]), keys_of([0, 0])).fit({})
+    assert math.isinf(ValueRange().min)

@@ -42,7 +42,7 @@ def test_flat_lists_hold_the_rows_of_any_slice_without_null_elements(
 def test_cut_keeps_the_first_or_the_last_elements(
     values: list[Any], max_len: int, truncate: str
 ) -> None:
-    array = lists.cut(flat(values), max_len=max_len, truncate=truncate)
+    array = lists.truncate_lists(flat(values), max_len=max_len, truncate=truncate)
     expected = [
         row and (row[:max_len] if truncate == "head" else row[-max_len:]) for row in known(values)
     ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from featstore.ops.columns import read_column
 from featstore.ops.malformed import (
-    Found,
+    MalformedValues,
     all_wrong,
     find_malformed,
     find_unequal,
@@ -25,7 +25,7 @@ TEXT, LONG, DOUBLE, TIME = pa.string(), pa.int64(), pa.float64(), pa.timestamp("
 MAPS = pa.map_(TEXT, LONG)
 
 
-def plain(found: list[Found]) -> list[tuple[str, list[int], tuple[str, ...]]]:
+def plain(found: list[MalformedValues]) -> list[tuple[str, list[int], tuple[str, ...]]]:
     return [
         (one.what, one.rows.tolist(), tuple(map(one.text, range(min(3, len(one.rows))))))
         for one in found

@@ -6,7 +6,7 @@ import pytest
 
 from featstore.errors import SpecError
 from featstore.spec.graph import build_graph
-from featstore.spec.model import Node, Output
+from featstore.spec.model import Node, OutputOptions
 from featstore.spec.parse import load_spec, parse_spec
 
 TEXT = """
@@ -37,7 +37,7 @@ def test_a_document_becomes_its_model() -> None:
     assert spec.inputs["tags"] == pa.list_(pa.string())
     assert spec.labels == {"click": "clicked"}
     assert (spec.weight, spec.keep, spec.retired) == ("price", ("request_id",), frozenset({202}))
-    assert spec.output == Output(rows_per_row_group=100, rows_per_file=1000)
+    assert spec.output == OutputOptions(rows_per_row_group=100, rows_per_file=1000)
     user, tags, hour, crossed, bins = spec.nodes
     assert user == Node(
         name="user", op="hash", of=("user_id",), slot=101, default="none", where="slots[0]"
@@ -51,7 +51,7 @@ def test_a_document_becomes_its_model() -> None:
 def test_what_may_be_left_out_has_defaults() -> None:
     spec = load_spec(document())
     assert (spec.labels, spec.weight, spec.keep, spec.retired) == ({}, None, (), frozenset())
-    assert spec.output == Output(rows_per_row_group=65_536, rows_per_file=1_048_576)
+    assert spec.output == OutputOptions(rows_per_row_group=65_536, rows_per_file=1_048_576)
 
 
 def test_a_spec_is_loaded_from_a_path_or_a_mapping(tmp_path: Path) -> None:

@@ -1,3 +1,1 @@
-"""A spec as Spark SQL: `statement.py` prints the query, the other modules one kind of operator
-each.
-"""
+"""A spec as Spark SQL: `statement.py` prints the query, each other module one kind of operator."""

@@ -1,10 +1,9 @@
-"""What the Spark SQL templates share: a step as a template sees it, and texts of types, constants
-and common expressions.
+"""What the Spark SQL templates share: calls, types, constants and common expressions.
 
-A template takes a step and its inputs. A value is a SQL text, a missing one being NULL; a map is an
-array of structs of `key` and `value`, as a map may hold a key twice; scalar value hashes are
-`Members`, lists of them a text of type array<array<bigint>>; events of a sequence are an array of
-structs of `c0`, `c1` and so on.
+A template takes a `Call`. A value is a SQL text; a missing value is NULL. A map is an array of
+structs of `key` and `value`, because a raw map may hold a key twice. Scalar value hashes are
+`Members`; lists of them are a text of type array<array<bigint>>. The events of a sequence are an
+array of structs of `c0`, `c1` and so on.
 """
 
 import datetime
@@ -34,8 +33,11 @@ _TYPE_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """Scalar value hashes: an expression for each member's hash, and the values that must not be
-    NULL.
+    """Scalar value hashes.
+
+    Attributes:
+        hashes: The expression of each member's hash.
+        values: The expressions that must not be NULL, since Spark's `xxhash64` skips NULL.
     """
 
     hashes: tuple[str, ...]
@@ -48,8 +50,15 @@ class Members:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One step as a template sees it: inputs with their types, params, the node it is of, and fresh
-    names for variables.
+    """One step of a graph, as a template receives it.
+
+    Attributes:
+        inputs: The expressions of the inputs.
+        types: The Arrow types of the inputs.
+        params: The params of the step.
+        type: The Arrow type of the result.
+        owner: The slot, node or column that the step belongs to.
+        variables: Unused names for variables of lambda functions.
     """
 
     inputs: Sequence[str | Members]
@@ -61,12 +70,12 @@ class Call:
 
     @property
     def text(self) -> str:
-        """The first input, which is a text."""
+        """The expression of the first input."""
         return str(self.inputs[0])
 
     @property
     def texts(self) -> list[str]:
-        """All inputs, which are texts."""
+        """The expressions of all inputs."""
         return [str(given) for given in self.inputs]
 
     @property
@@ -74,28 +83,30 @@ class Call:
         return is_list(self.types[0])
 
     def each(self, array: str, body: Callable[[str], str]) -> str:
-        """The array with `body` of each element in its place."""
+        """The array with each element replaced by `body(element)`."""
         variable = next(self.variables)
         return f"transform({array}, {variable} -> {body(variable)})"
 
     def each_at(self, array: str, body: Callable[[str, str], str]) -> str:
-        """The array with `body` of each element and its position, from 0, in its place."""
+        """The array with each element replaced by `body(element, position)`, counted from 0."""
         element, position = next(self.variables), next(self.variables)
         return f"transform({array}, ({element}, {position}) -> {body(element, position)})"
 
     def only(self, array: str, condition: Callable[[str], str]) -> str:
-        """The elements of the array that fulfil the condition."""
+        """The elements of the array that satisfy the condition."""
         variable = next(self.variables)
         return f"filter({array}, {variable} -> {condition(variable)})"
 
     def let(self, value: str, body: Callable[[str], str]) -> str:
-        """`body` of a value that it names more than once: nested operators would else double the
-        text at each level.
+        """Binds a value to a variable for a `body` that uses it more than once.
+
+        Otherwise the text would double with each level of nested operators. Spark SQL has no `let`,
+        so the value is the one element of a transformed array.
         """
         return body(value) if _NAME.fullmatch(value) else f"{self.each(f'array({value})', body)}[0]"
 
     def finite(self, value: str) -> str:
-        """The double, NULL where it is no finite number."""
+        """The double, NULL where it is not finite."""
         return self.let(value, lambda v: f"CASE WHEN abs({v}) <= {MAX_DOUBLE} THEN {v} END")
 
 

@@ -1,6 +1,4 @@
-"""Spark SQL of where a graph begins and ends: raw columns read and cleaned, sequences aligned, and
-slots as they are stored.
-"""
+"""Spark SQL of the ends of a graph: reading raw columns, aligning sequences, storing slots."""
 
 from collections.abc import Sequence
 
@@ -87,7 +85,7 @@ def _fill_null(call: Call) -> str:
 
 
 def cut(array: str, max_len: object, truncate: object) -> str:
-    """The first or last `max_len` elements, all where it is None."""
+    """The first or last `max_len` elements; all of them where that is None."""
     if max_len is None:
         return array
     return (
@@ -98,7 +96,7 @@ def cut(array: str, max_len: object, truncate: object) -> str:
 
 
 def _align(call: Call) -> str:
-    """NULL where lists differ in length or are missing; else the complete events, cut."""
+    """The complete events, truncated; NULL where lists differ in length or are missing."""
     first, *others = call.texts
     alike = " AND ".join(f"array_size({first}) = array_size({other})" for other in others)
     events = call.each_at(

@@ -1,6 +1,4 @@
-"""Spark SQL templates of operators with frozen params; `quantile_bucketize` has that of
-bucketize.
-"""
+"""Spark SQL of operators with frozen params; `quantile_bucketize` uses that of bucketize."""
 
 import pyarrow as pa
 

@@ -64,7 +64,7 @@ def _combined(call: Call, doubles: str, by: object) -> str:
 
 
 def _sum(call: Call, doubles: str, by: object) -> str:
-    """From left to right, as the sum's last bit depends on the order; NULL of an empty list."""
+    """Adds from left to right, since the last bit depends on the order; NULL for an empty list."""
     total, element = next(call.variables), next(call.variables)
     added = f"aggregate({doubles}, 0.0D, ({total}, {element}) -> {total} + {element})"
     return (
@@ -95,7 +95,7 @@ def _slice(call: Call) -> str:
 
 
 def _bound(position: object, size: str) -> str:
-    """A position of Python's slices within a list or text of this size."""
+    """A slice position, as Python resolves it for a list or text of this size."""
     assert isinstance(position, int)
     return (
         f"least({position}, {size})"
@@ -130,8 +130,9 @@ def _lower(call: Call) -> str:
 
 
 def _lower_text(call: Call, text: str) -> str:
-    """Each code point alone, so that its neighbours do not matter, and its simple form, which is
-    the first of its full one.
+    """Maps each code point alone, so that Spark's rules for context do not apply.
+
+    The simple lower case is the first code point of the full one.
     """
     return f"array_join({call.each(_characters(text), lambda c: f'left(lower({c}), 1)')}, '')"
 
@@ -187,7 +188,7 @@ def _weighted(call: Call) -> str:
 
 
 def _weight(element: str, separator: str) -> str:
-    """The number after the last separator, 1 without one, NULL where it is no decimal number."""
+    """The number after the last separator: 1 without one, NULL if it is not a decimal number."""
     last = f"substring_index({element}, {separator}, -1)"
     number = (
         f"WHEN {last} RLIKE {literal(_DECIMAL, pa.string())} THEN try_cast({last} AS DOUBLE) + 0.0D"

@@ -1,4 +1,4 @@
-"""Spark SQL for a slot: an expression over the raw columns that gives what the extractor stores."""
+"""Prints a slot as Spark SQL: an expression over raw columns with the extractor's values."""
 
 import itertools
 from collections.abc import Iterator
@@ -15,19 +15,25 @@ from featstore.spec.sql.templates import TEMPLATES
 
 
 def sql(spec_url: str, slot: str) -> str:
-    """The Spark SQL expression of one stored slot, by name or number, of the spec at a path or URL;
-    see `slot_sql`.
-    """
+    """The Spark SQL expression of a stored slot of the spec at a path or URL: see `slot_sql`."""
     return slot_sql(load_spec(spec_url), slot)
 
 
 def slot_sql(spec: Spec, slot: str) -> str:
-    """An expression for Spark 4 in a session of time zone UTC: ids and indices as bigint, floats as
-    float, lists as arrays, missing marked as in data files. Logarithms may differ in a float's last
-    digit, as Java's do from C's.
+    """The Spark SQL expression of one stored slot, for Spark 4 in a session of time zone UTC.
 
-    SpecError where the spec is wrong, has no such slot, or one of the slot's operators has no
-    expression.
+    Logarithms may differ in the last digit of a float, because Java and C compute them differently.
+
+    Args:
+        spec: The spec.
+        slot: The name or number of the slot.
+
+    Returns:
+        An expression of type bigint for ids and indices, float for floats, or an array of these.
+        Missing values are marked as in data files.
+
+    Raises:
+        SpecError: The spec is wrong, it has no such slot, or an operator has no expression.
     """
     graph = build_graph(spec)
     if slot in spec.by_name and not spec.by_name[slot].store:
@@ -50,7 +56,7 @@ def _position(graph: Graph, slot: str) -> int:
 
 
 class _Printer:
-    """Prints steps from a slot down to raw columns."""
+    """Prints the steps from a slot down to raw columns."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph

@@ -1,8 +1,7 @@
-"""Spark SQL templates: for each function that a graph's steps call, the expression that gives the
-same values.
+"""The Spark SQL template of each function that a graph's steps call.
 
-Spark 4's functions are used; see `sql_call` for what a template takes. A file of this folder has a
-family of them, and a new family joins here.
+A template returns an expression of Spark 4 with the same values; `call` describes its arguments.
+Each file of this folder has the templates of one family of operators. Add new families here.
 """
 
 from featstore.spec.sql.call import Template

@@ -50,7 +50,7 @@ def _cross(call: Call) -> str | Members:
 
 
 def _combinations(call: Call, waiting: list[str | Members], chosen: list[str]) -> str:
-    """An array of arrays: the members' hashes of each combination, the first member outermost."""
+    """The members' hashes of each combination, an array of arrays, the first member outermost."""
     first, rest = waiting[0], waiting[1:]
     if isinstance(first, Members):
         chosen = [*chosen, f"array({', '.join(first.hashes)})"]
@@ -166,7 +166,7 @@ def _where(call: Call) -> str:
 
 
 def _constant(call: Call, param: str, arrow_type: pa.DataType) -> list[str]:
-    """The param as a constant of the type, nothing where it is not given."""
+    """The param as a constant of the type; empty where it is not given."""
     value = call.params[param]
     return [] if value is None else [literal(scalar_of(value, arrow_type).as_py(), arrow_type)]
 
