@@ -23,7 +23,7 @@ from featstore.extraction.spark.runners import spark_session
 from featstore.joins.join import join_labels
 from featstore.joins.options import (
     LabelJoin,
-    Negatives,
+    NegativeSampling,
     parse_impressions,
     parse_label,
     parse_lookup,
@@ -133,7 +133,9 @@ def label_join(options: argparse.Namespace) -> LabelJoin:
         output_url=options.output,
         partition={key: value for key, _, value in pairs},
         partition_by=tuple(options.partition_by),
-        negatives=None if rate is None else Negatives(rate=rate, seed=options.seed, label=label),
+        negatives=None
+        if rate is None
+        else NegativeSampling(rate=rate, seed=options.seed, label=label),
         drop_incomplete=options.drop_incomplete,
     )
 

@@ -56,7 +56,7 @@ class Days:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class Provenance:
     """What made a partition's files: the commit's version, the spec's hash and the input's
     digest.
     """
@@ -83,7 +83,7 @@ class Held:
     files.
     """
 
-    origin: Origin | None
+    origin: Provenance | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +207,7 @@ def find_held(
     input of all of them.
     """
     origins = {
-        commit.metadata.data_digest: Origin(
+        commit.metadata.data_digest: Provenance(
             version=commit.version,
             spec_hash=commit.metadata.spec_hash,
             input_digest=commit.metadata.input_digest,

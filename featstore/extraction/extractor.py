@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from featstore.errors import OperatorError
 from featstore.extraction.attribution import Attribution
-from featstore.extraction.findings import BATCH, REQUEST, Findings, Origin
+from featstore.extraction.findings import BATCH, REQUEST, BatchOrigin, Findings
 from featstore.extraction.intake import Intake, Taken, missing_columns
 from featstore.extraction.values import single
 from featstore.extraction.witness import Witness
@@ -92,7 +92,7 @@ class Extractor:
         self._intake.bind(raw)
         self._bound = raw
 
-    def __call__(self, batch: pa.RecordBatch, origin: Origin = BATCH) -> pa.RecordBatch:
+    def __call__(self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH) -> pa.RecordBatch:
         """The batch's slots, labels, weight and kept columns, in the schema
         `self.schema.to_arrow()`.
 
@@ -126,12 +126,12 @@ class Extractor:
         return dict(self._extract(batch, REQUEST, skips=False).to_pylist()[0])
 
     def _extract(
-        self, batch: pa.RecordBatch, origin: Origin, *, skips: bool = True
+        self, batch: pa.RecordBatch, origin: BatchOrigin, *, skips: bool = True
     ) -> pa.RecordBatch:
         if self._bound is None or not batch.schema.equals(self._bound):
             self.bind(batch.schema)
         taken = self._intake.take(batch, origin, self.findings, skips=skips)
-        noted = _Noted()
+        noted = _BatchCounts()
         try:
             outputs = self._run(taken.columns, noted)
         except OperatorError as error:
@@ -143,7 +143,7 @@ class Extractor:
             self._watch(pa.RecordBatch.from_arrays(taken.columns, names=list(self._graph.columns)))
         return pa.RecordBatch.from_arrays(outputs, schema=self._arrow_schema)
 
-    def _run(self, columns: list[pa.Array], noted: "_Noted") -> list[pa.Array]:
+    def _run(self, columns: list[pa.Array], noted: "_BatchCounts") -> list[pa.Array]:
         """The outputs. A value is let go of after the last step that reads it."""
         values: dict[int, pa.Array] = dict(enumerate(columns))
         for position, (step, last) in enumerate(
@@ -154,7 +154,7 @@ class Extractor:
             values[position] = _result(step, inputs, found)
             if found:
                 noted.counted.append(
-                    _Counted(step=step, position=position, counts=found, inputs=inputs)
+                    _StepCounts(step=step, position=position, counts=found, inputs=inputs)
                 )
             if position in self._attribution.filling and (nulls := nulls_of(inputs[0])) is not None:
                 noted.filled[position] = nulls
@@ -162,7 +162,7 @@ class Extractor:
                 del values[i]
         return [values[i] for i in self._graph.outputs]
 
-    def _count(self, counted: "_Counted", taken: Taken, origin: Origin) -> None:
+    def _count(self, counted: "_StepCounts", taken: Taken, origin: BatchOrigin) -> None:
         """Adds what a step counted, with examples of malformed values: they are looked for only
         where there are any.
         """
@@ -176,7 +176,7 @@ class Extractor:
                     step.owner, replace(found, rows=taken.positions(found.rows)), origin
                 )
 
-    def _located(self, error: OperatorError, taken: Taken, origin: Origin) -> OperatorError:
+    def _located(self, error: OperatorError, taken: Taken, origin: BatchOrigin) -> OperatorError:
         """The error with the first row that fails by itself, else with the fewest rows found that
         fail together.
 
@@ -199,14 +199,14 @@ class Extractor:
 
     def _failure(self, columns: list[pa.Array], first: int, last: int) -> OperatorError | None:
         try:
-            self._run([array.slice(first, last - first) for array in columns], _Noted())
+            self._run([array.slice(first, last - first) for array in columns], _BatchCounts())
         except OperatorError as error:
             return error
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Counted:
+class _StepCounts:
     """What a step counted over its inputs."""
 
     step: Step
@@ -216,12 +216,12 @@ class _Counted:
 
 
 @dataclass(kw_only=True)
-class _Noted:
+class _BatchCounts:
     """What one batch's run noted beside its outputs: what steps counted, and by step the rows in
     which it filled.
     """
 
-    counted: list[_Counted] = field(default_factory=list)
+    counted: list[_StepCounts] = field(default_factory=list)
     filled: dict[int, Mask] = field(default_factory=dict)
 
 

@@ -17,7 +17,7 @@ TEXT_ERRORS = ("invalid utf-8", "malformed weights")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class BatchOrigin:
     """Where a batch comes from: its file or Spark partition, and the number of its first row there,
     counted from 0.
 
@@ -27,7 +27,7 @@ class Origin:
     source: str = ""
     first_row: int | None = 0
 
-    def after(self, num_rows: int) -> "Origin":
+    def after(self, num_rows: int) -> "BatchOrigin":
         """Where the next batch comes from."""
         return replace(self, first_row=(self.first_row or 0) + num_rows)
 
@@ -51,7 +51,7 @@ class Origin:
         return f"{where}: {text}" if where else text
 
 
-BATCH, REQUEST = Origin(), Origin(first_row=None)
+BATCH, REQUEST = BatchOrigin(), BatchOrigin(first_row=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Findings:
     num_rows_skipped: int = 0
     examples: tuple[Malformed, ...] = ()
 
-    def add(self, column: str, found: Iterable[Found], origin: Origin) -> None:
+    def add(self, column: str, found: Iterable[Found], origin: BatchOrigin) -> None:
         """Counts malformed values of a column, and keeps them as examples if they are among the
         first.
         """
@@ -94,7 +94,7 @@ class Findings:
             self.counts[f"{column}: {one.what}"] += len(one.rows)
             self.show(column, one, origin)
 
-    def show(self, column: str, found: Found, origin: Origin) -> None:
+    def show(self, column: str, found: Found, origin: BatchOrigin) -> None:
         """Keeps the first values as examples; they are counted elsewhere."""
         self.keep(
             Malformed(

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.errors import InputError, all_nearest, nearest, not_once
-from featstore.extraction.findings import Findings, Malformed, Origin
+from featstore.extraction.findings import BatchOrigin, Findings, Malformed
 from featstore.ops.arrays import Integers
 from featstore.ops.columns import readable
 from featstore.ops.lists import array_of_bits
@@ -90,7 +90,7 @@ class Intake:
         return [name for name in self._columns if name in there]
 
     def take(
-        self, batch: pa.RecordBatch, origin: Origin, findings: Findings, *, skips: bool = True
+        self, batch: pa.RecordBatch, origin: BatchOrigin, findings: Findings, *, skips: bool = True
     ) -> Taken:
         """The batch's columns; InputError for a row that fails, or is to be skipped where `skips`
         is False.
@@ -113,7 +113,7 @@ class Intake:
         return _without_skipped(list(columns.values()), batch.num_rows, problems, findings)
 
     def _read(
-        self, name: str, batch: pa.RecordBatch, origin: Origin, findings: Findings
+        self, name: str, batch: pa.RecordBatch, origin: BatchOrigin, findings: Findings
     ) -> tuple[pa.Array, list[Found]]:
         """A column for the graph, and its malformed values where the graph is not to deal with
         them.
@@ -198,7 +198,9 @@ def missing_columns(missing: Iterable[str], found: Iterable[str]) -> InputError:
     )
 
 
-def _raise_first(problems: Iterable[_Problem], stopping: tuple[str, ...], origin: Origin) -> None:
+def _raise_first(
+    problems: Iterable[_Problem], stopping: tuple[str, ...], origin: BatchOrigin
+) -> None:
     """InputError for the first row with a value that stops."""
     stops = [problem for problem in problems if problem.on_error in stopping]
     if stops:

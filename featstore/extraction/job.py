@@ -122,7 +122,7 @@ class ExtractReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class ExtractionRun:
     """A run that has begun: the table as it found it, and the partitions it will replace."""
 
     task: UnitTask
@@ -153,7 +153,7 @@ def extract_files(
     base = open_table_or_none(job.table_url)
     found = find_raw_files(job.input_url, job.partition, job.partition_from_path)
     files = [replace(file, partition=in_key_order(file.partition, base)) for file in found]
-    _check_files(Extractor(job.spec), files)
+    check_raw_schemas(job.spec, files)
     partitions = tuple(
         {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()
     )
@@ -186,7 +186,7 @@ def begin_run(
     partitions: tuple[Mapping[str, str], ...],
     digest: str | None,
     started_s: float,
-) -> Run:
+) -> ExtractionRun:
     """Checks, before any work, that the run's files may join the table as `base` shows it;
     InputError where they may not.
 
@@ -201,7 +201,7 @@ def begin_run(
     task = UnitTask(
         spec=job.spec, table_url=job.table_url, run_id=job.run_id, tag=new_tag(job.run_id)
     )
-    return Run(
+    return ExtractionRun(
         task=task,
         schema=schema,
         base=base,
@@ -212,7 +212,7 @@ def begin_run(
 
 
 def end_run(
-    run: Run,
+    run: ExtractionRun,
     reports: Sequence[UnitReport],
     commit: CommitFunction,
     input_bytes: int | None,
@@ -286,7 +286,9 @@ def _nothing_to_commit(
     )
 
 
-def _merge_statistics(run: Run, reports: Sequence[UnitReport], files: Sequence[DataFile]) -> None:
+def _merge_statistics(
+    run: ExtractionRun, reports: Sequence[UnitReport], files: Sequence[DataFile]
+) -> None:
     by_partition: dict[str, list[DataFile]] = {}
     for file in files:
         by_partition.setdefault(to_json(file.partition), []).append(file)
@@ -295,7 +297,7 @@ def _merge_statistics(run: Run, reports: Sequence[UnitReport], files: Sequence[D
         merge_partition(run.task.table_url, run.task.tag, of_partition, counts)
 
 
-def _commit(run: Run, change: delta.Change, commit: CommitFunction, mark: Mark) -> int:
+def _commit(run: ExtractionRun, change: delta.Change, commit: CommitFunction, mark: Mark) -> int:
     try:
         return commit(run.task.table_url, change)
     except (CommitConflictError, UnsafeStoreError):
@@ -313,7 +315,7 @@ def _commit(run: Run, change: delta.Change, commit: CommitFunction, mark: Mark) 
 
 
 @contextlib.contextmanager
-def removing_files_on_failure(run: Run) -> Iterator[None]:
+def removing_files_on_failure(run: ExtractionRun) -> Iterator[None]:
     """If the block, which must not commit, fails, removes the data files it wrote, as far as that
     is possible.
     """
@@ -324,8 +326,13 @@ def removing_files_on_failure(run: Run) -> Iterator[None]:
         raise
 
 
-def _check_files(extractor: Extractor, files: Sequence[RawFile]) -> None:
-    """Every file's columns fit the spec, checked once per distinct schema."""
+def check_raw_schemas(spec: Spec, files: Sequence[RawFile]) -> None:
+    """Checks that the columns of every file fit the spec, once per distinct schema.
+
+    Raises:
+        InputError: A column is missing or has the wrong type; names the first such file.
+    """
+    extractor = Extractor(spec)
     checked: list[pa.Schema] = []
     for file in files:
         if file.schema not in checked:
@@ -368,7 +375,7 @@ def _check_target(
         )
 
 
-def earlier_report(run: Run, input_bytes: int | None) -> ExtractReport | None:
+def earlier_report(run: ExtractionRun, input_bytes: int | None) -> ExtractReport | None:
     """If this very run, or an equal one whose files the partitions still are, was committed before:
     what it did.
     """
@@ -380,7 +387,7 @@ def earlier_report(run: Run, input_bytes: int | None) -> ExtractReport | None:
     return _report(run, earlier.version, earlier.metadata, committed=False, input_bytes=input_bytes)
 
 
-def _commit_of_run(run: Run) -> delta.Commit | None:
+def _commit_of_run(run: ExtractionRun) -> delta.Commit | None:
     own = delta.commit_of_run(run.task.table_url, run.task.run_id)
     if own is None or own.metadata is None:
         return None
@@ -401,7 +408,7 @@ def _as_set(partitions: Sequence[Mapping[str, str]]) -> set[str]:
     return {to_json(partition) for partition in partitions}
 
 
-def _commit_of_input(run: Run, base: Snapshot) -> delta.Commit | None:
+def _commit_of_input(run: ExtractionRun, base: Snapshot) -> delta.Commit | None:
     if run.input_digest is None:
         return None
     return delta.commit_of_input(
@@ -410,7 +417,12 @@ def _commit_of_input(run: Run, base: Snapshot) -> delta.Commit | None:
 
 
 def _report(
-    run: Run, version: int, metadata: CommitMetadata, *, committed: bool, input_bytes: int | None
+    run: ExtractionRun,
+    version: int,
+    metadata: CommitMetadata,
+    *,
+    committed: bool,
+    input_bytes: int | None,
 ) -> ExtractReport:
     return ExtractReport(
         table_url=run.task.table_url,
@@ -439,7 +451,7 @@ def _data_file(table_url: str, report: UnitReport) -> DataFile:
     )
 
 
-def _remove_files(run: Run) -> None:
+def _remove_files(run: ExtractionRun) -> None:
     """Files of this run's tag only: another process may be at work under the same run id. Failures
     leave orphans.
     """

@@ -27,18 +27,18 @@ class LocalRunner:
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
         begin, stop = threading.Event(), threading.Event()
-        tally = _Tally(progress, len(units))
+        totals = _ProgressTotals(progress, len(units))
 
         def on_rows(num_rows: int) -> None:
             if stop.is_set():
                 raise _StoppedError
-            tally.add(num_rows=num_rows)
+            totals.add(num_rows=num_rows)
 
         def run(unit: Unit) -> UnitReport:
             begin.wait()
             on_rows(0)
             report = run_unit(task, unit, on_rows=on_rows)
-            tally.add(num_files=1)
+            totals.add(num_files=1)
             return report
 
         with kept_memory(), ThreadPoolExecutor(self._num_threads, "featstore-extract") as threads:
@@ -69,7 +69,7 @@ class _StoppedError(Exception):
     """A unit gives up because another one failed; never seen outside the runner."""
 
 
-class _Tally:
+class _ProgressTotals:
     """Adds up what threads report, and passes the sums on, one call at a time."""
 
     def __init__(self, progress: Progress, num_files_total: int) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from featstore.errors import InputError, OperatorError
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.findings import BATCH, Findings, Origin
+from featstore.extraction.findings import BATCH, BatchOrigin, Findings
 from featstore.extraction.intake import Intake
 from featstore.extraction.raw import find_raw_files, open_range, plan_units, read_batches
 from featstore.ops.rowwise import check_rows
@@ -66,11 +66,13 @@ def find_dependent_rows(spec: Spec, batch: pa.RecordBatch) -> Iterator[str]:
                 yield str(error)
 
 
-def _first_rows(raw_url: str, extractor: Extractor) -> tuple[pa.RecordBatch, Origin]:
+def _first_rows(raw_url: str, extractor: Extractor) -> tuple[pa.RecordBatch, BatchOrigin]:
     units = plan_units(find_raw_files(raw_url, {}, ()), _ALL_ROWS)
     if not units:
         raise InputError(f"{redact(raw_url)}: expected raw rows to try operators on, found none")
     raw = units[0].ranges[0]
     with open_range(raw) as file:
         batch = next(iter(read_batches(file, raw, extractor.columns_in(file.schema_arrow.names))))
-        return batch.slice(0, _NUM_ROWS), Origin(source=redact(raw.url), first_row=raw.first_row)
+        return batch.slice(0, _NUM_ROWS), BatchOrigin(
+            source=redact(raw.url), first_row=raw.first_row
+        )

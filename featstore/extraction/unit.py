@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from featstore.errors import InputError
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.findings import Malformed, Origin
+from featstore.extraction.findings import BatchOrigin, Malformed
 from featstore.extraction.raw import RawRange, Unit, check_constant, open_range, read_batches
 from featstore.extraction.unit_statistics import Gathering
 from featstore.files.storage import join
@@ -140,7 +140,7 @@ def unit_report(
 
 
 def run_batch(
-    extractor: Extractor, batch: pa.RecordBatch, partition: Mapping[str, str], origin: Origin
+    extractor: Extractor, batch: pa.RecordBatch, partition: Mapping[str, str], origin: BatchOrigin
 ) -> pa.RecordBatch:
     """One raw batch, checked against the partition and extracted; `origin` says in errors where its
     rows are.
@@ -174,7 +174,7 @@ def extract_range(
 
     InputError, after the last batch, if the file changed since it was listed.
     """
-    origin = Origin(source=redact(raw.url), first_row=raw.first_row)
+    origin = BatchOrigin(source=redact(raw.url), first_row=raw.first_row)
     with open_range(raw) as file:
         bind(raw.url, extractor, file.schema_arrow)
         for batch in read_batches(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from featstore.errors import DataFileError, InputError, nearest
 from featstore.files.listings import FileEntry, check_unchanged, list_files
 from featstore.files.storage import local_path
-from featstore.joins.options import Label, LabelJoin, Lookup, Source
+from featstore.joins.options import Label, LabelJoin, LogSource, Lookup
 from featstore.redaction import redact
 from featstore.table.parquet_dir import columns_of, delta_table_around, read_footers
 
@@ -84,13 +84,13 @@ def _check_part(
             )
 
 
-def _check_columns(source: Source, types: Types, needed: Iterable[str | None]) -> None:
+def _check_columns(source: LogSource, types: Types, needed: Iterable[str | None]) -> None:
     for name in needed:
         if name is not None and name not in types:
             raise InputError(f"{source}: no column {name!r}{nearest(name, types)}")
 
 
-def _check_times(source: Source, types: Types, *columns: str | None) -> None:
+def _check_times(source: LogSource, types: Types, *columns: str | None) -> None:
     for name in columns:
         if name is not None and types[name] not in ("timestamp", "timestamp_ntz"):
             raise InputError(
@@ -118,7 +118,7 @@ def _comparable(url: str) -> str:
     return f"{url if path is None else path.absolute()}".rstrip("/") + "/"
 
 
-def list_logs(join: LabelJoin) -> dict[Source, list[FileEntry]]:
+def list_logs(join: LabelJoin) -> dict[LogSource, list[FileEntry]]:
     """The files of each log; none where any log is a query or a table, whose files are not known.
 
     To be taken before Spark lists them, so that one that comes in between is seen as new by the
@@ -129,7 +129,7 @@ def list_logs(join: LabelJoin) -> dict[Source, list[FileEntry]]:
     return {source: _files(source, source.url or "") for source in join.sources}
 
 
-def input_digest(join: LabelJoin, logs: Mapping[Source, Iterable[FileEntry]]) -> str | None:
+def input_digest(join: LabelJoin, logs: Mapping[LogSource, Iterable[FileEntry]]) -> str | None:
     """Names what is read, None without `logs`.
 
     It is the sha256 over the sha256 of each log's sorted lines `name, size, version`.
@@ -140,7 +140,7 @@ def input_digest(join: LabelJoin, logs: Mapping[Source, Iterable[FileEntry]]) ->
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def check_columns(logs: Mapping[Source, Sequence[FileEntry]]) -> None:
+def check_columns(logs: Mapping[LogSource, Sequence[FileEntry]]) -> None:
     """Before rows are read: InputError for a file that is no Parquet, or has two columns of one
     name. Where other files have that column once, Spark fails in the middle of the join, and does
     not say why."""
@@ -152,7 +152,7 @@ def check_columns(logs: Mapping[Source, Sequence[FileEntry]]) -> None:
             raise InputError(f"raw input: {error}") from None
 
 
-def check_logs(logs: Mapping[Source, Iterable[FileEntry]]) -> None:
+def check_logs(logs: Mapping[LogSource, Iterable[FileEntry]]) -> None:
     """After all rows were read: InputError for a file that is no longer what it was when listed."""
     for source, listed in logs.items():
         now = {file.url: file for file in list_files(source.url or "")}
@@ -160,7 +160,7 @@ def check_logs(logs: Mapping[Source, Iterable[FileEntry]]) -> None:
             check_unchanged(file, now.get(file.url))
 
 
-def _files(source: Source, url: str) -> list[FileEntry]:
+def _files(source: LogSource, url: str) -> list[FileEntry]:
     if (table := delta_table_around(url)) is not None:
         raise InputError(
             f"{source} lies in the Delta table {redact(table)}, some of whose files may be "

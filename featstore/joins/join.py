@@ -24,8 +24,8 @@ from featstore.joins.inputs import (
     input_digest,
     list_logs,
 )
-from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Source
-from featstore.joins.output import Output, spark_url
+from featstore.joins.options import Impressions, Label, LabelJoin, LogSource, Lookup
+from featstore.joins.output import JoinOutput, spark_url
 from featstore.joins.report import (
     Counts,
     Digest,
@@ -73,7 +73,7 @@ def join_labels(
     """
     check_apart(join)
     url = join_url(join.output_url, partition_path(join.partition))
-    output, logs = Output(spark, url), list_logs(join)
+    output, logs = JoinOutput(spark, url), list_logs(join)
     found = input_digest(join, logs)
     earlier = output.earlier()
     same = earlier is not None and (earlier["join_digest"], earlier["input_digest"]) == (
@@ -84,7 +84,7 @@ def join_labels(
         return JoinReport(url=url, written=False, document=earlier)
     check_columns(logs)
     with output.removing_on_failure(), _settings(spark):
-        figures = _run(_Plan(join, spark), output.rows_url, write)
+        figures = _run(_JoinPlan(join, spark), output.rows_url, write)
         check_logs(logs)
         check(figures, join)
         num_files, size_bytes = output.size()
@@ -109,7 +109,7 @@ def _settings(spark: "SparkSession") -> Iterator[None]:
             spark.conf.set(key, value or "")
 
 
-def _run(plan: "_Plan", url: str, write: WriteFunction) -> Figures:
+def _run(plan: "_JoinPlan", url: str, write: WriteFunction) -> Figures:
     """Writes the rows and reads their ids back. Figures that do not fit are counted again, in jobs
     of their own: Spark may count rows twice that pass twice, as when a machine is lost.
     """
@@ -124,7 +124,7 @@ def _run(plan: "_Plan", url: str, write: WriteFunction) -> Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Counted:
+class _ObservedFrame:
     """A frame whose rows are counted as they pass: `observed` is what goes on."""
 
     frame: "DataFrame"
@@ -133,14 +133,14 @@ class _Counted:
     metrics: Mapping[str, str]
 
 
-class _Plan:
+class _JoinPlan:
     """The join as lazy frames, and where rows are counted on their way."""
 
     def __init__(self, join: LabelJoin, spark: "SparkSession") -> None:
         self.join, self.spark = join, spark
-        self.events: list[_Counted] = []
-        self.num_events: list[_Counted] = []
-        self.dimensions: list[_Counted] = []
+        self.events: list[_ObservedFrame] = []
+        self.num_events: list[_ObservedFrame] = []
+        self.dimensions: list[_ObservedFrame] = []
         log = read_source(spark, join.impressions.source)
         self.types = _types(log, join.impressions.source)
         check_impressions(join, self.types)
@@ -166,7 +166,7 @@ class _Plan:
         self.joined = _counted(self._drawn(frame), self._joined_metrics())
         self.rows = self._output(self.joined.observed)
 
-    def figures(self, written: Digest, counts: Callable[[_Counted], Counts]) -> Figures:
+    def figures(self, written: Digest, counts: Callable[[_ObservedFrame], Counts]) -> Figures:
         """All figures, each as `counts` finds it."""
         events = [
             {**counts(read), **counts(made)}
@@ -331,7 +331,7 @@ class _Plan:
         return frame.where("__keep").selectExpr(*columns, query.weight(negatives))
 
 
-def read_source(spark: "SparkSession", source: Source) -> "DataFrame":
+def read_source(spark: "SparkSession", source: LogSource) -> "DataFrame":
     """The rows of a log. InputError where Spark cannot make sense of it."""
     from pyspark.errors import AnalysisException, ParseException
 
@@ -346,16 +346,16 @@ def read_source(spark: "SparkSession", source: Source) -> "DataFrame":
         raise InputError(f"Spark cannot read {source}: {said}") from None
 
 
-def _counted(frame: "DataFrame", metrics: Mapping[str, str]) -> _Counted:
+def _counted(frame: "DataFrame", metrics: Mapping[str, str]) -> _ObservedFrame:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812
 
     observation = Observation()
     observed = frame.observe(observation, F.expr(query.counts(metrics)))
-    return _Counted(frame=frame, observed=observed, observation=observation, metrics=metrics)
+    return _ObservedFrame(frame=frame, observed=observed, observation=observation, metrics=metrics)
 
 
-def _observed(counted: _Counted) -> Counts:
+def _observed(counted: _ObservedFrame) -> Counts:
     """What was counted in passing; of rows that Spark found it need not read, what a job of their
     own counts.
     """
@@ -412,7 +412,7 @@ def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
     )
 
 
-def _types(frame: "DataFrame", source: Source) -> dict[str, str]:
+def _types(frame: "DataFrame", source: LogSource) -> dict[str, str]:
     """The types of a log's columns. InputError where two have one name, as those of a query may."""
     names = frame.columns
     for name in names:

@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class LogSource:
     """Where a log's rows come from: Parquet at a URL, a Spark SQL query, or a table of the
     metastore; exactly one of them.
     """
@@ -56,7 +56,7 @@ class Impressions:
     once.
     """
 
-    source: Source
+    source: LogSource
     row_id: tuple[str, ...]
     event_time: str
     log_time: str | None = None
@@ -81,7 +81,7 @@ class Label:
     """
 
     name: str
-    source: Source
+    source: LogSource
     key: tuple[str, ...]
     event_time: str
     window_s: int
@@ -143,7 +143,7 @@ class Lookup:
     """
 
     name: str
-    source: Source
+    source: LogSource
     key: tuple[str, ...]
     event_time: str
     columns: tuple[str, ...]
@@ -169,7 +169,7 @@ class Lookup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Negatives:
+class NegativeSampling:
     """Of rows whose `label` (None: every label) is 0, those are kept that `sample(row id, rate,
     seed)` draws, with the weight `1 / rate` in `sample_weight`; all others weigh 1. What a lower
     rate keeps, a higher one keeps as well.
@@ -203,7 +203,7 @@ class LabelJoin:
     cut_off: datetime.datetime
     output_url: str = field(repr=False)
     lookups: tuple[Lookup, ...] = ()
-    negatives: Negatives | None = None
+    negatives: NegativeSampling | None = None
     partition: Mapping[str, str] = field(default_factory=dict)
     partition_by: tuple[str, ...] = ()
     drop_incomplete: bool = False
@@ -236,7 +236,7 @@ class LabelJoin:
         return (*made, SAMPLE_WEIGHT) if self.negatives is not None else tuple(made)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[LogSource, ...]:
         labels, lookups = (
             (label.source for label in self.labels),
             (lookup.source for lookup in self.lookups),
@@ -325,7 +325,7 @@ def _parse(text: str, where: str, known: Mapping[str, Callable[[str], Any]]) -> 
                 f"{where} {redact_text(text)!r}: no key {redact_text(key)!r}; expected "
                 f"{', '.join(names)}{nearest(key, names)}"
             )
-    source = Source(**{_SOURCES[key]: value for key, value in pairs.items() if key in _SOURCES})
+    source = LogSource(**{_SOURCES[key]: value for key, value in pairs.items() if key in _SOURCES})
     arguments = {
         _FIELDS.get(key, key): known[key](value) for key, value in pairs.items() if key in known
     }

@@ -28,7 +28,7 @@ def spark_url(url: str) -> str:
     return url if path is None else f"file://{path.absolute()}"
 
 
-class Output:
+class JoinOutput:
     """The directory at `url`. Not for two threads at once.
 
     InputError for a file system that cannot rename a directory in one step, and for a directory

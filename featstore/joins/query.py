@@ -13,7 +13,7 @@ predecessor's window has ended before it.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from featstore.joins.options import SAMPLE_WEIGHT, Label, LabelJoin, Lookup, Negatives
+from featstore.joins.options import SAMPLE_WEIGHT, Label, LabelJoin, Lookup, NegativeSampling
 
 DELAY_BOUNDARIES_S = (1, 10, 60, 300, 900, 3_600, 21_600, 86_400, 259_200, 604_800, 2_592_000)
 NUM_BUCKETS = len(DELAY_BOUNDARIES_S) + 1
@@ -78,7 +78,7 @@ def first_of_equals(row_id: Sequence[str]) -> str:
     return f"row_number() over (partition by {names(row_id)} order by __time, __known, __content)"
 
 
-def sample(row_id: Sequence[str], types: Mapping[str, str], negatives: Negatives) -> str:
+def sample(row_id: Sequence[str], types: Mapping[str, str], negatives: NegativeSampling) -> str:
     """Whether `sample(row id, rate, seed)` of a `where` draws the row: by the sign of the id, with
     the seed as slot.
     """
@@ -343,11 +343,11 @@ def negative(join: LabelJoin) -> str:
     return " and ".join(f"coalesce({quote(label.name)} = 0, false)" for label in drawn)
 
 
-def weight(negatives: Negatives) -> str:
+def weight(negatives: NegativeSampling) -> str:
     return f"if(__negative, {1 / negatives.rate!r}D, 1D) as {SAMPLE_WEIGHT}"
 
 
-def kept_metrics(negatives: Negatives | None, row_id: Sequence[str]) -> dict[str, str]:
+def kept_metrics(negatives: NegativeSampling | None, row_id: Sequence[str]) -> dict[str, str]:
     """The digest of the rows that are written, and how many of the negatives are; nothing where all
     rows are written.
     """

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from featstore.errors import CommitConflictError, InputError, TableNotFoundError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.groups.by_key import KeyRunner, keyed_partitions, run_by_key
@@ -21,20 +19,20 @@ from featstore.extraction.groups.group_task import GroupTask, Target
 from featstore.extraction.groups.part import Part, labels_part, slots_part
 from featstore.extraction.job import (
     CommitFunction,
+    ExtractionRun,
     ExtractJob,
     ExtractReport,
-    Run,
     check_apart,
+    check_raw_schemas,
     end_run,
     in_key_order,
     removing_files_on_failure,
 )
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import RawFile, Unit, find_raw_files, input_digest, plan_units
-from featstore.extraction.unit import Progress, Runner, UnitReport, bind, ignore_progress
+from featstore.extraction.unit import Progress, Runner, UnitReport, ignore_progress
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
-from featstore.spec.model import Spec
 from featstore.table import delta
 from featstore.table.groups import (
     bound_to,
@@ -110,7 +108,7 @@ def extract_group(
     )
     base_files = _base_files(base, partitions)
     part, schema = _part(group, base, base_files)
-    _check_files(part.spec, files)
+    check_raw_schemas(part.spec, files)
     run = _begin(group, base, partitions, _digest(files, group), part, schema, started_s)
 
     def run_units(task: GroupTask, units: Sequence[Unit]) -> list[UnitReport]:
@@ -216,14 +214,6 @@ def _lacking(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[
     }
 
 
-def _check_files(spec: Spec, files: Sequence[RawFile]) -> None:
-    extractor, checked = Extractor(spec), list[pa.Schema]()
-    for file in files:
-        if file.schema not in checked:
-            bind(file.url, extractor, file.schema)
-            checked.append(file.schema)
-
-
 def _digest(files: Sequence[RawFile], group: GroupJob) -> str:
     """Names the raw input, and how rows are bound: other rows could be bound another way."""
     digest = input_digest(file.listed for file in files)
@@ -242,7 +232,7 @@ def _begin(
     part: Part,
     schema: SlotSchema,
     started_s: float,
-) -> Run:
+) -> ExtractionRun:
     job, url = group.job, group_url(group.job.table_url, group.name)
     bound_by = "input" if group.key is None else f"key {group.key}"
     task = GroupTask(
@@ -255,7 +245,7 @@ def _begin(
         bound_by=bound_by,
     )
     now = open_group_or_none(base.url, group.name)
-    return Run(
+    return ExtractionRun(
         task=task,
         schema=schema,
         base=now,
@@ -265,7 +255,7 @@ def _begin(
     )
 
 
-def _earlier(run: Run, base: Snapshot, files: Sequence[RawFile]) -> ExtractReport | None:
+def _earlier(run: ExtractionRun, base: Snapshot, files: Sequence[RawFile]) -> ExtractReport | None:
     """What an equal run wrote, if its files are those of the base files as they are now."""
     if run.base is None or run.input_digest is None or not bound_to(run.base, run.partitions, base):
         return None
@@ -293,7 +283,7 @@ def _earlier(run: Run, base: Snapshot, files: Sequence[RawFile]) -> ExtractRepor
 
 def _write(
     group: GroupJob,
-    run: Run,
+    run: ExtractionRun,
     base_files: Sequence[BaseFile],
     files: Sequence[RawFile],
     run_units: Callable[[GroupTask, Sequence[Unit]], list[UnitReport]],
@@ -318,7 +308,7 @@ def _write(
 
 
 def _check_same_input(
-    group: GroupJob, run: Run, base_files: Sequence[BaseFile], part: Part
+    group: GroupJob, run: ExtractionRun, base_files: Sequence[BaseFile], part: Part
 ) -> None:
     """The raw files must be proven to be those that made the base files, and the rows that were
     skipped the same.
@@ -413,7 +403,11 @@ def _checked(task: GroupTask, reports: list[UnitReport]) -> list[UnitReport]:
 
 
 def _publish(
-    group: GroupJob, base: Snapshot, run: Run, report: ExtractReport, publish: delta.Publish | None
+    group: GroupJob,
+    base: Snapshot,
+    run: ExtractionRun,
+    report: ExtractReport,
+    publish: delta.Publish | None,
 ) -> ExtractReport:
     written = _written(run, report)
     metadata = groups_commit(group.job.run_id, base, written)
@@ -427,6 +421,6 @@ def _publish(
     return replace(report, table_url=base.url, version=version, committed=version != base.version)
 
 
-def _written(run: Run, report: ExtractReport) -> tuple[DataFile, ...]:
+def _written(run: ExtractionRun, report: ExtractReport) -> tuple[DataFile, ...]:
     now = delta.open_delta(run.task.table_url, report.version)
     return now.in_partitions(run.partitions)

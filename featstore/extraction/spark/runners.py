@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from featstore.errors import InputError, MissingDependencyError, WorkerError, missing_extra
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.findings import Malformed, Origin
+from featstore.extraction.findings import BatchOrigin, Malformed
 from featstore.extraction.fit import FitTask, States, fit_units, merge_states
 from featstore.extraction.groups.by_key import KeyedPartition, write_by_key
 from featstore.extraction.groups.group_task import GroupTask
@@ -115,10 +115,10 @@ class SparkRunner:
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
         check_workers(self._context)
-        tally = _Tally(self._context, progress, len(units))
-        run = partial(_run_units, task, tally.num_files, tally.num_rows)
+        counters = _ProgressAccumulators(self._context, progress, len(units))
+        run = partial(_run_units, task, counters.num_files, counters.num_rows)
         tasks = self._context.parallelize(units, len(units)).mapPartitions(run)
-        return _collect(self._context, tasks.collect, tally)
+        return _collect(self._context, tasks.collect, counters)
 
 
 class SparkKeyRunner:
@@ -136,12 +136,12 @@ class SparkKeyRunner:
         self, task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress
     ) -> list[UnitReport]:
         check_workers(self._context)
-        tally = _Tally(
+        counters = _ProgressAccumulators(
             self._context, progress, sum(len(partition.files) for partition in partitions)
         )
-        run = partial(_run_keyed, task, tally.num_files, tally.num_rows)
+        run = partial(_run_keyed, task, counters.num_files, counters.num_rows)
         tasks = self._context.parallelize(partitions, len(partitions)).mapPartitions(run)
-        return _collect(self._context, tasks.collect, tally)
+        return _collect(self._context, tasks.collect, counters)
 
 
 class SparkFitRunner:
@@ -186,15 +186,15 @@ def extract_dataframe(
         return earlier
     chosen = _project(Extractor(job.spec), dataframe, job)
     check_workers(context)
-    tally = _Tally(context, progress, 0)
-    write = partial(_write_partition, run.task, partition, tally.num_files, tally.num_rows)
+    counters = _ProgressAccumulators(context, progress, 0)
+    write = partial(_write_partition, run.task, partition, counters.num_files, counters.num_rows)
     with marked(job.table_url, run.task.tag) as mark:
         with removing_files_on_failure(run):
-            rows = _collect(context, chosen.mapInArrow(write, _REPORT_COLUMNS).collect, tally)
+            rows = _collect(context, chosen.mapInArrow(write, _REPORT_COLUMNS).collect, counters)
         return end_run(run, [_unit_report(row, partition) for row in rows], commit, None, mark)
 
 
-class _Tally:
+class _ProgressAccumulators:
     """Counts of finished tasks, kept by Spark's accumulators."""
 
     def __init__(self, context: "SparkContext", progress: Progress, num_files_total: int) -> None:
@@ -207,7 +207,9 @@ class _Tally:
         self._progress(self.num_files.value, self._num_files_total, self.num_rows.value)
 
 
-def _collect(context: "SparkContext", collect: Callable[[], _Result], tally: _Tally) -> _Result:
+def _collect(
+    context: "SparkContext", collect: Callable[[], _Result], counters: _ProgressAccumulators
+) -> _Result:
     """Runs one job while reporting its progress; an interrupt, or a failure to report, cancels the
     job.
     """
@@ -221,11 +223,11 @@ def _collect(context: "SparkContext", collect: Callable[[], _Result], tally: _Ta
         future = thread.submit(run)
         try:
             while wait([future], _PROGRESS_INTERVAL_S).not_done:
-                tally.report()
+                counters.report()
         except BaseException:
             context.cancelJobGroup(group)
             raise
-    tally.report()
+    counters.report()
     return future.result()
 
 
@@ -347,9 +349,9 @@ def _write_partition(
 
 def _numbered(
     batches: Iterator[pa.RecordBatch], source: str
-) -> Iterator[tuple[pa.RecordBatch, Origin]]:
+) -> Iterator[tuple[pa.RecordBatch, BatchOrigin]]:
     """The batches that have rows, and where each begins in its Spark partition."""
-    origin = Origin(source=source)
+    origin = BatchOrigin(source=source)
     for batch in batches:
         if batch.num_rows:
             yield batch, origin
