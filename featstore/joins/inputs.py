@@ -1,6 +1,4 @@
-"""What a join of logs reads, checked before any row is: columns, types, places, and the digest that
-names the files.
-"""
+"""Checks the inputs of a join before any row is read: columns, types, locations and files."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +17,13 @@ _NUMBERS = _INTEGERS | {"float", "double", "boolean"}
 
 
 def check_impressions(join: LabelJoin, types: Types) -> None:
-    """InputError unless the log, whose columns have these Spark types, has what the join needs of
-    it.
+    """Checks the columns of the impressions against what the join needs.
+
+    Args:
+        types: Spark types by column.
+
+    Raises:
+        InputError: A column is missing, has the wrong type, or has a name that the join would add.
     """
     made, source = join.impressions, join.impressions.source
     keys = [name for label in join.labels for name in label.key]
@@ -43,20 +46,28 @@ def _check_added(join: LabelJoin, types: Types) -> None:
     for name in join.added:
         if name.lower() in taken:
             raise InputError(
-                f"{source}: the join would add the column {name!r}, which is there already; choose "
+                f"{source}: the join would add the column {name!r}, which already exists; choose "
                 f"another name"
             )
         taken.add(name.lower())
     for name in types:
         if name.startswith("__"):
             raise InputError(
-                f"{source}: columns that begin with '__' are the join's own, found {name!r}; "
-                f"rename it in a query"
+                f"{source}: columns that begin with '__' are reserved for the join, found "
+                f"{name!r}; rename it in a query"
             )
 
 
 def check_label(label: Label, impressions: Types, types: Types) -> None:
-    """InputError unless the label's log, with these types, can be joined to the impressions."""
+    """Checks that a label's log can be joined to the impressions.
+
+    Args:
+        impressions: Spark types of the impressions, by column.
+        types: Spark types of the label's log, by column.
+
+    Raises:
+        InputError: A column is missing or has the wrong type.
+    """
     _check_part(label, impressions, types, [*label.event_id, label.value])
     found = "" if label.value is None else types[label.value]
     if found and found not in _NUMBERS and not found.startswith("decimal"):
@@ -66,7 +77,11 @@ def check_label(label: Label, impressions: Types, types: Types) -> None:
 
 
 def check_lookup(lookup: Lookup, impressions: Types, types: Types) -> None:
-    """InputError unless the dimension, with these types, can be looked up for the impressions."""
+    """Checks that a dimension can be looked up for the impressions; arguments as for `check_label`.
+
+    Raises:
+        InputError: A column is missing or has the wrong type.
+    """
     _check_part(lookup, impressions, types, lookup.columns)
 
 
@@ -100,8 +115,9 @@ def _check_times(source: LogSource, types: Types, *columns: str | None) -> None:
 
 
 def check_apart(join: LabelJoin) -> None:
-    """No log may hold the output, or lie in it: a join would read, or replace, its own. Else
-    InputError.
+    """Raises InputError if the output and a log lie within each other.
+
+    The join would otherwise read, or replace, its own data.
     """
     target = _comparable(join.output_url)
     for source in join.sources:
@@ -109,7 +125,7 @@ def check_apart(join: LabelJoin) -> None:
         if source.url is not None and (target.startswith(place) or place.startswith(target)):
             raise InputError(
                 f"the output {redact(join.output_url)} and the log {source} lie within each other; "
-                f"keep them apart"
+                f"use separate directories"
             )
 
 
@@ -119,10 +135,13 @@ def _comparable(url: str) -> str:
 
 
 def list_logs(join: LabelJoin) -> dict[LogSource, list[FileEntry]]:
-    """The files of each log; none where any log is a query or a table, whose files are not known.
+    """Lists the files of each log.
 
-    To be taken before Spark lists them, so that one that comes in between is seen as new by the
-    next join. InputError where there is no file, and for a Delta table's.
+    Call this before Spark lists the files: a file added in between then counts as new in the next
+    join. Returns an empty dict if any log is a query or a table, whose files are unknown.
+
+    Raises:
+        InputError: A log has no files, or lies in a Delta table.
     """
     if any(source.url is None for source in join.sources):
         return {}
@@ -130,9 +149,9 @@ def list_logs(join: LabelJoin) -> dict[LogSource, list[FileEntry]]:
 
 
 def input_digest(join: LabelJoin, logs: Mapping[LogSource, Iterable[FileEntry]]) -> str | None:
-    """Names what is read, None without `logs`.
+    """Returns a digest of the input files, None if `logs` is empty.
 
-    It is the sha256 over the sha256 of each log's sorted lines `name, size, version`.
+    It is the SHA-256 (hex) over the SHA-256 of each log's sorted lines `name, size, version`.
     """
     if not logs:
         return None
@@ -141,9 +160,14 @@ def input_digest(join: LabelJoin, logs: Mapping[LogSource, Iterable[FileEntry]])
 
 
 def check_columns(logs: Mapping[LogSource, Sequence[FileEntry]]) -> None:
-    """Before rows are read: InputError for a file that is no Parquet, or has two columns of one
-    name. Where other files have that column once, Spark fails in the middle of the join, and does
-    not say why."""
+    """Checks the footers of all files before rows are read.
+
+    If a column occurs twice in one file and once in others, Spark fails in the middle of the join
+    without naming the reason.
+
+    Raises:
+        InputError: A file is not Parquet, or has two columns of the same name.
+    """
     for files in logs.values():
         try:
             for file, footer in zip(files, read_footers([file.url for file in files]), strict=True):
@@ -153,7 +177,11 @@ def check_columns(logs: Mapping[LogSource, Sequence[FileEntry]]) -> None:
 
 
 def check_logs(logs: Mapping[LogSource, Iterable[FileEntry]]) -> None:
-    """After all rows were read: InputError for a file that is no longer what it was when listed."""
+    """Checks, after all rows were read, that no file has changed since it was listed.
+
+    Raises:
+        InputError: A file was changed or removed.
+    """
     for source, listed in logs.items():
         now = {file.url: file for file in list_files(source.url or "")}
         for file in listed:

@@ -218,7 +218,7 @@ def test_a_day_that_fails_leaves_those_before_it_and_says_where_to_go_on(
         extract_days(job, Days(days=DAYS))
     assert raised.value.__notes__ == [
         "This is of dt=2026-11-03 (missing); dt=2026-11-01, dt=2026-11-02 stay committed. "
-        "The same call again goes on with dt=2026-11-03."
+        "The same call resumes with dt=2026-11-03."
     ]
     assert set(rows_by_day(job)) == {"2026-11-01", "2026-11-02"}
     broken.write_bytes(whole)
@@ -283,7 +283,7 @@ def test_the_public_function_takes_days(job: ExtractJob) -> None:
     [
         ("november", {}, r"days: expected FIRST\.\.LAST, such as .* found 'november'"),
         ("2026-11-01..", {}, r"days: expected FIRST\.\.LAST"),
-        ("2026-11-31", {}, r"days: 2026-11-31 is no day \(.*\), in '2026-11-31'"),
+        ("2026-11-31", {}, r"days: 2026-11-31 is not a valid day \(.*\), in '2026-11-31'"),
         (
             "2026-11-02..2026-11-01",
             {},
@@ -300,12 +300,12 @@ def test_the_public_function_takes_days(job: ExtractJob) -> None:
         (
             DAYS,
             {"partition": {"dt": "1"}},
-            "partition key 'dt' is given as '1', and by the days; choose one",
+            "partition key 'dt' is given as '1' and is also taken from the days",
         ),
         (
             DAYS,
             {"partition_from_path": ("country",)},
-            "partition_from_path and days do not go together",
+            "partition_from_path and days cannot be combined",
         ),
     ],
 )

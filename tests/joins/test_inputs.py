@@ -105,7 +105,7 @@ def test_a_lookup_of_a_missing_column_is_refused() -> None:
 
 @pytest.mark.parametrize("output", ["/logs/clicks/out", "/logs", "/logs/clicks"])
 def test_output_and_logs_are_kept_apart(output: str) -> None:
-    with pytest.raises(InputError, match="lie within each other; keep them apart"):
+    with pytest.raises(InputError, match="lie within each other; use separate directories"):
         check_apart(replace(JOIN, output_url=output))
     check_apart(replace(JOIN, output_url="/logs-joined"))
 
