@@ -17,7 +17,7 @@ from featstore.extraction.days import (
     Day,
     Days,
     Held,
-    Origin,
+    Provenance,
     Reason,
     expand,
     extract_days,
@@ -330,7 +330,7 @@ def test_days_are_each_day_once_in_order(first: date, num_more: int) -> None:
 
 
 origins = st.builds(
-    Origin,
+    Provenance,
     version=st.integers(0, 9),
     spec_hash=st.sampled_from("st"),
     input_digest=st.sampled_from(["i", "j", None]),

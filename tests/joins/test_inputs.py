@@ -66,7 +66,7 @@ def test_what_fits_is_taken() -> None:
         (TYPES | {"Click": "int"}, "the join would add the column 'click', which is there already"),
         (
             TYPES | {"__time": "int"},
-            "columns that begin with '__' are the join's own, found '__time'",
+            "columns that begin with '__' are reserved for the join, found '__time'",
         ),
     ],
 )
