@@ -113,7 +113,8 @@ def find_raw_files(
     if (table := delta_table_around(url)) is not None:
         raise InputError(
             f"raw input {redact(url)} lies in the Delta table {redact(table)}, some of whose files "
-            f"may have been replaced: extract the rows of a Spark query on it instead (--sql, or dataframe=...)"
+            f"may be replaced ones: extract the rows of a Spark query on it instead (--sql, or "
+            f"dataframe=...)"
         )
     entries = list_files(url)
     if not entries:

@@ -1,10 +1,10 @@
-"""Slot groups from raw rows: columns of a spec that a table lacks, in files beside its data files;
-labels anew.
+"""Extracts slot groups from raw rows: slots that a table lacks, or new labels.
 
-Rows are bound to the base's in one of two ways. *By input*: the raw files are those that made the
-base files, as its commit says by their digest, so the same units are the same rows. *By key*: a
-kept column of the base says which row is which. A group commits to its own table first, and then is
-named by one commit to the base (`table.groups`).
+A group's files lie beside the table's base files and have the same rows. Rows are matched in one of
+two ways. *By input*: the raw files are those that made the base files, as proven by the digest in
+the base's commit, so equal units have equal rows. *By key*: a kept column of the base identifies
+each row. A group is first committed to its own table; one commit to the base then names it
+(`table.groups`).
 """
 
 import hashlib
@@ -53,11 +53,17 @@ LABELS = "labels"
 
 @dataclass(frozen=True, kw_only=True)
 class GroupJob:
-    """A slot group's extraction: `job` says of what and into which table, `name` is the group's.
+    """The extraction of a slot group.
 
-    `key` is a kept column of the table whose values name its rows, None to bind rows by the raw
-    files themselves. `labels`: the group is the spec's labels and weight, in place of the table's.
-    InputError where labels are to be bound by files.
+    Attributes:
+        job: The spec, the raw input and the base table.
+        name: The name of the group.
+        key: A kept column of the table whose values identify its rows; None to match rows by the
+            raw files.
+        labels: The group holds the spec's labels and weight, which replace the table's.
+
+    Raises:
+        InputError: The name is reserved, or `key` is not a kept column.
     """
 
     job: ExtractJob
@@ -87,13 +93,23 @@ def extract_group(
     commit: CommitFunction = delta.commit,
     publish: delta.Publish | None = None,
 ) -> ExtractReport:
-    """Extracts the group for the partitions of the input: only its columns are computed and
-    written, no base file is touched.
+    """Extracts the group for the partitions of the input.
 
-    Rows that are bound by input are units for `runner`, those bound by key whole partitions for
-    `run_keyed`. An equal run before writes nothing; if it died before the base named its files,
-    this one names them. TableNotFoundError, InputError, OperatorError or CommitConflictError leave
-    the table at the version it had.
+    Only the group's columns are computed and written; base files stay untouched. If an equal run
+    was committed before, nothing is written; if it died before the base named its files, this run
+    names them. An error leaves the table at the version it had.
+
+    Args:
+        runner: Runs the units of rows matched by input; by default in threads.
+        run_keyed: Runs whole partitions, for rows matched by key.
+        commit: Commits to the group's table; a parameter so that tests can inject faults.
+        publish: Commits to the base; likewise.
+
+    Raises:
+        TableNotFoundError: There is no base table.
+        InputError: The raw rows do not fit the spec or the base's rows.
+        OperatorError: An operator failed.
+        CommitConflictError: The base was replaced in the meantime.
     """
     started_s, job = time.monotonic(), group.job
     check_apart(job.input_url, job.table_url)
@@ -137,7 +153,7 @@ def _raw_files(job: ExtractJob, base: Snapshot) -> list[RawFile]:
 
 @dataclass(frozen=True, kw_only=True)
 class BaseFile:
-    """A base data file, the row groups that it is cut into, and its columns."""
+    """A base data file, the rows of each of its row groups, and the names of its columns."""
 
     file: DataFile
     row_groups: tuple[int, ...]
@@ -145,8 +161,10 @@ class BaseFile:
 
     @property
     def rows_per_row_group(self) -> int:
-        """The rows of all row groups but the last. InputError where they differ, as in files of
-        others.
+        """The number of rows of all row groups but the last.
+
+        Raises:
+            InputError: They differ, as they may in files that featstore did not write.
         """
         if len(set(self.row_groups[:-1])) > 1 or (
             self.row_groups and self.row_groups[-1] > self.row_groups[0]
@@ -179,9 +197,9 @@ def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list
 
 
 def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[Part, SlotSchema]:
-    """What is to be extracted, and its columns with the table's partition keys."""
+    """Returns what to extract, and its columns with the table's partition keys."""
     spec, keep = group.job.spec, [group.key] if group.key else []
-    Extractor(spec)  # the whole spec is checked first
+    Extractor(spec)  # raises if any part of the spec is wrong, not only the group's
     part = (
         labels_part(spec, keep)
         if group.labels
@@ -202,7 +220,7 @@ def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[P
 
 
 def _lacking(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[str]:
-    """The spec's slots that neither these base files nor another group's files for them have."""
+    """The spec's slots that neither the base files nor other groups' files beside them have."""
     there = {name for file in files for name in file.names}
     others = {bound.group for file in files for bound in file.file.groups} - {group.name}
     there |= {slot.name for other in base.groups if other.name in others for slot in other.schema}
@@ -215,7 +233,7 @@ def _lacking(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[
 
 
 def _digest(files: Sequence[RawFile], group: GroupJob) -> str:
-    """Names the raw input, and how rows are bound: other rows could be bound another way."""
+    """Digest of the raw input and of how rows are matched, since both decide about equality."""
     digest = input_digest(file.listed for file in files)
     return (
         digest
@@ -256,7 +274,7 @@ def _begin(
 
 
 def _earlier(run: ExtractionRun, base: Snapshot, files: Sequence[RawFile]) -> ExtractReport | None:
-    """What an equal run wrote, if its files are those of the base files as they are now."""
+    """Returns the report of an equal run, if its files still match the current base files."""
     if run.base is None or run.input_digest is None or not bound_to(run.base, run.partitions, base):
         return None
     found = delta.commit_of_input(
@@ -310,13 +328,11 @@ def _write(
 def _check_same_input(
     group: GroupJob, run: ExtractionRun, base_files: Sequence[BaseFile], part: Part
 ) -> None:
-    """The raw files must be proven to be those that made the base files, and the rows that were
-    skipped the same.
-    """
-    wanted = (run.input_digest, files_digest(base_file.file for base_file in base_files))
+    """Checks that the raw files made the base files, and that the same rows were skipped."""
+    expected = (run.input_digest, files_digest(base_file.file for base_file in base_files))
     commits = (c.metadata for c in delta.makers(delta.history(group.job.table_url)))
     made = next(
-        (m for m in commits if m is not None and (m.input_digest, m.data_digest) == wanted), None
+        (m for m in commits if m is not None and (m.input_digest, m.data_digest) == expected), None
     )
     names = ", ".join(partition_path(partition) or "the table" for partition in run.partitions)
     if made is None:
@@ -339,7 +355,7 @@ def _check_same_input(
 def _targets_by_unit(
     units: Sequence[Unit], files: Sequence[RawFile], base_files: Sequence[BaseFile], digest: str
 ) -> dict[int, Target]:
-    """The base file that each unit's rows are in, by the number in its name."""
+    """The base file that holds each unit's rows, found by the unit's number in its name."""
     names = {file.url: file.name for file in files}
     by_unit = {unit_of(base_file.file.path): base_file for base_file in base_files}
     if (
@@ -347,7 +363,8 @@ def _targets_by_unit(
         or len(by_unit) < len(base_files)
         or not set(by_unit) <= {unit.index for unit in units}
     ):
-        raise _other_cuts(len(units), len(base_files))
+        raise _file_count_error(len(units), len(base_files))
+    # Stands for a unit whose rows were all skipped, so it has no base file.
     none = DataFile(path="", url="", size_bytes=0, num_rows=0, partition={})
     targets = {}
     for unit in units:
@@ -356,7 +373,7 @@ def _targets_by_unit(
         )
         base_file = by_unit.get(unit.index, BaseFile(file=none, row_groups=(), names=frozenset()))
         if base_file.file.num_rows > unit.num_rows:
-            raise _other_cuts(len(units), len(base_files))
+            raise _file_count_error(len(units), len(base_files))
         targets[unit.index] = _target(
             base_file, hashlib.sha256(f"{digest}\n{rows}".encode()).hexdigest()
         )
@@ -372,7 +389,7 @@ def _target(base_file: BaseFile, digest: str) -> Target:
     )
 
 
-def _other_cuts(num_units: int, num_files: int) -> InputError:
+def _file_count_error(num_units: int, num_files: int) -> InputError:
     return InputError(
         f"the table's files are cut otherwise than the spec's output.rows_per_file would: expected "
         f"{num_units} files as in "
@@ -382,7 +399,7 @@ def _other_cuts(num_units: int, num_files: int) -> InputError:
 
 
 def _checked(task: GroupTask, reports: list[UnitReport]) -> list[UnitReport]:
-    """The reports, if they have the rows of the base files."""
+    """Returns the reports if they have the same numbers of rows as the base files."""
     rows = {
         target.base_path: target.num_rows for target in task.targets.values() if target.base_path
     }
