@@ -126,7 +126,7 @@ class Intake:
     def _read(
         self, name: str, batch: pa.RecordBatch, origin: BatchOrigin, findings: Findings
     ) -> tuple[pa.Array, list[Found]]:
-        """Returns a column for the graph, and the malformed values that the graph must not handle."""
+        """Returns a column for the graph, and malformed values that the graph must not handle."""
         declared, form = self._columns[name], self._forms[name]
         if form is Form.ABSENT:
             findings.counts[f"{name}: {ABSENT}"] += batch.num_rows

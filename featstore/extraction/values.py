@@ -65,7 +65,7 @@ def _exact(value: object, declared: pa.DataType) -> pa.Array | None:
 
 
 def _leaf_types(value: object, declared: pa.DataType) -> Iterable[type]:
-    """The Python types of a value's leaves; `object` if a list or map was declared but not given."""
+    """The Python types of a value's leaves; `object` where a declared list or map is none."""
     if value is None or not (pa.types.is_list(declared) or pa.types.is_map(declared)):
         return (type(value),)
     if not isinstance(value, list | tuple):

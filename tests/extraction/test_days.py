@@ -217,7 +217,7 @@ def test_a_day_that_fails_leaves_those_before_it_and_says_where_to_go_on(
     with pytest.raises(InputError, match=r"a\.parquet") as raised:
         extract_days(job, Days(days=DAYS))
     assert raised.value.__notes__ == [
-        "This is of dt=2026-11-03 (missing); dt=2026-11-01, dt=2026-11-02 stay committed. "
+        "This happened in dt=2026-11-03 (missing); dt=2026-11-01, dt=2026-11-02 stay committed. "
         "The same call resumes with dt=2026-11-03."
     ]
     assert set(rows_by_day(job)) == {"2026-11-01", "2026-11-02"}
@@ -293,10 +293,10 @@ def test_the_public_function_takes_days(job: ExtractJob) -> None:
         (
             DAYS,
             {"input_url": "raw"},
-            r"expected \{dt\} in the input, and with it \{hour\} at most, found raw",
+            r"expected \{dt\} in the input, and at most \{hour\} besides, found raw",
         ),
         (DAYS, {"input_url": "raw/{hour}"}, r"expected \{dt\} in the input"),
-        (DAYS, {"input_url": "raw/{dt}/{minute}"}, r"and with it \{hour\} at most"),
+        (DAYS, {"input_url": "raw/{dt}/{minute}"}, r"and at most \{hour\} besides"),
         (
             DAYS,
             {"partition": {"dt": "1"}},

@@ -63,7 +63,7 @@ def test_what_fits_is_taken() -> None:
             TYPES | {"rid": "double"},
             "row id 'rid': expected text, integers, booleans or timestamps, found double",
         ),
-        (TYPES | {"Click": "int"}, "the join would add the column 'click', which is there already"),
+        (TYPES | {"Click": "int"}, "the join would add the column 'click', which already exists"),
         (
             TYPES | {"__time": "int"},
             "columns that begin with '__' are reserved for the join, found '__time'",

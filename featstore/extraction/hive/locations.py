@@ -50,7 +50,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """A directory that holds exactly one partition's committed files; `url` is below the table's."""
+    """A directory with exactly the committed files of one partition; `url` is below the table's."""
 
     partition: Mapping[str, str]
     url: str = field(repr=False)

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"\w+\.\w+", re.ASCII)
 _TABLE, _VERSION, _DIGEST = "featstore.table", "featstore.version", "featstore.digest"
-# Partitions per ALTER TABLE. One statement is one call to the metastore; more make it longer than
-# some metastores accept.
+# Partitions per ALTER TABLE: more mean fewer calls to the metastore, each with a longer statement.
 _NUM_ADDED_AT_ONCE = 100
 
 
@@ -181,8 +180,8 @@ def _check_ours(snapshot: Snapshot, name: str, properties: Mapping[str, str]) ->
 def _identity(snapshot: Snapshot) -> str:
     """Returns a digest of the table's location.
 
-    The URL itself cannot be used: Spark hides properties whose names or values look like secrets,
-    `url` among them.
+    The URL itself cannot be used: Spark redacts properties that look like secrets, `url` among
+    them.
     """
     return hashlib.sha256(hive_root(snapshot.url).encode()).hexdigest()
 
