@@ -38,9 +38,9 @@ class Attribution:
         A row counts once per slot, even if several steps filled it.
         """
         for slot, positions in self._fillings.items() if masks else ():
-            found = [masks[position] for position in positions if position in masks]
-            if found:
-                self._filled[slot] += int(np.count_nonzero(np.logical_or.reduce(found)))
+            of_slot = [masks[position] for position in positions if position in masks]
+            if of_slot:
+                self._filled[slot] += int(np.count_nonzero(np.logical_or.reduce(of_slot)))
 
     def by_slot(self, counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
         """Returns the counts by slot.
@@ -60,15 +60,15 @@ class Attribution:
     def _of_slot(
         self, slot: str, sources: frozenset[int], earlier: Mapping[str, int]
     ) -> dict[str, int]:
-        found = Counter[str]({FILLED: self._filled[slot]})
+        counts = Counter[str]({FILLED: self._filled[slot]})
         for (position, what), number in self._counted.items():
             if position in sources:
-                found[what] += number
+                counts[what] += number
         for key, number in earlier.items():
             owner, _, what = key.rpartition(": ")
             if owner in self._of_columns[slot]:
-                found[what] += number
-        return {what: number for what, number in sorted(found.items()) if number}
+                counts[what] += number
+        return {what: number for what, number in sorted(counts.items()) if number}
 
     def _positions(self, function: object) -> list[int]:
         return [

@@ -103,11 +103,11 @@ class Action:
     version: int | None = None
 
     def __str__(self) -> str:
-        made = "" if self.version is None else f" (version {self.version})"
-        kept = (
+        version_text = "" if self.version is None else f" (version {self.version})"
+        kept_text = (
             ", what the table holds is kept" if self.held and self.reason is Reason.NO_INPUT else ""
         )
-        return f"{self.day}: {self.reason}{made}{kept}"
+        return f"{self.day}: {self.reason}{version_text}{kept_text}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +137,10 @@ class DaysReport:
         return sum(day.report is not None and day.report.committed for day in self.days)
 
     def __str__(self) -> str:
-        wanted = sum(day.action.reason.extracts for day in self.days)
-        did = f"{wanted} to extract" if self.dry_run else f"{self.num_extracted} extracted"
+        num_wanted = sum(day.action.reason.extracts for day in self.days)
+        summary = f"{num_wanted} to extract" if self.dry_run else f"{self.num_extracted} extracted"
         return "\n".join(
-            [*map(str, self.days), f"{redact(self.table_url)}: {len(self.days)} in all, {did}"]
+            [*map(str, self.days), f"{redact(self.table_url)}: {len(self.days)} in all, {summary}"]
         )
 
 
@@ -232,7 +232,10 @@ def find_held(
         if commit.metadata is not None
     }
     files = [() if base is None else base.in_partitions([day.partition]) for day in days]
-    return [Held(origin=origins.get(files_digest(found))) if found else None for found in files]
+    return [
+        Held(origin=origins.get(files_digest(day_files))) if day_files else None
+        for day_files in files
+    ]
 
 
 def find_digests(days: Sequence[Day]) -> list[str | None]:
@@ -240,8 +243,8 @@ def find_digests(days: Sequence[Day]) -> list[str | None]:
 
     Files are listed, not opened.
     """
-    found = [list_files(day.input_url) for day in days]
-    return [input_digest(files) if files else None for files in found]
+    listed = [list_files(day.input_url) for day in days]
+    return [input_digest(files) if files else None for files in listed]
 
 
 def check_input(actions: Sequence[Action]) -> None:
@@ -282,7 +285,7 @@ def extract_days(
         try:
             done.append(_extract_day(job, action, days, runner, progress))
         except BaseException as error:
-            error.add_note(_how_far(action, done))
+            error.add_note(_progress_note(action, done))
             raise
     return DaysReport(table_url=job.table_url, days=tuple(done), dry_run=days.dry_run)
 
@@ -293,10 +296,10 @@ def _plan(job: ExtractJob, days: Days) -> tuple[Action, ...]:
             "days: partition_from_path and days cannot be combined; put {dt} in place of the "
             "directory's value"
         )
-    wanted = expand(days.days, job.input_url, job.partition)
+    wanted_days = expand(days.days, job.input_url, job.partition)
     base = open_delta_or_none(job.table_url)
-    held = find_held(wanted, base, history(job.table_url) if base is not None else [])
-    return plan_days(wanted, held, find_digests(wanted), Extractor(job.spec).spec.hash)
+    held = find_held(wanted_days, base, history(job.table_url) if base is not None else [])
+    return plan_days(wanted_days, held, find_digests(wanted_days), Extractor(job.spec).spec.hash)
 
 
 def _extract_day(
@@ -335,15 +338,15 @@ def _plan_day(day: Day, held: Held | None, digest: str | None, spec_hash: str) -
     return Action(day=day, reason=reasons[stale], held=True, version=held.origin.version)
 
 
-def _how_far(failed: Action, done: Sequence[DayReport]) -> str:
+def _progress_note(failed: Action, done: Sequence[DayReport]) -> str:
     committed = [str(day.action.day) for day in done if day.report is not None]
-    stay = (
+    kept_text = (
         f"{', '.join(committed)} {'stays' if len(committed) == 1 else 'stay'} committed"
         if committed
         else "none before it was extracted"
     )
     return (
-        f"This happened in {failed.day} ({failed.reason}); {stay}. The same call resumes with "
+        f"This happened in {failed.day} ({failed.reason}); {kept_text}. The same call resumes with "
         f"{failed.day}."
     )
 

@@ -159,7 +159,7 @@ class Extractor:
         try:
             outputs = self._run(taken.columns, batch_counts)
         except OperatorError as error:
-            raise self._located(error, taken, origin) from error.__cause__
+            raise self._with_row(error, taken, origin) from error.__cause__
         for step_counts in batch_counts.counted:
             self._count(step_counts, taken, origin)
         self._attribution.fill(batch_counts.filled)
@@ -194,12 +194,12 @@ class Extractor:
         for what, num_found in counted.counts.items():
             self.counts[f"{step.owner}: {what}"] += num_found
         if any(what in KINDS for what in counted.counts):
-            for found in _shown(step, counted.inputs):
+            for found in _malformed(step, counted.inputs):
                 self.findings.show(
                     step.owner, replace(found, rows=taken.positions(found.rows)), origin
                 )
 
-    def _located(self, error: OperatorError, taken: Taken, origin: BatchOrigin) -> OperatorError:
+    def _with_row(self, error: OperatorError, taken: Taken, origin: BatchOrigin) -> OperatorError:
         """Returns the error with the first row that fails by itself.
 
         Bisects the rows, first half first. If neither half fails alone, the error names the
@@ -272,7 +272,7 @@ def _result(step: Step, inputs: list[pa.Array], counts: Counter[str] | None) -> 
         ) from error
 
 
-def _shown(step: Step, inputs: list[pa.Array]) -> list[Found]:
+def _malformed(step: Step, inputs: list[pa.Array]) -> list[Found]:
     if step.function is read_column:
         return find_malformed(inputs[0], step.type)
     return find_unequal(inputs) if step.function is align else []

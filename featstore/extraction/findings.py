@@ -135,8 +135,8 @@ def describe(
         shown.setdefault(f"{example.column}: {example.what}", []).append(str(example))
     for key, number in sorted(counts.items()):
         if key.rpartition(": ")[2] in KINDS:
-            such = f", such as {'; '.join(shown[key])}" if key in shown else ""
-            lines.append(f"{key}: {number:,}{such}")
+            examples_text = f", such as {'; '.join(shown[key])}" if key in shown else ""
+            lines.append(f"{key}: {number:,}{examples_text}")
     return lines
 
 

@@ -95,8 +95,8 @@ class Intake:
 
     def names(self, present: Iterable[str]) -> list[str]:
         """Returns those of the present columns that are read."""
-        there = set(present)
-        return [name for name in self._columns if name in there]
+        present_names = set(present)
+        return [name for name in self._columns if name in present_names]
 
     def take(
         self, batch: pa.RecordBatch, origin: BatchOrigin, findings: Findings, *, skips: bool = True
@@ -170,8 +170,8 @@ class Intake:
         return Form.NARROWABLE if narrows else Form.WRONG
 
     def _strictest(self, sequence: Sequence) -> str | None:
-        said = {self._on_error.get(name) for name in sequence.of}
-        return next((on_error for on_error in ("fail", "skip") if on_error in said), None)
+        policies = {self._on_error.get(name) for name in sequence.of}
+        return next((on_error for on_error in ("fail", "skip") if on_error in policies), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,13 +195,13 @@ def missing_columns(missing: Iterable[str], found: Iterable[str]) -> InputError:
     """Builds one error for all missing columns, each with the nearest existing names."""
     missing, found = list(missing), list(found)
     more = f" and {len(found) - _MAX_NAMES} more" if len(found) > _MAX_NAMES else ""
-    there = f"found {', '.join(found[:_MAX_NAMES]) or 'no columns'}{more}"
+    columns = f"found {', '.join(found[:_MAX_NAMES]) or 'no columns'}{more}"
     if len(missing) == 1:
         return InputError(
-            f"missing input column: expected {missing[0]!r}{nearest(missing[0], found)}; {there}"
+            f"missing input column: expected {missing[0]!r}{nearest(missing[0], found)}; {columns}"
         )
     return InputError(
-        f"missing {len(missing)} input columns: expected {all_nearest(missing, found)}; {there}"
+        f"missing {len(missing)} input columns: expected {all_nearest(missing, found)}; {columns}"
     )
 
 
@@ -212,9 +212,9 @@ def _raise_first(
     stops = [problem for problem in problems if problem.on_error in stopping]
     if stops:
         first = min(stops, key=lambda problem: int(problem.found.rows[0]))
-        text, what = first.found.text(0), first.found.what
+        value_text, kind = first.found.text(0), first.found.what
         problem_text = (
-            f"{first.expected}, found {text} ({what}), and on_error says {first.on_error}"
+            f"{first.expected}, found {value_text} ({kind}), and on_error says {first.on_error}"
         )
         row = int(first.found.rows[0])
         raise InputError(origin.in_rows(row, row, problem_text))

@@ -179,8 +179,8 @@ def extract_files(
     started_s = time.monotonic()
     check_apart(job.input_url, job.table_url)
     base = open_table_or_none(job.table_url)
-    found = find_raw_files(job.input_url, job.partition, job.partition_from_path)
-    files = [replace(file, partition=in_key_order(file.partition, base)) for file in found]
+    raw_files = find_raw_files(job.input_url, job.partition, job.partition_from_path)
+    files = [replace(file, partition=in_key_order(file.partition, base)) for file in raw_files]
     check_raw_schemas(job.spec, files)
     partitions = tuple(
         {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()

@@ -256,10 +256,10 @@ def _require_within(file: int, footer: CheckedFooter, row_groups: Iterable[int])
     # Fewer than were listed if the file has changed; `check_unchanged` reports that later.
     num_row_groups = len(footer.row_group_rows)
     for index in (index for index in row_groups if index < num_row_groups):
-        found = first_beyond(footer, index, range(len(footer.leaves)), file)
-        if found is not None:
+        damaged_leaf = first_beyond(footer, index, range(len(footer.leaves)), file)
+        if damaged_leaf is not None:
             raise FooterError(
-                f"column {footer.leaves[found].path!r}: row group {index}: {CLAIMS_MORE}"
+                f"column {footer.leaves[damaged_leaf].path!r}: row group {index}: {CLAIMS_MORE}"
             )
 
 
@@ -315,15 +315,15 @@ def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: s
 
 
 def _from_path(url: str, keys: Sequence[str]) -> dict[str, str]:
-    found = {key: value or "" for key, value in parse_partition(url).items()} if keys else {}
+    values = {key: value or "" for key, value in parse_partition(url).items()} if keys else {}
     for key in keys:
-        if key not in found:
+        if key not in values:
             raise InputError(
                 f"{redact(url)}: expected a directory {key}=... in the path, to take the partition "
                 f"from"
             )
-        check_partition_value(key, found[key], redact(url))
-    return {key: found[key] for key in keys}
+        check_partition_value(key, values[key], redact(url))
+    return {key: values[key] for key in keys}
 
 
 def _raw_file(entry: FileEntry, footer: CheckedFooter, partition: Mapping[str, str]) -> RawFile:

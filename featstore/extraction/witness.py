@@ -35,7 +35,7 @@ class Witness:
         needed = frozenset[int]().union(*(graph.sources[name] for name in self._outputs))
         steps = enumerate(graph.steps, self._num_columns)
         self._steps = [
-            (position, _otherwise(step)) for position, step in steps if position in needed
+            (position, _with_other_hash(step)) for position, step in steps if position in needed
         ]
 
     def __call__(self, columns: Sequence[pa.Array]) -> dict[str, pa.Array]:
@@ -53,7 +53,7 @@ def _is_signed(graph: Graph, position: int) -> bool:
     return graph.steps[position - len(graph.columns)].function is sign_column
 
 
-def _otherwise(step: Step) -> Step:
+def _with_other_hash(step: Step) -> Step:
     return replace(step, function=digest_values) if step.function is hash_values else step
 
 

@@ -25,14 +25,22 @@ def check_impressions(join: LabelJoin, types: Types) -> None:
     Raises:
         InputError: A column is missing, has the wrong type, or has a name that the join would add.
     """
-    made, source = join.impressions, join.impressions.source
+    log, source = join.impressions, join.impressions.source
     keys = [name for label in join.labels for name in label.key]
     keys += [name for lookup in join.lookups for name in lookup.key]
     _check_columns(
-        source, types, [*made.row_id, made.event_time, made.log_time, *keys, *join.partition_by]
+        source,
+        types,
+        [
+            *log.row_id,
+            log.event_time,
+            log.log_time,
+            *keys,
+            *join.partition_by,
+        ],
     )
-    _check_times(source, types, made.event_time, made.log_time)
-    for name in made.row_id:
+    _check_times(source, types, log.event_time, log.log_time)
+    for name in log.row_id:
         if types[name] not in _ROW_ID_TYPES:
             raise InputError(
                 f"{source}: row id {name!r}: expected text, integers, booleans or timestamps, "
@@ -69,10 +77,11 @@ def check_label(label: Label, impressions: Types, types: Types) -> None:
         InputError: A column is missing or has the wrong type.
     """
     _check_part(label, impressions, types, [*label.event_id, label.value])
-    found = "" if label.value is None else types[label.value]
-    if found and found not in _NUMBERS and not found.startswith("decimal"):
+    value_type = "" if label.value is None else types[label.value]
+    if value_type and value_type not in _NUMBERS and not value_type.startswith("decimal"):
         raise InputError(
-            f"{label.source}: value {label.value!r}: expected numbers or booleans, found {found}"
+            f"{label.source}: value {label.value!r}: expected numbers or booleans, found "
+            f"{value_type}"
         )
 
 
@@ -121,8 +130,8 @@ def check_apart(join: LabelJoin) -> None:
     """
     target = _comparable(join.output_url)
     for source in join.sources:
-        place = target if source.url is None else _comparable(source.url)
-        if source.url is not None and (target.startswith(place) or place.startswith(target)):
+        log_url = target if source.url is None else _comparable(source.url)
+        if source.url is not None and (target.startswith(log_url) or log_url.startswith(target)):
             raise InputError(
                 f"the output {redact(join.output_url)} and the log {source} lie within each other; "
                 f"use separate directories"

@@ -82,13 +82,13 @@ def join_labels(
     check_apart(join)
     url = join_url(join.output_url, partition_path(join.partition))
     output, logs = JoinOutput(spark, url), list_logs(join)
-    found = input_digest(join, logs)
+    inputs_digest = input_digest(join, logs)
     earlier = output.earlier()
     same = earlier is not None and (earlier["join_digest"], earlier["input_digest"]) == (
         join.digest,
-        found,
+        inputs_digest,
     )
-    if earlier is not None and found is not None and same:
+    if earlier is not None and inputs_digest is not None and same:
         return JoinReport(url=url, written=False, document=earlier)
     check_columns(logs)
     with output.removing_on_failure(), _settings(spark):
@@ -96,11 +96,11 @@ def join_labels(
         check_logs(logs)
         check(figures, join)
         num_files, size_bytes = output.size()
-        made = document(
-            join, figures, input_digest=found, num_files=num_files, size_bytes=size_bytes
+        report_document = document(
+            join, figures, input_digest=inputs_digest, num_files=num_files, size_bytes=size_bytes
         )
-        report = JoinReport(url=url, written=True, document=made)
-        output.publish(report.to_json(), report_text(made))
+        report = JoinReport(url=url, written=True, document=report_document)
+        output.publish(report.to_json(), report_text(report_document))
     return report
 
 
@@ -202,10 +202,10 @@ class _JoinPlan:
         """
         from pyspark.sql import functions as F  # noqa: N812
 
-        found = frame.join(
+        matched = frame.join(
             self._versions(j, lookup), F.expr(query.lookup_condition(j, lookup)), "left"
         )
-        fresh = found.selectExpr("*", f"{query.lookup_fresh(j, lookup)} as __fresh{j}")
+        fresh = matched.selectExpr("*", f"{query.lookup_fresh(j, lookup)} as __fresh{j}")
         values = [
             f"if(__fresh{j}, __value{j}_{n}, null) as {query.quote(name)}"
             for n, name in enumerate(lookup.added)
@@ -261,10 +261,10 @@ class _JoinPlan:
             frame = frame.join(
                 events if salt is None else events.selectExpr("*", "0L as __salt"), on, "left"
             )
-        made = frame.selectExpr(
+        labelled = frame.selectExpr(
             "*", *(text for i, label in alike for text in query.attributed(i, label, row_id))
         )
-        return made.drop("__salt", "__next", "__previous", *(f"__events{i}" for i, _ in alike))
+        return labelled.drop("__salt", "__next", "__previous", *(f"__events{i}" for i, _ in alike))
 
     def _events(self, i: int, label: Label) -> "DataFrame":
         """One row per key, with an array of its distinct events known at the cut-off, by time."""
@@ -302,10 +302,10 @@ class _JoinPlan:
         if negatives is None:
             return frame
         drawn = query.sample(self.join.impressions.row_id, self.types, negatives)
-        made = frame.selectExpr("*", *self._label_columns()).selectExpr(
+        labelled = frame.selectExpr("*", *self._label_columns()).selectExpr(
             "*", f"{query.negative(self.join)} as __negative"
         )
-        return made.selectExpr("*", f"not __negative or ({drawn}) as __keep")
+        return labelled.selectExpr("*", f"not __negative or ({drawn}) as __keep")
 
     def _label_columns(self) -> list[str]:
         columns, row_id, cut_off_us = [], self.join.impressions.row_id, self.join.cut_off_us

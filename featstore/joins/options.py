@@ -281,9 +281,9 @@ class LabelJoin:
     @property
     def added(self) -> tuple[str, ...]:
         """The columns that the join adds to those of the impressions, in order."""
-        made = [column for part in self.lookups for column in part.added]
-        made += [column for label in self.labels for column in label.columns]
-        return (*made, SAMPLE_WEIGHT) if self.negatives is not None else tuple(made)
+        columns = [column for part in self.lookups for column in part.added]
+        columns += [column for label in self.labels for column in label.columns]
+        return (*columns, SAMPLE_WEIGHT) if self.negatives is not None else tuple(columns)
 
     @property
     def sources(self) -> tuple[LogSource, ...]:
@@ -354,10 +354,10 @@ def duration_s(text: str) -> int:
     Raises:
         ConfigError: The text has another form.
     """
-    found = re.fullmatch(r"(\d+)([smhd])", text)
-    if found is None:
+    match = re.fullmatch(r"(\d+)([smhd])", text)
+    if match is None:
         raise ConfigError(f"expected a duration such as 90s, 30m, 1h or 7d, found {text!r}")
-    return int(found[1]) * _UNITS_S[found[2]]
+    return int(match[1]) * _UNITS_S[match[2]]
 
 
 def parse_time(text: str) -> datetime.datetime:

@@ -68,9 +68,9 @@ class JoinOutput:
         if not self._fs.exists(self._path(self._url)):
             return None
         with contextlib.suppress(ValueError):
-            found = json.loads(self._read(join(self._url, REPORT_JSON)))
-            if isinstance(found, dict) and "join_digest" in found:
-                return found
+            report = json.loads(self._read(join(self._url, REPORT_JSON)))
+            if isinstance(report, dict) and "join_digest" in report:
+                return report
         raise InputError(
             f"{redact(self._url)} exists, and is not the output of a join ({REPORT_JSON} is "
             f"missing or is not one); it is left "
@@ -89,10 +89,10 @@ class JoinOutput:
 
     def size(self) -> tuple[int, int]:
         """Returns the number of files and bytes that are written but not yet published."""
-        found = self._fs.listFiles(self._path(self.rows_url), True)
+        listing = self._fs.listFiles(self._path(self.rows_url), True)
         sizes = []
-        while found.hasNext():
-            status = found.next()
+        while listing.hasNext():
+            status = listing.next()
             if status.getPath().getName().endswith(".parquet"):
                 sizes.append(int(status.getLen()))
         return len(sizes), sum(sizes)

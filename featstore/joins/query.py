@@ -140,7 +140,7 @@ def event_identity(label: Label) -> list[str]:
 
     That is the event id, or without one its time and value.
     """
-    if _is_told_by_time(label):
+    if _is_identified_by_time(label):
         return ["__time"]
     ids = [f"__id{n}" for n in range(len(label.event_id))]
     unnamed = present(ids) if ids else "false"
@@ -159,7 +159,7 @@ def known_first(label: Label) -> str:
 
     If only times matter, it is a plain minimum, which Spark compiles.
     """
-    if _is_told_by_time(label):
+    if _is_identified_by_time(label):
         return "min(__known) as __known"
     value = ", __value as value" if label.value else ""
     return f"min(struct(__known as known, __time as time{value})) as __event"
@@ -167,11 +167,11 @@ def known_first(label: Label) -> str:
 
 def event(label: Label) -> str:
     """The struct of an event in the array of its key."""
-    of = "__" if _is_told_by_time(label) else "__event."
+    of = "__" if _is_identified_by_time(label) else "__event."
     return f"struct({', '.join(f'{of}{name} as {name}' for name in _fields(label))})"
 
 
-def _is_told_by_time(label: Label) -> bool:
+def _is_identified_by_time(label: Label) -> bool:
     """Whether its time alone identifies an event."""
     return not label.event_id and label.value is None
 
@@ -189,14 +189,14 @@ def attributed(i: int, label: Label, row_id: Sequence[str]) -> list[str]:
     the window, and `__once{i}` the number of events counted at this impression if each is counted
     at one only; both are made only where they differ from the size of `__mine{i}`.
     """
-    made = [f"{_mine(i, label, row_id)} as __mine{i}"]
+    columns = [f"{_mine(i, label, row_id)} as __mine{i}"]
     if _pairs(i, label, row_id) != _num_mine(i):
-        made.append(f"size({_events_where(i, _within(label))}) as {_pairs(i, label, row_id)}")
+        columns.append(f"size({_events_where(i, _within(label))}) as {_pairs(i, label, row_id)}")
     if _once(i, label, row_id) != _num_mine(i):
-        made.append(
+        columns.append(
             f"size({_events_where(i, _within(label), _BEFORE_NEXT)}) as {_once(i, label, row_id)}"
         )
-    return made
+    return columns
 
 
 def _num_mine(i: int) -> str:

@@ -112,12 +112,11 @@ def check(figures: Figures, join: LabelJoin) -> None:
         JoinError: Rows were lost or duplicated.
         InputError: Impressions lack an id or a time, and `drop_incomplete` is not set.
     """
-    found = mismatch(figures)
-    if found is not None:
+    problem = mismatch(figures)
+    if problem is not None:
         raise JoinError(
-            f"{redact(join.output_url)}: {found}; nothing was published. Run it again; if it fails "
-            f"again, look for failing "
-            "disks or for another writer in the output's directory"
+            f"{redact(join.output_url)}: {problem}; nothing was published. Run it again; if it "
+            f"fails again, look for failing disks or for another writer in the output's directory"
         )
     dropped = figures.impressions["num_incomplete"]
     if dropped and not join.drop_incomplete:
@@ -125,8 +124,8 @@ def check(figures: Figures, join: LabelJoin) -> None:
         raise InputError(
             f"{join.impressions.source}: {dropped} of {figures.impressions['num_input_rows']} "
             f"impressions have a null in "
-            f"{columns}, so they cannot be told apart or placed in time; correct the log, or drop "
-            f"them (--drop-incomplete)"
+            f"{columns}, so they cannot be identified or placed in time; correct the log, or "
+            f"drop them (--drop-incomplete)"
         )
 
 

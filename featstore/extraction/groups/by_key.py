@@ -89,12 +89,12 @@ def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -
     raw, key = _raw_rows(task, partition.units, extractors), partition.key
     files, key_type = list(partition.files.values()), raw.schema.field(key).type
     keys = [_base_keys(file, key, key_type) for file in files]
-    found = _places(pa.chunked_array(keys, key_type), raw.column(key), key, files)
+    raw_places = _match_rows(pa.chunked_array(keys, key_type), raw.column(key), key, files)
     # The loop below takes only these columns; the key column is not written.
     first, columns = 0, raw.select(task.stored(Extractor(task.spec).schema).to_arrow().names)
     reports: list[UnitReport] = []
     for (place, file), of_file in zip(partition.files.items(), keys, strict=True):
-        rows = columns.take(pa.array(found[first : first + len(of_file)]))
+        rows = columns.take(pa.array(raw_places[first : first + len(of_file)]))
         target = replace(task.targets[place], rows_digest=rows_digest(of_file))
         reports.append(_write_file(replace(task, targets={place: target}), file, rows, attempt))
         first += len(of_file)
@@ -146,7 +146,7 @@ def _base_keys(file: DataFile, key: str, key_type: pa.DataType) -> pa.Array:
         return source.read([key], use_threads=False).column(key).cast(key_type).combine_chunks()
 
 
-def _places(
+def _match_rows(
     base: pa.ChunkedArray, raw: pa.ChunkedArray, key: str, files: Sequence[DataFile]
 ) -> np.ndarray:
     """For each row of the base the index of the raw row with its key, int (num_rows,).
@@ -157,7 +157,8 @@ def _places(
     for what, keys in (("the table", base), ("the raw rows", raw)):
         if keys.null_count:
             raise InputError(
-                f"key {key!r} is null in {keys.null_count:,} rows of {what}; a key names each row"
+                f"key {key!r} is null in {keys.null_count:,} rows of {what}; choose a "
+                f"column that is set in every row"
             )
     codes = _codes(pa.chunked_array([*raw.chunks, *base.chunks], raw.type))
     _require_once(len(raw) - int(codes[: len(raw)].max(initial=-1)) - 1, key, "the raw rows")
@@ -184,8 +185,8 @@ def _codes(keys: pa.ChunkedArray) -> np.ndarray:
 def _require_once(num_twice: int, key: str, where: str) -> None:
     if num_twice:
         raise InputError(
-            f"key {key!r} is there more than once, {num_twice:,} times in {where}; a key names "
-            f"each row"
+            f"key {key!r} is not unique: {num_twice:,} rows of {where} repeat a value; choose a "
+            f"column that is different in every row"
         )
 
 

@@ -77,7 +77,7 @@ def compact(
         to_json(file.partition): file.partition for file in snapshot.data_files if file.groups
     }
     partitions = [
-        {key: _value(table_url, key, value) for key, value in found.items()}
+        {key: _key_value(table_url, key, value) for key, value in found.items()}
         for found in grouped.values()
     ]
     version, files = snapshot.version or 0, tuple[DataFile, ...]()
@@ -89,7 +89,7 @@ def compact(
             ThreadPoolExecutor(num_cores(), "featstore-compact") as threads,
         ):
             done = threads.map(
-                lambda item: written.append(_folded(snapshot, item[1], tag, item[0])),
+                lambda item: written.append(_rewrite_file(snapshot, item[1], tag, item[0])),
                 enumerate(base),
             )
             deque(done, maxlen=0)
@@ -109,7 +109,7 @@ def compact(
     )
 
 
-def _value(table_url: str, key: str, value: str | None) -> str:
+def _key_value(table_url: str, key: str, value: str | None) -> str:
     if value is None:
         raise InputError(
             f"{redact(table_url)}: partition key {key!r} is null in some rows; such a partition "
@@ -176,7 +176,7 @@ def _origins(
             yield replace(found, data_digest=now, crc32s={}, origins=())
 
 
-def _folded(snapshot: Snapshot, file: DataFile, tag: str, place: int) -> DataFile:
+def _rewrite_file(snapshot: Snapshot, file: DataFile, tag: str, place: int) -> DataFile:
     """Rewrites one base file, with the same row groups."""
     unit, directory = unit_of(file.path), file.path.rpartition("/")[0]
     name = data_file_name(tag, place if unit is None else unit, place)
@@ -243,8 +243,8 @@ def _column(rows: Rows, stored: SlotSchema, field: pa.Field, where: str) -> pa.C
     column = rows.slot_column(stored[field.name])
     if column.null_count:
         raise InputError(
-            f"{where}: slot {field.name!r} holds nulls, as files of others do; only featstore's "
-            f"own can be folded"
+            f"{where}: slot {field.name!r} holds nulls; only files that featstore wrote can be "
+            f"compacted"
         )
     return column.cast(field.type)
 

@@ -129,7 +129,7 @@ def extract_group(
 
     def run_units(task: GroupTask, units: Sequence[Unit]) -> list[UnitReport]:
         if group.key is None:
-            return _checked(task, (runner or LocalRunner())(task, units, progress))
+            return _with_checked_rows(task, (runner or LocalRunner())(task, units, progress))
         bases = [base_file.file for base_file in base_files]
         return run_keyed(task, keyed_partitions(group.key, bases, units), progress)
 
@@ -138,8 +138,8 @@ def extract_group(
 
 
 def _raw_files(job: ExtractJob, base: Snapshot) -> list[RawFile]:
-    found = find_raw_files(job.input_url, job.partition, job.partition_from_path)
-    files = [replace(file, partition=in_key_order(file.partition, base)) for file in found]
+    raw_files = find_raw_files(job.input_url, job.partition, job.partition_from_path)
+    files = [replace(file, partition=in_key_order(file.partition, base)) for file in raw_files]
     keys = [key.name for key in base.schema.partition_keys]
     if list(files[0].partition) != keys:
         raise InputError(
@@ -203,11 +203,11 @@ def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[P
     part = (
         labels_part(spec, keep)
         if group.labels
-        else slots_part(spec, _lacking(group, base, files), keep)
+        else slots_part(spec, _missing_slots(group, base, files), keep)
     )
     if not part.names:
         raise InputError(
-            "the spec has no labels and no weight; there is nothing to write anew"
+            "the spec has no labels and no weight, so there is nothing to relabel; add labels"
             if group.labels
             else f"all slots of the spec are in {redact(base.url)} already; add slots to the spec, "
             f"or replace the partition"
@@ -219,16 +219,18 @@ def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[P
     return part, schema
 
 
-def _lacking(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[str]:
+def _missing_slots(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[str]:
     """The spec's slots that neither the base files nor other groups' files beside them have."""
-    there = {name for file in files for name in file.names}
+    existing = {name for file in files for name in file.names}
     others = {bound.group for file in files for bound in file.file.groups} - {group.name}
-    there |= {slot.name for other in base.groups if other.name in others for slot in other.schema}
-    numbers = {slot.number for slot in base.schema if slot.name in there}
+    existing |= {
+        slot.name for other in base.groups if other.name in others for slot in other.schema
+    }
+    numbers = {slot.number for slot in base.schema if slot.name in existing}
     return {
         node.name
         for node in group.job.spec.nodes
-        if node.store and node.name not in there and node.slot not in numbers
+        if node.store and node.name not in existing and node.slot not in numbers
     }
 
 
@@ -277,16 +279,16 @@ def _earlier(run: ExtractionRun, base: Snapshot, files: Sequence[RawFile]) -> Ex
     """Returns the report of an equal run, if its files still match the current base files."""
     if run.base is None or run.input_digest is None or not bound_to(run.base, run.partitions, base):
         return None
-    found = delta.commit_of_input(
+    equal_commit = delta.commit_of_input(
         run.base, run.partitions, spec_hash=run.task.spec.hash, input_digest=run.input_digest
     )
-    if found is None or found.metadata is None:
+    if equal_commit is None or equal_commit.metadata is None:
         return None
-    metadata = found.metadata
+    metadata = equal_commit.metadata
     return ExtractReport(
         table_url=run.task.table_url,
         run_id=metadata.run_id,
-        version=found.version,
+        version=equal_commit.version,
         committed=False,
         partitions=metadata.partitions,
         num_files=metadata.num_files,
@@ -331,11 +333,11 @@ def _check_same_input(
     """Checks that the raw files made the base files, and that the same rows were skipped."""
     expected = (run.input_digest, files_digest(base_file.file for base_file in base_files))
     commits = (c.metadata for c in delta.makers(delta.history(group.job.table_url)))
-    made = next(
+    maker = next(
         (m for m in commits if m is not None and (m.input_digest, m.data_digest) == expected), None
     )
     names = ", ".join(partition_path(partition) or "the table" for partition in run.partitions)
-    if made is None:
+    if maker is None:
         raise InputError(
             f"{redact(group.job.input_url)}: these are not the raw files, whole and unchanged, "
             f"that made {names} in one run, "
@@ -343,9 +345,9 @@ def _check_same_input(
             f"--input, or --key with a "
             f"kept column that names each row, or extract the partition again"
         )
-    if made.num_rows_skipped and made.spec_hash != part.base.hash:
+    if maker.num_rows_skipped and maker.spec_hash != part.base.hash:
         raise InputError(
-            f"{made.num_rows_skipped:,} malformed raw rows were skipped when {names} was made, by "
+            f"{maker.num_rows_skipped:,} malformed raw rows were skipped when {names} was made, by "
             f"a spec that is not this one "
             f"without the new slots, so it cannot be shown which; use that spec with slots added, "
             f"or --key"
@@ -391,28 +393,27 @@ def _target(base_file: BaseFile, digest: str) -> Target:
 
 def _file_count_error(num_units: int, num_files: int) -> InputError:
     return InputError(
-        f"the table's files are cut otherwise than the spec's output.rows_per_file would: expected "
-        f"{num_units} files as in "
-        f"this spec, found {num_files}; write the rows_per_file that the table was made with, or "
-        f"use --key"
+        f"the table's files do not match the spec's output.rows_per_file: expected {num_units} "
+        f"files, found {num_files}; set the rows_per_file that the table was made with, or use "
+        f"--key"
     )
 
 
-def _checked(task: GroupTask, reports: list[UnitReport]) -> list[UnitReport]:
+def _with_checked_rows(task: GroupTask, reports: list[UnitReport]) -> list[UnitReport]:
     """Returns the reports if they have the same numbers of rows as the base files."""
-    rows = {
+    expected_rows = {
         target.base_path: target.num_rows for target in task.targets.values() if target.base_path
     }
-    found = {
+    found_rows = {
         f"{report.path.rpartition('/')[0]}.parquet": report.num_rows
         for report in reports
         if report.num_rows
     }
-    for path in sorted(rows.keys() | found.keys()):
-        if rows.get(path, 0) != found.get(path, 0):
+    for path in sorted(expected_rows.keys() | found_rows.keys()):
+        if expected_rows.get(path, 0) != found_rows.get(path, 0):
             raise InputError(
-                f"{path or 'a raw file'}: expected its {rows.get(path, 0):,} rows, found "
-                f"{found.get(path, 0):,} in the slot group; a group has the table's rows: use "
+                f"{path or 'a raw file'}: expected its {expected_rows.get(path, 0):,} rows, found "
+                f"{found_rows.get(path, 0):,} in the slot group; a group has the table's rows: use "
                 "`on_error: null` for its columns, and the rows_per_file and `skip` that the "
                 "table was made with, or --key"
             )
@@ -432,8 +433,8 @@ def _publish(
         version = publish_group(base, group.name, report.version, run.partitions, metadata, publish)
     except CommitConflictError as error:
         raise CommitConflictError(
-            f"{redact(base.url)}: the base of slot group {group.name!r} was replaced while this "
-            f"run was at work, and its files are stale; run it again ({error})"
+            f"{redact(base.url)}: the base of slot group {group.name!r} was replaced during "
+            f"this run, so the group's files are stale; run it again ({error})"
         ) from None
     return replace(report, table_url=base.url, version=version, committed=version != base.version)
 

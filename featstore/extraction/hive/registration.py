@@ -170,10 +170,10 @@ def _properties(spark: "SparkSession", name: str) -> dict[str, str] | None:
 
 def _check_ours(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> None:
     if properties.get(_TABLE) != _identity(snapshot):
-        what = "another table of featstore" if _TABLE in properties else "no table of featstore"
+        shown = "another featstore table" if _TABLE in properties else "no featstore table"
         raise InputError(
-            f"{name} is there, and shows {what}, not {redact(snapshot.url)}; take another name, or "
-            f"drop it"
+            f"{name} already exists and shows {shown}, not {redact(snapshot.url)}; choose another "
+            f"name, or drop it"
         )
 
 

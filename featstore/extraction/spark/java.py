@@ -49,15 +49,15 @@ def java_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """
     home = environ.get("JAVA_HOME")
     path = shutil.which("java", path=environ.get("PATH", os.defpath))
-    found = {str(java): java_version(java) for java in _candidates(home, path)}
-    good = next((java for java, version in found.items() if version >= MIN_VERSION), None)
-    if good is not None:
+    versions = {str(java): java_version(java) for java in _candidates(home, path)}
+    suitable = next((java for java, version in versions.items() if version >= MIN_VERSION), None)
+    if suitable is not None:
         in_use = str(Path(home) / "bin" / "java") if home else path
-        return {} if good == in_use else {"JAVA_HOME": str(Path(good).resolve().parents[1])}
+        return {} if suitable == in_use else {"JAVA_HOME": str(Path(suitable).resolve().parents[1])}
     packaged = _packaged_java()
     if packaged is not None:
         return {"JAVA_HOME": str(wrap_java(packaged))}
-    too_old = [f"Java {version} at {java}" for java, version in found.items() if version]
+    too_old = [f"Java {version} at {java}" for java, version in versions.items() if version]
     raise MissingDependencyError(
         f"Spark needs Java 17 or newer, found {' and '.join(too_old) or 'none'}: {_INSTALL}"
     )
@@ -66,12 +66,12 @@ def java_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def java_version(java: Path) -> int:
     """Returns the major version of a `java` program, 0 if it does not run."""
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=60, check=True
         ).stderr
     except (OSError, subprocess.SubprocessError):
         return 0
-    version = _VERSION.search(said)
+    version = _VERSION.search(output)
     return int(version[1]) if version else 0
 
 

@@ -105,8 +105,10 @@ def check_workers(context: "SparkContext") -> None:
     Raises:
         MissingDependencyError: The workers' interpreter lacks a package.
     """
-    found = run_checked(context, lambda: context.parallelize([0], 1).map(_import_probe()).collect())
-    for module, reason in found[0].items():
+    failed = run_checked(
+        context, lambda: context.parallelize([0], 1).map(_import_probe()).collect()
+    )
+    for module, reason in failed[0].items():
         raise MissingDependencyError(
             f"Spark's Python workers run {context.pythonExec}, which cannot import {module} "
             f"({reason}): install "
