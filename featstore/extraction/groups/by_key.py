@@ -185,7 +185,7 @@ def _codes(keys: pa.ChunkedArray) -> np.ndarray:
 def _require_once(num_twice: int, key: str, where: str) -> None:
     if num_twice:
         raise InputError(
-            f"key {key!r} is not unique: {num_twice:,} rows of {where} repeat a value; choose a "
+            f"key {key!r} is not unique: it repeats {num_twice:,} times in {where}; choose a "
             f"column that is different in every row"
         )
 

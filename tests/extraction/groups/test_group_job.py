@@ -200,7 +200,7 @@ def test_a_kept_column_binds_rows_that_come_in_another_order_and_other_files(
             rows(600),
             r"40 of 640 rows of the table .* are not among the raw rows, such as request 'r00600'",
         ),
-        (pa.concat_tables([rows(640), rows(5)]), "more than once, 5 times in the raw rows"),
+        (pa.concat_tables([rows(640), rows(5)]), "not unique: it repeats 5 times in the raw rows"),
         (
             rows(641).set_column(
                 4, "request", pa.array([f"r{i:05d}" for i in range(640)] + [None])
@@ -234,7 +234,7 @@ def test_a_key_must_name_each_row_of_the_table_too(tmp_path: Path) -> None:
     extract_files(job)
     (tmp_path / "once").mkdir()
     pq.write_table(rows(50), tmp_path / "once" / "a.parquet")
-    with pytest.raises(InputError, match="more than once, 3 times in the table"):
+    with pytest.raises(InputError, match="not unique: it repeats 3 times in the table"):
         extract_group(
             GroupJob(
                 job=replace(wider(job), input_url=str(tmp_path / "once")),
