@@ -131,6 +131,7 @@ def label_join(options: argparse.Namespace) -> LabelJoin:
     """
     rate, label = options.negative_rate, options.negative_label
     pairs = [text.partition("=") for text in options.partition]
+    # Checked here, before Spark starts.
     for key, _, value in pairs:
         check_partition_value(key, value, "--partition")
     return LabelJoin(

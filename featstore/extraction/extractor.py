@@ -152,6 +152,7 @@ class Extractor:
     def _extract(
         self, batch: pa.RecordBatch, origin: BatchOrigin, *, skips: bool = True
     ) -> pa.RecordBatch:
+        # Files of one run may differ in schema, for instance in optional columns.
         if self._bound is None or not batch.schema.equals(self._bound):
             self.bind(batch.schema)
         taken = self._intake.take(batch, origin, self.findings, skips=skips)

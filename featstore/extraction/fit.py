@@ -89,7 +89,9 @@ def fit_in_threads(task: FitTask, units: Sequence[Unit]) -> list[States]:
     with ThreadPoolExecutor(num_threads, "featstore-fit") as threads:
         return list(
             threads.map(
-                lambda first: fit_units(task, units[first::num_threads]), range(num_threads)
+                # Which thread takes which unit does not matter: merging states is commutative.
+                lambda first: fit_units(task, units[first::num_threads]),
+                range(num_threads),
             )
         )
 

@@ -231,6 +231,7 @@ def _without_skipped(
         return Taken(columns=columns, num_rows=num_rows)
     kept: Integers = np.flatnonzero(~skipped)
     findings.num_rows_skipped += num_rows - len(kept)
+    # Arrow has no `filter` for view types; `without_views` converts them first.
     mask = array_of_bits(~skipped)
     return Taken(
         columns=[without_views(array).filter(mask) for array in columns],

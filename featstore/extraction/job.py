@@ -191,6 +191,7 @@ def extract_files(
     if earlier is not None:
         return earlier
     units = plan_units(files, job.spec.output.rows_per_file)
+    # The mark tells a concurrent vacuum that files of this tag are not orphans.
     with marked(job.table_url, run.task.tag) as mark:
         with removing_files_on_failure(run):
             reports = (runner or LocalRunner())(run.task, units, progress)
@@ -300,6 +301,7 @@ def end_run(
     )
     with removing_files_on_failure(run):
         check_there(mark, url, files)
+    # From here on only `_commit` may remove files, because it knows whether the commit landed.
     version = _commit(run, change, commit, mark)
     return replace(
         _report(run, version, metadata, committed=True, input_bytes=input_bytes), examples=examples
@@ -341,6 +343,8 @@ def _commit(run: ExtractionRun, change: delta.Change, commit: CommitFunction, ma
         _remove_files(run)
         raise
     except BaseException as error:
+        # Any other error, also an interrupt, may hide a commit that landed or is about to. Keep the
+        # files and the mark: an orphan costs space, a deleted live file costs the table.
         mark.keep()
         error.add_note(
             f"It is not known whether run {run.task.run_id!r} was committed, so its "

@@ -36,6 +36,7 @@ class LocalRunner:
 
         def run(unit: Unit) -> UnitReport:
             begin.wait()
+            # Stops here if another unit failed before this one began.
             on_rows(0)
             report = run_unit(task, unit, on_rows=on_rows)
             totals.add(num_files=1)
@@ -50,6 +51,8 @@ class LocalRunner:
                 done, _ = wait(futures, return_when=FIRST_EXCEPTION)
                 return [future.result() for future in done]
             except BaseException:
+                # Running units stop at their next batch. `begin` is set too, so that threads which
+                # still wait for it can end.
                 stop.set()
                 begin.set()
                 threads.shutdown(wait=True, cancel_futures=True)
@@ -84,6 +87,7 @@ class _ProgressTotals:
         with self._lock:
             self._num_files += num_files
             self._num_rows += num_rows
+            # Called under the lock: progress is promised one call at a time, in order.
             self._progress(self._num_files, self._num_files_total, self._num_rows)
 
 

@@ -186,6 +186,7 @@ def read_batches(
             batch_size=batch_rows(len(columns)),
             row_groups=row_groups,
             columns=list(columns),
+            # Units already run on all cores.
             use_threads=False,
         )
 

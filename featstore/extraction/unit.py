@@ -115,6 +115,7 @@ def run_unit(
     url, output = join(task.table_url, path), task.spec.output
     gathering = Gathering(extractor, wanted=output.statistics)
     filled = gathering.watch(batch for batch in extracted if batch.num_rows)
+    # The file is opened only once there is a row, so that a unit of skipped rows leaves no file.
     first = next(filled, None)
     if first is None:
         return unit_report(path, unit.partition, None, extractor)

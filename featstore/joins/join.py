@@ -93,6 +93,7 @@ def join_labels(
     check_columns(logs)
     with output.removing_on_failure(), _settings(spark):
         figures = _run(_JoinPlan(join, spark), output.rows_url, write)
+        # Files are checked after the last read and before anything is published.
         check_logs(logs)
         check(figures, join)
         num_files, size_bytes = output.size()
@@ -162,6 +163,8 @@ class _JoinPlan:
                 "num_incomplete": query.count(f"not ({self._complete})"),
             },
         )
+        # Counted before the duplicates are dropped: this also keeps Spark from sorting before the
+        # shuffle, as it does for a bare `row_number() = 1`.
         ranked = _ranked(self.raw.observed.where(self._complete), join.impressions, self.types)
         self.distinct = _counted(ranked, query.digest_metrics(row_id, "__rank = 1"))
         frame = self.distinct.observed.where("__rank = 1").selectExpr(
@@ -169,6 +172,7 @@ class _JoinPlan:
         )
         for j, lookup in enumerate(join.lookups):
             frame = self._look_up(frame, j, lookup)
+        # Neighbouring labels with one key share a step, because each step copies every row.
         for _, alike in itertools.groupby(
             enumerate(join.labels), key=lambda numbered: numbered[1].key
         ):
@@ -354,6 +358,7 @@ def read_source(spark: "SparkSession", source: LogSource) -> "DataFrame":
             return spark.sql(source.sql)
         if source.table is not None:
             return spark.table(source.table)
+        # Without mergeSchema Spark takes the columns of one file, and drops what others add.
         return spark.read.option("mergeSchema", "true").parquet(spark_url(source.url or ""))
     except (AnalysisException, ParseException) as error:
         said = redact_text(str(error).strip().splitlines()[0])

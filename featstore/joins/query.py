@@ -89,6 +89,7 @@ def sample(row_id: Sequence[str], types: Mapping[str, str], negatives: NegativeS
     It compares the sign of the row id, with the seed as the slot number, to the rate.
     """
     texts = ", ".join(f"xxhash64({_text(column, types)})" for column in row_id)
+    # A sign is uniform in [1, 2^63): compare it with the same share of that range.
     signed = f"greatest(xxhash64(cast({negatives.seed} as int), {texts}) & {2**63 - 1}, 1L)"
     return "true" if negatives.rate >= 1 else f"{signed} < {int(negatives.rate * 2**63)}L"
 
@@ -321,6 +322,7 @@ def label_metrics(i: int, label: Label, row_id: Sequence[str], cut_off_us: int) 
         f"label{i}_more": f"sum(greatest({_pairs(i, label, row_id)}, 1) - 1)",
         f"label{i}_max": f"max({_pairs(i, label, row_id)})",
         f"label{i}_delays": (
+            # Twice as many bins as values, so that the histogram never merges two of them.
             f"histogram_numeric(if({is_hit}, {delays}, null), {2 * NUM_BUCKETS**2})"
         ),
     }

@@ -109,6 +109,7 @@ def rows_digest(keys: pa.Array) -> str:
     texts = keys.cast(pa.large_string())
     texts = (
         pa.concat_arrays([texts])
+        # A slice keeps its parent's data buffer, which holds texts of other rows; rebuild it.
         if texts.offset == 0
         else pa.array(texts.to_pylist(), pa.large_string())
     )
@@ -163,6 +164,7 @@ def _match_rows(
     codes = _codes(pa.chunked_array([*raw.chunks, *base.chunks], raw.type))
     _require_once(len(raw) - int(codes[: len(raw)].max(initial=-1)) - 1, key, "the raw rows")
     places = codes[len(raw) :]
+    # A code beyond the raw rows belongs to a key that first occurs in the base.
     lost = np.flatnonzero(places >= len(raw))
     if len(lost):
         raise InputError(

@@ -92,6 +92,7 @@ def compact(
                 lambda item: written.append(_rewrite_file(snapshot, item[1], tag, item[0])),
                 enumerate(base),
             )
+            # Drains the iterator, which waits for all threads and raises the first error.
             deque(done, maxlen=0)
             files = tuple(sorted(written, key=lambda file: file.path))
             change = _change(snapshot, partitions, files, run_id)

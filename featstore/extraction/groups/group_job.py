@@ -130,6 +130,7 @@ def extract_group(
     def run_units(task: GroupTask, units: Sequence[Unit]) -> list[UnitReport]:
         if group.key is None:
             return _with_checked_rows(task, (runner or LocalRunner())(task, units, progress))
+        # No check of row counts here: matching by key yields exactly the base's rows.
         bases = [base_file.file for base_file in base_files]
         return run_keyed(task, keyed_partitions(group.key, bases, units), progress)
 

@@ -121,6 +121,7 @@ def _register_once(
     before = _registered(snapshot, properties or {}, since)
     wanted = locations(snapshot)
     changed = [location for location in wanted if location.url not in before]
+    # All links exist before the metastore shows a location, so no query sees half of one.
     num_files = make_locations(changed)
     counts = (
         _show(spark, name, wanted, changed)

@@ -90,6 +90,8 @@ def spark_session(
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise missing_extra("Spark", error) from error
+    # Java matters only if this process starts a JVM: not with a running session, nor under
+    # spark-submit, which started the JVM itself.
     if SparkContext._active_spark_context is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.update(java_environment(os.environ))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -248,6 +250,7 @@ def _collect(
             while wait([future], _PROGRESS_INTERVAL_S).not_done:
                 counters.report()
         except BaseException:
+            # Leaving the `with` waits for the thread, which ends only when its job does.
             context.cancelJobGroup(group)
             raise
     counters.report()
