@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from featstore.extraction.spark.runners import spark_session
 from featstore.joins.join import join_labels
-from featstore.joins.options import Impressions, Label, LabelJoin, Source
+from featstore.joins.options import Impressions, Label, LabelJoin, LogSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,7 +133,7 @@ def measure(
 def by_id(directory: Path) -> LabelJoin:
     """Clicks and conversions by the id of the impression."""
     common: dict[str, Any] = {"key": ("impression_id",), "event_time": "ts", "log_time": "logged"}
-    clicks, conversions = (Source(url=str(directory / log)) for log in ("clicks", "conversions"))
+    clicks, conversions = (LogSource(url=str(directory / log)) for log in ("clicks", "conversions"))
     labels = (
         Label(name="click", source=clicks, window_s=3_600, **common),
         Label(name="conversion", source=conversions, window_s=6 * 3_600, **common),
@@ -143,7 +143,7 @@ def by_id(directory: Path) -> LabelJoin:
 
 def by_user(directory: Path) -> LabelJoin:
     """The clicks after the impression and before the user's next one of the item."""
-    clicks = Source(url=str(directory / "clicks"))
+    clicks = LogSource(url=str(directory / "clicks"))
     key = ("user_id", "item_id")
     return _join(
         directory,
@@ -162,7 +162,7 @@ def by_user(directory: Path) -> LabelJoin:
 
 
 def _join(directory: Path, labels: tuple[Label, ...]) -> LabelJoin:
-    source = Source(url=str(directory / "impressions"))
+    source = LogSource(url=str(directory / "impressions"))
     impressions = Impressions(
         source=source, row_id=("impression_id",), event_time="ts", log_time="logged"
     )

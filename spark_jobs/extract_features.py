@@ -1,12 +1,12 @@
-"""Extracts features on Spark, as one commit to a table. For `spark-submit`, and for plain `python`
-where that is enough.
+"""Extracts features on Spark, as one commit to a table.
 
-    spark-submit spark_jobs/extract_features.py --spec flights.spec.yaml --input raw/month=2013-01
-    --table /data/flights \\
-        --partition month=2013-01
+Runs under `spark-submit`, or plain `python` for a local session:
 
-Exit code 0: done, or nothing to do because an equal run did it before. 2: bad input, with one line
-that says what.
+    spark-submit spark_jobs/extract_features.py --spec flights.spec.yaml \\
+        --input raw/month=2013-01 --table /data/flights --partition month=2013-01
+
+Exit code 0: done, or nothing to do because an equal run was committed before. Exit code 2: bad
+input, explained in one line.
 """
 
 import argparse
@@ -30,11 +30,11 @@ from featstore.spec.parse import load_spec
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one extraction and prints what it did; returns the exit code."""
+    """Runs one extraction and prints its report; returns the exit code."""
     options = parse_arguments(arguments)
     try:
         spec = load_spec(options.spec)
-        check_lock(spec)  # finds what is wrong with the spec before Spark takes its time to start
+        check_lock(spec)  # reports an error in the spec before Spark starts, which takes seconds
         spark = spark_session(
             "featstore extract", hive=options.input is None or options.register is not None
         )
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; ends the process with exit code 2 where they are wrong."""
+    """Parses the options; exits with code 2 if they are wrong."""
     parser = argparse.ArgumentParser(
         prog="extract_features", description=(__doc__ or "").partition("\n")[0]
     )
@@ -136,7 +136,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def key_value(text: str) -> tuple[str, str]:
-    """`month=2013-01` as a pair."""
+    """Parses `month=2013-01` into a pair."""
     key, equals, value = text.partition("=")
     if not (key and equals and value):
         raise argparse.ArgumentTypeError(f"expected KEY=VALUE, found {text!r}")
@@ -146,7 +146,7 @@ def key_value(text: str) -> tuple[str, str]:
 def extract(
     options: argparse.Namespace, spec: Spec, spark: SparkSession
 ) -> ExtractReport | DaysReport:
-    """The run that the options describe, on this session."""
+    """Runs what the options describe on this session."""
     where = {
         "partition": dict(options.partition),
         "partition_from_path": options.partition_from_path,
@@ -177,8 +177,10 @@ def extract(
 
 
 def dataframe(options: argparse.Namespace, spark: SparkSession) -> DataFrame | None:
-    """The query's or the table's rows, None for files. InputError where Spark cannot make sense of
-    it.
+    """Returns the rows of the query or table, None for file input.
+
+    Raises:
+        InputError: Spark cannot read the query or table.
     """
     try:
         if options.sql is not None:

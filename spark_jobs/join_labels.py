@@ -1,16 +1,19 @@
-"""Joins impressions with their labels and looked-up features, into raw Parquet for
-extract_features.py.
+"""Joins impressions with labels and looked-up features, into raw Parquet.
 
-    spark-submit spark_jobs/join_labels.py --output /data/joined --partition dt=2026-11-01 --cut-off
-    2026-11-02T06:00:00 \\
-        --impressions 'from=/logs/impressions/dt=2026-11-01 row_id=request_id,item_id event_time=ts
-        log_time=logged' \\ --label 'name=click from=/logs/clicks key=request_id,item_id
-        event_time=ts log_time=logged window=1h horizon=2h' \\ --lookup 'name=user from=/logs/users
-        key=user_id event_time=updated columns=age,country max_age=30d'
+The output is input for extract_features.py.
 
-A log is given as KEY=VALUE pairs, quoted where a value holds spaces: its rows by from=URL,
-sql=QUERY or table=NAME. Exit code 0: done, or nothing to do because an equal join did it before. 2:
-bad input, with one line that says what.
+    spark-submit spark_jobs/join_labels.py --output /data/joined --partition dt=2026-11-01 \\
+        --cut-off 2026-11-02T06:00:00 \\
+        --impressions 'from=/logs/impressions/dt=2026-11-01 row_id=request_id,item_id
+            event_time=ts log_time=logged' \\
+        --label 'name=click from=/logs/clicks key=request_id,item_id event_time=ts
+            log_time=logged window=1h horizon=2h' \\
+        --lookup 'name=user from=/logs/users key=user_id event_time=updated
+            columns=age,country max_age=30d'
+
+A log is given as KEY=VALUE pairs, quoted if a value holds spaces. Its rows come from one of
+from=URL, sql=QUERY and table=NAME. Exit code 0: done, or nothing to do because an equal join was
+written before. Exit code 2: bad input, explained in one line.
 """
 
 import argparse
@@ -23,7 +26,7 @@ from featstore.extraction.spark.runners import spark_session
 from featstore.joins.join import join_labels
 from featstore.joins.options import (
     LabelJoin,
-    Negatives,
+    NegativeSampling,
     parse_impressions,
     parse_label,
     parse_lookup,
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; ends the process with exit code 2 where they are wrong."""
+    """Parses the options; exits with code 2 if they are wrong."""
     description = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog="join_labels", description=description)
     parser.add_argument(
@@ -120,9 +123,15 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def label_join(options: argparse.Namespace) -> LabelJoin:
-    """The join that the options describe; ConfigError or InputError for one that cannot be."""
+    """Builds the join that the options describe.
+
+    Raises:
+        ConfigError: The options do not fit each other.
+        InputError: A partition value is not valid.
+    """
     rate, label = options.negative_rate, options.negative_label
     pairs = [text.partition("=") for text in options.partition]
+    # Checked here, before Spark starts.
     for key, _, value in pairs:
         check_partition_value(key, value, "--partition")
     return LabelJoin(
@@ -133,7 +142,9 @@ def label_join(options: argparse.Namespace) -> LabelJoin:
         output_url=options.output,
         partition={key: value for key, _, value in pairs},
         partition_by=tuple(options.partition_by),
-        negatives=None if rate is None else Negatives(rate=rate, seed=options.seed, label=label),
+        negatives=None
+        if rate is None
+        else NegativeSampling(rate=rate, seed=options.seed, label=label),
         drop_incomplete=options.drop_incomplete,
     )
 

@@ -1,11 +1,12 @@
-"""Profiles the slots of a big table on Spark, or those of a query, and prints what `featstore table
-profile` prints.
+"""Profiles the slots of a table, or the columns of a query, on Spark.
 
-    spark-submit spark_jobs/profile_slots.py --table /data/flights --where "month >= '2013-06'"
-    --slots "carrier*" spark-submit spark_jobs/profile_slots.py --hive-table features.flights
-    --labels late
+Prints the same profile as `featstore table profile`.
 
-Exit code 0: done. 2: bad input, with one line that says what.
+    spark-submit spark_jobs/profile_slots.py --table /data/flights \\
+        --where "month >= '2013-06'" --slots "carrier*"
+    spark-submit spark_jobs/profile_slots.py --hive-table features.flights --labels late
+
+Exit code 0: done. Exit code 2: bad input, explained in one line.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from featstore.redaction import redact_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Profiles and prints; returns the exit code."""
+    """Runs one profile and prints it; returns the exit code."""
     options = parse_arguments(arguments)
     try:
         spark = spark_session("featstore profile", hive=options.table is None)
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; ends the process with exit code 2 where they are wrong."""
+    """Parses the options; exits with code 2 if they are wrong."""
     parser = argparse.ArgumentParser(
         prog="profile_slots", description=(__doc__ or "").partition("\n")[0]
     )
@@ -68,8 +69,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def profile(options: argparse.Namespace, spark: SparkSession) -> Profile:
-    """The profile that the options describe. InputError where Spark cannot make sense of the
-    query.
+    """Computes the profile that the options describe.
+
+    Raises:
+        InputError: Spark cannot read the query or table.
     """
     if options.table is not None:
         return profile_table(

@@ -1,9 +1,10 @@
-"""Shows a table to engines that know Hive and Parquet: makes or updates its external table in a
-Hive metastore.
+"""Creates or updates the external table of a Hive metastore that shows a featstore table.
+
+Engines that read Hive tables and Parquet can then query it.
 
     spark-submit spark_jobs/register_table.py --table /data/flights --name features.flights
 
-Exit code 0: done, or nothing to do. 2: bad input, with one line that says what.
+Exit code 0: done, or nothing to do. Exit code 2: bad input, explained in one line.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What was found on the way to each slot, of the steps and columns that it shares with others."""
+"""Attributes counts to slots, for steps and columns that several slots share."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from featstore.spec.model import Spec
 
 
 class Attribution:
-    """Counts by step, and gives them to every slot that the step is a source of."""
+    """Counts by step, and reports each count for every slot that the step contributes to."""
 
     def __init__(self, graph: Graph, spec: Spec) -> None:
         self._graph = graph
         self._num_columns = len(graph.columns)
         self.filling = frozenset(self._positions(fill_null))
-        """The positions of the steps that put a value in place of missing ones."""
+        """The positions of the steps that replace missing values."""
         self._fillings = {
             slot: sorted(sources & self.filling) for slot, sources in graph.sources.items()
         }
@@ -28,22 +28,26 @@ class Attribution:
         self._filled = Counter[str]()
 
     def count(self, position: int, counts: Mapping[str, int]) -> None:
-        """Adds what a step counted."""
+        """Adds the counts of a step."""
         for what, number in counts.items():
             self._counted[position, what] += number
 
     def fill(self, masks: Mapping[int, Mask]) -> None:
-        """Adds the rows of one batch in which steps filled; a row counts once for a slot, however
-        many did.
+        """Adds the rows of one batch that steps filled.
+
+        A row counts once per slot, even if several steps filled it.
         """
         for slot, positions in self._fillings.items() if masks else ():
-            found = [masks[position] for position in positions if position in masks]
-            if found:
-                self._filled[slot] += int(np.count_nonzero(np.logical_or.reduce(found)))
+            of_slot = [masks[position] for position in positions if position in masks]
+            if of_slot:
+                self._filled[slot] += int(np.count_nonzero(np.logical_or.reduce(of_slot)))
 
     def by_slot(self, counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
-        """By slot what was found, of steps and, given all `counts` by `<owner>: <what>`, of columns
-        before any step.
+        """Returns the counts by slot.
+
+        Args:
+            counts: All counts by `<owner>: <kind>`. What remains after the counts of steps belongs
+                to raw columns.
         """
         earlier = Counter(counts)
         for (position, what), number in self._counted.items():
@@ -56,15 +60,15 @@ class Attribution:
     def _of_slot(
         self, slot: str, sources: frozenset[int], earlier: Mapping[str, int]
     ) -> dict[str, int]:
-        found = Counter[str]({FILLED: self._filled[slot]})
+        counts = Counter[str]({FILLED: self._filled[slot]})
         for (position, what), number in self._counted.items():
             if position in sources:
-                found[what] += number
+                counts[what] += number
         for key, number in earlier.items():
             owner, _, what = key.rpartition(": ")
             if owner in self._of_columns[slot]:
-                found[what] += number
-        return {what: number for what, number in sorted(found.items()) if number}
+                counts[what] += number
+        return {what: number for what, number in sorted(counts.items()) if number}
 
     def _positions(self, function: object) -> list[int]:
         return [
@@ -75,9 +79,7 @@ class Attribution:
 
 
 def _owners_by_slot(graph: Graph, spec: Spec) -> dict[str, frozenset[str]]:
-    """By slot the names of the raw columns that it is made of, and of the sequences that these are
-    in.
-    """
+    """The names of the raw columns of each slot, and of the sequences that contain them."""
     columns = list(graph.columns)
     owners = {}
     for slot, sources in graph.sources.items():

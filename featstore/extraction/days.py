@@ -1,8 +1,8 @@
-"""Days in order, one commit each: only those that the table lacks, or that another spec or another
-input made.
+"""Extracts a range of days in order, one commit per day.
 
-What is to be done is decided before any of it is done: `plan_days` is a pure function of the days,
-of what made the table's partitions, and of what the input holds now.
+Only days that the table lacks, or that were made from another spec or input, are extracted. The
+decision is separate from the work: `plan_days` is a pure function of the days, of the commits that
+made the table's partitions, and of the current input.
 """
 
 import enum
@@ -24,12 +24,12 @@ from featstore.table.snapshot import Snapshot, files_digest
 
 DAY, HOUR = "dt", "hour"
 _ENDS = re.compile(r"(?P<first>\d{4}-\d\d-\d\d|\d{8})(\.\.(?P<last>\d{4}-\d\d-\d\d|\d{8}))?")
-_PLACE = re.compile(r"\{(\w+)\}")
-_MAX_DAYS = 10_000
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_MAX_DAYS = 10_000  # 27 years: a mistyped year fails here rather than list thousands of paths
 
 
 class Reason(enum.StrEnum):
-    """Why a day is extracted, or is not."""
+    """Why a day is extracted or not."""
 
     MISSING = "missing"
     STALE_SPEC = "stale spec"
@@ -46,8 +46,12 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Days:
-    """Which days (`FIRST..LAST`), whether those without input are left out, and whether to do
-    anything at all.
+    """The days to extract.
+
+    Attributes:
+        days: `FIRST..LAST`, both included, or a single day.
+        allow_missing: Leave out days without input, rather than fail.
+        dry_run: Only report what would be done.
     """
 
     days: str
@@ -56,10 +60,8 @@ class Days:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
-    """What made a partition's files: the commit's version, the spec's hash and the input's
-    digest.
-    """
+class Provenance:
+    """The commit version, spec hash and input digest from which a partition's files were made."""
 
     version: int
     spec_hash: str
@@ -68,7 +70,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Day:
-    """One day, or one hour of it: the partition it is, and the raw files it is made of."""
+    """One day, or one hour of a day: its partition and the URL of its raw files."""
 
     partition: Mapping[str, str]
     input_url: str = field(repr=False)
@@ -79,17 +81,20 @@ class Day:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What the table holds of a day. `origin` is None where no commit in the log says what made the
-    files.
+    """The table's current data of a day. `origin` is None if no commit in the log tells how it was
+    made.
     """
 
-    origin: Origin | None
+    origin: Provenance | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """What is to be done with a day, and why. `version` is the commit that made what the table
-    holds, where it is known.
+    """The decision about one day.
+
+    Attributes:
+        held: Whether the table holds data of the day.
+        version: The commit that made this data, None if unknown.
     """
 
     day: Day
@@ -98,16 +103,16 @@ class Action:
     version: int | None = None
 
     def __str__(self) -> str:
-        made = "" if self.version is None else f" (version {self.version})"
-        kept = (
+        version_text = "" if self.version is None else f" (version {self.version})"
+        kept_text = (
             ", what the table holds is kept" if self.held and self.reason is Reason.NO_INPUT else ""
         )
-        return f"{self.day}: {self.reason}{made}{kept}"
+        return f"{self.day}: {self.reason}{version_text}{kept_text}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DayReport:
-    """What was done with a day; `report` is None where nothing was."""
+    """The result of one day; `report` is None if nothing was extracted."""
 
     action: Action
     report: ExtractReport | None = None
@@ -121,7 +126,7 @@ class DayReport:
 
 @dataclass(frozen=True, kw_only=True)
 class DaysReport:
-    """What was done, or with `dry_run` would be, with each day in order."""
+    """The results of all days in order. With `dry_run`, what would be done."""
 
     table_url: str = field(repr=False)
     days: tuple[DayReport, ...]
@@ -132,54 +137,62 @@ class DaysReport:
         return sum(day.report is not None and day.report.committed for day in self.days)
 
     def __str__(self) -> str:
-        wanted = sum(day.action.reason.extracts for day in self.days)
-        did = f"{wanted} to extract" if self.dry_run else f"{self.num_extracted} extracted"
+        num_wanted = sum(day.action.reason.extracts for day in self.days)
+        summary = f"{num_wanted} to extract" if self.dry_run else f"{self.num_extracted} extracted"
         return "\n".join(
-            [*map(str, self.days), f"{redact(self.table_url)}: {len(self.days)} in all, {did}"]
+            [*map(str, self.days), f"{redact(self.table_url)}: {len(self.days)} in all, {summary}"]
         )
 
 
 def parse_days(text: str) -> tuple[str, ...]:
-    """`2026-11-01..2026-11-07` as its days, both ends included; a single day as itself. Written as
-    the ends are: with dashes, or as `20261101`. InputError where that cannot be.
+    """Parses `2026-11-01..2026-11-07` into its days, both ends included, or a single day.
+
+    Days are written in the same form as the ends: with dashes, or as `20261101`.
+
+    Raises:
+        InputError: The text is not a range of days, is reversed, or is too long.
     """
-    found = _ENDS.fullmatch(text)
-    if found is None:
+    ends = _ENDS.fullmatch(text)
+    if ends is None:
         raise InputError(
             f"days: expected FIRST..LAST, such as 2026-11-01..2026-11-07, or a single day, found "
             f"{text!r}"
         )
-    first, last = (_date(end, text) for end in (found["first"], found["last"] or found["first"]))
-    if found["last"] and len(found["first"]) != len(found["last"]):
+    first, last = (_date(end, text) for end in (ends["first"], ends["last"] or ends["first"]))
+    if ends["last"] and len(ends["first"]) != len(ends["last"]):
         raise InputError(f"days: expected both ends written alike, found {text!r}")
     if not timedelta(0) <= last - first < timedelta(_MAX_DAYS):
         raise InputError(
             f"days: expected the first day before the last, at most {_MAX_DAYS:,} in all, found "
             f"{text!r}"
         )
-    form = "%Y-%m-%d" if "-" in found["first"] else "%Y%m%d"
+    form = "%Y-%m-%d" if "-" in ends["first"] else "%Y%m%d"
     return tuple((first + timedelta(n)).strftime(form) for n in range((last - first).days + 1))
 
 
 def expand(days: str, input_url: str, partition: Mapping[str, str]) -> tuple[Day, ...]:
-    """A `Day` for each day of `days`, and with `{hour}` in the input for each hour (`00` to `23`)
-    of it.
+    """Returns a `Day` for each day, or for each hour (`00` to `23`) if the input has `{hour}`.
 
-    Partitions have the keys `dt`, then `hour`, then those of `partition`, which hold for all.
-    InputError where the input has no `{dt}`, or another place in braces, or where `partition` gives
-    a key that the days do.
+    Args:
+        days: As for `parse_days`.
+        input_url: A URL with the placeholder `{dt}`, and optionally `{hour}`.
+        partition: Further keys that hold for all days; they follow `dt` and `hour`.
+
+    Raises:
+        InputError: The input has no `{dt}` or an unknown placeholder, or `partition` gives a key
+            that is taken from the days.
     """
-    places = _PLACE.findall(input_url)
+    places = _PLACEHOLDER.findall(input_url)
     known = [key for key in (DAY, HOUR) if key in places]
     if DAY not in known or set(places) != set(known):
         raise InputError(
-            f"days: expected {{dt}} in the input, and with it {{hour}} at most, found "
+            f"days: expected {{dt}} in the input, and at most {{hour}} besides, found "
             f"{redact(input_url)}"
         )
     if given := set(known) & set(partition):
         raise InputError(
-            f"days: partition key {min(given)!r} is given as {partition[min(given)]!r}, and by the "
-            f"days; choose one"
+            f"days: partition key {min(given)!r} is given as {partition[min(given)]!r} and is also "
+            f"taken from the days; remove one of them"
         )
     hours = [{HOUR: f"{hour:02d}"} for hour in range(24)] if HOUR in known else [{}]
     values = [{DAY: day} | hour for day in parse_days(days) for hour in hours]
@@ -191,8 +204,12 @@ def expand(days: str, input_url: str, partition: Mapping[str, str]) -> tuple[Day
 def plan_days(
     days: Sequence[Day], held: Sequence[Held | None], digests: Sequence[str | None], spec_hash: str
 ) -> tuple[Action, ...]:
-    """What is to be done with each day, given what the table holds of it and the digest of its
-    input; None is nothing.
+    """Decides for each day whether to extract it. Pure.
+
+    Args:
+        held: For each day the data that the table holds; None for none.
+        digests: For each day the digest of its input; None if it has no input.
+        spec_hash: Hash of the spec to extract with.
     """
     return tuple(_plan_day(*known, spec_hash) for known in zip(days, held, digests, strict=True))
 
@@ -200,14 +217,13 @@ def plan_days(
 def find_held(
     days: Sequence[Day], base: Snapshot | None, commits: Sequence[Commit]
 ) -> list[Held | None]:
-    """What the table holds of each day: the commit that made exactly a day's files says what they
-    were made of.
+    """Finds, for each day, what the table holds and which commit made it.
 
-    Days that were written together with others by one commit are of unknown origin: it tells the
-    input of all of them.
+    A commit is matched if it wrote exactly the files of the day. Days that one commit wrote
+    together have no known provenance, because its input digest covers all of them.
     """
     origins = {
-        commit.metadata.data_digest: Origin(
+        commit.metadata.data_digest: Provenance(
             version=commit.version,
             spec_hash=commit.metadata.spec_hash,
             input_digest=commit.metadata.input_digest,
@@ -216,19 +232,23 @@ def find_held(
         if commit.metadata is not None
     }
     files = [() if base is None else base.in_partitions([day.partition]) for day in days]
-    return [Held(origin=origins.get(files_digest(found))) if found else None for found in files]
+    return [
+        Held(origin=origins.get(files_digest(day_files))) if day_files else None
+        for day_files in files
+    ]
 
 
 def find_digests(days: Sequence[Day]) -> list[str | None]:
-    """The digest of each day's raw files as they are now, None where there are none; no file is
-    opened.
+    """Returns the digest of each day's current raw files, None for a day without files.
+
+    Files are listed, not opened.
     """
-    found = [list_files(day.input_url) for day in days]
-    return [input_digest(files) if files else None for files in found]
+    listed = [list_files(day.input_url) for day in days]
+    return [input_digest(files) if files else None for files in listed]
 
 
 def check_input(actions: Sequence[Action]) -> None:
-    """InputError names the days that have no input."""
+    """Raises InputError that names the days without input."""
     without = [action.day for action in actions if action.reason is Reason.NO_INPUT]
     if without:
         shown = ", ".join(f"{day} (at {redact(day.input_url)})" for day in without[:3])
@@ -246,11 +266,16 @@ def extract_days(
     runner: Runner | None = None,
     progress: Progress = ignore_progress,
 ) -> DaysReport:
-    """Extracts, in order, the days that are to be, one commit each. The first that fails ends it;
-    those before it stay.
+    """Extracts the days that need it, in order, one commit per day.
 
-    `job.input_url` has `{dt}` in it, and may have `{hour}`; each day's run id is that of `job` and
-    the day. Without `allow_missing` InputError names the days that have no input, before any work.
+    The first failure ends the run; days committed before it stay.
+
+    Args:
+        job: The job for all days. Its `input_url` holds `{dt}`, and optionally `{hour}`; the run id
+            of a day is made of the job's run id and the day.
+
+    Raises:
+        InputError: Some days have no input and `allow_missing` is false; raised before any work.
     """
     actions = _plan(job, days)
     if not (days.allow_missing or days.dry_run):
@@ -260,7 +285,7 @@ def extract_days(
         try:
             done.append(_extract_day(job, action, days, runner, progress))
         except BaseException as error:
-            error.add_note(_how_far(action, done))
+            error.add_note(_progress_note(action, done))
             raise
     return DaysReport(table_url=job.table_url, days=tuple(done), dry_run=days.dry_run)
 
@@ -268,13 +293,13 @@ def extract_days(
 def _plan(job: ExtractJob, days: Days) -> tuple[Action, ...]:
     if job.partition_from_path:
         raise InputError(
-            "days: partition_from_path and days do not go together; put {dt} in place of the "
+            "days: partition_from_path and days cannot be combined; put {dt} in place of the "
             "directory's value"
         )
-    wanted = expand(days.days, job.input_url, job.partition)
+    wanted_days = expand(days.days, job.input_url, job.partition)
     base = open_delta_or_none(job.table_url)
-    held = find_held(wanted, base, history(job.table_url) if base is not None else [])
-    return plan_days(wanted, held, find_digests(wanted), Extractor(job.spec).spec.hash)
+    held = find_held(wanted_days, base, history(job.table_url) if base is not None else [])
+    return plan_days(wanted_days, held, find_digests(wanted_days), Extractor(job.spec).spec.hash)
 
 
 def _extract_day(
@@ -313,25 +338,25 @@ def _plan_day(day: Day, held: Held | None, digest: str | None, spec_hash: str) -
     return Action(day=day, reason=reasons[stale], held=True, version=held.origin.version)
 
 
-def _how_far(failed: Action, done: Sequence[DayReport]) -> str:
+def _progress_note(failed: Action, done: Sequence[DayReport]) -> str:
     committed = [str(day.action.day) for day in done if day.report is not None]
-    stay = (
+    kept_text = (
         f"{', '.join(committed)} {'stays' if len(committed) == 1 else 'stay'} committed"
         if committed
         else "none before it was extracted"
     )
     return (
-        f"This is of {failed.day} ({failed.reason}); {stay}. The same call again goes on with "
+        f"This happened in {failed.day} ({failed.reason}); {kept_text}. The same call resumes with "
         f"{failed.day}."
     )
 
 
 def _filled(url: str, values: Mapping[str, str]) -> str:
-    return _PLACE.sub(lambda found: values[found[1]], url)
+    return _PLACEHOLDER.sub(lambda found: values[found[1]], url)
 
 
 def _date(text: str, whole: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError as error:
-        raise InputError(f"days: {text} is no day ({error}), in {whole!r}") from None
+        raise InputError(f"days: {text} is not a valid day ({error}), in {whole!r}") from None

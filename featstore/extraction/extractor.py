@@ -1,4 +1,4 @@
-"""The extractor: a spec's graph, run over record batches."""
+"""The extractor: runs the graph of a spec over record batches."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from featstore.errors import OperatorError
 from featstore.extraction.attribution import Attribution
-from featstore.extraction.findings import BATCH, REQUEST, Findings, Origin
+from featstore.extraction.findings import BATCH, REQUEST, BatchOrigin, Findings
 from featstore.extraction.intake import Intake, Taken, missing_columns
 from featstore.extraction.values import single
 from featstore.extraction.witness import Witness
@@ -25,12 +25,18 @@ _EXPLAINED = (pa.ArrowException, MemoryError, TypeError, ValueError)
 
 
 class Extractor:
-    """Turns raw record batches into slot columns: the same rows in the same order, without those
-    that the spec skips.
+    """Turns raw record batches into slot columns.
 
-    Pure but for `findings`, which adds up what was dropped or replaced; so how rows are cut into
-    batches changes no value. It can be pickled. SpecError where the spec is wrong. Not for several
-    threads at once.
+    The output has the same rows in the same order, without rows that the spec skips. Values do not
+    depend on how rows are cut into batches. The only state is `findings`, which accumulates what
+    was dropped or replaced. An extractor can be pickled; the copy starts without findings. Not
+    thread-safe: use one per thread.
+
+    Args:
+        spec: The features to extract.
+
+    Raises:
+        SpecError: The spec is not valid.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -50,65 +56,83 @@ class Extractor:
 
     @property
     def counts(self) -> Counter[str]:
-        """What was dropped or replaced, by `<slot or column>: <what>`."""
+        """Number of dropped or replaced values, by `<slot or column>: <kind>`."""
         return self.findings.counts
 
     @property
     def counts_by_slot(self) -> dict[str, dict[str, int]]:
-        """By slot what was dropped or replaced on the way to it, shared columns and nodes with each
-        slot that reads them, and as `filled` the rows in which `default` or `fill` put a value in
-        place of a missing one."""
+        """Dropped or replaced values by slot.
+
+        Counts of a shared column or node appear with each slot that reads it. `filled` counts the
+        rows in which `default` or `fill` replaced a missing value.
+        """
         return self._attribution.by_slot(self.counts)
 
     @property
     def witness(self) -> Witness:
-        """What makes witnesses of the signs of rows that `watch` was given."""
+        """Computes witnesses for the signs of rows that were passed to the `watch` callback."""
         return Witness(self._graph)
 
     def watch(self, watch: Callable[[pa.RecordBatch], None]) -> None:
-        """Has each batch of raw rows shown to `watch` when it has been extracted, without the rows
-        that were skipped.
+        """Sets a callback that receives each batch of raw rows once it has been extracted.
+
+        The batch does not hold skipped rows.
         """
         self._watch = watch
 
     @property
     def schema(self) -> SlotSchema:
-        """Slots in declared order, labels, weight and kept columns."""
+        """Slots in declared order, then labels, weight and kept columns."""
         return self._graph.schema
 
     @property
     def input_columns(self) -> tuple[str, ...]:
-        """The raw columns that are read, in declared order; others are ignored."""
+        """The raw columns that are read, in declared order; all others are ignored."""
         return tuple(self._graph.columns)
 
     def columns_in(self, names: Iterable[str]) -> list[str]:
-        """The raw columns to read of those that are there: all but optional ones must be."""
+        """Returns those of `names` that are read. All but optional columns must be among them."""
         return self._intake.names(names)
 
     def bind(self, raw: pa.Schema) -> None:
-        """Checks a raw schema. InputError names the columns that are missing, or the one that has
-        the wrong type.
+        """Checks a raw schema.
+
+        Raises:
+            InputError: Columns are missing, or one has the wrong type; the error names them.
         """
         self._intake.bind(raw)
         self._bound = raw
 
-    def __call__(self, batch: pa.RecordBatch, origin: Origin = BATCH) -> pa.RecordBatch:
-        """The batch's slots, labels, weight and kept columns, in the schema
-        `self.schema.to_arrow()`.
+    def __call__(self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH) -> pa.RecordBatch:
+        """Extracts one batch.
 
-        InputError as for `bind`, and for a malformed value where `on_error` is `fail`;
-        OperatorError names the slot and the operator that failed. Both name the row, with `origin`
-        where it lies.
+        Args:
+            batch: Raw rows; must hold all but the optional columns.
+            origin: Where the batch comes from, for error messages.
+
+        Returns:
+            The slots, labels, weight and kept columns, in the schema `self.schema.to_arrow()`.
+
+        Raises:
+            InputError: As for `bind`, or a value is malformed and its `on_error` is `fail`.
+            OperatorError: An operator failed; names the slot, the operator and the row.
         """
         return self._extract(batch, origin)
 
     def one(self, row: Mapping[str, object]) -> dict[str, object]:
-        """One row, through the same operators: slots as in a data file, missing marked with 0, NaN,
-        `[0]` or `[NaN]`.
+        """Extracts one row through the same operators.
 
-        Optional columns, and those that only labels, weight or kept columns read, may be absent,
-        and are then null. InputError as for a batch, also where `on_error` is `skip`: a table would
-        not have the row, so there is nothing to return.
+        Args:
+            row: Raw values by column. Optional columns, and columns that only labels, weight or
+                kept columns read, may be absent; they are then null.
+
+        Returns:
+            The values as in a data file: missing slots are 0, NaN, `[0]` or `[NaN]`.
+
+        Raises:
+            InputError: As for a batch, and also for values whose `on_error` is `skip`: a table
+                would not hold the row, so there is nothing to return.
+            OperatorError: An operator failed.
         """
         absent = [name for name in self._required if name not in row]
         if absent:
@@ -126,25 +150,26 @@ class Extractor:
         return dict(self._extract(batch, REQUEST, skips=False).to_pylist()[0])
 
     def _extract(
-        self, batch: pa.RecordBatch, origin: Origin, *, skips: bool = True
+        self, batch: pa.RecordBatch, origin: BatchOrigin, *, skips: bool = True
     ) -> pa.RecordBatch:
+        # Files of one run may differ in schema, for instance in optional columns.
         if self._bound is None or not batch.schema.equals(self._bound):
             self.bind(batch.schema)
         taken = self._intake.take(batch, origin, self.findings, skips=skips)
-        noted = _Noted()
+        batch_counts = _BatchCounts()
         try:
-            outputs = self._run(taken.columns, noted)
+            outputs = self._run(taken.columns, batch_counts)
         except OperatorError as error:
-            raise self._located(error, taken, origin) from error.__cause__
-        for one in noted.counted:
-            self._count(one, taken, origin)
-        self._attribution.fill(noted.filled)
+            raise self._with_row(error, taken, origin) from error.__cause__
+        for step_counts in batch_counts.counted:
+            self._count(step_counts, taken, origin)
+        self._attribution.fill(batch_counts.filled)
         if self._watch is not None:
             self._watch(pa.RecordBatch.from_arrays(taken.columns, names=list(self._graph.columns)))
         return pa.RecordBatch.from_arrays(outputs, schema=self._arrow_schema)
 
-    def _run(self, columns: list[pa.Array], noted: "_Noted") -> list[pa.Array]:
-        """The outputs. A value is let go of after the last step that reads it."""
+    def _run(self, columns: list[pa.Array], batch_counts: "_BatchCounts") -> list[pa.Array]:
+        """Runs all steps and returns the output columns."""
         values: dict[int, pa.Array] = dict(enumerate(columns))
         for position, (step, last) in enumerate(
             zip(self._graph.steps, self._last_reads, strict=True), len(columns)
@@ -153,34 +178,33 @@ class Extractor:
             inputs = [values[i] for i in step.inputs]
             values[position] = _result(step, inputs, found)
             if found:
-                noted.counted.append(
-                    _Counted(step=step, position=position, counts=found, inputs=inputs)
+                batch_counts.counted.append(
+                    _StepCounts(step=step, position=position, counts=found, inputs=inputs)
                 )
             if position in self._attribution.filling and (nulls := nulls_of(inputs[0])) is not None:
-                noted.filled[position] = nulls
+                batch_counts.filled[position] = nulls
+                # Bounds memory: a column is dropped after the last step that reads it.
             for i in last:
                 del values[i]
         return [values[i] for i in self._graph.outputs]
 
-    def _count(self, counted: "_Counted", taken: Taken, origin: Origin) -> None:
-        """Adds what a step counted, with examples of malformed values: they are looked for only
-        where there are any.
-        """
+    def _count(self, counted: "_StepCounts", taken: Taken, origin: BatchOrigin) -> None:
+        """Adds the counts of a step, with examples if any of its values are malformed."""
         step = counted.step
         self._attribution.count(counted.position, counted.counts)
         for what, num_found in counted.counts.items():
             self.counts[f"{step.owner}: {what}"] += num_found
         if any(what in KINDS for what in counted.counts):
-            for found in _shown(step, counted.inputs):
+            for found in _malformed(step, counted.inputs):
                 self.findings.show(
                     step.owner, replace(found, rows=taken.positions(found.rows)), origin
                 )
 
-    def _located(self, error: OperatorError, taken: Taken, origin: Origin) -> OperatorError:
-        """The error with the first row that fails by itself, else with the fewest rows found that
-        fail together.
+    def _with_row(self, error: OperatorError, taken: Taken, origin: BatchOrigin) -> OperatorError:
+        """Returns the error with the first row that fails by itself.
 
-        Halves are tried again and again, the first one first.
+        Bisects the rows, first half first. If neither half fails alone, the error names the
+        smallest range found.
         """
         first, last = 0, taken.num_rows
         while last - first > 1:
@@ -199,14 +223,14 @@ class Extractor:
 
     def _failure(self, columns: list[pa.Array], first: int, last: int) -> OperatorError | None:
         try:
-            self._run([array.slice(first, last - first) for array in columns], _Noted())
+            self._run([array.slice(first, last - first) for array in columns], _BatchCounts())
         except OperatorError as error:
             return error
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Counted:
+class _StepCounts:
     """What a step counted over its inputs."""
 
     step: Step
@@ -216,17 +240,15 @@ class _Counted:
 
 
 @dataclass(kw_only=True)
-class _Noted:
-    """What one batch's run noted beside its outputs: what steps counted, and by step the rows in
-    which it filled.
-    """
+class _BatchCounts:
+    """What the steps counted in one batch, and the rows that each step filled."""
 
-    counted: list[_Counted] = field(default_factory=list)
+    counted: list[_StepCounts] = field(default_factory=list)
     filled: dict[int, Mask] = field(default_factory=dict)
 
 
 def _last_reads(graph: Graph) -> list[list[int]]:
-    """For each step the positions that neither a later one reads nor the outputs name."""
+    """For each step, the positions that no later step and no output reads."""
     seen = set(graph.outputs)
     last_reads = []
     for step in reversed(graph.steps):
@@ -242,9 +264,8 @@ def _result(step: Step, inputs: list[pa.Array], counts: Counter[str] | None) -> 
         return step.function(*inputs, **step.params, counts=counts)
     except KeyboardInterrupt:
         raise
-    except (
-        BaseException
-    ) as error:  # an operator may be anybody's code: whatever it raises is told with its place
+    except BaseException as error:
+        # An operator may be user code. Whatever it raises is reported with its slot.
         text = " ".join(str(error).split())
         named = isinstance(error, _EXPLAINED) and text
         raise OperatorError(
@@ -252,7 +273,7 @@ def _result(step: Step, inputs: list[pa.Array], counts: Counter[str] | None) -> 
         ) from error
 
 
-def _shown(step: Step, inputs: list[pa.Array]) -> list[MalformedValues]:
+def _malformed(step: Step, inputs: list[pa.Array]) -> list[MalformedValues]:
     if step.function is read_column:
         return find_malformed(inputs[0], step.type)
     return find_unequal(inputs) if step.function is align else []

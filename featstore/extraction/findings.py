@@ -1,6 +1,4 @@
-"""What a run finds in its raw rows: malformed values counted, a few of them as examples, and the
-rows that were skipped.
-"""
+"""Problems found in raw rows: counts of malformed values, a few examples, and skipped rows."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,35 +7,36 @@ from dataclasses import dataclass, field, replace
 from featstore.ops.malformed import KINDS, MAX_EXAMPLES, MalformedValues
 
 FILLED = "filled"
-"""Among a slot's counts: rows in which `default` or `fill` put a value in place of a missing
-one.
-"""
+"""Key in a slot's counts: rows in which `default` or `fill` replaced a missing value."""
 NULLS_DROPPED = ("incomplete elements", "null elements")
 TEXT_ERRORS = ("invalid utf-8", "malformed weights")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
-    """Where a batch comes from: its file or Spark partition, and the number of its first row there,
-    counted from 0.
+class BatchOrigin:
+    """Where a batch comes from, so that errors can name the raw row.
 
-    Without a number the batch is a single row, which needs none.
+    Attributes:
+        source: The raw file or Spark partition.
+        first_row: Number of the batch's first row in the source, counted from 0; None for a single
+            row, which needs no number.
     """
 
     source: str = ""
     first_row: int | None = 0
 
-    def after(self, num_rows: int) -> "Origin":
-        """Where the next batch comes from."""
+    def after(self, num_rows: int) -> "BatchOrigin":
+        """Returns the origin of the batch that follows `num_rows` rows later."""
         return replace(self, first_row=(self.first_row or 0) + num_rows)
 
     def number(self, i: int) -> int | None:
-        """The number of the batch's i-th row."""
+        """Returns the number of the batch's i-th row in its source."""
         return None if self.first_row is None else self.first_row + i
 
     def rows(self, first: int, last: int) -> str:
-        """The batch's rows from the first to the last, which is included, as errors name them; ""
-        for a single row.
+        """Formats the range of rows from `first` to `last` (included) for an error message.
+
+        Without a row number, the result is the source, which is empty for a single row.
         """
         if self.first_row is None:
             return self.source
@@ -46,18 +45,19 @@ class Origin:
         return f"{self.source}, {text}" if self.source else text
 
     def in_rows(self, first: int, last: int, text: str) -> str:
-        """What is to be said of these rows."""
+        """Prefixes a message with the rows that it is about."""
         where = self.rows(first, last)
         return f"{where}: {text}" if where else text
 
 
-BATCH, REQUEST = Origin(), Origin(first_row=None)
+BATCH, REQUEST = BatchOrigin(), BatchOrigin(first_row=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Malformed:
-    """One malformed value, as an example: what it is (shortened), and where. An absent column has
-    neither value nor row.
+    """An example of a malformed value: its kind, its text (shortened) and its place.
+
+    For an absent column, `value` is empty and `row` is None.
     """
 
     column: str
@@ -78,24 +78,23 @@ class Malformed:
 
 @dataclass(kw_only=True)
 class Findings:
-    """Adds up what is found. Neither how rows are cut into batches nor the order of the batches
-    changes what it holds.
+    """Accumulates what is found in raw rows.
+
+    The result depends neither on how rows are cut into batches nor on the order of the batches.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     num_rows_skipped: int = 0
     examples: tuple[Malformed, ...] = ()
 
-    def add(self, column: str, found: Iterable[MalformedValues], origin: Origin) -> None:
-        """Counts malformed values of a column, and keeps them as examples if they are among the
-        first.
-        """
-        for one in found:
-            self.counts[f"{column}: {one.what}"] += len(one.rows)
-            self.show(column, one, origin)
+    def add(self, column: str, found: Iterable[MalformedValues], origin: BatchOrigin) -> None:
+        """Counts malformed values of a column, and keeps the first ones as examples."""
+        for malformed in found:
+            self.counts[f"{column}: {malformed.what}"] += len(malformed.rows)
+            self.show(column, malformed, origin)
 
-    def show(self, column: str, found: MalformedValues, origin: Origin) -> None:
-        """Keeps the first values as examples; they are counted elsewhere."""
+    def show(self, column: str, found: MalformedValues, origin: BatchOrigin) -> None:
+        """Keeps the first values as examples, without counting them."""
         self.keep(
             Malformed(
                 column=column,
@@ -108,12 +107,15 @@ class Findings:
         )
 
     def keep(self, examples: Iterable[Malformed]) -> None:
-        """Keeps the first examples of each column and kind, by source and row."""
+        """Keeps the first examples of each column and kind, ordered by source and row."""
         self.examples = first_examples([*self.examples, *examples])
 
 
 def first_examples(examples: Iterable[Malformed]) -> tuple[Malformed, ...]:
-    """In order of column, kind, source and row: at most three of each column and kind."""
+    """Returns at most three examples of each column and kind.
+
+    They are sorted by column, kind, source and row.
+    """
     kept: list[Malformed] = []
     taken: Counter[tuple[str, str]] = Counter()
     for example in sorted(set(examples), key=_order):
@@ -126,17 +128,15 @@ def first_examples(examples: Iterable[Malformed]) -> tuple[Malformed, ...]:
 def describe(
     counts: Mapping[str, int], examples: Iterable[Malformed], num_rows_skipped: int
 ) -> list[str]:
-    """The lines of a report: rows skipped, and each column's malformed values with examples. None
-    where all was well.
-    """
+    """Returns the report lines about skipped rows and malformed values; empty if there are none."""
     lines = [f"{num_rows_skipped:,} rows skipped"] if num_rows_skipped else []
     shown: dict[str, list[str]] = {}
     for example in examples:
         shown.setdefault(f"{example.column}: {example.what}", []).append(str(example))
     for key, number in sorted(counts.items()):
         if key.rpartition(": ")[2] in KINDS:
-            such = f", such as {'; '.join(shown[key])}" if key in shown else ""
-            lines.append(f"{key}: {number:,}{such}")
+            examples_text = f", such as {'; '.join(shown[key])}" if key in shown else ""
+            lines.append(f"{key}: {number:,}{examples_text}")
     return lines
 
 

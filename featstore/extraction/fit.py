@@ -1,8 +1,8 @@
-"""The first pass: fits what operators need to know of the data, and freezes it.
+"""The fitting pass: computes operator parameters from the data, and freezes them in the spec.
 
-Nodes are fitted in the order in which they read one another, all that wait for nothing in one pass;
-so a spec takes as many passes as fitted nodes stand one above the other. A pass runs the very
-operators that make a node's input.
+Nodes are fitted in the order in which they read one another. All nodes that are ready are fitted in
+one pass, so the number of passes is the depth of fitted nodes in the graph. A pass runs the same
+operators as an extraction to compute a node's input.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,9 +37,14 @@ States = Mapping[str, State]
 
 @dataclass(frozen=True, kw_only=True)
 class FitTask:
-    """One pass over raw rows. Picklable. `spec` has as its labels the values that nodes are fitted
-    on, `ops` says by which operator, by label; `names` are those of the raw files, by URL: with its
-    row, they name a row wherever it is read."""
+    """One pass over raw rows. Picklable.
+
+    Attributes:
+        spec: A spec whose labels are the values to fit on.
+        ops: The operator to fit, by label.
+        names: Names of the raw files by URL. A name and a row number identify a row wherever it is
+            read.
+    """
 
     spec: Spec
     ops: Mapping[str, str]
@@ -52,12 +57,22 @@ FitRunner = Callable[[FitTask, Sequence[Unit]], list[States]]
 def fit_spec(
     spec: Spec, input_url: str, run: FitRunner | None = None, *, again: bool = False
 ) -> Spec:
-    """The spec with all nodes fitted on the raw Parquet at `input_url`: those that are not yet, or
-    not as they are now.
+    """Fits the nodes of a spec on raw Parquet.
 
-    With `again` all of them. What is fitted depends on spec and rows alone, not on what runs the
-    passes (by default threads). SpecError where the spec is wrong otherwise, InputError for raw
-    input that cannot be read or has no values to fit.
+    The result depends only on the spec and the rows, not on the runner.
+
+    Args:
+        input_url: A raw Parquet file, a directory or a glob.
+        run: Runs the passes; by default in threads of this process.
+        again: Fit all nodes. By default only those that are not fitted, or were fitted on another
+            definition, are.
+
+    Returns:
+        The spec with all nodes fitted.
+
+    Raises:
+        SpecError: The spec is not valid for another reason.
+        InputError: The raw input cannot be read, or has no values to fit.
     """
     spec = replace(spec, fitted={}) if again else spec
     for error in find_errors(spec):
@@ -69,18 +84,20 @@ def fit_spec(
 
 
 def fit_in_threads(task: FitTask, units: Sequence[Unit]) -> list[States]:
-    """The states of all rows, in threads of this process, a state each."""
+    """Computes states in threads of this process, one state per thread."""
     num_threads = min(num_cores(), len(units))
     with ThreadPoolExecutor(num_threads, "featstore-fit") as threads:
         return list(
             threads.map(
-                lambda first: fit_units(task, units[first::num_threads]), range(num_threads)
+                # Which thread takes which unit does not matter: merging states is commutative.
+                lambda first: fit_units(task, units[first::num_threads]),
+                range(num_threads),
             )
         )
 
 
 def fit_units(task: FitTask, units: Iterable[Unit]) -> States:
-    """The states of these units' rows. Errors name the raw file and the rows."""
+    """Returns the states of these units' rows. Errors name the raw file and the rows."""
     extractor = Extractor(task.spec)
     states = {label: STATES[op]() for label, op in task.ops.items()}
     for unit in units:
@@ -96,7 +113,7 @@ def fit_units(task: FitTask, units: Iterable[Unit]) -> States:
 
 
 def merge_states(left: States, right: States) -> States:
-    """The states of both sets of rows."""
+    """Returns the states of both sets of rows."""
     return {label: state.merge(right[label]) for label, state in left.items()}
 
 
@@ -106,8 +123,9 @@ def _add(state: State, column: pa.Array, keys: Keys) -> State:
 
 
 def _row_keys(name: str, first_row: int, num_rows: int) -> Keys:
-    """XXH64 of each row's number in its file (8 bytes), the seed being that of the file's name, cut
-    to 62 bits.
+    """Returns a key per row: XXH64 of its number in the file (8 bytes, little-endian).
+
+    The seed is the XXH64 of the file's name, cut to 62 bits.
     """
     rows = np.arange(first_row, first_row + num_rows, dtype="<i8")
     seed = xxh64_bytes(name.encode(), 0) & (2**_SEED_BITS - 1)
@@ -115,8 +133,9 @@ def _row_keys(name: str, first_row: int, num_rows: int) -> Keys:
 
 
 def _ready(spec: Spec) -> dict[str, str]:
-    """The nodes to fit next, with the hashes of what they are fitted on: those that read no node
-    that waits itself.
+    """Returns the nodes to fit next, with the hashes of what they are fitted on.
+
+    These read no node that has yet to be fitted.
     """
     meanings: dict[str, str] = {}
     ready: dict[str, str] = {}
@@ -137,7 +156,7 @@ def _ready(spec: Spec) -> dict[str, str]:
 
 
 def _fit_level(spec: Spec, ready: Mapping[str, str], input_url: str, run: FitRunner) -> Spec:
-    """One pass, which fits the nodes that are ready."""
+    """Runs one pass, which fits the nodes that are ready."""
     labels = {f"value_{i}": name for i, name in enumerate(ready)}
     files = find_raw_files(input_url, {}, ())
     units = plan_units(files, spec.output.rows_per_file)
@@ -159,7 +178,7 @@ def _fit_level(spec: Spec, ready: Mapping[str, str], input_url: str, run: FitRun
 def _fitted_nodes(
     spec: Spec, ready: Mapping[str, str], states: States, labels: Mapping[str, str], input_url: str
 ) -> dict[str, Fitted]:
-    """What was found for each node; InputError for all that these values cannot be fitted for."""
+    """Returns the fitted nodes; one InputError names all that cannot be fitted."""
     fitted, failures = dict[str, Fitted](), list[str]()
     for label, name in labels.items():
         try:
@@ -182,12 +201,11 @@ def _fitted(node: Node, found: str, state: State) -> Fitted:
 
 
 def _pass_spec(spec: Spec, labels: Mapping[str, str]) -> Spec:
-    """A spec whose labels are the operands of the nodes, as float64: each in place of its node,
-    below those that it reads.
+    """Returns a spec whose labels are the operands of the nodes, as float64.
 
-    The slots that it has besides are there because a spec must have one. Rows that extraction would
-    skip take part with the columns that are right: without them, rows after them would have other
-    numbers, depending on how files are cut.
+    It has slots only because a spec must have one. Rows that an extraction would skip take part
+    with their valid columns: if they were skipped, the numbers of later rows would depend on how
+    files are cut into units.
     """
     prefix = "operand"
     while any(name.startswith(prefix) for name in {*spec.by_name, *spec.inputs}):
@@ -223,7 +241,7 @@ def _pass_spec(spec: Spec, labels: Mapping[str, str]) -> Spec:
 
 
 def _below(spec: Spec, names: Iterable[str]) -> list[Node]:
-    """The nodes that these are made of."""
+    """Returns all nodes that these depend on."""
     found: dict[str, Node] = {}
     waiting = [spec.by_name[name] for name in names]
     while waiting:

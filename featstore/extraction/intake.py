@@ -1,8 +1,7 @@
-"""Raw batches to the columns of a graph: what a raw schema must be, and what `on_error` does with
-malformed values.
+"""Turns raw batches into the input columns of a graph, and applies `on_error` to malformed values.
 
-Without a word in the spec, malformed values are left to the graph, which makes them missing
-(invalid UTF-8 is replaced) and counts them, and a column of another type is refused.
+If the spec has no `on_error` for a column, its malformed values are left to the graph, which makes
+them missing (invalid UTF-8 is replaced) and counts them; a column of another type is rejected.
 """
 
 import enum
@@ -14,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.errors import InputError, all_nearest, nearest, not_once
-from featstore.extraction.findings import Findings, Malformed, Origin
+from featstore.extraction.findings import BatchOrigin, Findings, Malformed
 from featstore.ops.arrays import Integers
 from featstore.ops.columns import readable
 from featstore.ops.lists import array_of_bits
@@ -34,7 +33,7 @@ _MAX_NAMES = 20
 
 
 class Form(enum.Enum):
-    """How a raw column comes: as declared, with some values that are, with none, or not at all."""
+    """How a raw column compares with its declaration."""
 
     READABLE = enum.auto()
     NARROWABLE = enum.auto()
@@ -44,8 +43,10 @@ class Form(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """The columns of a batch, without the rows that are skipped. `kept` are the rows' positions in
-    the batch, None for all.
+    """The columns of a batch without skipped rows.
+
+    Attributes:
+        kept: Positions of the rows in the raw batch, int (num_rows,); None if no row was skipped.
     """
 
     columns: list[pa.Array]
@@ -53,16 +54,20 @@ class Taken:
     kept: Integers | None = None
 
     def position(self, i: int) -> int:
-        """Where the i-th row was in the batch."""
+        """Returns the position of the i-th row in the raw batch."""
         return i if self.kept is None else int(self.kept[i])
 
     def positions(self, rows: Integers) -> Integers:
-        """Where these rows were in the batch."""
+        """Returns the positions of these rows in the raw batch."""
         return rows if self.kept is None else self.kept[rows]
 
 
 class Intake:
-    """Takes raw batches of one schema at a time; what it finds goes to `findings`."""
+    """Reads raw batches, one schema at a time. Not thread-safe.
+
+    Args:
+        columns: The columns to read and their declared types.
+    """
 
     def __init__(self, spec: Spec, columns: Mapping[str, pa.DataType]) -> None:
         self._columns = columns
@@ -76,7 +81,11 @@ class Intake:
         self._forms: dict[str, Form] = {}
 
     def bind(self, raw: pa.Schema) -> None:
-        """InputError names the columns that are missing, or the one that has the wrong type."""
+        """Checks a raw schema; must be called before `take`.
+
+        Raises:
+            InputError: Columns are missing, or one has the wrong type; the error names them.
+        """
         missing = [
             name for name in self._columns if name not in raw.names and name not in self._optional
         ]
@@ -85,15 +94,17 @@ class Intake:
         self._forms = {name: self._form(name, raw) for name in self._columns}
 
     def names(self, present: Iterable[str]) -> list[str]:
-        """The raw columns to read of those that are there."""
-        there = set(present)
-        return [name for name in self._columns if name in there]
+        """Returns those of the present columns that are read."""
+        present_names = set(present)
+        return [name for name in self._columns if name in present_names]
 
     def take(
-        self, batch: pa.RecordBatch, origin: Origin, findings: Findings, *, skips: bool = True
+        self, batch: pa.RecordBatch, origin: BatchOrigin, findings: Findings, *, skips: bool = True
     ) -> Taken:
-        """The batch's columns; InputError for a row that fails, or is to be skipped where `skips`
-        is False.
+        """Returns the batch's columns, and records malformed values in `findings`.
+
+        Raises:
+            InputError: A malformed value whose `on_error` is `fail`, or, unless `skips`, `skip`.
         """
         columns: dict[str, pa.Array] = {}
         problems: list[_Problem] = []
@@ -113,11 +124,9 @@ class Intake:
         return _without_skipped(list(columns.values()), batch.num_rows, problems, findings)
 
     def _read(
-        self, name: str, batch: pa.RecordBatch, origin: Origin, findings: Findings
+        self, name: str, batch: pa.RecordBatch, origin: BatchOrigin, findings: Findings
     ) -> tuple[pa.Array, list[MalformedValues]]:
-        """A column for the graph, and its malformed values where the graph is not to deal with
-        them.
-        """
+        """Returns a column for the graph, and malformed values that the graph must not handle."""
         declared, form = self._columns[name], self._forms[name]
         if form is Form.ABSENT:
             findings.counts[f"{name}: {ABSENT}"] += batch.num_rows
@@ -161,15 +170,13 @@ class Intake:
         return Form.NARROWABLE if narrows else Form.WRONG
 
     def _strictest(self, sequence: Sequence) -> str | None:
-        said = {self._on_error.get(name) for name in sequence.of}
-        return next((on_error for on_error in ("fail", "skip") if on_error in said), None)
+        policies = {self._on_error.get(name) for name in sequence.of}
+        return next((on_error for on_error in ("fail", "skip") if on_error in policies), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Problem:
-    """Malformed values of one kind in a column or a sequence, and what is to be done with their
-    rows.
-    """
+    """Malformed values of one kind in a column or a sequence, and the policy for their rows."""
 
     owner: str
     on_error: str | None
@@ -185,27 +192,29 @@ def _sequence_problem(sequence: Sequence, on_error: str, found: MalformedValues)
 
 
 def missing_columns(missing: Iterable[str], found: Iterable[str]) -> InputError:
-    """All that is missing in one line, each with the nearest columns that are there."""
+    """Builds one error for all missing columns, each with the nearest existing names."""
     missing, found = list(missing), list(found)
     more = f" and {len(found) - _MAX_NAMES} more" if len(found) > _MAX_NAMES else ""
-    there = f"found {', '.join(found[:_MAX_NAMES]) or 'no columns'}{more}"
+    columns = f"found {', '.join(found[:_MAX_NAMES]) or 'no columns'}{more}"
     if len(missing) == 1:
         return InputError(
-            f"missing input column: expected {missing[0]!r}{nearest(missing[0], found)}; {there}"
+            f"missing input column: expected {missing[0]!r}{nearest(missing[0], found)}; {columns}"
         )
     return InputError(
-        f"missing {len(missing)} input columns: expected {all_nearest(missing, found)}; {there}"
+        f"missing {len(missing)} input columns: expected {all_nearest(missing, found)}; {columns}"
     )
 
 
-def _raise_first(problems: Iterable[_Problem], stopping: tuple[str, ...], origin: Origin) -> None:
-    """InputError for the first row with a value that stops."""
+def _raise_first(
+    problems: Iterable[_Problem], stopping: tuple[str, ...], origin: BatchOrigin
+) -> None:
+    """Raises InputError for the first row with a value whose policy is in `stopping`."""
     stops = [problem for problem in problems if problem.on_error in stopping]
     if stops:
         first = min(stops, key=lambda problem: int(problem.found.rows[0]))
-        text, what = first.found.text(0), first.found.what
+        value_text, kind = first.found.text(0), first.found.what
         problem_text = (
-            f"{first.expected}, found {text} ({what}), and on_error says {first.on_error}"
+            f"{first.expected}, found {value_text} ({kind}), and on_error says {first.on_error}"
         )
         row = int(first.found.rows[0])
         raise InputError(origin.in_rows(row, row, problem_text))
@@ -222,6 +231,7 @@ def _without_skipped(
         return Taken(columns=columns, num_rows=num_rows)
     kept: Integers = np.flatnonzero(~skipped)
     findings.num_rows_skipped += num_rows - len(kept)
+    # Arrow has no `filter` for view types; `without_views` converts them first.
     mask = array_of_bits(~skipped)
     return Taken(
         columns=[without_views(array).filter(mask) for array in columns],

@@ -1,8 +1,8 @@
-"""Raw files in, data files out, one commit: the extraction of one run, on whatever runs its units.
+"""Extracts raw files into the data files of a table, as one commit.
 
-A run begins (looks at the input and the table), writes (units in parallel, each one data file) and
-ends (one commit). Until the commit no snapshot names any of its files, so a run that dies at any
-point leaves the table as it was.
+A run has three phases. It begins by checking the input and the table. It then runs its units in
+parallel; each writes at most one data file. It ends with one commit. Until that commit no snapshot
+names any of its files, so a run that dies at any point leaves the table unchanged.
 """
 
 import contextlib
@@ -45,20 +45,30 @@ CommitFunction = Callable[[str, delta.Change], int]
 
 
 def new_run_id() -> str:
-    """A name for a run that no other run has."""
+    """Returns a new run id, unique to one run."""
     return uuid.uuid4().hex
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractJob:
-    """What is to be extracted, and where to. `run_id` names the run; a repeated id is recognised as
-    the same run.
+    """The input, target table and identity of an extraction.
 
-    Every file that `input_url` (file, directory or glob) matches belongs to `partition`; further
-    keys, those of `partition_from_path`, are taken from its `key=value/` directories. The run
-    replaces all partitions it writes. InputError for a partition that cannot be; SpecError for a
-    spec that is wrong, or whose slots are not what the lock beside its file says: here, so that no
-    way into a table goes without it.
+    Creating a job checks the spec against the lock file beside it, so that no entry point can write
+    to a table without that check.
+
+    Attributes:
+        spec: The features to extract.
+        input_url: A raw Parquet file, a directory or a glob.
+        table_url: The table to write to; created if it does not exist.
+        partition: Partition keys and values that hold for every file of the input. The run replaces
+            all partitions that it writes.
+        partition_from_path: Further partition keys, taken from the `key=value/` directories of each
+            file's path.
+        run_id: Identifies the run. A repeated id is recognised as the same run.
+
+    Raises:
+        InputError: The partition is not valid, or a key is given twice.
+        SpecError: The spec is not valid, or its slots differ from those in its lock file.
     """
 
     spec: Spec
@@ -80,19 +90,23 @@ class ExtractJob:
         for key in self.partition_from_path:
             if key in self.partition:
                 raise InputError(
-                    f"partition key {key!r} is given as {self.partition[key]!r}, and is to be "
-                    f"taken from the path; choose one"
+                    f"partition key {key!r} is given as {self.partition[key]!r} and also in "
+                    f"partition_from_path; remove one of them"
                 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractReport:
-    """What a run did. `committed` is False where the table already held the result of an equal run,
-    at `version`.
+    """The result of a run.
 
-    `counts` says what was dropped or replaced, such as NaN in a column, and `examples` are the
-    first malformed values of each column, of this run only; `num_rows` are without those skipped.
-    `seconds` is the run's whole time.
+    Attributes:
+        version: The version of the table that holds the result.
+        committed: False if the table already held the result of an equal run, at `version`.
+        num_rows: Rows written; skipped rows are not included.
+        input_bytes: Size of the raw files; None for DataFrame input.
+        seconds: Wall-clock time of the whole run.
+        counts: Number of dropped or replaced values by `<slot or column>: <kind>`, such as NaN.
+        examples: The first malformed values of each column, from this run only.
     """
 
     table_url: str = field(repr=False)
@@ -122,8 +136,15 @@ class ExtractReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """A run that has begun: the table as it found it, and the partitions it will replace."""
+class ExtractionRun:
+    """A run that has begun, but not yet written.
+
+    Attributes:
+        base: The snapshot that the run found, None for a new table.
+        partitions: The partitions that the run will replace.
+        input_digest: Digest of the raw files, None for DataFrame input.
+        started_s: Start time on the monotonic clock.
+    """
 
     task: UnitTask
     schema: SlotSchema
@@ -140,20 +161,27 @@ def extract_files(
     progress: Progress = ignore_progress,
     commit: CommitFunction = delta.commit,
 ) -> ExtractReport:
-    """Extracts raw Parquet files into the table, as one commit; an equal run before commits
-    nothing.
+    """Extracts raw Parquet files into the table as one commit.
 
-    Units run in threads of this process unless another runner is given.
+    If an equal run was committed before, nothing is written and its report is returned. An error or
+    an interrupt leaves the table at the version it had.
 
-    InputError, OperatorError or CommitConflictError leave the table at the version it had; so does
-    an interrupt.
+    Args:
+        runner: Runs the units; by default they run in threads of this process.
+        progress: Called as units write rows and finish files.
+        commit: Makes the commit; a parameter so that tests can inject faults.
+
+    Raises:
+        InputError: The raw files do not fit the spec, the partition or the table.
+        OperatorError: An operator failed; names the slot and the raw row.
+        CommitConflictError: Another writer changed the table in the meantime.
     """
     started_s = time.monotonic()
     check_apart(job.input_url, job.table_url)
     base = open_table_or_none(job.table_url)
-    found = find_raw_files(job.input_url, job.partition, job.partition_from_path)
-    files = [replace(file, partition=in_key_order(file.partition, base)) for file in found]
-    _check_files(Extractor(job.spec), files)
+    raw_files = find_raw_files(job.input_url, job.partition, job.partition_from_path)
+    files = [replace(file, partition=in_key_order(file.partition, base)) for file in raw_files]
+    check_raw_schemas(job.spec, files)
     partitions = tuple(
         {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()
     )
@@ -163,6 +191,7 @@ def extract_files(
     if earlier is not None:
         return earlier
     units = plan_units(files, job.spec.output.rows_per_file)
+    # The mark tells a concurrent vacuum that files of this tag are not orphans.
     with marked(job.table_url, run.task.tag) as mark:
         with removing_files_on_failure(run):
             reports = (runner or LocalRunner())(run.task, units, progress)
@@ -170,11 +199,11 @@ def extract_files(
 
 
 def in_key_order(partition: Mapping[str, str], base: Snapshot | None) -> dict[str, str]:
-    """The partition with its keys in the table's order, so that a partition has one directory
-    whoever writes it.
+    """Returns the partition with its keys in the order of the table's.
 
-    In the given order for a new table, or if the keys are not the table's (which `begin_run`
-    refuses).
+    The key order determines the directory of a partition, so every writer must use the same one.
+    For a new table the given order is kept. It is also kept if the keys are not those of the table;
+    `begin_run` rejects them.
     """
     keys = [key.name for key in base.schema.partition_keys] if base is not None else []
     return {key: partition[key] for key in keys} if set(keys) == set(partition) else dict(partition)
@@ -186,11 +215,17 @@ def begin_run(
     partitions: tuple[Mapping[str, str], ...],
     digest: str | None,
     started_s: float,
-) -> Run:
-    """Checks, before any work, that the run's files may join the table as `base` shows it;
-    InputError where they may not.
+) -> ExtractionRun:
+    """Checks that the run's files may join the table, before any work is done.
 
-    `partitions` are in the table's key order.
+    Args:
+        base: The table's snapshot, None for a new table.
+        partitions: The partitions to replace, with keys in the table's order.
+        digest: Digest of the raw input, None if the input has no files.
+        started_s: Start time of the run on the monotonic clock.
+
+    Raises:
+        InputError: The schema or partitions do not fit the table, or the input has no rows.
     """
     if not partitions:
         raise EmptyInputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
@@ -201,7 +236,7 @@ def begin_run(
     task = UnitTask(
         spec=job.spec, table_url=job.table_url, run_id=job.run_id, tag=new_tag(job.run_id)
     )
-    return Run(
+    return ExtractionRun(
         task=task,
         schema=schema,
         base=base,
@@ -212,18 +247,21 @@ def begin_run(
 
 
 def end_run(
-    run: Run,
+    run: ExtractionRun,
     reports: Sequence[UnitReport],
     commit: CommitFunction,
     input_bytes: int | None,
     mark: Mark,
 ) -> ExtractReport:
-    """Commits the files that the units report, as one version. If that fails, they are removed only
-    where it is proven that no commit names them: one whose reply was lost may still land, and until
-    it is too old `mark` guards its files.
+    """Commits the files named in the unit reports as one version.
 
-    CommitConflictError, and nothing is committed, where the mark or any of the files is no longer
-    there.
+    If the commit fails, files are removed only if it is certain that no commit names them. If the
+    reply to a commit was lost, the commit may still land, so its files are kept; `mark` protects
+    them from vacuum until it expires.
+
+    Raises:
+        InputError: All rows were skipped, or there were none.
+        CommitConflictError: The mark or one of the files no longer exists. Nothing is committed.
     """
     url = run.task.table_url
     files = tuple(
@@ -235,13 +273,15 @@ def end_run(
     num_rows_skipped = sum(report.num_rows_skipped for report in reports)
     examples = first_examples(example for report in reports for example in report.examples)
     if not files:
-        raise _nothing_to_commit(run.task.spec, num_rows_skipped, examples)
+        raise _no_rows_error(run.task.spec, num_rows_skipped, examples)
     if run.task.spec.output.statistics:
         with removing_files_on_failure(run):
             try:
                 _merge_statistics(run, reports, files)
             except FileNotFoundError:
-                check_not_removed(mark, url, files)  # what removed statistics took more than these
+                # Whatever removed the statistics probably removed data files too. If it did, this
+                # raises the clearer CommitConflictError.
+                check_not_removed(mark, url, files)
                 raise
     metadata = CommitMetadata(
         run_id=run.task.run_id,
@@ -261,32 +301,33 @@ def end_run(
     )
     with removing_files_on_failure(run):
         check_not_removed(mark, url, files)
+    # From here on only `_commit` may remove files, because it knows whether the commit landed.
     version = _commit(run, change, commit, mark)
     return replace(
         _report(run, version, metadata, committed=True, input_bytes=input_bytes), examples=examples
     )
 
 
-def _nothing_to_commit(
-    spec: Spec, num_rows_skipped: int, examples: Sequence[Malformed]
-) -> InputError:
+def _no_rows_error(spec: Spec, num_rows_skipped: int, examples: Sequence[Malformed]) -> InputError:
     if not num_rows_skipped:
         return EmptyInputError("the input holds no rows; the table is left as it is")
     skipping = {name for name, on_error in spec.on_error.items() if on_error == "skip"} | {
         s.name for s in spec.sequences
     }
-    such = next(
+    example_text = next(
         f"{example.column}: {example.what} {example}"
         for example in examples
         if example.column in skipping
     )
     return InputError(
-        f"all {num_rows_skipped:,} rows are skipped as malformed ({such}); the table is left as it "
-        f"is"
+        f"all {num_rows_skipped:,} rows are skipped as malformed ({example_text}); the table is "
+        f"left as it is"
     )
 
 
-def _merge_statistics(run: Run, reports: Sequence[UnitReport], files: Sequence[DataFile]) -> None:
+def _merge_statistics(
+    run: ExtractionRun, reports: Sequence[UnitReport], files: Sequence[DataFile]
+) -> None:
     by_partition: dict[str, list[DataFile]] = {}
     for file in files:
         by_partition.setdefault(to_json(file.partition), []).append(file)
@@ -295,27 +336,31 @@ def _merge_statistics(run: Run, reports: Sequence[UnitReport], files: Sequence[D
         merge_partition(run.task.table_url, run.task.tag, of_partition, counts)
 
 
-def _commit(run: Run, change: delta.Change, commit: CommitFunction, mark: Mark) -> int:
+def _commit(run: ExtractionRun, change: delta.Change, commit: CommitFunction, mark: Mark) -> int:
     try:
         return commit(run.task.table_url, change)
     except (CommitConflictError, UnsafeStoreError):
         _remove_files(run)
         raise
     except BaseException as error:
+        # Any other error, also an interrupt, may hide a commit that landed or is about to. Keep the
+        # files and the mark: an orphan costs space, a deleted live file costs the table.
         mark.keep()
         error.add_note(
             f"It is not known whether run {run.task.run_id!r} was committed, so its "
             f"{len(change.files)} data files "
             f"(part-*-{run.task.tag}-*.parquet) are left in {redact(run.task.table_url)}. "
-            f"Run it again with this run id: that commits what is missing, or tells the version."
+            f"Run it again with this run id: that commits the files, or reports the version "
+            f"that holds them."
         )
         raise
 
 
 @contextlib.contextmanager
-def removing_files_on_failure(run: Run) -> Iterator[None]:
-    """If the block, which must not commit, fails, removes the data files it wrote, as far as that
-    is possible.
+def removing_files_on_failure(run: ExtractionRun) -> Iterator[None]:
+    """Removes the data files of the run if the block fails, as far as possible.
+
+    The block must not commit.
     """
     try:
         yield
@@ -324,8 +369,13 @@ def removing_files_on_failure(run: Run) -> Iterator[None]:
         raise
 
 
-def _check_files(extractor: Extractor, files: Sequence[RawFile]) -> None:
-    """Every file's columns fit the spec, checked once per distinct schema."""
+def check_raw_schemas(spec: Spec, files: Sequence[RawFile]) -> None:
+    """Checks that the columns of every file fit the spec, once per distinct schema.
+
+    Raises:
+        InputError: A column is missing or has the wrong type; names the first such file.
+    """
+    extractor = Extractor(spec)
     checked: list[pa.Schema] = []
     for file in files:
         if file.schema not in checked:
@@ -334,14 +384,17 @@ def _check_files(extractor: Extractor, files: Sequence[RawFile]) -> None:
 
 
 def check_apart(input_url: str, table_url: str) -> None:
-    """The table must not lie within the input: its files would be the next run's raw input."""
+    """Raises InputError if the table lies within the input.
+
+    Its data files would otherwise become raw input of the next run.
+    """
     source, target = (
         str(path.absolute()) if (path := local_path(url)) else url for url in (input_url, table_url)
     )
     if f"{target.rstrip('/')}/".startswith(f"{source.rstrip('/')}/"):
         raise InputError(
-            f"the table {redact(table_url)} lies within the input {redact(input_url)}; keep them "
-            f"apart"
+            f"the table {redact(table_url)} lies within the input {redact(input_url)}; use "
+            f"separate directories"
         )
 
 
@@ -363,14 +416,15 @@ def _check_target(
     foreign = [file.name for file in list_files(url) if not is_data_file(file.name)]
     if foreign:
         raise InputError(
-            f"{redact(url)} is no table, but holds Parquet files ({foreign[0]}, ...); choose an "
+            f"{redact(url)} is not a table but holds Parquet files ({foreign[0]}, ...); choose an "
             f"empty directory"
         )
 
 
-def earlier_report(run: Run, input_bytes: int | None) -> ExtractReport | None:
-    """If this very run, or an equal one whose files the partitions still are, was committed before:
-    what it did.
+def earlier_report(run: ExtractionRun, input_bytes: int | None) -> ExtractReport | None:
+    """Returns the report of this run, or of an equal one, if it was committed before.
+
+    A run is equal if it has the same spec and input, and the partitions still hold its files.
     """
     if run.base is None:
         return None
@@ -380,7 +434,7 @@ def earlier_report(run: Run, input_bytes: int | None) -> ExtractReport | None:
     return _report(run, earlier.version, earlier.metadata, committed=False, input_bytes=input_bytes)
 
 
-def _commit_of_run(run: Run) -> delta.Commit | None:
+def _commit_of_run(run: ExtractionRun) -> delta.Commit | None:
     own = delta.commit_of_run(run.task.table_url, run.task.run_id)
     if own is None or own.metadata is None:
         return None
@@ -391,8 +445,8 @@ def _commit_of_run(run: Run) -> delta.Commit | None:
     if not same or _as_set(own.metadata.partitions) != _as_set(run.partitions):
         where = f"version {own.version} of {redact(run.task.table_url)}"
         raise InputError(
-            f"run id {run.task.run_id!r} is {where}, of another spec, input or partition; take a "
-            f"new id"
+            f"run id {run.task.run_id!r} is already used by {where}, with another spec, input or "
+            f"partition; choose a new id"
         )
     return own
 
@@ -401,7 +455,7 @@ def _as_set(partitions: Sequence[Mapping[str, str]]) -> set[str]:
     return {to_json(partition) for partition in partitions}
 
 
-def _commit_of_input(run: Run, base: Snapshot) -> delta.Commit | None:
+def _commit_of_input(run: ExtractionRun, base: Snapshot) -> delta.Commit | None:
     if run.input_digest is None:
         return None
     return delta.commit_of_input(
@@ -410,7 +464,12 @@ def _commit_of_input(run: Run, base: Snapshot) -> delta.Commit | None:
 
 
 def _report(
-    run: Run, version: int, metadata: CommitMetadata, *, committed: bool, input_bytes: int | None
+    run: ExtractionRun,
+    version: int,
+    metadata: CommitMetadata,
+    *,
+    committed: bool,
+    input_bytes: int | None,
 ) -> ExtractReport:
     return ExtractReport(
         table_url=run.task.table_url,
@@ -439,9 +498,10 @@ def _data_file(table_url: str, report: UnitReport) -> DataFile:
     )
 
 
-def _remove_files(run: Run) -> None:
-    """Files of this run's tag only: another process may be at work under the same run id. Failures
-    leave orphans.
+def _remove_files(run: ExtractionRun) -> None:
+    """Removes the files that carry this run's tag, and ignores failures, which leave orphans.
+
+    Files are matched by tag, not by run id: another process may be working under the same run id.
     """
     with contextlib.suppress(Exception):
         for partition in run.partitions:

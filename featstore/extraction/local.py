@@ -1,4 +1,4 @@
-"""Units in threads of this process, without a JVM."""
+"""Runs units in threads of this process, without a JVM."""
 
 import contextlib
 import os
@@ -13,11 +13,11 @@ from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
 
 
 class LocalRunner:
-    """Runs units in threads of this process, by default one per core that it may use.
+    """Runs units in threads of this process, by default one per core available to it.
 
-    Arrow, snappy, numpy and file I/O release the interpreter's lock: two threads on two cores did
-    1.65 times the rows of one, and more than two processes, which start with imports and end with
-    nothing shared.
+    Arrow, snappy, numpy and file I/O release the GIL. Two threads on two cores processed 1.65 times
+    the rows of one thread, and more than two processes did: those must import everything first and
+    share nothing.
     """
 
     def __init__(self, num_threads: int | None = None) -> None:
@@ -27,29 +27,32 @@ class LocalRunner:
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
         begin, stop = threading.Event(), threading.Event()
-        tally = _Tally(progress, len(units))
+        totals = _ProgressTotals(progress, len(units))
 
         def on_rows(num_rows: int) -> None:
             if stop.is_set():
                 raise _StoppedError
-            tally.add(num_rows=num_rows)
+            totals.add(num_rows=num_rows)
 
         def run(unit: Unit) -> UnitReport:
             begin.wait()
+            # Stops here if another unit failed before this one began.
             on_rows(0)
             report = run_unit(task, unit, on_rows=on_rows)
-            tally.add(num_files=1)
+            totals.add(num_files=1)
             return report
 
         with kept_memory(), ThreadPoolExecutor(self._num_threads, "featstore-extract") as threads:
             try:
-                # An interrupt while a thread starts would leave it unknown to the pool; so none
-                # writes before all are known.
+                # An interrupt during submit() can leave a started thread that the pool does not
+                # know and cannot join. So no thread writes before all have been submitted.
                 futures = [threads.submit(run, unit) for unit in units]
                 begin.set()
                 done, _ = wait(futures, return_when=FIRST_EXCEPTION)
                 return [future.result() for future in done]
             except BaseException:
+                # Running units stop at their next batch. `begin` is set too, so that threads which
+                # still wait for it can end.
                 stop.set()
                 begin.set()
                 threads.shutdown(wait=True, cancel_futures=True)
@@ -57,8 +60,9 @@ class LocalRunner:
 
 
 def num_cores() -> int:
-    """The cores that this process may use; all of the machine's where the system does not say
-    (macOS).
+    """Returns the number of cores that this process may use.
+
+    Where the system does not report that (macOS), returns the number of cores of the machine.
     """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -66,11 +70,11 @@ def num_cores() -> int:
 
 
 class _StoppedError(Exception):
-    """A unit gives up because another one failed; never seen outside the runner."""
+    """Stops a unit because another one failed; never leaves the runner."""
 
 
-class _Tally:
-    """Adds up what threads report, and passes the sums on, one call at a time."""
+class _ProgressTotals:
+    """Adds up the progress of all threads. Thread-safe; calls `progress` under its lock."""
 
     def __init__(self, progress: Progress, num_files_total: int) -> None:
         self._progress = progress
@@ -83,17 +87,18 @@ class _Tally:
         with self._lock:
             self._num_files += num_files
             self._num_rows += num_rows
+            # Called under the lock: progress is promised one call at a time, in order.
             self._progress(self._num_files, self._num_files_total, self._num_rows)
 
 
 @contextlib.contextmanager
 def kept_memory() -> Iterator[None]:
-    """Within the block Arrow takes memory from the C library, which keeps what one batch freed for
-    the next.
+    """Has Arrow allocate from the C library within the block.
 
-    Arrow's own pool returns it to the system within milliseconds, and the system clears each page
-    that it gives again: a sixth of an extraction of 400 slots. Of a process's threads all are
-    concerned, and none is harmed.
+    malloc keeps memory that one batch freed for the next one. Arrow's own pool returns it to the
+    system within milliseconds, and the kernel then zeroes each page that it hands out again: one
+    sixth of the time of an extraction with 400 slots. The default pool is a setting of the whole
+    process; other threads use malloc too while the block runs, which is safe.
     """
     before = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())

@@ -1,4 +1,4 @@
-"""A progress bar for people who wait: files and rows."""
+"""A progress bar that shows files and rows."""
 
 from types import TracebackType
 from typing import Self
@@ -7,11 +7,10 @@ from tqdm import tqdm
 
 
 class ProgressBar:
-    """A bar on standard error that counts files and shows rows; silent where standard error is no
-    terminal.
+    """A progress bar on standard error; silent if that is not a terminal.
 
-    A context manager, called with (files done, files in total, rows done). A total of 0 is not
-    known.
+    A context manager. It is called with (files done, files in total, rows done); a total of 0 means
+    unknown.
     """
 
     def __init__(self, label: str = "extract") -> None:

@@ -1,6 +1,4 @@
-"""Raw Parquet as units of work: which rows of which files become one data file, and how they are
-read.
-"""
+"""Raw Parquet files: listing them, cutting them into units of work, and reading them."""
 
 import contextlib
 import hashlib
@@ -27,13 +25,18 @@ from featstore.table.layout import (
 )
 from featstore.table.parquet_dir import delta_table_around, read_footers
 
+# Rows and values (rows times columns) of a batch. 16,384 rows keep the fixed cost of each operator
+# call small; 2 Mi values bound the memory of wide rows: 16 MB for 8-byte columns.
 BATCH_ROWS, BATCH_VALUES = 16_384, 1 << 21
 
 
 @dataclass(frozen=True, kw_only=True)
 class RawFile:
-    """One raw file as it was listed: the rows of its row groups, and the partition that its rows
-    belong to.
+    """A raw file as it was listed.
+
+    Attributes:
+        partition: The partition that all of its rows belong to.
+        row_groups: The number of rows of each row group.
     """
 
     listed: FileEntry
@@ -56,9 +59,13 @@ class RawFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RawRange:
-    """Row groups of a raw file, `last_row_group` included; `first_row` counts from its start.
+    """Consecutive row groups of a raw file.
 
-    `listed` is the file as the run's listing shows it, under whose digest its rows are committed.
+    Attributes:
+        listed: The file as listed. The commit's input digest is made from it, so the rows read must
+            be of this version of the file.
+        last_row_group: The last row group, included.
+        first_row: Number of the range's first row within the file.
     """
 
     listed: FileEntry
@@ -88,18 +95,26 @@ class Unit:
 def find_raw_files(
     url: str, constant: Mapping[str, str], from_path: Sequence[str]
 ) -> list[RawFile]:
-    """The raw files at `url` with their footers read, sorted by name within each partition.
+    """Lists the raw files at `url` and reads their footers.
 
-    `constant` holds for every file; the keys `from_path` are taken from `key=value/` directories.
-    InputError where there is no file, one is no Parquet, or has no such directory, where the files
-    are a Delta table's, and for a file without rows that is no longer what was listed: nothing is
-    read of it later, which would show that.
+    Args:
+        url: A Parquet file, a directory or a glob.
+        constant: Partition keys that hold for every file.
+        from_path: Partition keys to take from `key=value/` directories.
+
+    Returns:
+        The files, sorted by name within each partition.
+
+    Raises:
+        InputError: There is no file, a file is not Parquet or lacks a directory of `from_path`, the
+            files belong to a Delta table, or a file without rows has changed since it was listed.
+            Such a file is not read later, so this is the only check of it.
     """
     if (table := delta_table_around(url)) is not None:
         raise InputError(
             f"raw input {redact(url)} lies in the Delta table {redact(table)}, some of whose files "
-            f"may be replaced ones: "
-            f"extract the rows of a Spark query on it instead (--sql, or dataframe=...)"
+            f"may be replaced ones: extract the rows of a Spark query on it instead (--sql, or "
+            f"dataframe=...)"
         )
     entries = list_files(url)
     if not entries:
@@ -120,10 +135,10 @@ def find_raw_files(
 
 
 def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]:
-    """Cuts the files into units of about `rows_per_file` rows, at row groups, in order.
+    """Cuts files into units of about `rows_per_file` rows, at row groups and in order. Pure.
 
-    A unit holds rows of one partition, of one or several files; it is larger only where a single
-    row group is. Every row group that has rows is in exactly one unit.
+    A unit holds rows of one partition, from one or several files. It is larger than `rows_per_file`
+    only if a single row group is. Every row group with rows is in exactly one unit.
     """
     units: list[Unit] = []
     waiting: list[RawRange] = []
@@ -149,8 +164,9 @@ def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]
 
 
 def input_digest(files: Iterable[FileEntry]) -> str:
-    """Names the raw input: sha256 over the sorted lines `name, size, version`, tab-separated, of
-    its files.
+    """Returns a digest of the raw input.
+
+    It is the SHA-256 (hex) over the sorted lines `name, size, version` of its files, tab-separated.
     """
     lines = sorted(f"{file.name}\t{file.size_bytes}\t{file.version}\n" for file in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -159,8 +175,10 @@ def input_digest(files: Iterable[FileEntry]) -> str:
 def read_batches(
     file: pq.ParquetFile, raw: RawRange, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The range's rows in batches, only the `columns` named. InputError for rows that cannot be
-    decoded.
+    """Yields the rows of a range in batches, with only the given columns.
+
+    Raises:
+        InputError: Rows cannot be decoded.
     """
     row_groups = list(range(raw.first_row_group, raw.last_row_group + 1))
     with _as_input_errors(raw):
@@ -168,13 +186,15 @@ def read_batches(
             batch_size=batch_rows(len(columns)),
             row_groups=row_groups,
             columns=list(columns),
+            # Units already run on all cores.
             use_threads=False,
         )
 
 
 def batch_rows(num_columns: int) -> int:
-    """Rows of a batch: 16,384, and of wide rows fewer, down to 4,096, so that a batch takes tens of
-    megabytes and no more.
+    """Returns the number of rows of a batch: 16,384, or fewer for wide rows, but at least 4,096.
+
+    A batch then takes at most tens of megabytes.
     """
     return min(
         BATCH_ROWS,
@@ -184,11 +204,13 @@ def batch_rows(num_columns: int) -> int:
 
 @contextlib.contextmanager
 def open_range(raw: RawRange) -> Iterator[pq.ParquetFile]:
-    """The file of a range, open for reading. InputError where that cannot be.
+    """Opens the file of a range for reading; it is closed at the end of the block.
 
-    InputError also where the file is not, or no longer, what was listed: at the end of the block,
-    as rows may be of two files then, and in place of any error of ours that the block ends with, as
-    that is what made it.
+    Raises:
+        InputError: The file cannot be opened, or has changed since it was listed. The change is
+            also checked at the end of the block, because rows may then come from two versions of
+            the file. It replaces any featstore error raised in the block, because the change is the
+            cause of that error.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -206,11 +228,16 @@ def open_range(raw: RawRange) -> Iterator[pq.ParquetFile]:
 def open_raw(
     url: str, listed_bytes: int | None = None, row_groups: Iterable[int] = ()
 ) -> Iterator[pq.ParquetFile]:
-    """A Parquet file, open for reading. Remote column chunks are fetched in large reads; pages that
-    do not match their checksums, where they have one, are not read.
+    """Opens a Parquet file for reading; it is closed at the end of the block.
 
-    The pages of these row groups of a local file are looked through at once: Arrow would spend
-    hours on what some damaged ones claim. Those of a remote file would have to be fetched twice.
+    Column chunks of remote files are fetched in large reads. Page checksums are verified where they
+    exist.
+
+    Args:
+        listed_bytes: Size of the file, if known.
+        row_groups: Row groups to check first, in a local file: Arrow would spend hours on the sizes
+            that some damaged pages claim. The pages of a remote file would have to be downloaded
+            twice.
     """
     path = local_path(url)
     with pa.OSFile(str(path)) if path is not None else open_read(url, listed_bytes) as source:
@@ -227,22 +254,24 @@ def open_raw(
 
 
 def _require_within(file: int, footer: CheckedFooter, row_groups: Iterable[int]) -> None:
-    num_row_groups = len(
-        footer.row_group_rows
-    )  # fewer than were listed, where the file has changed
+    # Fewer than were listed if the file has changed; `check_unchanged` reports that later.
+    num_row_groups = len(footer.row_group_rows)
     for index in (index for index in row_groups if index < num_row_groups):
-        found = first_beyond(footer, index, range(len(footer.leaves)), file)
-        if found is not None:
+        damaged_leaf = first_beyond(footer, index, range(len(footer.leaves)), file)
+        if damaged_leaf is not None:
             raise FooterError(
-                f"column {footer.leaves[found].path!r}: row group {index}: {CLAIMS_MORE}"
+                f"column {footer.leaves[damaged_leaf].path!r}: row group {index}: {CLAIMS_MORE}"
             )
 
 
 def check_partition_value(key: str, value: object, where: str) -> None:
-    """A partition's value must be a text that Delta gives back as it is; else InputError.
+    """Checks that Delta will return a partition's value unchanged.
 
-    Delta stores an empty value as null, and rows of a null partition would be added to rather than
-    replaced.
+    Delta stores an empty value as null, and a commit cannot replace a null partition; its rows
+    would be added to the existing ones.
+
+    Raises:
+        InputError: The value is not text, is empty, or cannot be the name of a directory.
     """
     if not isinstance(value, str):
         raise InputError(
@@ -259,8 +288,10 @@ def check_partition_value(key: str, value: object, where: str) -> None:
 
 
 def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: str) -> None:
-    """A raw column named like a partition key must hold the partition's value in every row; else
-    InputError.
+    """Checks that a raw column named like a partition key holds the partition's value in every row.
+
+    Raises:
+        InputError: A row holds another value, or the column cannot be compared.
     """
     for key, expected in partition.items():
         if key not in batch.schema.names:
@@ -285,15 +316,15 @@ def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: s
 
 
 def _from_path(url: str, keys: Sequence[str]) -> dict[str, str]:
-    found = {key: value or "" for key, value in parse_partition(url).items()} if keys else {}
+    values = {key: value or "" for key, value in parse_partition(url).items()} if keys else {}
     for key in keys:
-        if key not in found:
+        if key not in values:
             raise InputError(
                 f"{redact(url)}: expected a directory {key}=... in the path, to take the partition "
                 f"from"
             )
-        check_partition_value(key, found[key], redact(url))
-    return {key: found[key] for key in keys}
+        check_partition_value(key, values[key], redact(url))
+    return {key: values[key] for key in keys}
 
 
 def _raw_file(entry: FileEntry, footer: CheckedFooter, partition: Mapping[str, str]) -> RawFile:
@@ -333,7 +364,7 @@ def _coalesce(ranges: Sequence[RawRange]) -> Iterator[RawRange]:
 
 @contextlib.contextmanager
 def _as_input_errors(raw: RawRange) -> Iterator[None]:
-    """Errors of the reader, which name neither file nor rows, as InputError."""
+    """Adds file and rows to the reader's errors, which name neither."""
     with as_input_errors(
         f"{redact(raw.url)}, rows {raw.first_row} to {raw.first_row + raw.num_rows - 1}"
     ):
@@ -342,7 +373,7 @@ def _as_input_errors(raw: RawRange) -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_input_errors(where: str) -> Iterator[None]:
-    """What is raised inside on reading a file as InputError that begins with `where`."""
+    """Converts errors of reading a file to an InputError that begins with `where`."""
     try:
         yield
     except InputError:

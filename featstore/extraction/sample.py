@@ -1,4 +1,4 @@
-"""Operators of users, tried on raw rows: what no declaration can say is seen by running them."""
+"""Tries user operators on raw rows, to find errors that only show when they run."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from featstore.errors import InputError, OperatorError
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.findings import BATCH, Findings, Origin
+from featstore.extraction.findings import BATCH, BatchOrigin, Findings
 from featstore.extraction.intake import Intake
 from featstore.extraction.raw import find_raw_files, open_range, plan_units, read_batches
 from featstore.ops.rowwise import check_rows
@@ -25,11 +25,15 @@ _ALL_ROWS = 2**62
 
 
 def lint_sample(report: LintReport, raw_url: str) -> LintReport:
-    """What lint found of a sound spec, and whether its operators of users treat each of the first
-    raw rows alone.
+    """Adds to a lint report whether user operators treat each row independently.
 
-    InputError where there are no raw rows, or they do not fit the spec. OperatorError where an
-    operator fails on all of them.
+    Args:
+        report: The report of a spec without errors.
+        raw_url: Raw Parquet; the first 1,000 rows are used.
+
+    Raises:
+        InputError: There are no raw rows, or they do not fit the spec.
+        OperatorError: An operator fails on all of them together.
     """
     spec = load_spec(report.spec_url)
     extractor = Extractor(spec)
@@ -44,10 +48,12 @@ def lint_sample(report: LintReport, raw_url: str) -> LintReport:
 
 
 def find_dependent_rows(spec: Spec, batch: pa.RecordBatch) -> Iterator[str]:
-    """Each operator of a user whose values depend on how the rows are cut into batches, or which
-    fails on some batches.
+    """Yields a finding for each user operator whose values depend on the cut into batches.
 
-    The batch must be one that the spec's extractor takes.
+    An operator that fails on some batches is a finding too.
+
+    Args:
+        batch: Raw rows that the spec's extractor accepts.
     """
     own = {operator_of(node).function for node in spec.nodes if is_user_operator(node.op)}
     graph = build_graph(spec)
@@ -66,11 +72,13 @@ def find_dependent_rows(spec: Spec, batch: pa.RecordBatch) -> Iterator[str]:
                 yield str(error)
 
 
-def _first_rows(raw_url: str, extractor: Extractor) -> tuple[pa.RecordBatch, Origin]:
+def _first_rows(raw_url: str, extractor: Extractor) -> tuple[pa.RecordBatch, BatchOrigin]:
     units = plan_units(find_raw_files(raw_url, {}, ()), _ALL_ROWS)
     if not units:
         raise InputError(f"{redact(raw_url)}: expected raw rows to try operators on, found none")
     raw = units[0].ranges[0]
     with open_range(raw) as file:
         batch = next(iter(read_batches(file, raw, extractor.columns_in(file.schema_arrow.names))))
-        return batch.slice(0, _NUM_ROWS), Origin(source=redact(raw.url), first_row=raw.first_row)
+        return batch.slice(0, _NUM_ROWS), BatchOrigin(
+            source=redact(raw.url), first_row=raw.first_row
+        )

@@ -1,6 +1,4 @@
-"""One unit of an extraction: raw rows in, one data file out. What runs units, and where, is a
-runner's business.
-"""
+"""One unit of an extraction: raw rows in, one data file out. Runners decide where units run."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +9,7 @@ import pyarrow as pa
 
 from featstore.errors import InputError
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.findings import Malformed, Origin
+from featstore.extraction.findings import BatchOrigin, Malformed
 from featstore.extraction.raw import RawRange, Unit, check_constant, open_range, read_batches
 from featstore.extraction.unit_statistics import Gathering
 from featstore.files.storage import join
@@ -27,7 +25,7 @@ Progress = Callable[[int, int, int], None]
 
 
 def ignore_progress(num_files: int, num_files_total: int, num_rows: int) -> None:
-    """Tells nobody."""
+    """Ignores progress."""
 
 
 OnRows = Callable[[int], None]
@@ -35,11 +33,13 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class UnitReport:
-    """One data file that a unit wrote: its path in the table, and the CRC-32 of its bytes. There is
-    none without rows.
+    """The result of a unit: the data file that it wrote, or none if it had no rows.
 
-    `counts` says what was dropped or replaced; `examples` are the first malformed values of each
-    raw column.
+    Attributes:
+        path: Path of the file, relative to the table.
+        crc32: CRC-32 of the file's bytes.
+        counts: Number of dropped or replaced values, by `<slot or column>: <kind>`.
+        examples: The first malformed values of each raw column.
     """
 
     path: str
@@ -54,10 +54,11 @@ class UnitReport:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTask:
-    """What every unit of a run has in common. Picklable, so that it travels to other processes.
+    """What all units of a run have in common. Picklable, so that it can be sent to other processes.
 
-    `tag` is in the names of the files that are written: no other run, and no other beginning of
-    this one, has it.
+    Attributes:
+        tag: Part of the names of the files that are written. Unique to this start of the run, even
+            if another process uses the same run id.
     """
 
     spec: Spec
@@ -66,7 +67,7 @@ class UnitTask:
     tag: str
 
     def stored(self, schema: SlotSchema) -> SlotSchema:
-        """The columns that are written, of those that the spec gives."""
+        """Returns the part of the extractor's schema that is written."""
         return schema
 
     def rows_per_row_group(self, unit: int) -> int:
@@ -76,16 +77,16 @@ class UnitTask:
         return FileMetadata(spec_hash=self.spec.hash, spec_version=self.spec.version)
 
     def path(self, partition: Mapping[str, str], unit: int, attempt: int, part: int = 0) -> str:
-        """The path, relative to the table, of the file that an attempt writes."""
+        """Returns the path, relative to the table, of the file that an attempt writes."""
         name = data_file_name(self.tag, unit, attempt, part)
         return f"{partition_path(partition)}/{name}" if partition else name
 
 
 class Runner(Protocol):
-    """Runs a task over units and returns one report per unit, in any order; raises what a unit
-    raises.
+    """Runs a task over units.
 
-    When it returns or raises, no unit is at work any more, as far as it can tell.
+    Returns one report per unit, in any order; raises what a unit raises. When it returns or raises,
+    no unit is still running, as far as the runner can tell.
     """
 
     def __call__(
@@ -96,8 +97,15 @@ class Runner(Protocol):
 def run_unit(
     task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lambda num_rows: None
 ) -> UnitReport:
-    """Writes the unit's one data file, or none if it skips all rows. Errors name raw file and row;
-    then no file appears.
+    """Writes the unit's data file, or none if all rows are skipped.
+
+    Args:
+        attempt: Number of this attempt; part of the file name, so that attempts do not collide.
+        on_rows: Called with the number of rows after each batch; may raise to stop the unit.
+
+    Raises:
+        InputError: A raw row or file is not valid; names both. No file is left.
+        OperatorError: An operator failed; names the slot, the file and the row.
     """
     extractor = Extractor(task.spec)
     path = task.path(unit.partition, unit.index, attempt)
@@ -107,6 +115,7 @@ def run_unit(
     url, output = join(task.table_url, path), task.spec.output
     gathering = Gathering(extractor, wanted=output.statistics)
     filled = gathering.watch(batch for batch in extracted if batch.num_rows)
+    # The file is opened only once there is a row, so that a unit of skipped rows leaves no file.
     first = next(filled, None)
     if first is None:
         return unit_report(path, unit.partition, None, extractor)
@@ -126,7 +135,7 @@ def run_unit(
 def unit_report(
     path: str, partition: Mapping[str, str], written: DataFileReport | None, extractor: Extractor
 ) -> UnitReport:
-    """The report of a file that was written, or, without rows, was not."""
+    """Builds the report of a file that was written, or, without rows, was not."""
     return UnitReport(
         path=path,
         partition=partition,
@@ -140,11 +149,9 @@ def unit_report(
 
 
 def run_batch(
-    extractor: Extractor, batch: pa.RecordBatch, partition: Mapping[str, str], origin: Origin
+    extractor: Extractor, batch: pa.RecordBatch, partition: Mapping[str, str], origin: BatchOrigin
 ) -> pa.RecordBatch:
-    """One raw batch, checked against the partition and extracted; `origin` says in errors where its
-    rows are.
-    """
+    """Checks a raw batch against the partition and extracts it."""
     check_constant(batch, partition, origin.rows(0, batch.num_rows - 1))
     return extractor(batch, origin)
 
@@ -152,15 +159,17 @@ def run_batch(
 def raw_columns(
     extractor: Extractor, names: Sequence[str], partition: Mapping[str, str]
 ) -> list[str]:
-    """The raw columns of `names` that a run reads: the extractor's, and those that must agree with
-    the partition.
+    """Returns the columns of `names` that a run reads.
+
+    These are the extractor's columns, and columns named like a partition key, whose values must
+    agree with the partition.
     """
     also = [key for key in partition if key in names and key not in extractor.input_columns]
     return [*extractor.columns_in(names), *also]
 
 
 def bind(url: str, extractor: Extractor, schema: pa.Schema) -> None:
-    """Binds the extractor to raw columns; InputError names the file whose columns do not fit."""
+    """Binds the extractor to a raw schema; an InputError names the file."""
     try:
         extractor.bind(schema)
     except InputError as error:
@@ -170,11 +179,14 @@ def bind(url: str, extractor: Extractor, schema: pa.Schema) -> None:
 def extract_range(
     raw: RawRange, extractor: Extractor, partition: Mapping[str, str]
 ) -> Iterator[pa.RecordBatch]:
-    """The range's rows, extracted batch by batch; errors name the raw file and the row.
+    """Yields the extracted rows of a range, batch by batch.
 
-    InputError, after the last batch, if the file changed since it was listed.
+    Raises:
+        InputError: A row is not valid; names the raw file and the row. Also raised after the last
+            batch if the file changed since it was listed.
+        OperatorError: An operator failed.
     """
-    origin = Origin(source=redact(raw.url), first_row=raw.first_row)
+    origin = BatchOrigin(source=redact(raw.url), first_row=raw.first_row)
     with open_range(raw) as file:
         bind(raw.url, extractor, file.schema_arrow)
         for batch in read_batches(

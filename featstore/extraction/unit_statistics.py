@@ -1,8 +1,7 @@
-"""Statistics in the same pass: gathered by each unit as it writes, merged per partition before the
-commit.
+"""Statistics gathered while units write, and merged per partition before the commit.
 
-Units write theirs to small files and the driver merges one after the other, so that its memory does
-not grow with the units.
+Each unit writes its statistics to a small file. The driver merges these files one by one, so that
+its memory does not grow with the number of units.
 """
 
 import itertools
@@ -30,8 +29,11 @@ from featstore.table.statistics.statistics_file import (
 
 
 class Gathering:
-    """The statistics of one data file in the making, whose rows all come from `extractor`; does
-    nothing where not `wanted`.
+    """Gathers the statistics of one data file while it is written.
+
+    Args:
+        extractor: The extractor that all rows of the file come from; its `watch` callback is taken.
+        wanted: If false, nothing is gathered.
     """
 
     def __init__(self, extractor: Extractor, *, wanted: bool) -> None:
@@ -42,32 +44,32 @@ class Gathering:
             extractor.watch(self.draw)
 
     def draw(self, raw: pa.RecordBatch) -> None:
-        """Takes raw rows that were extracted, a sample of which is kept."""
+        """Draws a sample of the raw rows that were extracted."""
         layouts = [without_views(column) for column in raw.columns]
         self._raw.update(pa.RecordBatch.from_arrays(layouts, names=raw.schema.names))
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, counted as they pass; what follows must write each of them."""
+        """Passes batches on and counts them; the caller must write every one."""
         for batch in batches:
             if self._gatherer is not None:
                 self._gatherer.update(batch)
             yield batch
 
     def store(self, table_url: str, path: str) -> None:
-        """Writes the statistics of the data file that has been written to `path`."""
+        """Writes the statistics of the data file at `path`."""
         if self._gatherer is not None:
             write_statistics(
                 table_url, file_statistics_path(path), StoredStatistics(statistics=self.finish())
             )
 
     def finish(self) -> Statistics:
-        """The statistics of all rows that passed; none where none are wanted."""
+        """Returns the statistics of all rows that passed; empty if not wanted."""
         if self._gatherer is None:
             return Statistics()
         return self._gatherer.finish(self._extractor.counts_by_slot, self._witnesses())
 
     def _witnesses(self) -> dict[str, pa.Array]:
-        """By slot the witnesses of the sampled rows' signs."""
+        """Witnesses of the sampled rows' signs, by slot."""
         witness, parts = self._extractor.witness, dict[str, list[pa.Array]]()
         for batch in _joined(self._raw.batches):
             for name, column in witness(batch.columns).items():
@@ -76,9 +78,7 @@ class Gathering:
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All rows in order, in as few batches as their raw schemas, which differ from file to file,
-    allow.
-    """
+    """Joins neighbouring batches of equal schema; raw schemas may differ from file to file."""
     for _, alike in itertools.groupby(batches, lambda batch: batch.schema):
         yield from pa.Table.from_batches(alike).combine_chunks().to_batches()
 
@@ -86,8 +86,12 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def merge_partition(
     table_url: str, tag: str, files: Sequence[DataFile], counts: Iterable[Mapping[str, int]]
 ) -> None:
-    """Merges the statistics of the files of one partition, all that a run wrote there, into its one
-    file.
+    """Merges the statistics files of one partition into a single file.
+
+    Args:
+        tag: The run's tag, part of the file's name.
+        files: All files that the run wrote to the partition.
+        counts: The counts of the partition's unit reports.
     """
     parts = [file_statistics_path(file.path) for file in files]
     merged = StoredStatistics(

@@ -1,4 +1,4 @@
-"""One Python value as an Arrow array of one, for a single row."""
+"""Converts one Python value to an Arrow array of length 1, for the extraction of a single row."""
 
 import datetime
 from collections.abc import Iterable, Mapping
@@ -19,17 +19,23 @@ _TYPES: Mapping[pa.DataType, frozenset[type]] = {
     pa.bool_(): frozenset({bool, type(None)}),
     TIMESTAMP: frozenset({datetime.datetime, type(None)}),
 }
-"""The Python types whose values Arrow takes as they are. It would take others too, and cut a
-fraction off without a word.
+"""The Python types that are passed to Arrow unchanged. Arrow accepts more, but would silently cut
+the fraction of a float, for instance.
 """
 
 
 def single(name: str, value: object, declared: pa.DataType, *, said: str | None) -> pa.Array:
-    """The value in its declared type, or in the type of its own that a file's column of such values
-    would have, if a file with it would be read; bytes stay bytes, to be repaired as in a file.
+    """Converts a value to the declared type.
 
-    Where the spec has `said` what malformed values do, one that does not fit is such an array too.
-    Else InputError.
+    A value that does not fit exactly gets the type that Arrow would infer for a file's column, if a
+    file with that column would be read. Bytes stay bytes, and are repaired like those of a file.
+
+    Args:
+        said: The column's `on_error`, None if the spec has none. With one, malformed values are
+            converted too, for the intake to handle.
+
+    Raises:
+        InputError: A file with this value would be rejected.
     """
     try:
         exact = _exact(value, declared)
@@ -46,7 +52,7 @@ def single(name: str, value: object, declared: pa.DataType, *, said: str | None)
 
 
 def _exact(value: object, declared: pa.DataType) -> pa.Array | None:
-    """The value as declared where its Python types are the declared ones, else None."""
+    """Returns the value in its declared type, None if its Python types are others."""
     if isinstance(value, bytes) and declared == pa.string():
         return pa.array([value], pa.binary())
     if type(value) is int and declared == pa.float64():
@@ -59,7 +65,7 @@ def _exact(value: object, declared: pa.DataType) -> pa.Array | None:
 
 
 def _leaf_types(value: object, declared: pa.DataType) -> Iterable[type]:
-    """The types of a value's leaves; its own where it is no list or map, though declared one."""
+    """The Python types of a value's leaves; `object` where a declared list or map is none."""
     if value is None or not (pa.types.is_list(declared) or pa.types.is_map(declared)):
         return (type(value),)
     if not isinstance(value, list | tuple):
@@ -70,16 +76,14 @@ def _leaf_types(value: object, declared: pa.DataType) -> Iterable[type]:
 
 
 def _passes(found: pa.Array, declared: pa.DataType, said: str | None) -> bool:
-    """Whether a row with it goes on: into the graph, or to what the spec says of malformed
-    values.
-    """
+    """Whether the value is read, either by the graph or by what `on_error` says."""
     if said is not None:
         return said != "fail" or readable(found.type, declared) or narrowable(found.type, declared)
     return readable(found.type, declared) and not find_malformed(found, declared)
 
 
 def _as_found(value: object, declared: pa.DataType) -> pa.Array | None:
-    """The value in the type that Arrow infers, None where there is none."""
+    """Returns the value in the type that Arrow infers, None if there is none."""
     try:
         if pa.types.is_map(declared) and isinstance(value, Mapping):
             return pa.array([_entries(value)], _found_map(value, declared))
@@ -89,8 +93,10 @@ def _as_found(value: object, declared: pa.DataType) -> pa.Array | None:
 
 
 def _inferred(value: object) -> pa.Array:
-    """Integers beyond int64 are unsigned, and beyond that floats; what is beyond these is in no
-    column but one of texts.
+    """Infers the type as a file's column would have it.
+
+    Integers beyond int64 are uint64, beyond that floats; what is too large for a float can only
+    come from a text column.
     """
     leaves = [leaf for leaf in _leaves(value) if type(leaf) is int]
     if all(-(2**63) <= leaf < 2**63 for leaf in leaves):
@@ -106,7 +112,7 @@ def _inferred(value: object) -> pa.Array:
 
 
 def _plain(value: object) -> object:
-    """Texts as bytes, also those that UTF-8 cannot say."""
+    """Encodes texts as bytes, including lone surrogates, which UTF-8 cannot encode."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value.encode(errors="surrogatepass") if isinstance(value, str) else value
@@ -137,7 +143,7 @@ def _leaves(value: object) -> Iterable[object]:
 
 
 def _entries(value: object) -> object:
-    """A mapping, nested or not, as the entries that Arrow takes."""
+    """Converts mappings, also nested ones, to the list of entries that Arrow expects."""
     return (
         [(key, _entries(item)) for key, item in value.items()]
         if isinstance(value, Mapping)

@@ -1,8 +1,8 @@
-"""Witnesses of signs: what a graph makes of the same rows when values are hashed by BLAKE2b instead
-of XXH64.
+"""Witnesses of signs: the output of a graph if values are hashed by BLAKE2b instead of XXH64.
 
-Two values of a slot that have one sign have two witnesses. A witness goes the way of its sign,
-through crosses, lists and operators of one's own, so that it stands where the sign stands.
+They reveal collisions: two values of a slot with the same sign have different witnesses. A witness
+takes the same path as its sign, through crosses, lists and user operators, so both end at the same
+place in the output.
 """
 
 import hashlib
@@ -21,9 +21,7 @@ from featstore.spec.graph import Graph, Step
 
 
 class Witness:
-    """Runs those steps of a graph that signs are made by. Picklable as its graph is; holds no
-    state.
-    """
+    """Runs only the steps of a graph that signs depend on. Picklable if the graph is; stateless."""
 
     def __init__(self, graph: Graph) -> None:
         self._num_columns = len(graph.columns)
@@ -37,13 +35,11 @@ class Witness:
         needed = frozenset[int]().union(*(graph.sources[name] for name in self._outputs))
         steps = enumerate(graph.steps, self._num_columns)
         self._steps = [
-            (position, _otherwise(step)) for position, step in steps if position in needed
+            (position, _with_other_hash(step)) for position, step in steps if position in needed
         ]
 
     def __call__(self, columns: Sequence[pa.Array]) -> dict[str, pa.Array]:
-        """By slot the witnesses of its signs in these raw columns, as its column is stored: missing
-        is 0, or `[0]`.
-        """
+        """Returns the witnesses by slot, laid out like the slot's column: missing is 0 or `[0]`."""
         values = dict(enumerate(columns))
         for position, step in self._steps:
             counts = {"counts": Counter[str]()} if step.counted else {}
@@ -57,13 +53,15 @@ def _is_signed(graph: Graph, position: int) -> bool:
     return graph.steps[position - len(graph.columns)].function is sign_column
 
 
-def _otherwise(step: Step) -> Step:
+def _with_other_hash(step: Step) -> Step:
     return replace(step, function=digest_values) if step.function is hash_values else step
 
 
 def digest_values(array: pa.Array) -> pa.Array:
-    """As `hash_values`, with the first 8 bytes of each text's BLAKE2b, little-endian: of the
-    different texts, one by one.
+    """Like `hash_values`, with the first 8 bytes of each text's BLAKE2b (little-endian) as the
+    hash.
+
+    Each distinct text is hashed once, in Python.
     """
     if is_hashed(array.type):
         return array

@@ -1,6 +1,4 @@
-"""What a join of logs reads, checked before any row is: columns, types, places, and the digest that
-names the files.
-"""
+"""Checks the inputs of a join before any row is read: columns, types, locations and files."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from featstore.errors import DataFileError, InputError, nearest
 from featstore.files.listings import FileEntry, check_unchanged, list_files
 from featstore.files.storage import local_path
-from featstore.joins.options import Label, LabelJoin, Lookup, Source
+from featstore.joins.options import Label, LabelJoin, LogSource, Lookup
 from featstore.redaction import redact
 from featstore.table.parquet_dir import columns_of, delta_table_around, read_footers
 
@@ -19,17 +17,30 @@ _NUMBERS = _INTEGERS | {"float", "double", "boolean"}
 
 
 def check_impressions(join: LabelJoin, types: Types) -> None:
-    """InputError unless the log, whose columns have these Spark types, has what the join needs of
-    it.
+    """Checks the columns of the impressions against what the join needs.
+
+    Args:
+        types: Spark types by column.
+
+    Raises:
+        InputError: A column is missing, has the wrong type, or has a name that the join would add.
     """
-    made, source = join.impressions, join.impressions.source
+    log, source = join.impressions, join.impressions.source
     keys = [name for label in join.labels for name in label.key]
     keys += [name for lookup in join.lookups for name in lookup.key]
     _check_columns(
-        source, types, [*made.row_id, made.event_time, made.log_time, *keys, *join.partition_by]
+        source,
+        types,
+        [
+            *log.row_id,
+            log.event_time,
+            log.log_time,
+            *keys,
+            *join.partition_by,
+        ],
     )
-    _check_times(source, types, made.event_time, made.log_time)
-    for name in made.row_id:
+    _check_times(source, types, log.event_time, log.log_time)
+    for name in log.row_id:
         if types[name] not in _ROW_ID_TYPES:
             raise InputError(
                 f"{source}: row id {name!r}: expected text, integers, booleans or timestamps, "
@@ -43,30 +54,43 @@ def _check_added(join: LabelJoin, types: Types) -> None:
     for name in join.added:
         if name.lower() in taken:
             raise InputError(
-                f"{source}: the join would add the column {name!r}, which is there already; choose "
+                f"{source}: the join would add the column {name!r}, which already exists; choose "
                 f"another name"
             )
         taken.add(name.lower())
     for name in types:
         if name.startswith("__"):
             raise InputError(
-                f"{source}: columns that begin with '__' are the join's own, found {name!r}; "
-                f"rename it in a query"
+                f"{source}: columns that begin with '__' are reserved for the join, found "
+                f"{name!r}; rename it in a query"
             )
 
 
 def check_label(label: Label, impressions: Types, types: Types) -> None:
-    """InputError unless the label's log, with these types, can be joined to the impressions."""
+    """Checks that a label's log can be joined to the impressions.
+
+    Args:
+        impressions: Spark types of the impressions, by column.
+        types: Spark types of the label's log, by column.
+
+    Raises:
+        InputError: A column is missing or has the wrong type.
+    """
     _check_part(label, impressions, types, [*label.event_id, label.value])
-    found = "" if label.value is None else types[label.value]
-    if found and found not in _NUMBERS and not found.startswith("decimal"):
+    value_type = "" if label.value is None else types[label.value]
+    if value_type and value_type not in _NUMBERS and not value_type.startswith("decimal"):
         raise InputError(
-            f"{label.source}: value {label.value!r}: expected numbers or booleans, found {found}"
+            f"{label.source}: value {label.value!r}: expected numbers or booleans, found "
+            f"{value_type}"
         )
 
 
 def check_lookup(lookup: Lookup, impressions: Types, types: Types) -> None:
-    """InputError unless the dimension, with these types, can be looked up for the impressions."""
+    """Checks that a dimension can be looked up for the impressions; arguments as for `check_label`.
+
+    Raises:
+        InputError: A column is missing or has the wrong type.
+    """
     _check_part(lookup, impressions, types, lookup.columns)
 
 
@@ -84,13 +108,13 @@ def _check_part(
             )
 
 
-def _check_columns(source: Source, types: Types, needed: Iterable[str | None]) -> None:
+def _check_columns(source: LogSource, types: Types, needed: Iterable[str | None]) -> None:
     for name in needed:
         if name is not None and name not in types:
             raise InputError(f"{source}: no column {name!r}{nearest(name, types)}")
 
 
-def _check_times(source: Source, types: Types, *columns: str | None) -> None:
+def _check_times(source: LogSource, types: Types, *columns: str | None) -> None:
     for name in columns:
         if name is not None and types[name] not in ("timestamp", "timestamp_ntz"):
             raise InputError(
@@ -100,16 +124,17 @@ def _check_times(source: Source, types: Types, *columns: str | None) -> None:
 
 
 def check_apart(join: LabelJoin) -> None:
-    """No log may hold the output, or lie in it: a join would read, or replace, its own. Else
-    InputError.
+    """Raises InputError if the output and a log lie within each other.
+
+    The join would otherwise read, or replace, its own data.
     """
     target = _comparable(join.output_url)
     for source in join.sources:
-        place = target if source.url is None else _comparable(source.url)
-        if source.url is not None and (target.startswith(place) or place.startswith(target)):
+        log_url = target if source.url is None else _comparable(source.url)
+        if source.url is not None and (target.startswith(log_url) or log_url.startswith(target)):
             raise InputError(
                 f"the output {redact(join.output_url)} and the log {source} lie within each other; "
-                f"keep them apart"
+                f"use separate directories"
             )
 
 
@@ -118,21 +143,24 @@ def _comparable(url: str) -> str:
     return f"{url if path is None else path.absolute()}".rstrip("/") + "/"
 
 
-def list_logs(join: LabelJoin) -> dict[Source, list[FileEntry]]:
-    """The files of each log; none where any log is a query or a table, whose files are not known.
+def list_logs(join: LabelJoin) -> dict[LogSource, list[FileEntry]]:
+    """Lists the files of each log.
 
-    To be taken before Spark lists them, so that one that comes in between is seen as new by the
-    next join. InputError where there is no file, and for a Delta table's.
+    Call this before Spark lists the files: a file added in between then counts as new in the next
+    join. Returns an empty dict if any log is a query or a table, whose files are unknown.
+
+    Raises:
+        InputError: A log has no files, or lies in a Delta table.
     """
     if any(source.url is None for source in join.sources):
         return {}
     return {source: _files(source, source.url or "") for source in join.sources}
 
 
-def input_digest(join: LabelJoin, logs: Mapping[Source, Iterable[FileEntry]]) -> str | None:
-    """Names what is read, None without `logs`.
+def input_digest(join: LabelJoin, logs: Mapping[LogSource, Iterable[FileEntry]]) -> str | None:
+    """Returns a digest of the input files, None if `logs` is empty.
 
-    It is the sha256 over the sha256 of each log's sorted lines `name, size, version`.
+    It is the SHA-256 (hex) over the SHA-256 of each log's sorted lines `name, size, version`.
     """
     if not logs:
         return None
@@ -140,10 +168,15 @@ def input_digest(join: LabelJoin, logs: Mapping[Source, Iterable[FileEntry]]) ->
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def check_columns(logs: Mapping[Source, Sequence[FileEntry]]) -> None:
-    """Before rows are read: InputError for a file that is no Parquet, or has two columns of one
-    name. Where other files have that column once, Spark fails in the middle of the join, and does
-    not say why."""
+def check_columns(logs: Mapping[LogSource, Sequence[FileEntry]]) -> None:
+    """Checks the footers of all files before rows are read.
+
+    If a column occurs twice in one file and once in others, Spark fails in the middle of the join
+    without naming the reason.
+
+    Raises:
+        InputError: A file is not Parquet, or has two columns of the same name.
+    """
     for files in logs.values():
         try:
             for file, footer in zip(files, read_footers([file.url for file in files]), strict=True):
@@ -152,15 +185,19 @@ def check_columns(logs: Mapping[Source, Sequence[FileEntry]]) -> None:
             raise InputError(f"raw input: {error}") from None
 
 
-def check_logs(logs: Mapping[Source, Iterable[FileEntry]]) -> None:
-    """After all rows were read: InputError for a file that is no longer what it was when listed."""
+def check_logs(logs: Mapping[LogSource, Iterable[FileEntry]]) -> None:
+    """Checks, after all rows were read, that no file has changed since it was listed.
+
+    Raises:
+        InputError: A file was changed or removed.
+    """
     for source, listed in logs.items():
         now = {file.url: file for file in list_files(source.url or "")}
         for file in listed:
             check_unchanged(file, now.get(file.url))
 
 
-def _files(source: Source, url: str) -> list[FileEntry]:
+def _files(source: LogSource, url: str) -> list[FileEntry]:
     if (table := delta_table_around(url)) is not None:
         raise InputError(
             f"{source} lies in the Delta table {redact(table)}, some of whose files may be "

@@ -1,8 +1,7 @@
-"""Joins raw logs on Spark: impressions with their labels and looked-up features, one row for each
-distinct impression.
+"""Joins raw logs on Spark: one row per distinct impression, with labels and looked-up features.
 
-One Spark job reads, joins, counts and writes; the rows are then read back from the files (their ids
-only) and must be those that were joined, before a rename makes them visible.
+One Spark job reads, joins, counts and writes. The row ids are then read back from the files and
+compared with the ids that were joined, before a rename publishes the rows.
 """
 
 import contextlib
@@ -24,8 +23,8 @@ from featstore.joins.inputs import (
     input_digest,
     list_logs,
 )
-from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Source
-from featstore.joins.output import Output, spark_url
+from featstore.joins.options import Impressions, Label, LabelJoin, LogSource, Lookup
+from featstore.joins.output import JoinOutput, spark_url
 from featstore.joins.report import (
     Counts,
     Digest,
@@ -45,7 +44,8 @@ if TYPE_CHECKING:
 
 WriteFunction = Callable[["DataFrame", str, tuple[str, ...]], None]
 _SETTINGS = {
-    # HotSpot never compiles longer methods: smaller ones are faster
+    # HotSpot does not compile methods beyond 8,000 bytes; with this limit Spark falls back to
+    # smaller methods, which are compiled. See docs/decisions/0024-joins-of-raw-logs.md.
     "spark.sql.codegen.hugeMethodLimit": "8000",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -54,7 +54,7 @@ _SETTINGS = {
 
 
 def write_parquet(rows: "DataFrame", url: str, partition_by: tuple[str, ...]) -> None:
-    """Writes the rows to a new directory, as one Spark job."""
+    """Writes the rows to a new directory, in one Spark job."""
     rows.write.mode("errorifexists").option("compression", "snappy").partitionBy(
         *partition_by
     ).parquet(url)
@@ -63,42 +63,51 @@ def write_parquet(rows: "DataFrame", url: str, partition_by: tuple[str, ...]) ->
 def join_labels(
     join: LabelJoin, spark: "SparkSession", *, write: WriteFunction = write_parquet
 ) -> JoinReport:
-    """Runs the join and publishes its rows, or finds that an equal join (same options, same files)
-    did so before.
+    """Runs the join and publishes its rows, unless an equal join did so before.
 
-    InputError or JoinError leave the output as it was; so does an interrupt. What a query will read
-    cannot be named, so a join that reads one always runs. An output that an earlier join wrote is
-    replaced. A file that changes while it is read is an InputError, unless a log is a query or a
-    table.
+    A join is equal if it has the same options and the same input files. A join that reads a query
+    or a table always runs, because its input cannot be identified. The output of an earlier join is
+    replaced. On an error or an interrupt the output stays as it was.
+
+    Args:
+        spark: The session to run on; its settings are restored afterwards.
+        write: Writes rows to a URL; a parameter so that tests can inject faults.
+
+    Raises:
+        InputError: The logs do not fit the join, or a file changed while it was read (not detected
+            for queries and tables).
+        JoinError: Rows were lost or duplicated.
+        CommitConflictError: Another join published to the same directory at the same time.
     """
     check_apart(join)
     url = join_url(join.output_url, partition_path(join.partition))
-    output, logs = Output(spark, url), list_logs(join)
-    found = input_digest(join, logs)
+    output, logs = JoinOutput(spark, url), list_logs(join)
+    inputs_digest = input_digest(join, logs)
     earlier = output.earlier()
     same = earlier is not None and (earlier["join_digest"], earlier["input_digest"]) == (
         join.digest,
-        found,
+        inputs_digest,
     )
-    if earlier is not None and found is not None and same:
+    if earlier is not None and inputs_digest is not None and same:
         return JoinReport(url=url, written=False, document=earlier)
     check_columns(logs)
     with output.removing_on_failure(), _settings(spark):
-        figures = _run(_Plan(join, spark), output.rows_url, write)
+        figures = _run(_JoinPlan(join, spark), output.rows_url, write)
+        # Files are checked after the last read and before anything is published.
         check_logs(logs)
         check(figures, join)
         num_files, size_bytes = output.size()
-        made = document(
-            join, figures, input_digest=found, num_files=num_files, size_bytes=size_bytes
+        report_document = document(
+            join, figures, input_digest=inputs_digest, num_files=num_files, size_bytes=size_bytes
         )
-        report = JoinReport(url=url, written=True, document=made)
-        output.publish(report.to_json(), report_text(made))
+        report = JoinReport(url=url, written=True, document=report_document)
+        output.publish(report.to_json(), report_text(report_document))
     return report
 
 
 @contextlib.contextmanager
 def _settings(spark: "SparkSession") -> Iterator[None]:
-    """What the join relies on, whatever the session's settings; they are put back."""
+    """Applies the Spark settings that the join relies on, and restores the session's at the end."""
     before = {key: spark.conf.get(key) for key in _SETTINGS}
     for key, value in _SETTINGS.items():
         spark.conf.set(key, value)
@@ -109,9 +118,11 @@ def _settings(spark: "SparkSession") -> Iterator[None]:
             spark.conf.set(key, value or "")
 
 
-def _run(plan: "_Plan", url: str, write: WriteFunction) -> Figures:
-    """Writes the rows and reads their ids back. Figures that do not fit are counted again, in jobs
-    of their own: Spark may count rows twice that pass twice, as when a machine is lost.
+def _run(plan: "_JoinPlan", url: str, write: WriteFunction) -> Figures:
+    """Writes the rows, reads their ids back and returns the figures.
+
+    If the figures do not agree, they are counted again in separate jobs: Spark may count a row
+    twice if it recomputes it, for instance after an executor is lost.
     """
     write(plan.rows, url, plan.join.partition_by)
     row_id = plan.join.impressions.row_id
@@ -124,8 +135,8 @@ def _run(plan: "_Plan", url: str, write: WriteFunction) -> Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Counted:
-    """A frame whose rows are counted as they pass: `observed` is what goes on."""
+class _ObservedFrame:
+    """A frame whose rows are counted as they pass; later steps use `observed`."""
 
     frame: "DataFrame"
     observed: "DataFrame"
@@ -133,14 +144,14 @@ class _Counted:
     metrics: Mapping[str, str]
 
 
-class _Plan:
-    """The join as lazy frames, and where rows are counted on their way."""
+class _JoinPlan:
+    """The join as lazy frames, with the places where rows are counted."""
 
     def __init__(self, join: LabelJoin, spark: "SparkSession") -> None:
         self.join, self.spark = join, spark
-        self.events: list[_Counted] = []
-        self.num_events: list[_Counted] = []
-        self.dimensions: list[_Counted] = []
+        self.events: list[_ObservedFrame] = []
+        self.num_events: list[_ObservedFrame] = []
+        self.dimensions: list[_ObservedFrame] = []
         log = read_source(spark, join.impressions.source)
         self.types = _types(log, join.impressions.source)
         check_impressions(join, self.types)
@@ -152,6 +163,8 @@ class _Plan:
                 "num_incomplete": query.count(f"not ({self._complete})"),
             },
         )
+        # Counted before the duplicates are dropped: this also keeps Spark from sorting before the
+        # shuffle, as it does for a bare `row_number() = 1`.
         ranked = _ranked(self.raw.observed.where(self._complete), join.impressions, self.types)
         self.distinct = _counted(ranked, query.digest_metrics(row_id, "__rank = 1"))
         frame = self.distinct.observed.where("__rank = 1").selectExpr(
@@ -159,6 +172,7 @@ class _Plan:
         )
         for j, lookup in enumerate(join.lookups):
             frame = self._look_up(frame, j, lookup)
+        # Neighbouring labels with one key share a step, because each step copies every row.
         for _, alike in itertools.groupby(
             enumerate(join.labels), key=lambda numbered: numbered[1].key
         ):
@@ -166,8 +180,8 @@ class _Plan:
         self.joined = _counted(self._drawn(frame), self._joined_metrics())
         self.rows = self._output(self.joined.observed)
 
-    def figures(self, written: Digest, counts: Callable[[_Counted], Counts]) -> Figures:
-        """All figures, each as `counts` finds it."""
+    def figures(self, written: Digest, counts: Callable[[_ObservedFrame], Counts]) -> Figures:
+        """Returns all figures; `counts` reads those of one frame."""
         events = [
             {**counts(read), **counts(made)}
             for read, made in zip(self.events, self.num_events, strict=True)
@@ -186,15 +200,16 @@ class _Plan:
         return query.present([*self.join.impressions.row_id, self.join.impressions.event_time])
 
     def _look_up(self, frame: "DataFrame", j: int, lookup: Lookup) -> "DataFrame":
-        """The frame with the columns `__from{j}`, `__at{j}`, `__fresh{j}` and those looked up; no
-        row is added or lost.
+        """Adds `__from{j}`, `__at{j}`, `__fresh{j}` and the looked-up columns.
+
+        The number of rows does not change.
         """
         from pyspark.sql import functions as F  # noqa: N812
 
-        found = frame.join(
+        matched = frame.join(
             self._versions(j, lookup), F.expr(query.lookup_condition(j, lookup)), "left"
         )
-        fresh = found.selectExpr("*", f"{query.lookup_fresh(j, lookup)} as __fresh{j}")
+        fresh = matched.selectExpr("*", f"{query.lookup_fresh(j, lookup)} as __fresh{j}")
         values = [
             f"if(__fresh{j}, __value{j}_{n}, null) as {query.quote(name)}"
             for n, name in enumerate(lookup.added)
@@ -205,8 +220,9 @@ class _Plan:
         return fresh.selectExpr("*", *values).drop(f"__to{j}", *joined)
 
     def _versions(self, j: int, lookup: Lookup) -> "DataFrame":
-        """The dimension's rows with the intervals in which each is the one to be looked up; those
-        of a key do not overlap.
+        """The dimension's rows, each with the interval in which it is the one to look up.
+
+        Intervals of a key do not overlap.
         """
         read = read_source(self.spark, lookup.source)
         types = _types(read, lookup.source)
@@ -232,11 +248,11 @@ class _Plan:
         return versions.where(f"__to{j} is null or __from{j} < __to{j}")
 
     def _label(self, frame: "DataFrame", alike: list[tuple[int, Label]]) -> "DataFrame":
-        """The frame with what `sql.attributed` makes for labels of one key; no row is added or
-        lost.
+        """Adds the columns of `query.attributed` for labels that share a key.
 
-        What tells the impressions of a key apart is found before the rows carry the key's events,
-        and what these mean in one step after it: each row is copied once.
+        The number of rows does not change. Window functions run before the events are joined, so
+        that the sort does not carry the event arrays. All expressions over them are in one
+        projection, so that each row is copied once.
         """
         row_id, labels = self.join.impressions.row_id, [label for _, label in alike]
         on, salt = list(labels[0].key), query.salt(labels[0], row_id)
@@ -249,15 +265,13 @@ class _Plan:
             frame = frame.join(
                 events if salt is None else events.selectExpr("*", "0L as __salt"), on, "left"
             )
-        made = frame.selectExpr(
+        labelled = frame.selectExpr(
             "*", *(text for i, label in alike for text in query.attributed(i, label, row_id))
         )
-        return made.drop("__salt", "__next", "__previous", *(f"__events{i}" for i, _ in alike))
+        return labelled.drop("__salt", "__next", "__previous", *(f"__events{i}" for i, _ in alike))
 
     def _events(self, i: int, label: Label) -> "DataFrame":
-        """One row per key, with its distinct events that are known at the cut-off, in the order of
-        their times.
-        """
+        """One row per key, with an array of its distinct events known at the cut-off, by time."""
         read = read_source(self.spark, label.source)
         types = _types(read, label.source)
         check_label(label, self.types, types)
@@ -287,15 +301,15 @@ class _Plan:
         return arrays.observed
 
     def _drawn(self, frame: "DataFrame") -> "DataFrame":
-        """Where negatives are drawn: the frame with the labels, `__negative` and `__keep`."""
+        """Adds the labels, `__negative` and `__keep`, if negatives are sampled."""
         negatives = self.join.negatives
         if negatives is None:
             return frame
         drawn = query.sample(self.join.impressions.row_id, self.types, negatives)
-        made = frame.selectExpr("*", *self._label_columns()).selectExpr(
+        labelled = frame.selectExpr("*", *self._label_columns()).selectExpr(
             "*", f"{query.negative(self.join)} as __negative"
         )
-        return made.selectExpr("*", f"not __negative or ({drawn}) as __keep")
+        return labelled.selectExpr("*", f"not __negative or ({drawn}) as __keep")
 
     def _label_columns(self) -> list[str]:
         columns, row_id, cut_off_us = [], self.join.impressions.row_id, self.join.cut_off_us
@@ -331,8 +345,12 @@ class _Plan:
         return frame.where("__keep").selectExpr(*columns, query.weight(negatives))
 
 
-def read_source(spark: "SparkSession", source: Source) -> "DataFrame":
-    """The rows of a log. InputError where Spark cannot make sense of it."""
+def read_source(spark: "SparkSession", source: LogSource) -> "DataFrame":
+    """Returns the rows of a log.
+
+    Raises:
+        InputError: Spark cannot read it.
+    """
     from pyspark.errors import AnalysisException, ParseException
 
     try:
@@ -340,24 +358,27 @@ def read_source(spark: "SparkSession", source: Source) -> "DataFrame":
             return spark.sql(source.sql)
         if source.table is not None:
             return spark.table(source.table)
+        # Without mergeSchema Spark takes the columns of one file, and drops what others add.
         return spark.read.option("mergeSchema", "true").parquet(spark_url(source.url or ""))
     except (AnalysisException, ParseException) as error:
         said = redact_text(str(error).strip().splitlines()[0])
         raise InputError(f"Spark cannot read {source}: {said}") from None
 
 
-def _counted(frame: "DataFrame", metrics: Mapping[str, str]) -> _Counted:
+def _counted(frame: "DataFrame", metrics: Mapping[str, str]) -> _ObservedFrame:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812
 
     observation = Observation()
     observed = frame.observe(observation, F.expr(query.counts(metrics)))
-    return _Counted(frame=frame, observed=observed, observation=observation, metrics=metrics)
+    return _ObservedFrame(frame=frame, observed=observed, observation=observation, metrics=metrics)
 
 
-def _observed(counted: _Counted) -> Counts:
-    """What was counted in passing; of rows that Spark found it need not read, what a job of their
-    own counts.
+def _observed(counted: _ObservedFrame) -> Counts:
+    """Returns what was counted in passing.
+
+    Spark skips the observation if it finds that it need not read the rows; they are then counted in
+    a job of their own.
     """
     from py4j.protocol import Py4JJavaError
 
@@ -368,21 +389,22 @@ def _observed(counted: _Counted) -> Counts:
 
 
 def _collect(frame: "DataFrame", metrics: Mapping[str, str]) -> Counts:
-    """The metrics of all rows, in a job of their own."""
+    """Computes the metrics over all rows, in a separate job."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return _numbers(frame.agg(F.expr(query.counts(metrics))).collect()[0]["counts"].asDict())
 
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Sums over no rows are null, and are 0 here; so are histograms, which are empty lists."""
+    """Replaces nulls: a sum over no rows becomes 0, a histogram an empty list."""
     empty: dict[str, Any] = {name: [] if name.endswith("_delays") else 0 for name in found}
     return {name: empty[name] if value is None else value for name, value in found.items()}
 
 
 def _ranked(frame: "DataFrame", impressions: Impressions, types: Mapping[str, str]) -> "DataFrame":
-    """The rows with `__time` and `__rank`: one row of each row id, the same on every run, has rank
-    1. What only ranks is made after the shuffle.
+    """Adds `__time` and `__rank`; one row of each row id has rank 1, the same in every run.
+
+    Columns that only the ranking needs are made after the shuffle, so that they are not sent.
     """
     placed = frame.repartition(*map(query.quote, impressions.row_id)).selectExpr(
         "*",
@@ -394,10 +416,9 @@ def _ranked(frame: "DataFrame", impressions: Impressions, types: Mapping[str, st
 
 
 def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
-    """Of events with equal ids (where there is none: equal times and values), the one known first;
-    then one array per key.
+    """Removes duplicate events, keeping the one known first, and makes one array per key.
 
-    Both groupings are by key, so that rows cross the network once.
+    Both groupings are by key, so rows cross the network once.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -412,8 +433,12 @@ def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
     )
 
 
-def _types(frame: "DataFrame", source: Source) -> dict[str, str]:
-    """The types of a log's columns. InputError where two have one name, as those of a query may."""
+def _types(frame: "DataFrame", source: LogSource) -> dict[str, str]:
+    """The Spark types of a log's columns.
+
+    Raises:
+        InputError: Two columns have the same name, as is possible in a query.
+    """
     names = frame.columns
     for name in names:
         if names.count(name) > 1:

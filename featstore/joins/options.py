@@ -1,9 +1,9 @@
-"""What a join of raw logs is: impressions, the logs that label them, and the dimensions looked up
-for them.
+"""The definition of a join of raw logs: impressions, label logs and dimension lookups.
 
-Event time is when something happened, log time when it was known; a log without a log time knows
-everything at once. All intervals are half open: a label event belongs to impressions with `event
-time <= its time < event time + window`, and is known at the cut-off if `log time < cut-off`.
+The event time is when something happened; the log time is when it became known. In a log without a
+log time, each row is known at its event time. All intervals are half open: a label event belongs to
+impressions with `event time <= its time < event time + window`, and is known at the cut-off if `log
+time < cut-off`.
 """
 
 import dataclasses
@@ -28,9 +28,16 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where a log's rows come from: Parquet at a URL, a Spark SQL query, or a table of the
-    metastore; exactly one of them.
+class LogSource:
+    """The source of a log's rows; exactly one attribute must be set.
+
+    Attributes:
+        url: A Parquet file, a directory or a glob.
+        sql: A Spark SQL query.
+        table: The name of a table in the metastore.
+
+    Raises:
+        ConfigError: None or several of them are set.
     """
 
     url: str | None = field(default=None, repr=False)
@@ -52,11 +59,15 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Impressions:
-    """The log whose rows are labelled. Rows of equal `row_id` are one impression, logged more than
-    once.
+    """The log whose rows get labels.
+
+    Attributes:
+        row_id: The columns that identify an impression. Rows with the same values are duplicates.
+        event_time: The timestamp column of the impression.
+        log_time: The timestamp column of when the row was logged, None to use the event time.
     """
 
-    source: Source
+    source: LogSource
     row_id: tuple[str, ...]
     event_time: str
     log_time: str | None = None
@@ -70,18 +81,30 @@ class Impressions:
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """A column made of another log's events: of those attributed to an impression, whether there is
-    `any`, their `count`, the `sum` of their `value`, or the value of the `first` or `last` one. A
-    ripe impression without an event gets 0.
+    """A label column made from the events of another log.
 
-    An event that is in the window of several impressions of equal `key` belongs to the `last` or
-    `first` of them, or to `all`. Rows of equal key and `event_id` (without one: of equal key, event
-    time and value) are one event. A label is null until `horizon_s` (at least the window) has
-    passed since the impression, as seen from the cut-off.
+    Attributes:
+        key: The columns shared with the impressions.
+        window_s: Events up to this time after the impression count, in seconds.
+        horizon_s: The label is null until this time has passed between the impression and the
+            cut-off, in seconds; at least `window_s`, which is the default. After that an impression
+            without an event gets 0.
+        event_id: The columns that identify an event. Rows with the same key and id are one event;
+            without an id, rows with the same key, event time and value are.
+        value: The column that `sum`, `first` and `last` read.
+        kind: What the label holds about the attributed events: whether there is `any`, their
+            `count`, the `sum` of their values, or the value of the `first` or `last` one.
+        attribution: Which impressions get an event that lies in the window of several impressions
+            with the same key: the `last`, the `first` or `all`.
+        with_time: Whether to add the column `{name}_time`, the event time of the first attributed
+            event.
+
+    Raises:
+        ConfigError: The options do not fit each other.
     """
 
     name: str
-    source: Source
+    source: LogSource
     key: tuple[str, ...]
     event_time: str
     window_s: int
@@ -129,21 +152,29 @@ class Label:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it adds."""
+        """The columns that the label adds."""
         return (self.name, self.time_column) if self.with_time else (self.name,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lookup:
-    """A dimension's latest row at or before the impression, by equal `key`: its `columns` become
-    `{name}_{column}`.
+    """A lookup of a dimension's latest row at or before the impression.
 
-    With a log time, only rows known at the impression count. Of rows of equal time the one known
-    last counts, then one chosen by a hash of its values. A row older than `max_age_s` gives nulls.
+    Its columns are added as `{name}_{column}`. If the dimension has a log time, only rows known at
+    the impression count. Among rows with the same time, the row known last wins, then one chosen by
+    a hash of its values.
+
+    Attributes:
+        key: The columns shared with the impressions.
+        columns: The columns to add.
+        max_age_s: Older rows give nulls; in seconds, None for no limit.
+
+    Raises:
+        ConfigError: The options do not fit each other.
     """
 
     name: str
-    source: Source
+    source: LogSource
     key: tuple[str, ...]
     event_time: str
     columns: tuple[str, ...]
@@ -164,15 +195,25 @@ class Lookup:
 
     @property
     def added(self) -> tuple[str, ...]:
-        """The columns that it adds."""
+        """The columns that the lookup adds."""
         return tuple(f"{self.name}_{column}" for column in self.columns)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Negatives:
-    """Of rows whose `label` (None: every label) is 0, those are kept that `sample(row id, rate,
-    seed)` draws, with the weight `1 / rate` in `sample_weight`; all others weigh 1. What a lower
-    rate keeps, a higher one keeps as well.
+class NegativeSampling:
+    """Sampling of negatives: rows whose label is 0.
+
+    A negative is kept if `sample(row id, rate, seed)` draws it, and gets `1 / rate` in the column
+    `sample_weight`; all other rows are kept with weight 1. Rows kept at a lower rate are also kept
+    at a higher one.
+
+    Attributes:
+        rate: Share of negatives to keep, above 0 and at most 1.
+        seed: An int32 seed of the draw.
+        label: The label that must be 0; None if all labels must be.
+
+    Raises:
+        ConfigError: The rate or seed is out of range.
     """
 
     rate: float
@@ -191,11 +232,20 @@ class Negatives:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelJoin:
-    """One join: what is read, as known at `cut_off` (with a time zone), and where the rows go.
+    """A complete join: its inputs, the cut-off and the output.
 
-    The rows become the directory `{output_url}`, below it `key=value/` for each key of `partition`.
-    Impressions without row id or event time fail the join, unless `drop_incomplete`. ConfigError
-    for what cannot be, InputError for a partition that no directory can be named by.
+    Rows are written to the directory `{output_url}`, below it `key=value/` for each key of
+    `partition`.
+
+    Attributes:
+        cut_off: Only rows logged before this time are known; must have a time zone.
+        partition_by: Columns whose values become further directories.
+        drop_incomplete: Drop impressions without a row id or event time; otherwise they fail the
+            join.
+
+    Raises:
+        ConfigError: The options do not fit each other.
+        InputError: A partition cannot be the name of a directory.
     """
 
     impressions: Impressions
@@ -203,7 +253,7 @@ class LabelJoin:
     cut_off: datetime.datetime
     output_url: str = field(repr=False)
     lookups: tuple[Lookup, ...] = ()
-    negatives: Negatives | None = None
+    negatives: NegativeSampling | None = None
     partition: Mapping[str, str] = field(default_factory=dict)
     partition_by: tuple[str, ...] = ()
     drop_incomplete: bool = False
@@ -230,13 +280,13 @@ class LabelJoin:
 
     @property
     def added(self) -> tuple[str, ...]:
-        """The columns that the join adds to the impressions', in order."""
-        made = [column for part in self.lookups for column in part.added]
-        made += [column for label in self.labels for column in label.columns]
-        return (*made, SAMPLE_WEIGHT) if self.negatives is not None else tuple(made)
+        """The columns that the join adds to those of the impressions, in order."""
+        columns = [column for part in self.lookups for column in part.added]
+        columns += [column for label in self.labels for column in label.columns]
+        return (*columns, SAMPLE_WEIGHT) if self.negatives is not None else tuple(columns)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[LogSource, ...]:
         labels, lookups = (
             (label.source for label in self.labels),
             (lookup.source for lookup in self.lookups),
@@ -245,27 +295,33 @@ class LabelJoin:
 
     @property
     def digest(self) -> str:
-        """Names what the join does, wherever its rows go."""
+        """SHA-256 (hex) of what the join does, independent of where its rows are written."""
         document = dataclasses.asdict(self) | {"output_url": None, "cut_off": self.cut_off_us}
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
     @property
     def cut_off_us(self) -> int:
-        """Microseconds since 1970-01-01 UTC."""
+        """The cut-off in microseconds since 1970-01-01 UTC."""
         epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
         return (self.cut_off - epoch) // datetime.timedelta(microseconds=1)
 
 
 def parse_impressions(text: str) -> Impressions:
-    """`from=URL row_id=a,b event_time=ts log_time=ingested`; ConfigError for anything else."""
+    """Parses `from=URL row_id=a,b event_time=ts log_time=ingested`.
+
+    Raises:
+        ConfigError: The text has another form.
+    """
     return Impressions(
         **_parse(text, "impressions", {"row_id": _names, "event_time": str, "log_time": str})
     )
 
 
 def parse_label(text: str) -> Label:
-    """`name=click from=URL key=a,b event_time=ts window=1h kind=count ...`; ConfigError for
-    anything else.
+    """Parses `name=click from=URL key=a,b event_time=ts window=1h kind=count ...`.
+
+    Raises:
+        ConfigError: The text has another form.
     """
     known: dict[str, Callable[[str], Any]] = dict.fromkeys(
         ("name", "event_time", "log_time", "value", "kind", "attribution"), str
@@ -281,8 +337,10 @@ def parse_label(text: str) -> Label:
 
 
 def parse_lookup(text: str) -> Lookup:
-    """`name=user from=URL key=user_id event_time=ts columns=age,country max_age=30d`; ConfigError
-    for anything else.
+    """Parses `name=user from=URL key=user_id event_time=ts columns=age,country max_age=30d`.
+
+    Raises:
+        ConfigError: The text has another form.
     """
     known: dict[str, Callable[[str], Any]] = dict.fromkeys(("name", "event_time", "log_time"), str)
     return Lookup(
@@ -291,15 +349,23 @@ def parse_lookup(text: str) -> Lookup:
 
 
 def duration_s(text: str) -> int:
-    """`90s`, `30m`, `1h` or `7d` in seconds; ConfigError for anything else."""
-    found = re.fullmatch(r"(\d+)([smhd])", text)
-    if found is None:
+    """Parses `90s`, `30m`, `1h` or `7d` into seconds.
+
+    Raises:
+        ConfigError: The text has another form.
+    """
+    match = re.fullmatch(r"(\d+)([smhd])", text)
+    if match is None:
         raise ConfigError(f"expected a duration such as 90s, 30m, 1h or 7d, found {text!r}")
-    return int(found[1]) * _UNITS_S[found[2]]
+    return int(match[1]) * _UNITS_S[match[2]]
 
 
 def parse_time(text: str) -> datetime.datetime:
-    """An ISO time; without a zone it is UTC. ConfigError for anything else."""
+    """Parses an ISO time; without a zone it is UTC.
+
+    Raises:
+        ConfigError: The text is not an ISO time.
+    """
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -314,8 +380,9 @@ _SOURCES = {"from": "url", "sql": "sql", "table": "table"}
 
 
 def _parse(text: str, where: str, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """The arguments of one of the classes above, from `key=value` pairs, quoted as in a shell where
-    they hold spaces.
+    """Parses `key=value` pairs into the arguments of one of the classes above.
+
+    Pairs that hold spaces are quoted as in a shell.
     """
     pairs = _pairs(text, where)
     for key in pairs:
@@ -325,7 +392,7 @@ def _parse(text: str, where: str, known: Mapping[str, Callable[[str], Any]]) -> 
                 f"{where} {redact_text(text)!r}: no key {redact_text(key)!r}; expected "
                 f"{', '.join(names)}{nearest(key, names)}"
             )
-    source = Source(**{_SOURCES[key]: value for key, value in pairs.items() if key in _SOURCES})
+    source = LogSource(**{_SOURCES[key]: value for key, value in pairs.items() if key in _SOURCES})
     arguments = {
         _FIELDS.get(key, key): known[key](value) for key, value in pairs.items() if key in known
     }

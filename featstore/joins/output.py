@@ -1,7 +1,7 @@
-"""Where a join's rows go: one directory, which appears, or is replaced, by a rename.
+"""Writes the output of a join: one directory, published or replaced by a rename.
 
-Rows and report are written into a hidden directory beside it, so that nothing half-written is ever
-visible. Hadoop's file systems are used, as Spark writes with them too.
+Rows and report are first written to a hidden directory beside it, so that no reader sees half an
+output. All access goes through Hadoop's file systems, because Spark writes with them too.
 """
 
 import contextlib
@@ -19,29 +19,32 @@ if TYPE_CHECKING:
 
 REPORT_JSON, REPORT_TEXT = "_report.json", "_report.txt"
 _HIDDEN = "_join_labels-"
+# Object stores are not listed: they rename a directory by copying file after file.
 _RENAMES = frozenset({"file", "hdfs", "viewfs", "webhdfs", "swebhdfs"})
 
 
 def spark_url(url: str) -> str:
-    """The URL as Spark understands it in the way that we do: a path without a scheme is local."""
+    """Converts a URL to the form that Spark expects: a path without a scheme is local."""
     path = local_path(url)
     return url if path is None else f"file://{path.absolute()}"
 
 
-class Output:
-    """The directory at `url`. Not for two threads at once.
+class JoinOutput:
+    """The output directory of a join. Not thread-safe.
 
-    InputError for a file system that cannot rename a directory in one step, and for a directory
-    that no join has written.
+    Args:
+        url: The directory that is published.
+
+    Raises:
+        InputError: The file system cannot rename a directory in one step.
     """
 
     def __init__(self, spark: "SparkSession", url: str) -> None:
         if scheme(url) not in _RENAMES:
             raise InputError(
-                f"{redact(url)}: rows appear by renaming a directory, which {scheme(url)}:// "
-                f"cannot do in one step; expected "
-                f"one of {', '.join(sorted(_RENAMES))}: write there, and copy the finished "
-                f"directory"
+                f"{redact(url)}: the output is published by renaming a directory, which "
+                f"{scheme(url)}:// cannot do in one step; expected one of "
+                f"{', '.join(sorted(_RENAMES))}: write there, then copy the finished directory"
             )
         self._url, self._jvm, self._gateway = (
             spark_url(url).rstrip("/"),
@@ -57,13 +60,17 @@ class Output:
         )
 
     def earlier(self) -> dict[str, Any] | None:
-        """The report of the join whose rows are there, None where nothing is."""
+        """Returns the report of the join that wrote the directory, None if it does not exist.
+
+        Raises:
+            InputError: The directory was not written by a join.
+        """
         if not self._fs.exists(self._path(self._url)):
             return None
         with contextlib.suppress(ValueError):
-            found = json.loads(self._read(join(self._url, REPORT_JSON)))
-            if isinstance(found, dict) and "join_digest" in found:
-                return found
+            report = json.loads(self._read(join(self._url, REPORT_JSON)))
+            if isinstance(report, dict) and "join_digest" in report:
+                return report
         raise InputError(
             f"{redact(self._url)} exists, and is not the output of a join ({REPORT_JSON} is "
             f"missing or is not one); it is left "
@@ -72,7 +79,7 @@ class Output:
 
     @contextlib.contextmanager
     def removing_on_failure(self) -> Iterator[None]:
-        """If the block fails, removes what it wrote, as far as that is possible."""
+        """Removes what was written if the block fails, as far as possible."""
         try:
             yield
         except BaseException:
@@ -81,21 +88,23 @@ class Output:
             raise
 
     def size(self) -> tuple[int, int]:
-        """Files and bytes of the rows that are written and not yet published."""
-        found = self._fs.listFiles(self._path(self.rows_url), True)
+        """Returns the number of files and bytes that are written but not yet published."""
+        listing = self._fs.listFiles(self._path(self.rows_url), True)
         sizes = []
-        while found.hasNext():
-            status = found.next()
+        while listing.hasNext():
+            status = listing.next()
             if status.getPath().getName().endswith(".parquet"):
                 sizes.append(int(status.getLen()))
         return len(sizes), sum(sizes)
 
     def publish(self, report_json: str, report_text: str) -> None:
-        """Adds the report and makes all visible in one step; what a join wrote there before is
-        removed.
+        """Adds the report and makes everything visible with one rename.
 
-        Between the renames of a replacement there is no directory for a moment, and never half of
-        one. CommitConflictError where another join has published in that moment; its rows stay.
+        The output of an earlier join is replaced. For a moment between the two renames of a
+        replacement there is no directory, but never half of one.
+
+        Raises:
+            CommitConflictError: Another join published in that moment; its rows stay.
         """
         self._write(join(self.rows_url, REPORT_JSON), report_json)
         self._write(join(self.rows_url, REPORT_TEXT), report_text)
@@ -105,6 +114,7 @@ class Output:
         try:
             self._rename(self.rows_url, self._url)
         finally:
+            # The new rows could not be moved: put the earlier output back.
             if replaced and not self._fs.exists(self._path(self._url)):
                 self._rename(self._replaced_url, self._url)
         self._delete(self._hidden_url)
@@ -116,7 +126,7 @@ class Output:
         self._fs.delete(self._path(url), True)
 
     def _rename(self, source: str, target: str) -> None:
-        """Unlike the file system's own rename, never moves into a directory that exists."""
+        """Renames a directory; unlike `FileSystem.rename`, never moves it into an existing one."""
         from py4j.protocol import Py4JJavaError
 
         no_options = self._gateway.new_array(

@@ -1,4 +1,4 @@
-"""What a join of logs met and did: checked, as JSON, and as text to read."""
+"""The report of a join: its figures, their check, and the report as JSON and text."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ Counts = Mapping[str, Any]  # integers, and histograms as lists of (x, y)
 
 @dataclass(frozen=True, kw_only=True)
 class Digest:
-    """A set of rows by their ids: how many, and two sums over the ids' hashes."""
+    """A set of rows by their ids: their number, and an XOR and a sum over the hashes of the ids."""
 
     num_rows: int
     key_xor: int
@@ -30,8 +30,15 @@ class Digest:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What was counted while the rows passed: of each log as it was read, of the impressions once
-    equal ones were dropped, and of the rows once joined; and the rows read back from the files.
+    """What was counted while the rows passed.
+
+    Attributes:
+        impressions: Rows as they were read.
+        distinct: Impressions after duplicates were dropped.
+        events: Counts of each label's log, in the order of the labels.
+        dimensions: Counts of each lookup's log, in the order of the lookups.
+        joined: Rows after all joins.
+        written: Rows read back from the files.
     """
 
     impressions: Counts
@@ -44,8 +51,11 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinReport:
-    """What a join did. `written` is False where the output already was the result of an equal join;
-    `document` is what lies beside the rows as `_report.json`.
+    """The result of a join.
+
+    Attributes:
+        written: False if the output was already that of an equal join.
+        document: The content of `_report.json`, which lies beside the rows.
     """
 
     url: str = field(repr=False)
@@ -69,14 +79,16 @@ class JoinReport:
 
 
 def digest(counts: Counts, prefix: str = "key", num_rows: str = "num_rows") -> Digest:
+    """Reads a digest from counts whose names begin with `prefix`."""
     return Digest(
         num_rows=counts[num_rows], key_xor=counts[f"{prefix}_xor"], key_sum=counts[f"{prefix}_sum"]
     )
 
 
 def mismatch(figures: Figures) -> str | None:
-    """What is wrong where the rows are not exactly the distinct impressions, of which the files
-    hold those that were to be kept; None where all is well.
+    """Checks that the rows are exactly the distinct impressions, and the files those to keep.
+
+    Returns a description of the first mismatch, None if there is none.
     """
     distinct, joined = digest(figures.distinct), digest(figures.joined)
     kept = digest(figures.joined, "kept", "num_kept") if "num_kept" in figures.joined else joined
@@ -94,15 +106,17 @@ def mismatch(figures: Figures) -> str | None:
 
 
 def check(figures: Figures, join: LabelJoin) -> None:
-    """JoinError where rows were lost or doubled; InputError for impressions without id or time that
-    are not to be dropped.
+    """Checks the figures of a join before its rows are published.
+
+    Raises:
+        JoinError: Rows were lost or duplicated.
+        InputError: Impressions lack an id or a time, and `drop_incomplete` is not set.
     """
-    found = mismatch(figures)
-    if found is not None:
+    problem = mismatch(figures)
+    if problem is not None:
         raise JoinError(
-            f"{redact(join.output_url)}: {found}; nothing was published. Run it again; if it fails "
-            f"again, look for failing "
-            "disks or for another writer in the output's directory"
+            f"{redact(join.output_url)}: {problem}; nothing was published. Run it again; if it "
+            f"fails again, look for failing disks or for another writer in the output's directory"
         )
     dropped = figures.impressions["num_incomplete"]
     if dropped and not join.drop_incomplete:
@@ -110,8 +124,8 @@ def check(figures: Figures, join: LabelJoin) -> None:
         raise InputError(
             f"{join.impressions.source}: {dropped} of {figures.impressions['num_input_rows']} "
             f"impressions have a null in "
-            f"{columns}, so they cannot be told apart or placed in time; correct the log, or drop "
-            f"them (--drop-incomplete)"
+            f"{columns}, so they cannot be identified or placed in time; correct the log, or "
+            f"drop them (--drop-incomplete)"
         )
 
 
@@ -122,7 +136,7 @@ def _rows(found: Digest) -> str:
 def document(
     join: LabelJoin, figures: Figures, *, input_digest: str | None, num_files: int, size_bytes: int
 ) -> dict[str, Any]:
-    """The report as it is written: docs/contracts.md says what each key means."""
+    """Builds the report's JSON document; docs/contracts.md describes each key."""
     return {
         "format": FORMAT,
         "join_digest": join.digest,
@@ -192,7 +206,7 @@ def _label(i: int, label: Label, events: Counts, joined: Counts) -> dict[str, An
 
 
 def _histogram(bins: Iterable[tuple[int, float]]) -> list[dict[str, int]]:
-    """The counts of all buckets, from those of buckets by number, which may come more than once."""
+    """Returns the counts of all buckets from (bucket number, count), where numbers may repeat."""
     counts = [0] * NUM_BUCKETS
     for bucket, count in bins:
         counts[bucket] += round(count)
@@ -233,7 +247,7 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def report_text(document: Mapping[str, Any]) -> str:
-    """The report for people: tables, and a histogram per label."""
+    """Formats the report as text: tables, and a histogram per label."""
     parts = [f"as known at {document['cut_off']}", _table("impressions", [document["impressions"]])]
     scalars = [
         {key: value for key, value in label.items() if not isinstance(value, list)}
@@ -268,7 +282,7 @@ def _number(value: Any) -> str:
 
 
 def _bars(label: Mapping[str, Any]) -> str:
-    """From the impression to its first event, as it happened and as it was logged."""
+    """The histogram of delays until the first event, as it happened and as it was logged."""
     total = max(1, sum(bucket["num_impressions"] for bucket in label["delay"]))
     lines = [
         [

@@ -17,7 +17,7 @@ from featstore.extraction.days import (
     Day,
     Days,
     Held,
-    Origin,
+    Provenance,
     Reason,
     expand,
     extract_days,
@@ -217,8 +217,8 @@ def test_a_day_that_fails_leaves_those_before_it_and_says_where_to_go_on(
     with pytest.raises(InputError, match=r"a\.parquet") as raised:
         extract_days(job, Days(days=DAYS))
     assert raised.value.__notes__ == [
-        "This is of dt=2026-11-03 (missing); dt=2026-11-01, dt=2026-11-02 stay committed. "
-        "The same call again goes on with dt=2026-11-03."
+        "This happened in dt=2026-11-03 (missing); dt=2026-11-01, dt=2026-11-02 stay committed. "
+        "The same call resumes with dt=2026-11-03."
     ]
     assert set(rows_by_day(job)) == {"2026-11-01", "2026-11-02"}
     broken.write_bytes(whole)
@@ -283,7 +283,7 @@ def test_the_public_function_takes_days(job: ExtractJob) -> None:
     [
         ("november", {}, r"days: expected FIRST\.\.LAST, such as .* found 'november'"),
         ("2026-11-01..", {}, r"days: expected FIRST\.\.LAST"),
-        ("2026-11-31", {}, r"days: 2026-11-31 is no day \(.*\), in '2026-11-31'"),
+        ("2026-11-31", {}, r"days: 2026-11-31 is not a valid day \(.*\), in '2026-11-31'"),
         (
             "2026-11-02..2026-11-01",
             {},
@@ -293,19 +293,19 @@ def test_the_public_function_takes_days(job: ExtractJob) -> None:
         (
             DAYS,
             {"input_url": "raw"},
-            r"expected \{dt\} in the input, and with it \{hour\} at most, found raw",
+            r"expected \{dt\} in the input, and at most \{hour\} besides, found raw",
         ),
         (DAYS, {"input_url": "raw/{hour}"}, r"expected \{dt\} in the input"),
-        (DAYS, {"input_url": "raw/{dt}/{minute}"}, r"and with it \{hour\} at most"),
+        (DAYS, {"input_url": "raw/{dt}/{minute}"}, r"and at most \{hour\} besides"),
         (
             DAYS,
             {"partition": {"dt": "1"}},
-            "partition key 'dt' is given as '1', and by the days; choose one",
+            "partition key 'dt' is given as '1' and is also taken from the days",
         ),
         (
             DAYS,
             {"partition_from_path": ("country",)},
-            "partition_from_path and days do not go together",
+            "partition_from_path and days cannot be combined",
         ),
     ],
 )
@@ -330,7 +330,7 @@ def test_days_are_each_day_once_in_order(first: date, num_more: int) -> None:
 
 
 origins = st.builds(
-    Origin,
+    Provenance,
     version=st.integers(0, 9),
     spec_hash=st.sampled_from("st"),
     input_digest=st.sampled_from(["i", "j", None]),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import featstore
 from featstore.errors import InputError, OperatorError
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.findings import Origin
+from featstore.extraction.findings import BatchOrigin
 from featstore.spec.parse import load_spec
 
 MAX = 2**63 - 1
@@ -146,9 +146,11 @@ def test_how_rows_are_cut_into_batches_changes_neither_rows_nor_findings(
     whole, pieces = (Extractor(load_spec(spec_of(chosen))) for _ in range(2))
     bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
     batch = batch_of(rows)
-    together = whole(batch, Origin(source="a")).to_pylist()
+    together = whole(batch, BatchOrigin(source="a")).to_pylist()
     parts = [
-        pieces(batch.slice(first, last - first), Origin(source="a", first_row=first)).to_pylist()
+        pieces(
+            batch.slice(first, last - first), BatchOrigin(source="a", first_row=first)
+        ).to_pylist()
         for first, last in itertools.pairwise(bounds)
     ]
     assert str(together) == str([row for part in parts for row in part])
@@ -193,7 +195,7 @@ def test_fail_names_the_first_row_with_a_malformed_value(
         InputError,
         match=rf"^raw\.parquet, row {100 + failing[0]}: (column|sequence) '{owner}': expected ",
     ):
-        extractor(batch_of(rows), Origin(source="raw.parquet", first_row=100))
+        extractor(batch_of(rows), BatchOrigin(source="raw.parquet", first_row=100))
 
 
 @given(raw_rows)
@@ -219,7 +221,7 @@ def extract_one(declared: Any, column: pa.Array, **top: Any) -> tuple[pa.RecordB
     raw = pa.RecordBatch.from_pydict(
         {"x": column, "id": pa.array(range(len(column)), pa.int64()), "more": ["?"] * len(column)}
     )
-    return extractor(raw, Origin(source="a.parquet")), extractor
+    return extractor(raw, BatchOrigin(source="a.parquet")), extractor
 
 
 WRONG = [
@@ -305,7 +307,7 @@ def optional(raw: dict[str, Any]) -> tuple[list[dict[str, Any]], Extractor]:
     }
     extractor = Extractor(load_spec(document))
     return extractor(
-        pa.RecordBatch.from_pydict(raw), Origin(source="a.parquet")
+        pa.RecordBatch.from_pydict(raw), BatchOrigin(source="a.parquet")
     ).to_pylist(), extractor
 
 
@@ -423,7 +425,7 @@ def run_operator(
         "slots": [{"slot": 1, "name": "f", "op": f"my_ops:{name}", "of": "x"}],
     }
     batch = pa.RecordBatch.from_pydict({"x": pa.array(numbers)})
-    return Extractor(load_spec(document))(batch, Origin(source="a.parquet", first_row=1000))
+    return Extractor(load_spec(document))(batch, BatchOrigin(source="a.parquet", first_row=1000))
 
 
 @pytest.mark.parametrize("position", [3, 500, 999])

@@ -184,7 +184,7 @@ def test_a_repeated_run_id_is_the_same_run(job: ExtractJob, write_raw: Any) -> N
     write_raw("a.parquet", 90)
     with pytest.raises(
         InputError,
-        match=r"run id 'r1' is version 0 of .*table, of another spec, input or partition; take a "
+        match=r"run id 'r1' is already used by version 0 of .*table, with another spec, input or partition; choose a "
         r"new id",
     ):
         extract_files(job)
@@ -196,7 +196,8 @@ def test_a_repeated_run_id_for_another_partition_is_refused(
     write_raw("a.parquet", 100)
     extract_files(job)
     with pytest.raises(
-        InputError, match=r"run id 'r1' is version 0 of .*, of another spec, input or partition"
+        InputError,
+        match=r"run id 'r1' is already used by version 0 of .*, with another spec, input or partition",
     ):
         extract_files(replace(job, partition={"month": "2"}), runner=no_runner)
 
@@ -250,7 +251,9 @@ def test_an_empty_input_leaves_the_table_as_it_is(job: ExtractJob, write_raw: An
 def test_the_table_may_not_lie_within_its_input(job: ExtractJob, write_raw: Any) -> None:
     write_raw("a.parquet", 10)
     for table_url in (job.input_url, f"{job.input_url}/features"):
-        with pytest.raises(InputError, match=r"lies within the input .*raw; keep them apart"):
+        with pytest.raises(
+            InputError, match=r"lies within the input .*raw; use separate directories"
+        ):
             extract_files(replace(job, table_url=table_url), runner=no_runner)
 
 
@@ -260,7 +263,8 @@ def test_a_directory_of_foreign_parquet_does_not_become_a_table(
     write_raw("a.parquet", 10)
     write_raw("../table/theirs.parquet", 10)
     with pytest.raises(
-        InputError, match=r"table is no table, but holds Parquet files \(theirs\.parquet, \.\.\.\)"
+        InputError,
+        match=r"table is not a table but holds Parquet files \(theirs\.parquet, \.\.\.\)",
     ):
         extract_files(job, runner=no_runner)
 
@@ -334,7 +338,7 @@ def test_a_partition_key_and_a_column_may_not_share_a_name(job: ExtractJob, writ
         ),
         (
             {"partition_from_path": ["month"]},
-            "'month' is given as '1', and is to be taken from the path; choose one",
+            "'month' is given as '1' and also in partition_from_path; remove one of them",
         ),
     ],
 )

@@ -17,15 +17,17 @@ from featstore.joins.inputs import (
     input_digest,
     list_logs,
 )
-from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Source
+from featstore.joins.options import Impressions, Label, LabelJoin, LogSource, Lookup
 
 TYPES = {"rid": "string", "user": "bigint", "ts": "timestamp", "price": "double"}
-IMPRESSIONS = Impressions(source=Source(url="/logs/impressions"), row_id=("rid",), event_time="ts")
+IMPRESSIONS = Impressions(
+    source=LogSource(url="/logs/impressions"), row_id=("rid",), event_time="ts"
+)
 LABEL = Label(
-    name="click", source=Source(url="/logs/clicks"), key=("user",), event_time="ts", window_s=60
+    name="click", source=LogSource(url="/logs/clicks"), key=("user",), event_time="ts", window_s=60
 )
 LOOKUP = Lookup(
-    name="user", source=Source(table="users"), key=("user",), event_time="ts", columns=("price",)
+    name="user", source=LogSource(table="users"), key=("user",), event_time="ts", columns=("price",)
 )
 JOIN = LabelJoin(
     impressions=IMPRESSIONS,
@@ -61,10 +63,10 @@ def test_what_fits_is_taken() -> None:
             TYPES | {"rid": "double"},
             "row id 'rid': expected text, integers, booleans or timestamps, found double",
         ),
-        (TYPES | {"Click": "int"}, "the join would add the column 'click', which is there already"),
+        (TYPES | {"Click": "int"}, "the join would add the column 'click', which already exists"),
         (
             TYPES | {"__time": "int"},
-            "columns that begin with '__' are the join's own, found '__time'",
+            "columns that begin with '__' are reserved for the join, found '__time'",
         ),
     ],
 )
@@ -103,15 +105,15 @@ def test_a_lookup_of_a_missing_column_is_refused() -> None:
 
 @pytest.mark.parametrize("output", ["/logs/clicks/out", "/logs", "/logs/clicks"])
 def test_output_and_logs_are_kept_apart(output: str) -> None:
-    with pytest.raises(InputError, match="lie within each other; keep them apart"):
+    with pytest.raises(InputError, match="lie within each other; use separate directories"):
         check_apart(replace(JOIN, output_url=output))
     check_apart(replace(JOIN, output_url="/logs-joined"))
 
 
-def write(directory: Path, **columns: Any) -> Source:
+def write(directory: Path, **columns: Any) -> LogSource:
     directory.mkdir(exist_ok=True)
     pq.write_table(pa.table(columns), directory / "a.parquet")
-    return Source(url=str(directory))
+    return LogSource(url=str(directory))
 
 
 def test_the_digest_names_the_files(tmp_path: Path) -> None:
@@ -137,7 +139,9 @@ def test_the_digest_names_the_files(tmp_path: Path) -> None:
 def test_no_files_and_files_of_a_delta_table_are_refused(tmp_path: Path) -> None:
     (tmp_path / "i").mkdir()
     join = replace(
-        JOIN, lookups=(), impressions=replace(IMPRESSIONS, source=Source(url=str(tmp_path / "i")))
+        JOIN,
+        lookups=(),
+        impressions=replace(IMPRESSIONS, source=LogSource(url=str(tmp_path / "i"))),
     )
     with pytest.raises(InputError, match=r"no raw files at .*i: expected a Parquet file"):
         list_logs(join)

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from featstore.errors import InputError
 from featstore.joins.join import join_labels
-from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Negatives, Source
+from featstore.joins.options import (
+    Impressions,
+    Label,
+    LabelJoin,
+    LogSource,
+    Lookup,
+    NegativeSampling,
+)
 from featstore.selection.where import Sample
 
 NEW_YORK_FALLS_BACK_US = 1_793_512_800_000_000  # 2026-11-01T06:00:00Z
@@ -132,7 +139,7 @@ def in_python(rows: list[Row], schema: pa.Schema) -> list[Row]:
 
 def full_join(directory: Path, **changes: Any) -> LabelJoin:
     """Every kind of label, every attribution, and lookups with and without a log time."""
-    clicks = Source(url=str(directory / "events"))
+    clicks = LogSource(url=str(directory / "events"))
     common: Row = {"source": clicks, "key": ("user",), "event_time": "ts", "window_s": 4}
     labels = (
         Label(name="any", **common, log_time="logged", attribution="last", with_time=True),
@@ -164,7 +171,7 @@ def full_join(directory: Path, **changes: Any) -> LabelJoin:
         ),
     )
     profiles: Row = {
-        "source": Source(url=str(directory / "profiles")),
+        "source": LogSource(url=str(directory / "profiles")),
         "key": ("user",),
         "event_time": "ts",
     }
@@ -175,7 +182,7 @@ def full_join(directory: Path, **changes: Any) -> LabelJoin:
         Lookup(name="plain", **profiles, columns=("age",)),
     )
     impressions = Impressions(
-        source=Source(url=str(directory / "impressions")),
+        source=LogSource(url=str(directory / "impressions")),
         row_id=("rid",),
         event_time="ts",
         log_time="logged",
@@ -389,7 +396,7 @@ def test_the_join_is_what_python_makes_of_the_same_logs(spark: Any, tmp_path: Pa
     cases = drawn_cases()
     assert len(cases) >= 100
     write_logs(cases, tmp_path)
-    join = full_join(tmp_path, negatives=Negatives(rate=0.5, seed=3, label="any"))
+    join = full_join(tmp_path, negatives=NegativeSampling(rate=0.5, seed=3, label="any"))
     oracle = oracle_of(spark, cases, tmp_path)
     report = join_labels(join, spark).document
     expected, found = expected_rows(oracle, join), read_rows(join.output_url)
@@ -432,7 +439,7 @@ def test_two_columns_of_one_name_in_a_log_are_refused(
             r"z\.parquet: column 'value': expected once, found 2 times",
         )
     else:
-        log = Source(sql=f"select *, 1.0D as value from parquet.`{tmp_path}/events`")
+        log = LogSource(sql=f"select *, 1.0D as value from parquet.`{tmp_path}/events`")
         message = r"query .*: column 'value': expected once, found 2 times"
     labels = tuple(replace(label, source=log) for label in join.labels)
     with pytest.raises(InputError, match=message):

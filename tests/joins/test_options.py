@@ -9,9 +9,9 @@ from featstore.joins.options import (
     Impressions,
     Label,
     LabelJoin,
+    LogSource,
     Lookup,
-    Negatives,
-    Source,
+    NegativeSampling,
     duration_s,
     parse_impressions,
     parse_label,
@@ -19,10 +19,10 @@ from featstore.joins.options import (
     parse_time,
 )
 
-CLICKS = Source(url="/logs/clicks")
+CLICKS = LogSource(url="/logs/clicks")
 JOIN = LabelJoin(
     impressions=Impressions(
-        source=Source(url="/logs/impressions"), row_id=("rid",), event_time="ts"
+        source=LogSource(url="/logs/impressions"), row_id=("rid",), event_time="ts"
     ),
     labels=(Label(name="click", source=CLICKS, key=("rid",), event_time="ts", window_s=60),),
     cut_off=datetime.datetime(2026, 11, 2, tzinfo=datetime.UTC),
@@ -37,7 +37,7 @@ def test_pairs_describe_logs() -> None:
                         "with_time=true")  # fmt: skip
     assert found == Label(
         name="buy",
-        source=Source(sql="select * from orders where n > 1"),
+        source=LogSource(sql="select * from orders where n > 1"),
         key=("user", "item"),
         event_time="ts",
         log_time="logged",
@@ -50,13 +50,13 @@ def test_pairs_describe_logs() -> None:
         with_time=True,
     )
     assert parse_impressions("table=db.log row_id=a,b event_time=ts") == Impressions(
-        source=Source(table="db.log"), row_id=("a", "b"), event_time="ts"
+        source=LogSource(table="db.log"), row_id=("a", "b"), event_time="ts"
     )
     assert parse_lookup(
         "name=user from=/u key=user event_time=ts columns=age max_age=30m"
     ) == Lookup(
         name="user",
-        source=Source(url="/u"),
+        source=LogSource(url="/u"),
         key=("user",),
         event_time="ts",
         columns=("age",),
@@ -128,7 +128,7 @@ def test_a_wrong_label_is_refused(text: str, message: str) -> None:
             "cut_off: expected a time zone, found 2026-11-02T00:00:00",
         ),
         (
-            {"negatives": Negatives(rate=0.5, label="clik")},
+            {"negatives": NegativeSampling(rate=0.5, label="clik")},
             r"no label 'clik' among \['click'\]; did you mean 'click'",
         ),
     ],
@@ -144,7 +144,7 @@ def test_a_join_that_cannot_be_is_refused(change: dict[str, Any], message: str) 
 )
 def test_negatives_want_a_share_and_a_seed(rate: float, seed: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Negatives(rate=rate, seed=seed)
+        NegativeSampling(rate=rate, seed=seed)
 
 
 def test_a_lookup_wants_columns_and_no_negative_age() -> None:

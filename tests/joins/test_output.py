@@ -21,8 +21,15 @@ from featstore.errors import CommitConflictError, InputError, JoinError
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.files.listings import list_files
 from featstore.joins.join import join_labels, write_parquet
-from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Negatives, Source
-from featstore.joins.output import Output
+from featstore.joins.options import (
+    Impressions,
+    Label,
+    LabelJoin,
+    LogSource,
+    Lookup,
+    NegativeSampling,
+)
+from featstore.joins.output import JoinOutput
 from featstore.spec.parse import load_spec
 
 pytestmark = pytest.mark.slow
@@ -60,14 +67,14 @@ def join(tmp_path: Path) -> LabelJoin:
     pq.write_table(pa.table(clicks), tmp_path / "clicks" / "a.parquet")
     label = Label(
         name="click",
-        source=Source(url=str(tmp_path / "clicks")),
+        source=LogSource(url=str(tmp_path / "clicks")),
         key=("rid",),
         event_time="at",
         window_s=3600,
     )
     return LabelJoin(
         impressions=Impressions(
-            source=Source(url=str(tmp_path / "impressions")), row_id=("rid",), event_time="ts"
+            source=LogSource(url=str(tmp_path / "impressions")), row_id=("rid",), event_time="ts"
         ),
         labels=(label,),
         cut_off=CUT_OFF,
@@ -218,7 +225,7 @@ def test_of_two_first_writers_one_is_told(spark: Any, join: LabelJoin) -> None:
         write_parquet(rows, url, partition_by)
         other.publish("{}", "")
 
-    other = Output(spark, f"{join.output_url}/dt=2026-11-01")
+    other = JoinOutput(spark, f"{join.output_url}/dt=2026-11-01")
     Path(other.rows_url.removeprefix("file://")).mkdir(parents=True)
     with pytest.raises(InputError, match="is not the output of a join"):
         join_labels(join, spark, write=overtaken)
@@ -226,7 +233,7 @@ def test_of_two_first_writers_one_is_told(spark: Any, join: LabelJoin) -> None:
 
 
 def test_rows_are_never_moved_into_a_directory_that_exists(spark: Any, tmp_path: Path) -> None:
-    output = Output(spark, str(tmp_path / "out"))
+    output = JoinOutput(spark, str(tmp_path / "out"))
     Path(output.rows_url.removeprefix("file://")).mkdir(parents=True)
     (tmp_path / "out").mkdir()
     with pytest.raises(
@@ -292,7 +299,7 @@ def test_nothing_counts_before_it_was_logged_and_unripe_is_null(
     }
     pq.write_table(pa.table(ages), tmp_path / "users" / "a.parquet")
     label = replace(join.labels[0], log_time="logged", horizon_s=118 * 60)
-    users = Source(url=str(tmp_path / "users"))
+    users = LogSource(url=str(tmp_path / "users"))
     user = Lookup(
         name="user",
         source=users,
@@ -313,7 +320,9 @@ def test_a_lower_rate_keeps_a_part_of_what_a_higher_one_keeps(spark: Any, join: 
     kept = []
     for rate in (0.2, 0.5, 1.0):
         url = join_labels(
-            replace(join, negatives=Negatives(rate=rate), output_url=f"{join.output_url}-{rate}"),
+            replace(
+                join, negatives=NegativeSampling(rate=rate), output_url=f"{join.output_url}-{rate}"
+            ),
             spark,
         ).url
         rows = pq.read_table(url).to_pylist()
@@ -380,7 +389,7 @@ def test_the_script_reads_queries_and_runs_them_each_time(
     url = join.labels[0].source.url
     clicks = f"sql='select rid, cast(at as timestamp) as at from parquet.`file://{url}`'"
     made = script.label_join(script.parse_arguments(arguments(join, clicks)))
-    assert made.negatives == Negatives(rate=0.5)
+    assert made.negatives == NegativeSampling(rate=0.5)
     for _ in range(2):
         report = join_labels(made, spark)
         assert report.written

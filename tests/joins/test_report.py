@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from featstore.errors import InputError, JoinError
-from featstore.joins.options import Impressions, Label, LabelJoin, Lookup, Negatives, Source
+from featstore.joins.options import (
+    Impressions,
+    Label,
+    LabelJoin,
+    LogSource,
+    Lookup,
+    NegativeSampling,
+)
 from featstore.joins.report import (
     Digest,
     Figures,
@@ -19,10 +26,10 @@ from featstore.joins.report import (
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "label_report.json"
-LOG = Source(url="/logs/clicks")
+LOG = LogSource(url="/logs/clicks")
 JOIN = LabelJoin(
     impressions=Impressions(
-        source=Source(url="/logs/impressions"), row_id=("rid",), event_time="ts"
+        source=LogSource(url="/logs/impressions"), row_id=("rid",), event_time="ts"
     ),
     labels=(
         Label(
@@ -34,7 +41,7 @@ JOIN = LabelJoin(
             name="user", source=LOG, key=("user",), event_time="ts", columns=("age",), max_age_s=60
         ),
     ),
-    negatives=Negatives(rate=0.25, seed=7),
+    negatives=NegativeSampling(rate=0.25, seed=7),
     cut_off=datetime.datetime(2026, 11, 2, tzinfo=datetime.UTC),
     output_url="/out",
 )

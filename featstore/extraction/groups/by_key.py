@@ -1,4 +1,4 @@
-"""Raw rows put beside the rows of base data files by the value of a kept column that both have."""
+"""Matches raw rows with the rows of base data files by the value of a kept column."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,8 +24,13 @@ from featstore.table.writer import open_data_file
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedPartition:
-    """One partition of a run: its base files by their place in the run, the kept column that names
-    their rows, and the units of raw rows to look in."""
+    """One partition of a run.
+
+    Attributes:
+        key: The kept column that identifies rows.
+        files: The base files by their index in the run.
+        units: The raw rows to match.
+    """
 
     key: str
     files: Mapping[int, DataFile]
@@ -39,7 +44,7 @@ KeyRunner = Callable[[GroupTask, Sequence[KeyedPartition], Progress], list[UnitR
 def keyed_partitions(
     key: str, files: Sequence[DataFile], units: Sequence[Unit]
 ) -> list[KeyedPartition]:
-    """The run's partitions, in the order of the units; `files` are all base files of the run."""
+    """Groups the run's base files and units by partition, in the order of the units."""
     partitions = {to_json(unit.partition): unit.partition for unit in units}.values()
     return [
         KeyedPartition(
@@ -54,7 +59,7 @@ def keyed_partitions(
 def run_by_key(
     task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress
 ) -> list[UnitReport]:
-    """One partition after the other, each with threads of this process."""
+    """Runs partitions one after the other, each with threads of this process."""
     reports: list[UnitReport] = []
     for partition in partitions:
         reports += write_by_key(task, partition)
@@ -67,21 +72,29 @@ def run_by_key(
 
 
 def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -> list[UnitReport]:
-    """One file beside each base file; `task.targets` are by its place in the run.
+    """Writes one file beside each base file of the partition.
 
-    The partition's keys and new columns are in memory. InputError where a key is null or twice
-    there, on either side, or where the raw rows lack one of the base; raw rows that the base lacks
-    are left out.
+    The keys and the new columns of the whole partition are held in memory. Raw rows that the base
+    lacks are left out.
+
+    Args:
+        task: Its `targets` are by the index of the base file in the run.
+        attempt: Number of this attempt; part of the file names.
+
+    Raises:
+        InputError: A key is null or occurs twice on either side, or a row of the base has no raw
+            row.
     """
     extractors: list[Extractor] = []
     raw, key = _raw_rows(task, partition.units, extractors), partition.key
     files, key_type = list(partition.files.values()), raw.schema.field(key).type
     keys = [_base_keys(file, key, key_type) for file in files]
-    found = _places(pa.chunked_array(keys, key_type), raw.column(key), key, files)
+    raw_places = _match_rows(pa.chunked_array(keys, key_type), raw.column(key), key, files)
+    # The loop below takes only these columns; the key column is not written.
     first, columns = 0, raw.select(task.stored(Extractor(task.spec).schema).to_arrow().names)
     reports: list[UnitReport] = []
     for (place, file), of_file in zip(partition.files.items(), keys, strict=True):
-        rows = columns.take(pa.array(found[first : first + len(of_file)]))
+        rows = columns.take(pa.array(raw_places[first : first + len(of_file)]))
         target = replace(task.targets[place], rows_digest=rows_digest(of_file))
         reports.append(_write_file(replace(task, targets={place: target}), file, rows, attempt))
         first += len(of_file)
@@ -89,12 +102,14 @@ def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -
 
 
 def rows_digest(keys: pa.Array) -> str:
-    """SHA-256 (hex) of the keys in order: of each as text its UTF-8 length (int32, little-endian),
-    then all texts.
+    """Returns the SHA-256 (hex) of the keys in order.
+
+    Hashed are the UTF-8 length of each key as text (int32, little-endian), then all texts.
     """
     texts = keys.cast(pa.large_string())
     texts = (
         pa.concat_arrays([texts])
+        # A slice keeps its parent's data buffer, which holds texts of other rows; rebuild it.
         if texts.offset == 0
         else pa.array(texts.to_pylist(), pa.large_string())
     )
@@ -106,7 +121,7 @@ def rows_digest(keys: pa.Array) -> str:
 
 
 def _raw_rows(task: GroupTask, units: Sequence[Unit], extractors: list[Extractor]) -> pa.Table:
-    """The columns of the group and the key, of all raw rows of a partition."""
+    """The group's columns and the key, for all raw rows of a partition."""
 
     def extract(unit: Unit) -> list[pa.RecordBatch]:
         extractor = Extractor(task.spec)
@@ -132,21 +147,24 @@ def _base_keys(file: DataFile, key: str, key_type: pa.DataType) -> pa.Array:
         return source.read([key], use_threads=False).column(key).cast(key_type).combine_chunks()
 
 
-def _places(
+def _match_rows(
     base: pa.ChunkedArray, raw: pa.ChunkedArray, key: str, files: Sequence[DataFile]
 ) -> np.ndarray:
-    """For each row of the base the raw row with its key.
+    """For each row of the base the index of the raw row with its key, int (num_rows,).
 
-    All keys are encoded at once, raw ones first: where each of these is new, its code is its row.
+    All keys are dictionary-encoded together, raw ones first. If the raw keys are unique, the code
+    of each is its row index, so the code of a base key is the index of its raw row.
     """
     for what, keys in (("the table", base), ("the raw rows", raw)):
         if keys.null_count:
             raise InputError(
-                f"key {key!r} is null in {keys.null_count:,} rows of {what}; a key names each row"
+                f"key {key!r} is null in {keys.null_count:,} rows of {what}; choose a "
+                f"column that is set in every row"
             )
     codes = _codes(pa.chunked_array([*raw.chunks, *base.chunks], raw.type))
     _require_once(len(raw) - int(codes[: len(raw)].max(initial=-1)) - 1, key, "the raw rows")
     places = codes[len(raw) :]
+    # A code beyond the raw rows belongs to a key that first occurs in the base.
     lost = np.flatnonzero(places >= len(raw))
     if len(lost):
         raise InputError(
@@ -159,7 +177,7 @@ def _places(
 
 
 def _codes(keys: pa.ChunkedArray) -> np.ndarray:
-    """For each key the number of different ones before its first appearance."""
+    """For each key, the number of distinct keys before its first occurrence."""
     encoded = keys.dictionary_encode()
     return np.concatenate(
         [np.zeros(0, np.int32), *(np.asarray(chunk.indices) for chunk in encoded.chunks)]
@@ -169,13 +187,13 @@ def _codes(keys: pa.ChunkedArray) -> np.ndarray:
 def _require_once(num_twice: int, key: str, where: str) -> None:
     if num_twice:
         raise InputError(
-            f"key {key!r} is there more than once, {num_twice:,} times in {where}; a key names "
-            f"each row"
+            f"key {key!r} is not unique: it repeats {num_twice:,} times in {where}; choose a "
+            f"column that is different in every row"
         )
 
 
 def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -> UnitReport:
-    """The rows beside a base file, the task's one target."""
+    """Writes the rows beside a base file, the task's only target."""
     schema, (place,) = task.stored(Extractor(task.spec).schema), task.targets
     partition = {key: value for key, value in file.partition.items() if value is not None}
     path = task.path(partition, place, attempt)
@@ -201,7 +219,7 @@ def _batches(rows: pa.Table, num_rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def _with_findings(report: UnitReport, extractors: Sequence[Extractor]) -> UnitReport:
-    """What was found in all raw rows of a partition, said with one of its files."""
+    """Adds the findings of a whole partition to the report of one of its files."""
     counts: dict[str, int] = {}
     for extractor in extractors:
         for what, number in extractor.counts.items():

@@ -1,6 +1,4 @@
-"""Folds slot groups into the base: new base files with all columns, in one commit; row for row the
-same content.
-"""
+"""Folds slot groups into the base: rewrites base files with all columns, in one commit."""
 
 import uuid
 from collections import deque
@@ -29,13 +27,12 @@ from featstore.table.running import check_not_removed, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions
 from featstore.table.writer import open_data_file
 
-_ZSTD = 6  # as the format numbers codecs
+_ZSTD = 6  # CompressionCodec.ZSTD in parquet.thrift
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompactReport:
-    """What a compaction did: `num_files` base files written anew, and the groups that are folded
-    in. Nothing where there are no groups."""
+    """The result of a compaction: `num_files` rewritten base files, and the groups folded in."""
 
     table_url: str = field(repr=False)
     version: int
@@ -60,13 +57,16 @@ class CompactReport:
 def compact(
     table_url: str, *, commit: Callable[[str, delta.Change], int] = delta.commit
 ) -> CompactReport:
-    """Writes the base files that have slot groups' files beside them anew, with the columns of
-    both, and commits them at once.
+    """Rewrites base files that have slot groups beside them, with the columns of both.
 
-    With that commit the groups' files are stale; a second one names the groups no more, and if it
-    is never made, the next compaction makes it. Earlier versions read as before.
-    CommitConflictError where a partition or one of its groups was written meanwhile: then the table
-    is as it was.
+    Rows and their order stay the same. The commit makes the groups' files stale; a second commit
+    removes the groups from the table. If the process dies in between, the next compaction makes the
+    second commit. Earlier versions remain readable.
+
+    Raises:
+        TableNotFoundError: There is no Delta table.
+        CommitConflictError: A partition or one of its groups was written in the meantime; the table
+            is unchanged.
     """
     snapshot = open_table_or_none(table_url)
     if snapshot is None:
@@ -78,7 +78,7 @@ def compact(
         to_json(file.partition): file.partition for file in snapshot.data_files if file.groups
     }
     partitions = [
-        {key: _value(table_url, key, value) for key, value in found.items()}
+        {key: _key_value(table_url, key, value) for key, value in found.items()}
         for found in grouped.values()
     ]
     version, files = snapshot.version or 0, tuple[DataFile, ...]()
@@ -90,9 +90,10 @@ def compact(
             ThreadPoolExecutor(num_cores(), "featstore-compact") as threads,
         ):
             done = threads.map(
-                lambda item: written.append(_folded(snapshot, item[1], tag, item[0])),
+                lambda item: written.append(_rewrite_file(snapshot, item[1], tag, item[0])),
                 enumerate(base),
             )
+            # Drains the iterator, which waits for all threads and raises the first error.
             deque(done, maxlen=0)
             files = tuple(sorted(written, key=lambda file: file.path))
             change = _change(snapshot, partitions, files, run_id)
@@ -110,7 +111,7 @@ def compact(
     )
 
 
-def _value(table_url: str, key: str, value: str | None) -> str:
+def _key_value(table_url: str, key: str, value: str | None) -> str:
     if value is None:
         raise InputError(
             f"{redact(table_url)}: partition key {key!r} is null in some rows; such a partition "
@@ -155,8 +156,11 @@ def _change(
 def _origins(
     snapshot: Snapshot, partitions: Sequence[dict[str, str]], files: Sequence[DataFile]
 ) -> Iterator[CommitMetadata]:
-    """What is known of the raw input of rows that are written anew: rows, order and units are as
-    they were, so an equal run is still one, and a slot group can still be bound by input."""
+    """Yields what is known about the raw input of rewritten rows.
+
+    Rows, order and units are unchanged, so an equal run is still recognised, and slot groups can
+    still be matched by input.
+    """
     folded = {to_json(partition) for partition in partitions}
     after = [
         *files,
@@ -174,8 +178,8 @@ def _origins(
             yield replace(found, data_digest=now, crc32s={}, origins=())
 
 
-def _folded(snapshot: Snapshot, file: DataFile, tag: str, place: int) -> DataFile:
-    """One base file written anew, in the row groups that it had."""
+def _rewrite_file(snapshot: Snapshot, file: DataFile, tag: str, place: int) -> DataFile:
+    """Rewrites one base file, with the same row groups."""
     unit, directory = unit_of(file.path), file.path.rpartition("/")[0]
     name = data_file_name(tag, place if unit is None else unit, place)
     path = f"{directory}/{name}" if directory else name
@@ -212,7 +216,7 @@ def _others(schema: SlotSchema) -> tuple[pa.Field, ...]:
 
 
 def _stored(schema: SlotSchema, columns: FileColumns) -> SlotSchema:
-    """The columns that any of the files has: one that none of them has stays missing as it is."""
+    """Returns the columns that any of the files has; a column that none has stays missing."""
     others = {name for name, found in columns.others.items() if found is not None}
     weight = schema.weight if schema.weight is not None and schema.weight.name in others else None
     return replace(
@@ -241,8 +245,8 @@ def _column(rows: Rows, stored: SlotSchema, field: pa.Field, where: str) -> pa.C
     column = rows.slot_column(stored[field.name])
     if column.null_count:
         raise InputError(
-            f"{where}: slot {field.name!r} holds nulls, as files of others do; only featstore's "
-            f"own can be folded"
+            f"{where}: slot {field.name!r} holds nulls; only files that featstore wrote can be "
+            f"compacted"
         )
     return column.cast(field.type)
 
@@ -263,8 +267,9 @@ def _compression(footer: OpenFile) -> str:
 
 @contextmanager
 def _removing_on_conflict(table_url: str) -> Iterator[list[DataFile]]:
-    """Gives a list for files written; removes them where it is certain that no commit names them,
-    nor will.
+    """Yields a list for written files, and removes them on errors that rule out a commit.
+
+    Other errors may follow a commit whose reply was lost; the files are then kept.
     """
     written: list[DataFile] = []
     try:

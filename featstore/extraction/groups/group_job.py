@@ -1,18 +1,16 @@
-"""Slot groups from raw rows: columns of a spec that a table lacks, in files beside its data files;
-labels anew.
+"""Extracts slot groups from raw rows: slots that a table lacks, or new labels.
 
-Rows are bound to the base's in one of two ways. *By input*: the raw files are those that made the
-base files, as its commit says by their digest, so the same units are the same rows. *By key*: a
-kept column of the base says which row is which. A group commits to its own table first, and then is
-named by one commit to the base (`table.groups`).
+A group's files lie beside the table's base files and have the same rows. Rows are matched in one of
+two ways. *By input*: the raw files are those that made the base files, as proven by the digest in
+the base's commit, so equal units have equal rows. *By key*: a kept column of the base identifies
+each row. A group is first committed to its own table; one commit to the base then names it
+(`table.groups`).
 """
 
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import pyarrow as pa
 
 from featstore.errors import CommitConflictError, InputError, TableNotFoundError
 from featstore.extraction.extractor import Extractor
@@ -21,20 +19,20 @@ from featstore.extraction.groups.group_task import GroupTask, Target
 from featstore.extraction.groups.part import Part, labels_part, slots_part
 from featstore.extraction.job import (
     CommitFunction,
+    ExtractionRun,
     ExtractJob,
     ExtractReport,
-    Run,
     check_apart,
+    check_raw_schemas,
     end_run,
     in_key_order,
     removing_files_on_failure,
 )
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import RawFile, Unit, find_raw_files, input_digest, plan_units
-from featstore.extraction.unit import Progress, Runner, UnitReport, bind, ignore_progress
+from featstore.extraction.unit import Progress, Runner, UnitReport, ignore_progress
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
-from featstore.spec.model import Spec
 from featstore.table import delta
 from featstore.table.groups import (
     groups_commit,
@@ -55,11 +53,17 @@ LABELS = "labels"
 
 @dataclass(frozen=True, kw_only=True)
 class GroupJob:
-    """A slot group's extraction: `job` says of what and into which table, `name` is the group's.
+    """The extraction of a slot group.
 
-    `key` is a kept column of the table whose values name its rows, None to bind rows by the raw
-    files themselves. `labels`: the group is the spec's labels and weight, in place of the table's.
-    InputError where labels are to be bound by files.
+    Attributes:
+        job: The spec, the raw input and the base table.
+        name: The name of the group.
+        key: A kept column of the table whose values identify its rows; None to match rows by the
+            raw files.
+        labels: The group holds the spec's labels and weight, which replace the table's.
+
+    Raises:
+        InputError: The name is reserved, or `key` is not a kept column.
     """
 
     job: ExtractJob
@@ -89,13 +93,23 @@ def extract_group(
     commit: CommitFunction = delta.commit,
     publish: delta.Publish | None = None,
 ) -> ExtractReport:
-    """Extracts the group for the partitions of the input: only its columns are computed and
-    written, no base file is touched.
+    """Extracts the group for the partitions of the input.
 
-    Rows that are bound by input are units for `runner`, those bound by key whole partitions for
-    `run_keyed`. An equal run before writes nothing; if it died before the base named its files,
-    this one names them. TableNotFoundError, InputError, OperatorError or CommitConflictError leave
-    the table at the version it had.
+    Only the group's columns are computed and written; base files stay untouched. If an equal run
+    was committed before, nothing is written; if it died before the base named its files, this run
+    names them. An error leaves the table at the version it had.
+
+    Args:
+        runner: Runs the units of rows matched by input; by default in threads.
+        run_keyed: Runs whole partitions, for rows matched by key.
+        commit: Commits to the group's table; a parameter so that tests can inject faults.
+        publish: Commits to the base; likewise.
+
+    Raises:
+        TableNotFoundError: There is no base table.
+        InputError: The raw rows do not fit the spec or the base's rows.
+        OperatorError: An operator failed.
+        CommitConflictError: The base was replaced in the meantime.
     """
     started_s, job = time.monotonic(), group.job
     check_apart(job.input_url, job.table_url)
@@ -110,12 +124,13 @@ def extract_group(
     )
     base_files = _base_files(base, partitions)
     part, schema = _part(group, base, base_files)
-    _check_files(part.spec, files)
+    check_raw_schemas(part.spec, files)
     run = _begin(group, base, partitions, _digest(files, group), part, schema, started_s)
 
     def run_units(task: GroupTask, units: Sequence[Unit]) -> list[UnitReport]:
         if group.key is None:
-            return _checked(task, (runner or LocalRunner())(task, units, progress))
+            return _with_checked_rows(task, (runner or LocalRunner())(task, units, progress))
+        # No check of row counts here: matching by key yields exactly the base's rows.
         bases = [base_file.file for base_file in base_files]
         return run_keyed(task, keyed_partitions(group.key, bases, units), progress)
 
@@ -124,8 +139,8 @@ def extract_group(
 
 
 def _raw_files(job: ExtractJob, base: Snapshot) -> list[RawFile]:
-    found = find_raw_files(job.input_url, job.partition, job.partition_from_path)
-    files = [replace(file, partition=in_key_order(file.partition, base)) for file in found]
+    raw_files = find_raw_files(job.input_url, job.partition, job.partition_from_path)
+    files = [replace(file, partition=in_key_order(file.partition, base)) for file in raw_files]
     keys = [key.name for key in base.schema.partition_keys]
     if list(files[0].partition) != keys:
         raise InputError(
@@ -139,7 +154,7 @@ def _raw_files(job: ExtractJob, base: Snapshot) -> list[RawFile]:
 
 @dataclass(frozen=True, kw_only=True)
 class BaseFile:
-    """A base data file, the row groups that it is cut into, and its columns."""
+    """A base data file, the rows of each of its row groups, and the names of its columns."""
 
     file: DataFile
     row_groups: tuple[int, ...]
@@ -147,8 +162,10 @@ class BaseFile:
 
     @property
     def rows_per_row_group(self) -> int:
-        """The rows of all row groups but the last. InputError where they differ, as in files of
-        others.
+        """The number of rows of all row groups but the last.
+
+        Raises:
+            InputError: They differ, as they may in files that featstore did not write.
         """
         if len(set(self.row_groups[:-1])) > 1 or (
             self.row_groups and self.row_groups[-1] > self.row_groups[0]
@@ -181,17 +198,17 @@ def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list
 
 
 def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[Part, SlotSchema]:
-    """What is to be extracted, and its columns with the table's partition keys."""
+    """Returns what to extract, and its columns with the table's partition keys."""
     spec, keep = group.job.spec, [group.key] if group.key else []
-    Extractor(spec)  # the whole spec is checked first
+    Extractor(spec)  # raises if any part of the spec is wrong, not only the group's
     part = (
         labels_part(spec, keep)
         if group.labels
-        else slots_part(spec, _lacking(group, base, files), keep)
+        else slots_part(spec, _missing_slots(group, base, files), keep)
     )
     if not part.names:
         raise InputError(
-            "the spec has no labels and no weight; there is nothing to write anew"
+            "the spec has no labels and no weight, so there is nothing to relabel; add labels"
             if group.labels
             else f"all slots of the spec are in {redact(base.url)} already; add slots to the spec, "
             f"or replace the partition"
@@ -203,29 +220,23 @@ def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[P
     return part, schema
 
 
-def _lacking(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[str]:
-    """The spec's slots that neither these base files nor another group's files for them have."""
-    there = {name for file in files for name in file.names}
+def _missing_slots(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[str]:
+    """The spec's slots that neither the base files nor other groups' files beside them have."""
+    existing = {name for file in files for name in file.names}
     others = {bound.group for file in files for bound in file.file.groups} - {group.name}
-    there |= {slot.name for other in base.groups if other.name in others for slot in other.schema}
-    numbers = {slot.number for slot in base.schema if slot.name in there}
+    existing |= {
+        slot.name for other in base.groups if other.name in others for slot in other.schema
+    }
+    numbers = {slot.number for slot in base.schema if slot.name in existing}
     return {
         node.name
         for node in group.job.spec.nodes
-        if node.store and node.name not in there and node.slot not in numbers
+        if node.store and node.name not in existing and node.slot not in numbers
     }
 
 
-def _check_files(spec: Spec, files: Sequence[RawFile]) -> None:
-    extractor, checked = Extractor(spec), list[pa.Schema]()
-    for file in files:
-        if file.schema not in checked:
-            bind(file.url, extractor, file.schema)
-            checked.append(file.schema)
-
-
 def _digest(files: Sequence[RawFile], group: GroupJob) -> str:
-    """Names the raw input, and how rows are bound: other rows could be bound another way."""
+    """Digest of the raw input and of how rows are matched, since both decide about equality."""
     digest = input_digest(file.listed for file in files)
     return (
         digest
@@ -242,7 +253,7 @@ def _begin(
     part: Part,
     schema: SlotSchema,
     started_s: float,
-) -> Run:
+) -> ExtractionRun:
     job, url = group.job, group_url(group.job.table_url, group.name)
     bound_by = "input" if group.key is None else f"key {group.key}"
     task = GroupTask(
@@ -255,7 +266,7 @@ def _begin(
         bound_by=bound_by,
     )
     now = open_group_or_none(base.url, group.name)
-    return Run(
+    return ExtractionRun(
         task=task,
         schema=schema,
         base=now,
@@ -265,24 +276,24 @@ def _begin(
     )
 
 
-def _earlier(run: Run, base: Snapshot, files: Sequence[RawFile]) -> ExtractReport | None:
-    """What an equal run wrote, if its files are those of the base files as they are now."""
+def _earlier(run: ExtractionRun, base: Snapshot, files: Sequence[RawFile]) -> ExtractReport | None:
+    """Returns the report of an equal run, if its files still match the current base files."""
     if (
         run.base is None
         or run.input_digest is None
         or not matches_base(run.base, run.partitions, base)
     ):
         return None
-    found = delta.commit_of_input(
+    equal_commit = delta.commit_of_input(
         run.base, run.partitions, spec_hash=run.task.spec.hash, input_digest=run.input_digest
     )
-    if found is None or found.metadata is None:
+    if equal_commit is None or equal_commit.metadata is None:
         return None
-    metadata = found.metadata
+    metadata = equal_commit.metadata
     return ExtractReport(
         table_url=run.task.table_url,
         run_id=metadata.run_id,
-        version=found.version,
+        version=equal_commit.version,
         committed=False,
         partitions=metadata.partitions,
         num_files=metadata.num_files,
@@ -297,7 +308,7 @@ def _earlier(run: Run, base: Snapshot, files: Sequence[RawFile]) -> ExtractRepor
 
 def _write(
     group: GroupJob,
-    run: Run,
+    run: ExtractionRun,
     base_files: Sequence[BaseFile],
     files: Sequence[RawFile],
     run_units: Callable[[GroupTask, Sequence[Unit]], list[UnitReport]],
@@ -322,18 +333,16 @@ def _write(
 
 
 def _check_same_input(
-    group: GroupJob, run: Run, base_files: Sequence[BaseFile], part: Part
+    group: GroupJob, run: ExtractionRun, base_files: Sequence[BaseFile], part: Part
 ) -> None:
-    """The raw files must be proven to be those that made the base files, and the rows that were
-    skipped the same.
-    """
-    wanted = (run.input_digest, files_digest(base_file.file for base_file in base_files))
+    """Checks that the raw files made the base files, and that the same rows were skipped."""
+    expected = (run.input_digest, files_digest(base_file.file for base_file in base_files))
     commits = (c.metadata for c in delta.with_origins(delta.history(group.job.table_url)))
-    made = next(
-        (m for m in commits if m is not None and (m.input_digest, m.data_digest) == wanted), None
+    maker = next(
+        (m for m in commits if m is not None and (m.input_digest, m.data_digest) == expected), None
     )
     names = ", ".join(partition_path(partition) or "the table" for partition in run.partitions)
-    if made is None:
+    if maker is None:
         raise InputError(
             f"{redact(group.job.input_url)}: these are not the raw files, whole and unchanged, "
             f"that made {names} in one run, "
@@ -341,9 +350,9 @@ def _check_same_input(
             f"--input, or --key with a "
             f"kept column that names each row, or extract the partition again"
         )
-    if made.num_rows_skipped and made.spec_hash != part.base.hash:
+    if maker.num_rows_skipped and maker.spec_hash != part.base.hash:
         raise InputError(
-            f"{made.num_rows_skipped:,} malformed raw rows were skipped when {names} was made, by "
+            f"{maker.num_rows_skipped:,} malformed raw rows were skipped when {names} was made, by "
             f"a spec that is not this one "
             f"without the new slots, so it cannot be shown which; use that spec with slots added, "
             f"or --key"
@@ -353,7 +362,7 @@ def _check_same_input(
 def _targets_by_unit(
     units: Sequence[Unit], files: Sequence[RawFile], base_files: Sequence[BaseFile], digest: str
 ) -> dict[int, Target]:
-    """The base file that each unit's rows are in, by the number in its name."""
+    """The base file that holds each unit's rows, found by the unit's number in its name."""
     names = {file.url: file.name for file in files}
     by_unit = {unit_of(base_file.file.path): base_file for base_file in base_files}
     if (
@@ -361,7 +370,8 @@ def _targets_by_unit(
         or len(by_unit) < len(base_files)
         or not set(by_unit) <= {unit.index for unit in units}
     ):
-        raise _other_cuts(len(units), len(base_files))
+        raise _file_count_error(len(units), len(base_files))
+    # Stands for a unit whose rows were all skipped, so it has no base file.
     none = DataFile(path="", url="", size_bytes=0, num_rows=0, partition={})
     targets = {}
     for unit in units:
@@ -370,7 +380,7 @@ def _targets_by_unit(
         )
         base_file = by_unit.get(unit.index, BaseFile(file=none, row_groups=(), names=frozenset()))
         if base_file.file.num_rows > unit.num_rows:
-            raise _other_cuts(len(units), len(base_files))
+            raise _file_count_error(len(units), len(base_files))
         targets[unit.index] = _target(
             base_file, hashlib.sha256(f"{digest}\n{rows}".encode()).hexdigest()
         )
@@ -386,30 +396,29 @@ def _target(base_file: BaseFile, digest: str) -> Target:
     )
 
 
-def _other_cuts(num_units: int, num_files: int) -> InputError:
+def _file_count_error(num_units: int, num_files: int) -> InputError:
     return InputError(
-        f"the table's files are cut otherwise than the spec's output.rows_per_file would: expected "
-        f"{num_units} files as in "
-        f"this spec, found {num_files}; write the rows_per_file that the table was made with, or "
-        f"use --key"
+        f"the table's files do not match the spec's output.rows_per_file: expected {num_units} "
+        f"files, found {num_files}; set the rows_per_file that the table was made with, or use "
+        f"--key"
     )
 
 
-def _checked(task: GroupTask, reports: list[UnitReport]) -> list[UnitReport]:
-    """The reports, if they have the rows of the base files."""
-    rows = {
+def _with_checked_rows(task: GroupTask, reports: list[UnitReport]) -> list[UnitReport]:
+    """Returns the reports if they have the same numbers of rows as the base files."""
+    expected_rows = {
         target.base_path: target.num_rows for target in task.targets.values() if target.base_path
     }
-    found = {
+    found_rows = {
         f"{report.path.rpartition('/')[0]}.parquet": report.num_rows
         for report in reports
         if report.num_rows
     }
-    for path in sorted(rows.keys() | found.keys()):
-        if rows.get(path, 0) != found.get(path, 0):
+    for path in sorted(expected_rows.keys() | found_rows.keys()):
+        if expected_rows.get(path, 0) != found_rows.get(path, 0):
             raise InputError(
-                f"{path or 'a raw file'}: expected its {rows.get(path, 0):,} rows, found "
-                f"{found.get(path, 0):,} in the slot group; a group has the table's rows: use "
+                f"{path or 'a raw file'}: expected its {expected_rows.get(path, 0):,} rows, found "
+                f"{found_rows.get(path, 0):,} in the slot group; a group has the table's rows: use "
                 "`on_error: null` for its columns, and the rows_per_file and `skip` that the "
                 "table was made with, or --key"
             )
@@ -417,7 +426,11 @@ def _checked(task: GroupTask, reports: list[UnitReport]) -> list[UnitReport]:
 
 
 def _publish(
-    group: GroupJob, base: Snapshot, run: Run, report: ExtractReport, publish: delta.Publish | None
+    group: GroupJob,
+    base: Snapshot,
+    run: ExtractionRun,
+    report: ExtractReport,
+    publish: delta.Publish | None,
 ) -> ExtractReport:
     written = _written(run, report)
     metadata = groups_commit(group.job.run_id, base, written)
@@ -425,12 +438,12 @@ def _publish(
         version = publish_group(base, group.name, report.version, run.partitions, metadata, publish)
     except CommitConflictError as error:
         raise CommitConflictError(
-            f"{redact(base.url)}: the base of slot group {group.name!r} was replaced while this "
-            f"run was at work, and its files are stale; run it again ({error})"
+            f"{redact(base.url)}: the base of slot group {group.name!r} was replaced during "
+            f"this run, so the group's files are stale; run it again ({error})"
         ) from None
     return replace(report, table_url=base.url, version=version, committed=version != base.version)
 
 
-def _written(run: Run, report: ExtractReport) -> tuple[DataFile, ...]:
+def _written(run: ExtractionRun, report: ExtractReport) -> tuple[DataFile, ...]:
     now = delta.open_delta(run.task.table_url, report.version)
     return now.in_partitions(run.partitions)

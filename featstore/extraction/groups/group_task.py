@@ -1,6 +1,4 @@
-"""One unit of a slot group's extraction: the raw rows that became one base data file, in a file
-beside it.
-"""
+"""The task of a slot group's run: each unit writes a file beside one base data file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +12,11 @@ from featstore.table.metadata import FileMetadata
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The base data file that a unit's file is bound to, its rows and how they are cut, and the
-    digest of what they are.
+    """The base data file that a unit's file is bound to.
+
+    Attributes:
+        rows_per_row_group: Rows per row group of the base file; the unit's file is cut alike.
+        rows_digest: Digest of the rows' identity: of their raw ranges, or of their keys.
     """
 
     base_path: str
@@ -26,10 +27,12 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupTask(UnitTask):
-    """What every unit of a slot group's run has in common: `table_url` is the group's, `targets`
-    are by unit.
+    """What all units of a slot group's run have in common.
 
-    `bound_by` says how rows were found to be the base's: `input`, or `key {column}`.
+    Attributes:
+        part: The part of the spec to extract; `table_url` is the group's own table.
+        targets: The base file of each unit, by the unit's index.
+        bound_by: How rows were matched: `input`, or `key {column}`.
     """
 
     part: Part

@@ -1,6 +1,4 @@
-"""The part of a spec that a slot group needs: its columns, what they are made of, and nothing else.
-Pure.
-"""
+"""The part of a spec that a slot group needs: its columns and what they are made of. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,10 +9,12 @@ from featstore.spec.model import Node, Spec
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A spec that gives the columns `names`, and others besides that only decide which rows there
-    are.
+    """Part of a spec.
 
-    `base` is the spec without those columns and what is made for them alone.
+    Attributes:
+        spec: A spec that yields the columns `names`, and others that only decide which rows exist.
+        names: The columns of the group.
+        base: The whole spec without these columns and the nodes that only they need.
     """
 
     spec: Spec
@@ -22,7 +22,7 @@ class Part:
     base: Spec
 
     def stored(self, schema: SlotSchema) -> SlotSchema:
-        """The columns of the group, of those that the spec gives."""
+        """Returns the group's columns out of those that the spec yields."""
         return replace(
             schema,
             slots=tuple(slot for slot in schema.slots if slot.name in self.names),
@@ -31,11 +31,15 @@ class Part:
 
 
 def slots_part(spec: Spec, names: Iterable[str], keep: Iterable[str] = ()) -> Part:
-    """The part for stored slots, by name. `keep` are raw columns that are read besides.
+    """Returns the part for stored slots.
 
-    Slots that they are made of, or whose number they share, are computed and not stored. A column
-    that says `on_error: skip` is read if the spec reads it: the rows that it skips are not the
-    table's.
+    Slots that they are made of, or whose number they share, are computed but not stored. A column
+    with `on_error: skip` is read if the whole spec reads it, because the rows that it skips are not
+    in the table.
+
+    Args:
+        names: Names of the slots.
+        keep: Raw columns to keep besides, such as the key.
     """
     names = frozenset(names)
     base = _without(spec, names)
@@ -47,7 +51,7 @@ def slots_part(spec: Spec, names: Iterable[str], keep: Iterable[str] = ()) -> Pa
 
 
 def labels_part(spec: Spec, keep: Iterable[str] = ()) -> Part:
-    """The part for the labels and the weight."""
+    """Returns the part for the labels and the weight; `keep` as for `slots_part`."""
     sources = {*spec.labels.values(), *([spec.weight] if spec.weight else [])}
     needed = _closure(spec, sources)
     nodes = [_as_inner(node, frozenset()) for node in spec.nodes if node.name in needed]
@@ -77,6 +81,7 @@ def _part(spec: Spec, nodes: Iterable[Node], keep: Iterable[str]) -> Spec:
 
 
 def _without(spec: Spec, names: frozenset[str]) -> Spec:
+    """Returns the spec without these nodes and the nodes that only they need."""
     left = {node.name for node in spec.nodes if node.store} - names
     read = _closure(
         spec, left | set(spec.labels.values()) | ({spec.weight} if spec.weight else set())
@@ -88,7 +93,7 @@ def _without(spec: Spec, names: frozenset[str]) -> Spec:
 
 
 def _closure(spec: Spec, names: Iterable[str]) -> set[str]:
-    """The nodes of these names, and all nodes that they are made of."""
+    """Returns the nodes with these names, and all nodes that they depend on."""
     found, waiting = set[str](), list(names)
     while waiting:
         node = spec.by_name.get(waiting.pop())
@@ -99,9 +104,7 @@ def _closure(spec: Spec, names: Iterable[str]) -> set[str]:
 
 
 def _as_inner(node: Node, stored: frozenset[str]) -> Node:
-    """The node as it is if it is stored, else as one that others read: its values there are the
-    same.
-    """
+    """Returns a stored node unchanged, else the same node as an inner one with the same values."""
     return (
         node
         if node.name in stored
@@ -110,7 +113,7 @@ def _as_inner(node: Node, stored: frozenset[str]) -> Node:
 
 
 def _skipping(base: Spec) -> list[str]:
-    """The raw columns that skip rows, of those that the base reads."""
+    """Returns the raw columns that skip rows, out of those that the base reads."""
     read = {name for node in base.nodes for name in node.of} | {*base.labels.values(), *base.keep}
     read |= {base.weight} if base.weight else set()
     together = {

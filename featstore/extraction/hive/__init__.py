@@ -1,3 +1,1 @@
-"""Tables in a Hive metastore: `locations.py` says, and links, what it sees; `registration.py` tells
-it so.
-"""
+"""Hive metastores: `locations.py` makes directories for Hive, `registration.py` registers them."""

@@ -1,10 +1,9 @@
-"""A snapshot as a Hive metastore sees it: columns, partitions and their locations, without a
-metastore.
+"""A snapshot as Hive sees it: columns, partitions and their locations. Needs no metastore.
 
-A location holds the committed files of one partition and nothing else: orphans of failed and
-speculative attempts lie beside live files in the table's own directories, and Hive reads whatever
-lies in a directory. So each state of a partition has a directory of its own, named by its content,
-with a second name for each of its files. It is never changed once it is complete.
+Hive reads every file in a directory, but the table's own directories may also hold orphans of
+failed and speculative attempts. So each state of a partition gets a directory of its own, with a
+link to each committed file. Its name is a digest of its content, and it never changes once it is
+complete.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,8 +21,8 @@ from featstore.table.layout import partition_path
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
 HIVE_DIR = "_hive"
-_DIGEST_CHARS = 32
-_NUM_LINK_THREADS = 16
+_DIGEST_CHARS = 32  # 128 bits of the SHA-256
+_NUM_LINK_THREADS = 16  # each link waits for the file system, so more threads than cores help
 _TYPES = {
     pa.bool_(): "boolean",
     pa.int8(): "tinyint",
@@ -42,7 +41,7 @@ _TYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column of a Hive table: its name, Hive type, and what a reader should know of it."""
+    """One column of a Hive table: its name, Hive type and comment."""
 
     name: str
     type: str
@@ -51,9 +50,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """Where one partition's committed files have a directory to themselves. `url` lies below the
-    table's.
-    """
+    """A directory with exactly the committed files of one partition; `url` is below the table's."""
 
     partition: Mapping[str, str]
     url: str = field(repr=False)
@@ -61,8 +58,10 @@ class Location:
 
 
 def columns(schema: SlotSchema) -> tuple[Column, ...]:
-    """The columns of the data files in order, without partition keys. InputError for a type that
-    Hive does not have.
+    """Returns the columns of the data files in order, without partition keys.
+
+    Raises:
+        InputError: Hive has no type for a column.
     """
     slots = {slot.name: _slot_comment(slot) for slot in schema.slots}
     return tuple(
@@ -76,7 +75,7 @@ def columns(schema: SlotSchema) -> tuple[Column, ...]:
 
 
 def partition_columns(schema: SlotSchema) -> tuple[Column, ...]:
-    """The partition keys, which Hive has after all other columns."""
+    """Returns the partition keys, which Hive lists after all other columns."""
     return tuple(
         Column(name=key.name, type=hive_type(key.type, key.name), comment="")
         for key in schema.partition_keys
@@ -84,8 +83,13 @@ def partition_columns(schema: SlotSchema) -> tuple[Column, ...]:
 
 
 def hive_type(type_: pa.DataType, name: str) -> str:
-    """The Hive type that reads such a Parquet column; `name` is for the error. InputError where
-    there is none.
+    """Returns the Hive type that reads a Parquet column of an Arrow type.
+
+    Args:
+        name: The column's name, for the error.
+
+    Raises:
+        InputError: Hive has no such type.
     """
     if type_ in _TYPES:
         return _TYPES[type_]
@@ -112,11 +116,10 @@ def hive_type(type_: pa.DataType, name: str) -> str:
 
 
 def locations(snapshot: Snapshot) -> tuple[Location, ...]:
-    """Where the partitions of a snapshot are, or will be, for Hive, in path order: a pure function
-    of their files.
+    """Returns the Hive locations of a snapshot's partitions, in path order. Pure.
 
-    InputError for what cannot be shown: a partition whose key is null, files of one partition with
-    one name.
+    Raises:
+        InputError: A partition key is null, or two files of one partition have the same name.
     """
     partitions: dict[str, list[DataFile]] = {}
     for file in snapshot.data_files:
@@ -125,10 +128,9 @@ def locations(snapshot: Snapshot) -> tuple[Location, ...]:
 
 
 def make_locations(wanted: Iterable[Location]) -> int:
-    """Gives each file its name in its location; returns how many files the locations have.
+    """Links each file into its location; returns the number of files in the locations.
 
-    Safe to repeat, and beside others who do the same: a name that is there is right, as names and
-    files never change.
+    Idempotent, and safe to run concurrently: files never change, so an existing link is right.
     """
     pairs = [(file.url, _linked(location, file)) for location in wanted for file in location.files]
     if not pairs:
@@ -138,11 +140,10 @@ def make_locations(wanted: Iterable[Location]) -> int:
 
 
 def remove_vacuumed(snapshot: Snapshot) -> int:
-    """Removes the locations of former states whose data files are gone from the table; returns how
-    many files they had.
+    """Removes links to data files that have been vacuumed; returns their number.
 
-    So a location lasts as long as what it shows: until the table is vacuumed, with the grace that
-    vacuum gives to readers.
+    A location of a former state thus lasts until the table is vacuumed, with the same grace period
+    for readers.
     """
     living = {_name(file) for file in snapshot.data_files}
     kept = living | {entry.name.rpartition("/")[2] for entry in list_files(snapshot.url)}
@@ -157,7 +158,7 @@ def remove_vacuumed(snapshot: Snapshot) -> int:
 
 
 def hive_root(url: str) -> str:
-    """The directory of all locations of a table, as a metastore is told."""
+    """Returns the directory of all locations of a table, in the form that a metastore stores."""
     path = local_path(url)
     return join(url if path is None else f"file://{path.absolute()}", HIVE_DIR)
 

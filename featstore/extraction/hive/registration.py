@@ -27,15 +27,18 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"\w+\.\w+", re.ASCII)
 _TABLE, _VERSION, _DIGEST = "featstore.table", "featstore.version", "featstore.digest"
+# Partitions per ALTER TABLE: more mean fewer calls to the metastore, each with a longer statement.
 _NUM_ADDED_AT_ONCE = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """What a registration did to the metastore's table `name`, which now shows `version`.
+    """The result of a registration.
 
-    `num_files` were given a name in a new location; `num_removed` names of vacuumed files were
-    removed.
+    Attributes:
+        name: The metastore's table, which now shows `version`.
+        num_files: Files that were linked into new locations.
+        num_removed: Links to vacuumed files that were removed.
     """
 
     name: str
@@ -51,7 +54,7 @@ class Registration:
 
     @property
     def changed(self) -> bool:
-        """Whether the metastore was told anything but a version number."""
+        """Whether anything but the version number changed in the metastore."""
         return self.created or bool(
             self.num_added or self.num_switched or self.num_dropped or self.new_columns
         )
@@ -74,22 +77,26 @@ class Registration:
 
 
 def register(spark: "SparkSession", table_url: str, name: str) -> Registration:
-    """Makes or updates the external Hive table `name` (`db.table`), so that it shows the newest
-    version of the Delta table.
+    """Creates or updates the external Hive table `name` so that it shows the newest version.
 
-    Each partition is switched in one step from its former files to its present ones, committed
-    files only; a query that has begun goes on with the former ones, which stay until the table is
-    vacuumed. If the process dies half-way, some partitions are switched, others not; the next
-    registration does the rest. Two at once: both end at the newest version.
+    Each partition is switched in one step from its former files to its current, committed ones. A
+    running query keeps reading the former files, which stay until the table is vacuumed. If the
+    process dies half-way, some partitions are switched; the next registration switches the rest.
+    Two concurrent registrations both end at the newest version.
 
-    TableNotFoundError without a Delta table; InputError where the metastore has no such database,
-    or another table of that name, or a column that Hive cannot have.
+    Args:
+        spark: A session connected to the metastore.
+        name: The Hive table, as `db.table`.
+
+    Raises:
+        TableNotFoundError: There is no Delta table at `table_url`.
+        InputError: The metastore has no such database, or has another table of that name, or Hive
+            has no type for a column.
     """
     _check_name(spark, name)
     report = _register_once(spark, open_delta(table_url), name)
-    while (
-        newest := open_delta(table_url)
-    ).version != report.version:  # committed meanwhile, and maybe registered
+    # A version may have been committed, and even registered, in the meantime.
+    while (newest := open_delta(table_url)).version != report.version:
         report = _added(report, _register_once(spark, newest, name, since=report.version))
     spark.sql(f"REFRESH TABLE {name}")
     return report
@@ -114,6 +121,7 @@ def _register_once(
     before = _registered(snapshot, properties or {}, since)
     wanted = locations(snapshot)
     changed = [location for location in wanted if location.url not in before]
+    # All links exist before the metastore shows a location, so no query sees half of one.
     num_files = make_locations(changed)
     counts = (
         _show(spark, name, wanted, changed)
@@ -155,7 +163,7 @@ def _check_name(spark: "SparkSession", name: str) -> None:
 
 
 def _properties(spark: "SparkSession", name: str) -> dict[str, str] | None:
-    """The properties of the table in the metastore, None where there is none."""
+    """Returns the table's properties in the metastore, None if it does not exist."""
     if not spark.catalog.tableExists(name):
         return None
     return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
@@ -163,28 +171,31 @@ def _properties(spark: "SparkSession", name: str) -> dict[str, str] | None:
 
 def _check_ours(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> None:
     if properties.get(_TABLE) != _identity(snapshot):
-        what = "another table of featstore" if _TABLE in properties else "no table of featstore"
+        shown = "another featstore table" if _TABLE in properties else "no featstore table"
         raise InputError(
-            f"{name} is there, and shows {what}, not {redact(snapshot.url)}; take another name, or "
-            f"drop it"
+            f"{name} already exists and shows {shown}, not {redact(snapshot.url)}; choose another "
+            f"name, or drop it"
         )
 
 
 def _identity(snapshot: Snapshot) -> str:
-    """Names the table's place. Not the URL itself: Spark hides properties that look like secrets,
-    `url` among them.
+    """Returns a digest of the table's location.
+
+    The URL itself cannot be used: Spark redacts properties that look like secrets, `url` among
+    them.
     """
     return hashlib.sha256(hive_root(snapshot.url).encode()).hexdigest()
 
 
 def _registered(snapshot: Snapshot, properties: Mapping[str, str], since: int | None) -> set[str]:
-    """The locations that the metastore was told when it was last brought up to a version, as far as
-    that is still known.
+    """Returns the locations that the metastore shows since its last update.
+
+    Empty if that version is no longer known; all partitions are then registered anew.
     """
     version = since if since is not None else properties.get(_VERSION)
     try:
         before = None if version is None else open_delta(snapshot.url, int(version))
-    except TableNotFoundError:  # its log entry is gone: all partitions are shown anew
+    except TableNotFoundError:  # the log entry of that version was cleaned up
         return set()
     if before is None or (since is None and before.digest != properties.get(_DIGEST)):
         return set()
@@ -209,7 +220,7 @@ def _add_columns(spark: "SparkSession", name: str, wanted: Sequence[Column]) -> 
 def _show(
     spark: "SparkSession", name: str, wanted: Iterable[Location], changed: Iterable[Location]
 ) -> tuple[int, int, int]:
-    """Adds, switches and drops partitions, in this order; returns how many of each."""
+    """Adds, switches and drops partitions, in this order; returns the number of each."""
     shown = {
         _path(p): p
         for p in (_shown(row[0]) for row in spark.sql(f"SHOW PARTITIONS {name}").collect())
@@ -232,19 +243,19 @@ def _show(
 
 
 def _shown(path: str) -> dict[str, str]:
-    """A partition as the metastore names it. None of ours has a null key."""
+    """Parses a partition from the metastore. Our partitions have no null keys."""
     return {key: value or "" for key, value in parse_partition(f"{path}/").items()}
 
 
 def _path(partition: Mapping[str, str]) -> str:
-    """Names a partition; a metastore keeps keys in lower case."""
+    """Returns a comparable name of a partition; a metastore keeps keys in lower case."""
     return partition_path({key.lower(): value for key, value in partition.items()})
 
 
 def _show_all(
     spark: "SparkSession", name: str, changed: Sequence[Location]
 ) -> tuple[int, int, int]:
-    """The one location of a table without partition keys."""
+    """Sets the single location of a table without partition keys."""
     for location in changed:
         spark.sql(f"ALTER TABLE {name} SET LOCATION {_text(location.url)}")
     return 0, len(changed), 0

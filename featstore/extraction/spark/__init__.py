@@ -1,4 +1,4 @@
-"""Extraction on Spark: sessions, runners, errors, and statistics of rows that are there.
+"""Extraction on Spark: sessions, runners, errors, and statistics of existing rows.
 
-pyspark is imported here, in `extraction/hive/` and in `joins/` only.
+pyspark is imported only here, in `extraction/hive/` and in `joins/`.
 """

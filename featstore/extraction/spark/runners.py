@@ -1,8 +1,8 @@
-"""Extraction on Spark: the only use of pyspark in the package.
+"""Extraction on Spark.
 
-Spark schedules, retries and scales; each task writes its data file itself with the same code as the
-local runner and returns one row per file. The driver collects those rows once and commits once. The
-lazy frame is never handed out: evaluating it twice would write twice.
+Spark schedules, retries and scales. Each task writes its data file with the same code as the local
+runner, and returns one row per file. The driver collects these rows once and commits once. The lazy
+frame is never exposed: evaluating it twice would write twice.
 """
 
 import importlib
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from featstore.errors import InputError, MissingDependencyError, WorkerError, missing_extra
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.findings import Malformed, Origin
+from featstore.extraction.findings import BatchOrigin, Malformed
 from featstore.extraction.fit import FitTask, States, fit_units, merge_states
 from featstore.extraction.groups.by_key import KeyedPartition, write_by_key
 from featstore.extraction.groups.group_task import GroupTask
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
     from pyspark.sql import DataFrame, Row, SparkSession
 
-_PROGRESS_INTERVAL_S = 0.5
+_PROGRESS_INTERVAL_S = 0.5  # reading an accumulator on the driver costs no job
 _REPORT_COLUMNS = (
     "path string, num_rows long, size_bytes long, crc32 long, counts string, num_rows_skipped "
     "long, examples string"
@@ -73,15 +73,25 @@ _Result = TypeVar("_Result")
 def spark_session(
     app: str, conf: Mapping[str, str] | None = None, *, hive: bool = False
 ) -> "SparkSession":
-    """The running session, or a new one whose workers use this interpreter. The caller stops it.
+    """Returns the running session, or a new one whose workers use this interpreter.
 
-    MissingDependencyError where no Java of version 17 or newer can be found or installed from pip.
+    The caller stops it.
+
+    Args:
+        app: Name of the application.
+        conf: Further Spark settings.
+        hive: Whether to connect to a Hive metastore.
+
+    Raises:
+        MissingDependencyError: pyspark is missing, or no Java 17 or newer is found.
     """
     try:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise missing_extra("Spark", error) from error
+    # Java matters only if this process starts a JVM: not with a running session, nor under
+    # spark-submit, which started the JVM itself.
     if SparkContext._active_spark_context is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.update(java_environment(os.environ))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -92,11 +102,15 @@ def spark_session(
 
 
 def check_workers(context: "SparkContext") -> None:
-    """Runs one tiny task. MissingDependencyError where the workers' interpreter lacks a package
-    that extraction needs.
+    """Runs a tiny task that imports what extraction needs.
+
+    Raises:
+        MissingDependencyError: The workers' interpreter lacks a package.
     """
-    found = run_checked(context, lambda: context.parallelize([0], 1).map(_import_probe()).collect())
-    for module, reason in found[0].items():
+    failed = run_checked(
+        context, lambda: context.parallelize([0], 1).map(_import_probe()).collect()
+    )
+    for module, reason in failed[0].items():
         raise MissingDependencyError(
             f"Spark's Python workers run {context.pythonExec}, which cannot import {module} "
             f"({reason}): install "
@@ -106,7 +120,7 @@ def check_workers(context: "SparkContext") -> None:
 
 
 class SparkRunner:
-    """Runs units as Spark tasks, one task per unit. Rows are counted when a task ends."""
+    """Runs units as Spark tasks, one per unit. Progress counts the rows of finished tasks."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self._context = spark.sparkContext
@@ -115,18 +129,18 @@ class SparkRunner:
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
         check_workers(self._context)
-        tally = _Tally(self._context, progress, len(units))
-        run = partial(_run_units, task, tally.num_files, tally.num_rows)
+        counters = _ProgressAccumulators(self._context, progress, len(units))
+        run = partial(_run_units, task, counters.num_files, counters.num_rows)
         tasks = self._context.parallelize(units, len(units)).mapPartitions(run)
-        return _collect(self._context, tasks.collect, tally)
+        return _collect(self._context, tasks.collect, counters)
 
 
 class SparkKeyRunner:
-    """Puts rows beside those of a table by key, one Spark task per partition of the table.
+    """Runs `write_by_key` as Spark tasks, one per partition of the table.
 
-    A task has a partition's keys and new columns in memory, and as many threads as its host has
-    cores: give it `spark.task.cpus`, and memory beside the JVM's (`spark.executor.memoryOverhead`),
-    accordingly.
+    A task holds a partition's keys and new columns in memory, and uses as many threads as its host
+    has cores. Set `spark.task.cpus` and the memory beside the JVM's
+    (`spark.executor.memoryOverhead`) accordingly.
     """
 
     def __init__(self, spark: "SparkSession") -> None:
@@ -136,16 +150,16 @@ class SparkKeyRunner:
         self, task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress
     ) -> list[UnitReport]:
         check_workers(self._context)
-        tally = _Tally(
+        counters = _ProgressAccumulators(
             self._context, progress, sum(len(partition.files) for partition in partitions)
         )
-        run = partial(_run_keyed, task, tally.num_files, tally.num_rows)
+        run = partial(_run_keyed, task, counters.num_files, counters.num_rows)
         tasks = self._context.parallelize(partitions, len(partitions)).mapPartitions(run)
-        return _collect(self._context, tasks.collect, tally)
+        return _collect(self._context, tasks.collect, counters)
 
 
 class SparkFitRunner:
-    """Runs a first pass as Spark tasks, whose states are merged where they are."""
+    """Runs a fitting pass as Spark tasks; their states are merged on the executors."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self._context = spark.sparkContext
@@ -165,12 +179,21 @@ def extract_dataframe(
     progress: Progress = ignore_progress,
     commit: CommitFunction = delta.commit,
 ) -> ExtractReport:
-    """Extracts a DataFrame into one partition of the table, as one commit. `job.input_url` only
-    names it in errors.
+    """Extracts a DataFrame into one partition of the table, as one commit.
 
-    What a query will read cannot be named, so every run commits, unless its run id has been
-    committed before. Row order holds within a data file only. The number of files in total, as told
-    to `progress`, is 0: it is not known before the end.
+    The input of a query has no digest, so every run commits, unless its run id was committed
+    before. Row order is only kept within a data file.
+
+    Args:
+        job: Its `input_url` is only used in error messages.
+        dataframe: The raw rows; only columns that the spec reads are computed.
+        progress: Called with a total of 0 files, because their number is not known before the end.
+        commit: Makes the commit; a parameter so that tests can inject faults.
+
+    Raises:
+        InputError: The rows do not fit the spec, the partition or the table.
+        OperatorError: An operator failed.
+        CommitConflictError: Another writer changed the table in the meantime.
     """
     started_s = time.monotonic()
     if job.partition_from_path:
@@ -186,16 +209,16 @@ def extract_dataframe(
         return earlier
     chosen = _project(Extractor(job.spec), dataframe, job)
     check_workers(context)
-    tally = _Tally(context, progress, 0)
-    write = partial(_write_partition, run.task, partition, tally.num_files, tally.num_rows)
+    counters = _ProgressAccumulators(context, progress, 0)
+    write = partial(_write_partition, run.task, partition, counters.num_files, counters.num_rows)
     with marked(job.table_url, run.task.tag) as mark:
         with removing_files_on_failure(run):
-            rows = _collect(context, chosen.mapInArrow(write, _REPORT_COLUMNS).collect, tally)
+            rows = _collect(context, chosen.mapInArrow(write, _REPORT_COLUMNS).collect, counters)
         return end_run(run, [_unit_report(row, partition) for row in rows], commit, None, mark)
 
 
-class _Tally:
-    """Counts of finished tasks, kept by Spark's accumulators."""
+class _ProgressAccumulators:
+    """Counts of finished tasks, kept in Spark accumulators and read by the driver."""
 
     def __init__(self, context: "SparkContext", progress: Progress, num_files_total: int) -> None:
         self.num_files: Accumulator[int] = context.accumulator(0)
@@ -207,13 +230,17 @@ class _Tally:
         self._progress(self.num_files.value, self._num_files_total, self.num_rows.value)
 
 
-def _collect(context: "SparkContext", collect: Callable[[], _Result], tally: _Tally) -> _Result:
-    """Runs one job while reporting its progress; an interrupt, or a failure to report, cancels the
-    job.
+def _collect(
+    context: "SparkContext", collect: Callable[[], _Result], counters: _ProgressAccumulators
+) -> _Result:
+    """Runs one job while reporting its progress.
+
+    An interrupt, or an error of the progress callback, cancels the job.
     """
     group = f"featstore-{uuid.uuid4().hex}"
 
     def run() -> _Result:
+        # Job groups belong to a thread, so this runs in the thread that starts the job.
         context.setJobGroup(group, "featstore extract", interruptOnCancel=True)
         return run_checked(context, collect)
 
@@ -221,18 +248,19 @@ def _collect(context: "SparkContext", collect: Callable[[], _Result], tally: _Ta
         future = thread.submit(run)
         try:
             while wait([future], _PROGRESS_INTERVAL_S).not_done:
-                tally.report()
+                counters.report()
         except BaseException:
+            # Leaving the `with` waits for the thread, which ends only when its job does.
             context.cancelJobGroup(group)
             raise
-    tally.report()
+    counters.report()
     return future.result()
 
 
 def run_checked(context: "SparkContext", collect: Callable[[], _Result]) -> _Result:
-    """Runs a job; an error that Spark tells of, but is not Spark's, is raised as what it is.
+    """Runs a job, and raises the error of featstore behind Spark's error, if there is one.
 
-    A WorkerError says all in its one line, and comes without Java's trace.
+    A WorkerError is raised without Java's trace, because its message says everything.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -240,15 +268,16 @@ def run_checked(context: "SparkContext", collect: Callable[[], _Result]) -> _Res
     try:
         return collect()
     except (Py4JJavaError, PySparkException) as error:
-        told = spark_error(str(error), context.pythonExec)
-        if told is None:
+        cause = spark_error(str(error), context.pythonExec)
+        if cause is None:
             raise
-        raise told from (None if isinstance(told, WorkerError) else error)
+        raise cause from (None if isinstance(cause, WorkerError) else error)
 
 
 def _import_probe() -> Callable[[object], dict[str, str]]:
-    """A function that tells, on a worker, which modules cannot be imported. Nested, so that it is
-    sent by value.
+    """Returns a function that reports which modules a worker cannot import.
+
+    It is nested, so that it is pickled by value and does not need featstore on the worker.
     """
     modules = tuple(_WORKER_MODULES)
 
@@ -270,7 +299,7 @@ def _run_units(
     num_rows: "Accumulator[int]",
     units: Iterator[Unit],
 ) -> Iterator[UnitReport]:
-    """Runs on a worker: the units of one Spark task, written under the name of this attempt."""
+    """Runs on a worker: writes the units of one Spark task, under the name of this attempt."""
     from pyspark import TaskContext
 
     attempt = TaskContext.get().taskAttemptId()
@@ -288,9 +317,7 @@ def _run_keyed(
     num_rows: "Accumulator[int]",
     partitions: Iterator[KeyedPartition],
 ) -> Iterator[UnitReport]:
-    """Runs on a worker: the partitions of one Spark task, written under the name of this
-    attempt.
-    """
+    """Runs on a worker: writes the partitions of one Spark task, under the name of this attempt."""
     from pyspark import TaskContext
 
     attempt = TaskContext.get().taskAttemptId()
@@ -303,12 +330,12 @@ def _run_keyed(
 
 
 def _fit_partition(task: FitTask, units: Iterator[Unit]) -> Iterator[States]:
-    """Runs on a worker: the rows of one Spark task."""
+    """Runs on a worker: fits the units of one Spark task."""
     yield fit_units(task, units)
 
 
 def _project(extractor: Extractor, dataframe: "DataFrame", job: ExtractJob) -> "DataFrame":
-    """Only the columns that the run reads, checked against the spec before any row is."""
+    """Selects the columns that the run reads, after checking them against the spec."""
     extractor.bind(dataframe.limit(0).toArrow().schema)
     columns = raw_columns(extractor, dataframe.columns, job.partition)
     return dataframe.select(*(f"`{name}`" for name in columns))
@@ -321,13 +348,16 @@ def _write_partition(
     num_rows: "Accumulator[int]",
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Runs on a worker: one partition of the DataFrame into data files of about `rows_per_file`
-    rows.
+    """Runs on a worker: writes one partition of the DataFrame into data files.
+
+    Each holds about `rows_per_file` rows.
     """
     from pyspark import TaskContext
 
     unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
     numbered = _numbered(batches, f"DataFrame, partition {unit}")
+    # `_write_file` takes as many batches from `numbered` as fit one file; each turn begins with
+    # the first batch that is left.
     for part, first in enumerate(numbered):
         extractor = Extractor(task.spec)
         path = task.path(partition, unit, attempt, part)
@@ -347,9 +377,9 @@ def _write_partition(
 
 def _numbered(
     batches: Iterator[pa.RecordBatch], source: str
-) -> Iterator[tuple[pa.RecordBatch, Origin]]:
-    """The batches that have rows, and where each begins in its Spark partition."""
-    origin = Origin(source=source)
+) -> Iterator[tuple[pa.RecordBatch, BatchOrigin]]:
+    """Yields batches that have rows, each with its place in the Spark partition."""
+    origin = BatchOrigin(source=source)
     for batch in batches:
         if batch.num_rows:
             yield batch, origin
@@ -359,8 +389,9 @@ def _numbered(
 def _write_file(
     task: UnitTask, path: str, schema: SlotSchema, batches: Iterator[pa.RecordBatch]
 ) -> DataFileReport | None:
-    """One data file from as many of the batches as it takes, the others being left for the next;
-    none without rows.
+    """Writes one data file from as many batches as fit; the rest is left in the iterator.
+
+    Returns None if there are no rows.
     """
     url, output = join(task.table_url, path), task.spec.output
     filled = (batch for batch in batches if batch.num_rows)

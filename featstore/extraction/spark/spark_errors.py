@@ -1,6 +1,7 @@
-"""What a failed Spark job says, as one error: featstore's own of a worker, or what became of one.
+"""Translates the text of a failed Spark job into one featstore error.
 
-Spark tells a failure as text, with the traces of Java and of Python: this is where it is read.
+Spark reports a failure as text that holds the traces of Java and of Python. All parsing of this
+text is in this module.
 """
 
 import logging
@@ -20,15 +21,15 @@ _DEAD_WORKER = "Python worker exited unexpectedly"
 
 
 def spark_error(text: str, python: str) -> FeatstoreError | None:
-    """The error to raise in the place of Spark's, None where Spark's own is the best there is.
+    """Returns the error to raise instead of Spark's, None if Spark's own is the best available.
 
     Args:
-        text: What Spark says of the failed job, with the traces of Java and of Python.
+        text: Spark's text about the failed job, with the traces of Java and of Python.
         python: The interpreter that the workers run.
 
     Returns:
-        The error of ours that a worker raised; MissingDependencyError where workers cannot run
-        Python; WorkerError where one died: then the text is logged at level debug.
+        The featstore error that a worker raised; MissingDependencyError if workers cannot run
+        Python; WorkerError if one died, in which case the text is logged at level debug.
     """
     if ours := _OURS.findall(text):
         kind, message = ours[-1]

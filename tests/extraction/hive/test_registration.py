@@ -258,14 +258,14 @@ def test_what_cannot_be_registered_is_named(
         register(spark, job.table_url, name)
     extract_day(job, write_raw, "1", 100)
     spark.sql(f"CREATE TABLE {name} (a INT) STORED AS PARQUET")
-    with pytest.raises(InputError, match="is there, and shows no table of featstore"):
+    with pytest.raises(InputError, match="already exists and shows no featstore table"):
         register(spark, job.table_url, name)
     spark.sql(f"DROP TABLE {name}")
     register(spark, job.table_url, name)
     extract_day(replace(job, table_url=f"{job.table_url}2"), write_raw, "1", 100)
     with pytest.raises(
         InputError,
-        match=r"shows another table of featstore, not .*table2; take another name, or drop it",
+        match=r"shows another featstore table, not .*table2; choose another name, or drop it",
     ):
         register(spark, f"{job.table_url}2", name)
     DeltaTable(job.table_url).delete()
