@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.loader.batches.blocks import Block, BlockColumns, BlockSource, UnpackedColumns
-from featstore.reading.buffers import Ragged
+from featstore.reading.buffers import Ragged, Values
 from featstore.tensors.batch import Jagged
 from featstore.tensors.buffer_pool import BufferPool
+from featstore.tensors.column_keys import Key
 from tests.loader.batches.conftest import KEY, TAGS, block
 
 
@@ -101,7 +102,10 @@ def test_packed_columns_are_delivered_as_they_lie_and_only_as_a_whole() -> None:
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_a_block_counts_the_memory_of_columns_and_extras(is_packed: bool) -> None:
-    columns = {KEY: np.zeros(8, np.int64), TAGS: Ragged(np.zeros(4, np.int64), np.zeros(9, "i4"))}
+    columns: dict[Key, Values] = {
+        KEY: np.zeros(8, np.int64),
+        TAGS: Ragged(np.zeros(4, np.int64), np.zeros(9, "i4")),
+    }
     extras = pa.table({"note": pa.array([0] * 8, pa.int64())})
     one = Block.of(columns, (), num_rows=8, extras=extras)
     if not is_packed:

@@ -19,7 +19,8 @@ def segment(part: int, through: int, *, is_complete: bool = False) -> Segment:
 
 ENDS = st.tuples(st.integers(0, NUM_ROWS), st.integers(0, NUM_ROWS)).map(sorted)
 BEFORE = st.one_of(
-    st.just("complete"), st.lists(ENDS.map(tuple)).map(lambda ranges: compact(united(ranges)))
+    st.just("complete"),
+    st.lists(ENDS.map(lambda ends: (ends[0], ends[1]))).map(lambda ranges: compact(united(ranges))),
 )
 
 
