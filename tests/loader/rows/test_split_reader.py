@@ -54,7 +54,7 @@ def flat(windows: list[list[int]]) -> list[int]:
 
 
 def windows_of(reader: SplitReader) -> list[Window]:
-    found = []
+    found = list[Window]()
     while not reader.is_finished:
         found += reader.read()
     reader.close()
