@@ -17,6 +17,7 @@ from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import Request, resolve
 from featstore.loader.rows.split_reader import Window
 from featstore.loader.rows.work import Work, files_in_place
+from featstore.loader.run.job import Job
 from featstore.schema import SlotSchema
 from featstore.table.snapshot import DataFile
 from featstore.tensors.batch import Batch
@@ -123,3 +124,15 @@ def rows_in(windows: Iterable[Window]) -> list[list[int]]:
         rows = window.rows if index is None else window.rows.take(index)
         found.append(rows.table.column("row").to_pylist())
     return found
+
+
+def job_on(*files: DataFile, schema: pa.Schema, **options: Any) -> Job:
+    """A job on these files, a split each, that reads the slot `row`."""
+    known: dict[str, Any] = {"request": request_of(schema, "row"), "batch_size": 16}
+    partition = Partition(values={}, is_decided=True)
+    return Job(
+        files={file.path: (file, partition) for file in files},
+        table="t",
+        splits=tuple(Split(path=file.path, num_rows=file.num_rows) for file in files),
+        **{**known, **options},
+    )
