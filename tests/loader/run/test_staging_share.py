@@ -60,12 +60,14 @@ def test_what_all_workers_pin_and_stage_ahead_fits_the_budget_they_share(
     job = job_of(*sizes, interleave=interleave, num_groups=num_groups)
     options = replace(OPTIONS, budget_bytes=budget_bytes)
     num_open = interleave * (1 + num_groups)
+    largest = sorted(sizes * (1 + num_groups), reverse=True)
+    pinned_bytes = sum(largest[: (num_open + 1) * num_workers])
     try:
         share = share_of(options, job, num_workers)
     except BudgetError:
-        largest = sorted(sizes * (1 + num_groups), reverse=True)
-        assert sum(largest[: (num_open + 1) * num_workers]) > budget_bytes
+        assert pinned_bytes > budget_bytes
         return
+    assert pinned_bytes <= budget_bytes
     ahead_bytes = share.ahead.max_bytes
     assert 1 <= ahead_bytes <= options.ahead.max_bytes
     assume(ahead_bytes > 1)
