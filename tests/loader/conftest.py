@@ -11,6 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from featstore.dispatch.plan import Split
+from featstore.dispatch.terms import Claim
+from featstore.loader.plan.data_files import Partition
+from featstore.loader.plan.request import Request, resolve
+from featstore.loader.rows.split_reader import Window
+from featstore.loader.rows.work import Work, files_in_place
+from featstore.loader.run.job import Job
+from featstore.schema import SlotSchema
+from featstore.table.snapshot import DataFile
 from featstore.tensors.batch import Batch
 
 ROWS_PER_FILE = (70, 0, 45, 101, 64)
@@ -80,3 +89,50 @@ def torchrun() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ)
 
     return run
+
+
+def data_file(path: Path, table: pa.Table, row_group_size: int = 16) -> DataFile:
+    """The table, written as a data file that is called as the path's last part."""
+    pq.write_table(table, path, row_group_size)
+    return DataFile(
+        path=path.name,
+        url=str(path),
+        size_bytes=path.stat().st_size,
+        num_rows=table.num_rows,
+        partition={},
+    )
+
+
+def work_on(file: DataFile, index: int = 0, start_row: int = 0, end_row: int = 0) -> Work:
+    """A claim on all of the file, read where it is."""
+    split = Split(path=file.path, num_rows=file.num_rows)
+    claim = Claim(index=index, split=split, fence=1, start_row=start_row, end_row=end_row)
+    partition = Partition(values=file.partition, is_decided=False)
+    return Work(claim=claim, partition=partition, files=files_in_place(file))
+
+
+def request_of(schema: pa.Schema, *slots: str, **arguments: Any) -> Request:
+    """A request for slots of files of this schema."""
+    return resolve(SlotSchema.from_arrow(schema), slots=slots, **arguments)
+
+
+def rows_in(windows: Iterable[Window]) -> list[list[int]]:
+    """The numbers of the rows of each window, in the order of delivery."""
+    found = []
+    for window in windows:
+        index, _ = window.select()
+        rows = window.rows if index is None else window.rows.take(index)
+        found.append(rows.table.column("row").to_pylist())
+    return found
+
+
+def job_on(*files: DataFile, schema: pa.Schema, **options: Any) -> Job:
+    """A job on these files, a split each, that reads the slot `row`."""
+    known: dict[str, Any] = {"request": request_of(schema, "row"), "batch_size": 16}
+    partition = Partition(values={}, is_decided=True)
+    return Job(
+        files={file.path: (file, partition) for file in files},
+        table="t",
+        splits=tuple(Split(path=file.path, num_rows=file.num_rows) for file in files),
+        **{**known, **options},
+    )

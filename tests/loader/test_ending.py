@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from featstore.errors import DispatchError, StateError
-from featstore.loader.batches.pipeline import Ahead
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.stats import Stats
 from tests.process import num_descriptors, our_files, our_threads
 from tests.tiers import tiered
 
@@ -80,16 +78,6 @@ def test_nothing_is_left_behind_however_often(table_url: str, end: Any, staging:
             descriptors = num_descriptors()
     assert descriptors is not None
     assert num_descriptors() <= descriptors
-
-
-def test_a_thread_that_begins_while_the_run_is_closed_is_ended_at_once(table_url: str) -> None:
-    before = our_files()
-    run = loader_for(table_url).begin_run()
-    run.close()
-    late = Ahead((number for number in range(100)), Stats())
-    assert "featstore-transform" in {thread.name for thread in our_threads()}
-    run._feed._begin(late)
-    assert (our_threads(), our_files() - before) == (set(), set())
 
 
 PROGRAM = """

@@ -5,9 +5,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.errors import DataFileError
+from featstore._native.loading import KERNELS
+from featstore.errors import DataFileError, StateError
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
+from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
 
 LIST = pa.list_(pa.field("element", pa.int64()))
@@ -168,3 +170,18 @@ def test_a_slot_whose_column_has_the_name_of_another_column_is_refused(tmp_path:
         pytest.raises(DataFileError, match="column 'old': expected once"),
     ):
         footer.resolve(Selection(slots=(slot("user", 101),)))
+
+
+@pytest.mark.skipif(KERNELS is None, reason="Arrow reads a row group as a whole")
+def test_a_row_group_is_read_no_further_once_another_thread_says_so(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1, 2, 3]}), tmp_path / "a.parquet")
+    closed = bytearray(1)
+    with OpenFile(tmp_path / "a.parquet", cancelled=closed) as file:
+        reader = RowGroupReader(
+            file, Selection(slots=(slot("a"),)), as_values=True, use_threads=False
+        )
+        ids: Any = reader.read([0]).slot(slot("a"))
+        assert ids.tolist() == [1, 2, 3]
+        closed[0] = 1
+        with pytest.raises(StateError):
+            reader.read([0])

@@ -6,37 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batches.blocks import Block, BlockSource
+from featstore.loader.batches.blocks import Block
 from featstore.loader.batches.progress import Segment
 from featstore.loader.batches.slicing import slice_batches
-from featstore.reading.buffers import Ragged
-from featstore.tensors.column_keys import SLOT
-
-KEY, TAGS = (SLOT, "row"), (SLOT, "tags")
-
-
-def block(
-    split: int,
-    first: int,
-    num_rows: int,
-    *,
-    is_last: bool = True,
-    places: Any = None,
-    begin: int = 0,
-) -> Any:
-    """Rows numbered `split * 1000 + place`, each with a list of that many elements modulo 3, under
-    offsets above 0.
-    """
-    values = np.arange(num_rows) + first + 1000 * split
-    lengths = values % 3
-    offsets = np.concatenate([[2], 2 + np.cumsum(lengths)]).astype(np.int32)
-    tags = np.concatenate([[-1, -1], np.repeat(values, lengths)])
-    end = first + (num_rows if places is None else 100)
-    source = BlockSource(
-        split_index=split, fence=1, first_row=first, end_row=end, is_last=is_last, places=places
-    )
-    columns: dict[tuple[str, str], Any] = {KEY: values, TAGS: Ragged(tags, offsets)}
-    return Block.of(columns, (source,), num_rows=num_rows, extras=pa.table({}), begin=begin)
+from tests.loader.batches.conftest import KEY, block
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 7), st.booleans())

@@ -1,0 +1,36 @@
+"""Blocks of rows that say where they come from."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from featstore.loader.batches.blocks import Block, BlockSource
+from featstore.reading.buffers import Ragged
+from featstore.tensors.column_keys import SLOT
+
+KEY, TAGS = (SLOT, "row"), (SLOT, "tags")
+
+
+def block(
+    split: int,
+    first: int,
+    num_rows: int,
+    *,
+    is_last: bool = True,
+    places: Any = None,
+    begin: int = 0,
+) -> Any:
+    """Rows numbered `split * 1000 + place`, each with a list of that many elements modulo 3, under
+    offsets above 0.
+    """
+    values = np.arange(num_rows) + first + 1000 * split
+    lengths = values % 3
+    offsets = np.concatenate([[2], 2 + np.cumsum(lengths)]).astype(np.int32)
+    tags = np.concatenate([[-1, -1], np.repeat(values, lengths)])
+    end = first + (num_rows if places is None else 100)
+    source = BlockSource(
+        split_index=split, fence=1, first_row=first, end_row=end, is_last=is_last, places=places
+    )
+    columns: dict[tuple[str, str], Any] = {KEY: values, TAGS: Ragged(tags, offsets)}
+    return Block.of(columns, (source,), num_rows=num_rows, extras=pa.table({}), begin=begin)

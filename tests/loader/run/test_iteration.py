@@ -1,0 +1,90 @@
+"""What a loop iterates: when a run begins and ends, and what is delivered at each step."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from featstore.errors import StateError
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.run.epochs import Run
+from featstore.loader.run.iteration import Iteration
+from tests.loader.conftest import NUM_ROWS, rows_of
+from tests.process import our_threads
+
+
+class Owner:
+    """A loader, and how often it began a run."""
+
+    def __init__(self, loader: FeatureLoader) -> None:
+        self.loader, self.num_runs = loader, 0
+
+    def begin_run(self) -> Run:
+        self.num_runs += 1
+        return self.loader.begin_run()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+
+@pytest.fixture
+def owner(table_url: str) -> Iterator[Owner]:
+    with FeatureLoader(table_url, slots=["row"], batch_size=60) as loader:
+        yield Owner(loader)
+    assert not our_threads()
+
+
+def test_a_run_begins_when_the_first_batch_is_asked_for_and_only_once(owner: Owner) -> None:
+    iteration = Iteration(owner, None)
+    assert owner.num_runs == 0
+    assert rows_of(iteration) == list(range(NUM_ROWS))
+    assert list(iteration) == []
+    assert owner.num_runs == 1
+
+
+def test_an_iteration_that_nobody_has_any_more_ends_its_threads(owner: Owner) -> None:
+    iteration = Iteration(owner, owner.begin_run())
+    next(iteration)
+    assert our_threads()
+    del iteration
+    assert not our_threads()
+
+
+def test_a_closed_iteration_says_so_and_may_be_closed_again(owner: Owner) -> None:
+    iteration = Iteration(owner, None)
+    next(iteration)
+    for _ in range(2):
+        iteration.close()
+        assert not our_threads()
+        with pytest.raises(StateError, match="closed before its end"):
+            next(iteration)
+
+
+def test_its_state_counts_the_batch_that_was_handed_out_and_goes_on_behind_it(
+    owner: Owner,
+) -> None:
+    iteration = Iteration(owner, None)
+    before = rows_of(islice(iteration, 2))
+    state = iteration.state_dict()
+    iteration.close()
+    other = Iteration(owner, None)
+    other.load_state_dict(state)
+    assert before + rows_of(other) == list(range(NUM_ROWS))
+
+
+def test_a_batch_that_was_made_ahead_is_delivered_only_when_the_consumer_says_so(
+    owner: Owner,
+) -> None:
+    run = owner.begin_run()
+    iteration = Iteration(owner, run).run_ahead()
+    list(islice(iteration, 3))
+    iteration.acknowledge()
+    assert dict(run.delivery.done) == {}
+    iteration.give()
+    iteration.acknowledge()
+    assert dict(run.delivery.done) == {0: 60}
+    iteration.close()

@@ -1,0 +1,87 @@
+"""Ranks in step: how they agree, and what one without rows of its own pads with."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+
+from featstore.dispatch.options import Dispatch
+from featstore.errors import DispatchError, StateError
+from featstore.loader.plan.ordering import Ordering
+from featstore.loader.run.job import Job
+from featstore.loader.run.passes import Pass, Passes
+from featstore.loader.run.ranks import agreement, padding_of, some_rows
+from featstore.loader.run.tail import Agreed, Counted
+from featstore.loader.run.worker import Place
+from tests.loader.conftest import data_file, job_on, request_of
+
+TWO = Place(index=0, num_workers=2, session="s", is_dataloader=False, num_ranks=2)
+SCHEMA = pa.schema([("row", pa.int64()), ("cost", pa.float32())])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """An empty file, and one of 20 rows."""
+    files = [
+        data_file(
+            tmp_path / f"{size}.parquet",
+            pa.table({"row": range(size), "cost": [2.0] * size}, SCHEMA),
+        )
+        for size in (0, 20)
+    ]
+    request = request_of(SCHEMA, "row", weight="cost")
+    return job_on(*files, schema=SCHEMA, request=request, tail="pad")
+
+
+def begin(job: Job, path: Path, place: Place = TWO) -> Pass:
+    dispatch = Dispatch(store=f"sqlite://{path}/store.db", run_id="r")
+    return Passes(dispatch, job.key, 1).begin(place)
+
+
+def test_ranks_count_their_steps_where_they_can_and_ask_the_store_where_not(
+    job: Job, tmp_path: Path
+) -> None:
+    begun = begin(job, tmp_path)
+    start = job.start(0, 0, TWO)
+    assert isinstance(agreement(job, begun, start), Agreed)
+    static = replace(job, ordering=Ordering(kind="static"))
+    assert isinstance(agreement(static, begun, start), Counted)
+    assert agreement(replace(job, tail="join"), begun, start) is None
+    alone = replace(TWO, num_workers=1, num_ranks=1)
+    assert agreement(job, replace(begun, place=alone), start) is None
+
+
+def test_ranks_that_begin_a_pass_again_do_not_believe_what_was_said_in_it(
+    job: Job, tmp_path: Path
+) -> None:
+    begin(job, tmp_path)
+    again = begin(job, tmp_path)
+    assert again.is_repeated
+    with pytest.raises(DispatchError, match="tail pad: this pass was begun before"):
+        agreement(job, again, job.start(0, 0, TWO))
+
+
+def test_padding_has_the_rows_of_a_batch_and_weighs_nothing(job: Job) -> None:
+    batch = some_rows([job]).batch()
+    padding = padding_of(batch)
+    assert padding.is_padding
+    assert padding["row"].tolist() == batch["row"].tolist() == list(range(16))
+    for found in (padding, padding.clone()):
+        assert isinstance(found.weight, torch.Tensor)
+        assert found.weight.tolist() == [0.0] * 16
+    assert batch.weight is not None
+    assert batch.weight.tolist() == [2.0] * 16
+
+
+def test_a_rank_without_rows_pads_with_those_of_the_first_split_that_has_some(job: Job) -> None:
+    filtered = request_of(SCHEMA, "row", weight="cost", where="row >= 17")
+    files = {path: (file, replace(p, is_decided=False)) for path, (file, p) in job.files.items()}
+    rows = some_rows([replace(job, request=filtered, files=files)])
+    assert rows.batch()["row"].tolist() == [17, 18, 19]
+
+
+def test_where_no_split_has_rows_there_is_nothing_to_pad_with(job: Job) -> None:
+    with pytest.raises(StateError, match="tail pad: this rank has no rows to pad with"):
+        some_rows([replace(job, splits=job.splits[:1])])

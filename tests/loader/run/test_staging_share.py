@@ -1,0 +1,120 @@
+"""What a loader stages, and how much of it each DataLoader worker may."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from featstore.errors import BudgetError
+from featstore.loader.plan.data_files import Partition
+from featstore.loader.plan.request import Request
+from featstore.loader.plan.shuffle import Shuffle
+from featstore.loader.run.job import Job
+from featstore.loader.run.staging_share import share_of, staging_for
+from featstore.schema import SlotSchema
+from featstore.staging.options import Staging
+from featstore.table.snapshot import DataFile, GroupFile
+
+SIZES = st.lists(st.integers(1, 100), min_size=1, max_size=6)
+OPTIONS = Staging(directory="/cache", budget_bytes=1000, mode="whole", ahead_bytes=500)
+
+
+def job_of(
+    *sizes: int, interleave: int = 1, num_groups: int = 0, place: str = "http://store"
+) -> Job:
+    """Files of these sizes, each with slot groups whose files are of the same size."""
+    files = [
+        DataFile(
+            path=f"{number}",
+            url=f"{place}/{number}",
+            size_bytes=size,
+            num_rows=1,
+            partition={},
+            groups=tuple(
+                GroupFile(
+                    group=f"g{group}",
+                    path=f"g{group}/{number}",
+                    url=f"{place}/g{group}/{number}",
+                    size_bytes=size,
+                    num_rows=1,
+                )
+                for group in range(num_groups)
+            ),
+        )
+        for number, size in enumerate(sizes)
+    ]
+    partition = Partition(values={}, is_decided=True)
+    return Job(
+        request=Request(slots=(), schema=SlotSchema(slots=())),
+        files={file.path: (file, partition) for file in files},
+        table="t",
+        shuffle=Shuffle(interleave=interleave),
+    )
+
+
+@given(SIZES, st.integers(1, 3), st.integers(0, 2), st.integers(1, 4), st.integers(1, 4_000))
+def test_what_all_workers_pin_and_stage_ahead_fits_the_budget_they_share(
+    sizes: list[int], interleave: int, num_groups: int, num_workers: int, budget_bytes: int
+) -> None:
+    job = job_of(*sizes, interleave=interleave, num_groups=num_groups)
+    options = replace(OPTIONS, budget_bytes=budget_bytes)
+    num_open = interleave * (1 + num_groups)
+    largest = sorted(sizes * (1 + num_groups), reverse=True)
+    pinned_bytes = sum(largest[: (num_open + 1) * num_workers])
+    try:
+        share = share_of(options, job, num_workers)
+    except BudgetError:
+        assert pinned_bytes > budget_bytes
+        return
+    assert pinned_bytes <= budget_bytes
+    ahead_bytes = share.ahead.max_bytes
+    assert 1 <= ahead_bytes <= options.ahead.max_bytes
+    assume(ahead_bytes > 1)
+    assert num_workers * (num_open * max(sizes) + ahead_bytes) <= budget_bytes
+
+
+@given(st.integers(1, 8), st.integers(2, 4000))
+def test_by_ranges_each_worker_stages_ahead_its_part_of_half_the_budget(
+    num_workers: int, budget_bytes: int
+) -> None:
+    options = replace(OPTIONS, mode="ranges", budget_bytes=budget_bytes)
+    ahead_bytes = share_of(options, job_of(10**6), num_workers).ahead.max_bytes
+    assert ahead_bytes == max(1, min(500, budget_bytes // (2 * num_workers)))
+
+
+def test_workers_with_caches_of_their_own_have_the_whole_budget_each() -> None:
+    options = replace(OPTIONS, directory=None)
+    assert share_of(options, job_of(900), 8) == options
+
+
+@pytest.mark.parametrize("mode", ["auto", "whole", "ranges"])
+def test_remote_files_are_staged_as_the_options_say(mode: str) -> None:
+    options = replace(OPTIONS, mode=mode)
+    assert staging_for(options, job_of(10)) == options
+    assert staging_for(None, job_of(10)) == Staging()
+
+
+def test_files_that_are_read_where_they_are_need_no_stager() -> None:
+    assert staging_for(None, job_of(10, place="/disk")) is None
+    assert staging_for(replace(OPTIONS, mode="direct"), job_of(10**9)) is None
+    assert staging_for(OPTIONS, job_of()) is None
+
+
+def test_files_open_at_once_that_exceed_the_budget_are_refused_before_a_download() -> None:
+    assert staging_for(OPTIONS, job_of(400, 400, 200, interleave=2)) == OPTIONS
+    for job in (
+        job_of(400, 400, 201, interleave=3),
+        job_of(501, num_groups=1),
+        job_of(1001),
+    ):
+        with pytest.raises(BudgetError, match=r"staging\.budget_bytes is 1 kB"):
+            staging_for(OPTIONS, job)
+        assert staging_for(replace(OPTIONS, mode="ranges"), job) is not None
+
+
+def test_an_error_names_the_file_without_the_secrets_of_its_url() -> None:
+    with pytest.raises(BudgetError) as raised:
+        staging_for(OPTIONS, job_of(1001, place="https://me:secret@store"))
+    assert "secret" not in str(raised.value)
+    assert "store/0" in str(raised.value)
