@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from featstore.dispatch.orders import MiniEpoch, Seat
+from featstore.dispatch.orders import MiniEpoch, WorkerInfo
 from featstore.dispatch.plan import Plan, Split
 from featstore.errors import SelectionError
 from featstore.loader.plan.data_files import Listed, Listing, Partition, matching, matching_files
@@ -119,9 +119,11 @@ def test_the_parts_of_all_workers_are_the_epoch_each_with_its_own_files(
     listing = listing_of(sizes)
     plan, read = Plan(splits=all_splits(listing), seed=5, epoch=2), list[Split]()
     for worker in range(num_workers):
-        seat = Seat(worker=worker, num_workers=num_workers)
+        seat = WorkerInfo(index=worker, num_workers=num_workers)
         for number in range(num_parts):
-            part = MiniEpoch(seed=5, epoch=2, seat=seat, number=number, num_mini_epochs=num_parts)
+            part = MiniEpoch(
+                seed=5, epoch=2, worker_info=seat, number=number, num_mini_epochs=num_parts
+            )
             files, splits = listing.part(part, len(plan))
             assert set(files) == {split.path for split in splits}
             assert all(path == file.path for path, (file, _) in files.items())

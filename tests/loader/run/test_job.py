@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from featstore.dispatch.accounts.recording import Recording
 from featstore.dispatch.leases.delivered import Rows, as_ranges
-from featstore.dispatch.orders import Seat
+from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Split
 from featstore.loader.plan.data_files import Listing, Partition, matching, selected
 from featstore.loader.plan.ordering import Ordering
@@ -81,7 +81,7 @@ def test_batches_in_static_order_are_as_many_as_the_claims_of_all_epochs_make(
     )
     start = replace(job.start(7, 7, ALONE), done=data.draw(states(sizes)))
     for worker in range(num_workers):
-        seat = Seat(worker=worker, num_workers=num_workers)
+        seat = WorkerInfo(index=worker, num_workers=num_workers)
         expected = 0
         for epoch, done in ((7, start.done), (8, {})):
             [(_, claims)] = job.turns(epoch, seat, done, no_recording)
@@ -140,7 +140,7 @@ def test_ranks_make_as_many_steps_as_the_one_with_the_fewest_or_the_most_batches
     job = job_of(snapshot, *sizes, batch_size=batch_size, ordering=STATIC)
     start = job.start(0, 0, ALONE)
     counts = [
-        job.num_static_batches(start, Seat(worker=rank, num_workers=num_ranks))
+        job.num_static_batches(start, WorkerInfo(index=rank, num_workers=num_ranks))
         for rank in range(num_ranks)
     ]
     for tail, of_each_rank in (("drop", min(counts)), ("pad", max(counts))):
@@ -192,7 +192,7 @@ def test_in_rank_order_the_turns_of_all_workers_are_the_epoch_each_with_its_own_
     assert (job.plan_digest, job.key) == (whole.plan_digest, whole.key)
     paths = []
     for worker in range(2):
-        for turn, claims in job.turns(3, Seat(worker=worker, num_workers=2), {}, no_recording):
+        for turn, claims in job.turns(3, WorkerInfo(index=worker, num_workers=2), {}, no_recording):
             found = [claim.split.path for claim in claims]
             assert set(found) <= set(turn.files) == {split.path for split in turn.splits}
             paths += [split.path for split in turn.splits]
