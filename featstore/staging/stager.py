@@ -10,7 +10,7 @@ from featstore.staging.cache import Cache, Limits, entry_name
 from featstore.staging.counts import Counts, StagingStats
 from featstore.staging.fetcher import Fetcher, Key, Source, StageItem
 from featstore.staging.options import Staging
-from featstore.staging.stream import Staged, Stream, Terms
+from featstore.staging.stream import Staged, Stream, StreamTerms
 
 __all__ = ["Staged", "Stager"]
 
@@ -26,7 +26,7 @@ class Stager:
         self, options: Staging, source: Source | None = None, *, grace_s: float = 30.0
     ) -> None:
         self.options = options
-        self._terms = Terms(
+        self._terms = StreamTerms(
             ahead=options.ahead, budget_bytes=options.num_budget_bytes, grace_s=grace_s
         )
         limits = Limits(

@@ -74,7 +74,7 @@ class Staged(Generic[Key]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class StreamTerms:
     """What a pass keeps to: how far ahead it may be, under which budget, and how long a reader
     waits for room that only it can give."""
 
@@ -109,7 +109,7 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
     """
 
     def __init__(
-        self, fetcher: Fetcher, items: Iterable[StageItem[Key]], counts: Counts, terms: Terms
+        self, fetcher: Fetcher, items: Iterable[StageItem[Key]], counts: Counts, terms: StreamTerms
     ) -> None:
         self._fetcher, self._counts, self._terms = fetcher, counts, terms
         self._items = iter(items)
