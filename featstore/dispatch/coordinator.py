@@ -14,9 +14,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any
 
+from featstore.closing import Closing
 from featstore.dispatch.accounts.epochs import EpochNote, announce
 from featstore.dispatch.accounts.receipt import EpochSize, quarantine, quarantined
 from featstore.dispatch.leases import lease as leases
@@ -60,7 +60,7 @@ _LONGEST_PAUSE_S = 1.0
 _UNBEGUN_PER_LEASE = 60
 
 
-class Coordinator:
+class Coordinator(Closing):
     """Claims splits of one epoch for one worker; a context manager, to be closed by the one that
     made it.
 
@@ -265,17 +265,6 @@ class Coordinator:
             with contextlib.suppress(DispatchError):
                 self._hints.gave_back(self._held.release_all(self._store))
             self._store.close()
-
-    def __enter__(self) -> "Coordinator":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _require_same_plan(self) -> None:
         seed = "\n".join(f"{index} {self._done[index]}" for index in sorted(self._done))

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from featstore.closing import Closing
 from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.dispatch.orders import WorkerInfo
@@ -66,7 +67,7 @@ class TableLike(Protocol):
     def snapshot(self) -> Snapshot: ...
 
 
-class FeatureLoader(IterableDataset[Batch]):
+class FeatureLoader(IterableDataset[Batch], Closing):
     """Batches of the selected slots of a table.
 
     Iterate the loader, or wrap it as `DataLoader(loader, batch_size=None, num_workers=k)`, whose
@@ -450,12 +451,6 @@ class FeatureLoader(IterableDataset[Batch]):
     @property
     def _in_step(self) -> bool:
         return Place.here().in_step if self._job.in_step is None else self._job.in_step
-
-    def __enter__(self) -> "FeatureLoader":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker process gets: everything except the run, the stager and the metrics."""

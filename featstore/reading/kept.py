@@ -4,6 +4,8 @@ import io
 from collections.abc import Iterable
 from typing import BinaryIO
 
+from featstore.intervals import united
+
 Span = tuple[int, int]
 
 _HOLE_BYTES = 8 << 10  # Arrow asks for spans with less between them together
@@ -24,7 +26,7 @@ class KeptSpans(io.RawIOBase):
         """Fetches these bytes, one request for each span or for spans with little between them, and
         keeps them instead of those before."""
         self._kept = {}
-        for first, end in _merged(spans):
+        for first, end in united(spans, _HOLE_BYTES):
             self._source.seek(first)
             self._kept[first, end] = self._source.read(end - first)
 
@@ -63,14 +65,3 @@ class KeptSpans(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
-
-
-def _merged(spans: Iterable[Span]) -> list[Span]:
-    """The spans in order, as one where there is no more than a hole between them."""
-    found: list[Span] = []
-    for first, end in sorted(spans):
-        if found and first - found[-1][1] <= _HOLE_BYTES:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((first, end))
-    return found

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from featstore.closing import Closing
 from featstore.errors import DataFileError, FeatstoreError, StateError
 from featstore.parquet.bounds import CLAIMS_MORE, first_beyond
 from featstore.parquet.damage import DAMAGE, first_line
@@ -20,7 +21,7 @@ from featstore.reading.kept import KeptSpans
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
 
 
-class OpenFile:
+class OpenFile(Closing):
     """One Parquet file, by local path or open for reading. Whoever opened it closes it, or uses it
     as a context manager. Not thread-safe, but for `cancelled`.
     """
@@ -201,12 +202,6 @@ class OpenFile:
             file.close()
         if self._local is not None:
             self._local.close()
-
-    def __enter__(self) -> "OpenFile":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from featstore.errors import DataFileError, ReplacedError, StagingError
 from featstore.files import storage
 from featstore.files.transfer import ReadSpan, read_span
+from featstore.intervals import united
 from featstore.redaction import redact, without_user
 from featstore.staging.budget import require_fits
 from featstore.staging.cache import (
@@ -40,7 +41,6 @@ from featstore.staging.ranges import (
     covers,
     missing,
     num_bytes,
-    union,
 )
 from featstore.staging.record import Record, SpanChecksum, united_checksum
 from featstore.staging.retry import RetryPolicy, is_local
@@ -274,7 +274,7 @@ class Fetcher:
                 )
             tail_bytes = found
         self._tail_bytes = max(self._tail_bytes, tail_bytes)
-        spans = union([*found, (item.size_bytes - tail_bytes, item.size_bytes)])
+        spans = united([*found, (item.size_bytes - tail_bytes, item.size_bytes)])
         return _Plan(spans=spans, in_place=buffered(found, storage.BUFFER_BYTES))
 
     def _timed_plan(self, tail: bytes, size_bytes: int, name: str) -> Sequence[Span] | int:
@@ -384,7 +384,7 @@ class Fetcher:
             plan = self._plan(item, min(item.size_bytes, self._tail_bytes), filling.tail)
         requests = self._requests(item, filling, plan, self._options.num_budget_bytes)
         if requests:
-            self._reserve(item, download, num_bytes(union([*filling.held, *requests])), waiting)
+            self._reserve(item, download, num_bytes(united([*filling.held, *requests])), waiting)
 
         ahead = RequestsAhead(
             remote=lambda: self.remote(item.url),
@@ -413,7 +413,7 @@ class Fetcher:
         there is room at once: with a file begun nobody may wait for room, which another one in the
         same place holds."""
         requests = self._requests(item, filling, plan, self._options.num_budget_bytes)
-        wanted_bytes = num_bytes(union([*filling.coming, *(requests or ())]))
+        wanted_bytes = num_bytes(united([*filling.coming, *(requests or ())]))
         if wanted_bytes > download.num_bytes and download.reserve(wanted_bytes) is not None:
             requests = self._requests(item, filling, plan, download.num_bytes)
         return requests
@@ -435,7 +435,7 @@ class Fetcher:
             bridged = coalesce(
                 gaps, hole_bytes=remote.hole_bytes, request_bytes=remote.request_bytes
             )
-            if num_bytes(union([*held, *bridged])) <= most_bytes:
+            if num_bytes(united([*held, *bridged])) <= most_bytes:
                 return bridged
             return coalesce(gaps, hole_bytes=0, request_bytes=remote.request_bytes)
 

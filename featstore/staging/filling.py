@@ -16,10 +16,11 @@ from queue import SimpleQueue
 
 from featstore.errors import ReplacedError, StagingError
 from featstore.files.transfer import RangeResponse, ReadSpan
+from featstore.intervals import united
 from featstore.redaction import redact, redact_text
 from featstore.staging.cache import Pin
 from featstore.staging.limits import Throttle
-from featstore.staging.ranges import Span, covers, union
+from featstore.staging.ranges import Span, covers
 from featstore.staging.record import SpanChecksum, checksum
 from featstore.staging.retry import RetryPolicy, Stopped, is_local, is_retryable
 
@@ -226,7 +227,7 @@ class Filling:
     @property
     def coming(self) -> tuple[Span, ...]:
         """What is held, being fetched or asked for."""
-        return union([*self.held, self._current, *self._in_flight])
+        return united([*self.held, self._current, *self._in_flight])
 
     def adopt(self, pin: Pin) -> None:
         """Takes over what another staged file of the same version holds, without a request."""
@@ -294,7 +295,7 @@ class Filling:
             # would read them.
             self._in_flight.clear()
             self._line.pause(self._failure, num_failures)
-        self.held = union([*self.held, (first, end)])
+        self.held = united([*self.held, (first, end)])
         self.sums = (*self.sums, (first, end, self._crc))
 
     def restart(self) -> None:

@@ -7,21 +7,12 @@ empty, and do not touch; only requests may touch.
 
 from collections.abc import Callable, Iterable, Sequence
 
+from featstore.intervals import united
+
 Span = tuple[int, int]
 # From the last bytes of a file, its size and its name to the spans to read. A number instead asks
 # to be called again with that many last bytes.
 PlanRanges = Callable[[bytes, int, str], Sequence[Span] | int]
-
-
-def union(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The union of spans, which may overlap, touch or be empty."""
-    merged: list[Span] = []
-    for first, end in sorted(span for span in spans if span[0] < span[1]):
-        if merged and first <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((first, end))
-    return tuple(merged)
 
 
 def num_bytes(spans: Iterable[Span]) -> int:
@@ -31,8 +22,8 @@ def num_bytes(spans: Iterable[Span]) -> int:
 
 def missing(wanted: Iterable[Span], held: Iterable[Span]) -> tuple[Span, ...]:
     """The wanted bytes that are not held. Linear in both after sorting."""
-    gaps, present, index = list[Span](), union(held), 0
-    for first, end in union(wanted):
+    gaps, present, index = list[Span](), united(held), 0
+    for first, end in united(wanted):
         # Skipped for good: the following wanted spans begin later still.
         while index < len(present) and present[index][1] <= first:
             index += 1
@@ -43,7 +34,7 @@ def missing(wanted: Iterable[Span], held: Iterable[Span]) -> tuple[Span, ...]:
             first = min(present[following][1], end)
             following += 1
         gaps.append((first, end))
-    return union(gaps)  # Drops the empty ones.
+    return united(gaps)  # Drops the empty ones.
 
 
 def covers(held: Iterable[Span], wanted: Iterable[Span]) -> bool:
@@ -62,7 +53,7 @@ def coalesce(wanted: Iterable[Span], *, hole_bytes: int, request_bytes: int) -> 
         request_bytes: The longest request.
     """
     bridged: list[Span] = []
-    for first, end in union(wanted):
+    for first, end in united(wanted):
         if bridged and first - bridged[-1][1] <= hole_bytes:
             bridged[-1] = (bridged[-1][0], end)
         else:

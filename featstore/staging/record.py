@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from isal import isal_zlib
 
+from featstore.intervals import united
 from featstore.redaction import redact
-from featstore.staging.ranges import Span, covers, num_bytes, union
+from featstore.staging.ranges import Span, covers, num_bytes
 
 FORMAT = 3
 # (first, end, crc): a span of a file and the CRC-32 of its bytes.
@@ -133,4 +134,4 @@ class Record:
 
 
 def _spans(sums: Iterable[SpanChecksum]) -> tuple[Span, ...]:
-    return union((first, end) for first, end, _ in sums)
+    return united((first, end) for first, end, _ in sums)

@@ -1,9 +1,9 @@
 """The stager: stages data files ahead of the reader, in order, under a byte budget."""
 
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
+from featstore.closing import Closing
 from featstore.redaction import redact
 from featstore.staging.budget import require_fits
 from featstore.staging.cache import Cache, Limits, entry_name
@@ -15,7 +15,7 @@ from featstore.staging.stream import Staged, Stream, StreamTerms
 __all__ = ["Staged", "Stager"]
 
 
-class Stager:
+class Stager(Closing):
     """Stages files into one cache. A context manager, to be closed by the one that made it.
 
     `grace_s`: how long `next()` waits for room that only the reader itself can give, before
@@ -77,14 +77,3 @@ class Stager:
         for stream in self._streams:
             stream.close()
         self.cache.close()
-
-    def __enter__(self) -> "Stager":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

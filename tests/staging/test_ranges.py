@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.staging.ranges import buffered, coalesce, covers, missing, num_bytes, union
+from featstore.intervals import united
+from featstore.staging.ranges import buffered, coalesce, covers, missing, num_bytes
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda pair: (min(pair), max(pair))),
@@ -20,7 +21,7 @@ def _bytes(spans: Any) -> Any:
 
 @given(spans=SPANS)
 def test_a_union_is_the_same_bytes_in_spans_that_neither_touch_nor_are_empty(spans: Any) -> None:
-    merged = union(spans)
+    merged = united(spans)
     assert _bytes(merged) == _bytes(spans)
     assert num_bytes(merged) == len(_bytes(spans))
     assert all(first < end for first, end in merged)
@@ -41,11 +42,11 @@ def test_requests_cover_what_is_wanted_in_order_and_only_bridge_small_holes(
     assert _bytes(requests) >= _bytes(wanted)
     assert all(0 < end - first <= request_bytes for first, end in requests)
     assert all(left[1] <= right[0] for left, right in itertools.pairwise(requests))
-    extra = union((at, at + 1) for at in _bytes(requests) - _bytes(wanted))
+    extra = united((at, at + 1) for at in _bytes(requests) - _bytes(wanted))
     assert all(end - first <= hole_bytes for first, end in extra)
     gaps = [
         right[0] - left[1]
-        for left, right in zip(union(requests), union(requests)[1:], strict=False)
+        for left, right in zip(united(requests), united(requests)[1:], strict=False)
     ]
     assert all(gap > hole_bytes for gap in gaps)
 

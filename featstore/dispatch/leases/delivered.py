@@ -2,7 +2,7 @@
 leases, loader states and receipts.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from featstore.dispatch.leases.lease import Extent
@@ -22,17 +22,6 @@ def as_ranges(rows: Rows, num_rows: int) -> Ranges:
         return rows
     through = num_rows if rows == "complete" else int(rows)
     return ((0, through),) if through else ()
-
-
-def united(*ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The union of ranges, which may overlap, touch or be empty."""
-    union: list[tuple[int, int]] = []
-    for first, end in sorted(pair for each in ranges for pair in each if pair[0] < pair[1]):
-        if union and first <= union[-1][1]:
-            union[-1] = (union[-1][0], max(union[-1][1], end))
-        else:
-            union.append((first, end))
-    return tuple(union)
 
 
 def compact(ranges: Ranges) -> int | Ranges:

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from featstore.dispatch.leases.delivered import Rows, as_ranges, compact, united
+from featstore.dispatch.leases.delivered import Rows, as_ranges, compact
+from featstore.intervals import united
 
 ClaimKey = tuple[int, int, int]  # Claim.key
 
@@ -51,7 +52,7 @@ def delivered(before: Rows, segment: Segment) -> Rows:
     if isinstance(before, int) and segment.part == 0 and not segment.is_complete:
         return max(before, segment.through)  # The common case, without ranges.
     split_rows = segment.through if segment.split_rows is None else segment.split_rows
-    ranges = united(as_ranges(before, split_rows), [(segment.part, segment.through)])
+    ranges = united([*as_ranges(before, split_rows), (segment.part, segment.through)])
     is_whole = ranges == (((0, split_rows),) if split_rows else ())
     is_complete = before == "complete" or (segment.is_complete and is_whole)
     return "complete" if is_complete else compact(ranges)

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from featstore.dispatch.leases.delivered import Done, Rows, as_ranges, compact, united
+from featstore.dispatch.leases.delivered import Done, Rows, as_ranges, compact
 from featstore.errors import StateError
+from featstore.intervals import united
 
 FORMAT = 1
 _SAME = {
@@ -184,7 +185,9 @@ def _united(one: Done, other: Done) -> dict[int, Rows]:
         before = both.get(index, 0)
         is_complete = "complete" in (rows, before)
         both[index] = (
-            "complete" if is_complete else compact(united(as_ranges(rows, 0), as_ranges(before, 0)))
+            "complete"
+            if is_complete
+            else compact(united([*as_ranges(rows, 0), *as_ranges(before, 0)]))
         )
     return both
 

@@ -6,8 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.dispatch.leases.delivered import as_ranges, compact, extent, part_extent, united
+from featstore.dispatch.leases.delivered import as_ranges, compact, extent, part_extent
 from featstore.dispatch.plan import Split
+from featstore.intervals import united
 
 NUM_ROWS = 30
 ROWS = st.sets(st.integers(0, NUM_ROWS - 1))
@@ -24,7 +25,7 @@ def _rows(ranges: Any) -> Any:
 
 @given(one=ROWS, other=ROWS)
 def test_a_union_has_the_rows_of_both_in_ranges_that_do_not_touch(one: Any, other: Any) -> None:
-    both = united(_ranges(one), _ranges(other))
+    both = united([*_ranges(one), *_ranges(other)])
     assert _rows(both) == one | other
     assert all(a[1] < b[0] for a, b in itertools.pairwise(both))
 
