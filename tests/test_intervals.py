@@ -1,3 +1,5 @@
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ def test_a_union_has_the_members_of_all_in_order_and_without_touching(
 ) -> None:
     union = list(united(intervals))
     assert members(union) == members(intervals)
-    assert all(end < first for (_, end), (first, _) in zip(union, union[1:], strict=False))
+    assert all(end < first for (_, end), (first, _) in itertools.pairwise(union))
 
 
 @given(INTERVALS, st.integers(0, 10))
@@ -25,7 +27,7 @@ def test_holes_up_to_a_size_are_filled_and_larger_ones_are_not(
 ) -> None:
     union = list(united(intervals, hole))
     assert members(union) >= members(intervals)
-    assert all(first - end > hole for (_, end), (first, _) in zip(union, union[1:], strict=False))
+    assert all(first - end > hole for (_, end), (first, _) in itertools.pairwise(union))
     filled = sorted(members(union) - members(intervals))
     assert (
         not filled
