@@ -273,10 +273,9 @@ class Coordinator(Closing):
         if found != mine:
             raise DispatchError(
                 f"worker {self._worker} has another plan for epoch {self._plan.epoch} than the "
-                f"workers before it: expected "
-                f"{found}, found {mine}; table version, selection, seed, row groups and restored "
-                f"state must be the same in "
-                "all workers, and each run needs a run_id of its own"
+                f"workers before it: expected {found}, found {mine}; table version, selection, "
+                "seed, row groups and restored state must be the same in all workers, and each run "
+                "needs a run_id of its own"
             )
         self._store.set(self._keys.size, EpochSize.of(self._plan, self._done).encode())
         now, lease_s = time.time(), self._terms.lease_s
@@ -459,8 +458,7 @@ class Coordinator(Closing):
             self._named.add(record.nonce)
             _LOG.warning(
                 "worker %s waits for worker %s, which lives and has not asked for a batch for %.0f "
-                "s. "
-                "It holds rows %d to %s of split %s, and loses them after stall_s (%.0f s). "
+                "s. It holds rows %d to %s of split %s, and loses them after stall_s (%.0f s). "
                 "Where the workers train in step, set dispatch.in_step: true",
                 self._worker,
                 record.worker,

@@ -348,10 +348,9 @@ def _commit(run: ExtractionRun, change: delta.Change, commit: CommitFunction, ma
         mark.keep()
         error.add_note(
             f"It is not known whether run {run.task.run_id!r} was committed, so its "
-            f"{len(change.files)} data files "
-            f"(part-*-{run.task.tag}-*.parquet) are left in {redact(run.task.table_url)}. "
-            f"Run it again with this run id: that commits the files, or reports the version "
-            f"that holds them."
+            f"{len(change.files)} data files (part-*-{run.task.tag}-*.parquet) are left in "
+            f"{redact(run.task.table_url)}. Run it again with this run id: that commits the files, "
+            "or reports the version that holds them."
         )
         raise
 

@@ -310,8 +310,7 @@ def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: s
             found = texts.filter(pc.invert(same))[0].as_py()
             raise InputError(
                 f"{where}: the raw column {key!r} holds {found!r}, the partition says "
-                f"{expected!r}; "
-                f"correct the partition, or filter the input"
+                f"{expected!r}; correct the partition, or filter the input"
             )
 
 

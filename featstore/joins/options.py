@@ -129,8 +129,7 @@ class Label:
         _require(
             self.ripe_after_s >= self.window_s,
             f"{where}: expected a horizon of at least the window ({self.window_s} s), found "
-            f"{self.ripe_after_s} s: "
-            "events may still come while the window is open",
+            f"{self.ripe_after_s} s: events may still come while the window is open",
         )
         needs_value = self.kind in ("sum", "first", "last")
         _require(

@@ -73,8 +73,7 @@ class JoinOutput:
                 return report
         raise InputError(
             f"{redact(self._url)} exists, and is not the output of a join ({REPORT_JSON} is "
-            f"missing or is not one); it is left "
-            "as it is: choose another directory, or remove it"
+            "missing or is not one); it is left as it is: choose another directory, or remove it"
         )
 
     @contextlib.contextmanager

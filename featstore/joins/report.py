@@ -123,9 +123,8 @@ def check(figures: Figures, join: LabelJoin) -> None:
         columns = ", ".join([*join.impressions.row_id, join.impressions.event_time])
         raise InputError(
             f"{join.impressions.source}: {dropped} of {figures.impressions['num_input_rows']} "
-            f"impressions have a null in "
-            f"{columns}, so they cannot be identified or placed in time; correct the log, or "
-            f"drop them (--drop-incomplete)"
+            f"impressions have a null in {columns}, so they cannot be identified or placed in "
+            "time; correct the log, or drop them (--drop-incomplete)"
         )
 
 

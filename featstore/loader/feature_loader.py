@@ -260,9 +260,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         if self._job.ordering.kind != STATIC:
             raise TypeError(
                 f"a loader in {self._job.ordering.kind} order has no len(): how many batches a "
-                f"worker gets depends on how "
-                "fast the others are or which files are its own; count rows instead, or choose "
-                "order static"
+                "worker gets depends on how fast the others are or which files are its own; count "
+                "rows instead, or choose order static"
             )
         if self._job.follow is not None:
             raise TypeError(
@@ -272,8 +271,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         if self._job.filters_rows:
             raise TypeError(
                 "this loader has no len(): which rows are left out by `where`, `negatives`, or "
-                "`null: drop` of a label, is "
-                "known only when they are read"
+                "`null: drop` of a label, is known only when they are read"
             )
         place = Place.here()
         start = self._start(*self._passes.next_pass(), place)
@@ -343,10 +341,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         if self._passes.has_workers():
             raise StateError(
                 "state_dict(): the batches were read by DataLoader workers, and this process does "
-                "not know how far they are: "
-                "call ack() and state_dict() in each worker, where get_worker_info().dataset is "
-                "its dataset, and unite the "
-                "states with FeatureLoader.merge_states"
+                "not know how far they are: call ack() and state_dict() in each worker, where "
+                "get_worker_info().dataset is its dataset, and unite the states with "
+                "FeatureLoader.merge_states"
             )
         return self._start(*self._passes.next_pass(), Place.here()).to_json()
 
@@ -376,9 +373,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         if self._passes.has_living_workers():
             raise StateError(
                 "load_state_dict(): DataLoader workers of this loader still run, and would not "
-                "hear of the state: end them "
-                "(delete the DataLoader, or its iterator), load the state, and make a new "
-                "DataLoader"
+                "hear of the state: end them (delete the DataLoader, or its iterator), load the "
+                "state, and make a new DataLoader"
             )
         self._forget_run()
         self._restored = saved

@@ -171,8 +171,7 @@ def verdict(times: EpochTimes) -> str:
     if times.staging_wait_s >= times.decode_s:
         return (
             f"{shares}: the remote store is the bottleneck; fewer slots, staging.mode ranges, a "
-            f"staging.directory that is kept "
-            "(`featstore stage warm`) or more bandwidth would help"
+            "staging.directory that is kept (`featstore stage warm`) or more bandwidth would help"
         )
     return (
         f"{shares}: decoding is the bottleneck; fewer slots, more cores or more worker processes "

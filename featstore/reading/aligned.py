@@ -125,9 +125,8 @@ def _require_same_cuts(base: OpenFile, group: OpenFile) -> None:
     if base.row_group_rows != group.row_group_rows:
         raise DataFileError(
             f"{group.name}: expected the {len(base.row_group_rows)} row groups of {base.name} "
-            f"({base.num_rows} rows), found "
-            f"{len(group.row_group_rows)} ({group.num_rows} rows); write the slot group of this "
-            f"partition again"
+            f"({base.num_rows} rows), found {len(group.row_group_rows)} ({group.num_rows} rows); "
+            "write the slot group of this partition again"
         )
 
 

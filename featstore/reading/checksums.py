@@ -36,9 +36,8 @@ def require_intact(file: OpenFile, held: Sequence[Span] | None) -> None:
         chunk = chunks[damaged]
         raise DataFileError(
             f"{file.name}: column {chunk.column!r}: row group {chunk.row_group}: expected pages "
-            f"that "
-            "match the checksums in their headers, found other bytes; if they are so in the store, "
-            "write the file again"
+            "that match the checksums in their headers, found other bytes; if they are so in the "
+            "store, write the file again"
         )
 
 

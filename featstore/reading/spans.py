@@ -57,9 +57,8 @@ def require_held(file: OpenFile, columns: FileColumns, held: Sequence[Span] | No
             slot = path.partition(".")[0]
             raise DataFileError(
                 f"{file.name}: slot {slot!r}: expected its bytes {first} to {end} in the staged "
-                f"file, found that only other "
-                "columns were staged; stage the file for a selection that has the slot, or with "
-                "staging mode whole"
+                "file, found that only other columns were staged; stage the file for a selection "
+                "that has the slot, or with staging mode whole"
             )
 
 

@@ -125,8 +125,7 @@ def _unrecorded(spec: Spec, lock: Lock) -> Iterator[str]:
         if num_more:
             yield (
                 f"vocabularies: {file} has {num_more:,} values more than the {num_locked:,} that "
-                f"are recorded, and they are "
-                f"unknown until --update-lock records them"
+                "are recorded, and they are unknown until --update-lock records them"
             )
 
 
@@ -154,10 +153,9 @@ def _contradictions(spec: Spec, lock: Lock) -> Iterator[SpecError]:
         if locked is not None and locked.hash != hashes[node.name]:
             yield SpecError(
                 f"{node.where}: slot {node.slot} ({node.name!r}) means other values than when it "
-                f"was locked (as "
-                f"{locked.name!r}): give it a new number and retire {node.slot}, or accept the "
-                f"change, if no table holds it, "
-                f"with `featstore spec lint SPEC --update-lock`"
+                f"was locked (as {locked.name!r}): give it a new number and retire {node.slot}, or "
+                "accept the change, if no table holds it, with `featstore spec lint SPEC "
+                "--update-lock`"
             )
 
 

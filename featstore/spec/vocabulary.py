@@ -205,9 +205,8 @@ def padded_values(spec: Spec) -> Iterator[str]:
                 line = int(padded.argmax())
                 yield (
                     f"vocabularies: {file} has {int(padded.sum()):,} values with white space at an "
-                    f"end, first "
-                    f"{entry.values[line].as_py()!r} in line {line + 1:,}; values are taken as "
-                    f"they are"
+                    f"end, first {entry.values[line].as_py()!r} in line {line + 1:,}; values are "
+                    "taken as they are"
                 )
 
 

@@ -214,8 +214,7 @@ class Fetcher:
                 raise
             raise StagingError(
                 f"{redact(item.url)} cannot be written to {self._cache.root}: {error.strerror}; "
-                f"make room there, or "
-                "name another staging.directory"
+                "make room there, or name another staging.directory"
             ) from error
 
     def _is_whole(self, item: StageItem[Any]) -> bool:

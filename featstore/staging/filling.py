@@ -357,8 +357,7 @@ class Filling:
         if answer.size_bytes != self._size_bytes:
             raise StagingError(
                 f"download of {redact(self._url)} has the wrong size: expected {self._size_bytes} "
-                f"bytes, found "
-                f"{answer.size_bytes}; was it replaced? open the table anew"
+                f"bytes, found {answer.size_bytes}; was it replaced? open the table anew"
             )
         if self.tag and answer.tag != self.tag:
             raise ReplacedError(f"{redact(self._url)} was replaced while it was downloaded")

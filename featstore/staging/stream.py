@@ -328,8 +328,6 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
         if hopeless and waited_s >= self._terms.grace_s:
             raise BudgetError(
                 f"staging.budget_bytes is {format_bytes(budget_bytes)}: {len(self._pinned)} files "
-                f"that are being read hold "
-                f"{format_bytes(held_bytes)}, no room for {place.url} of "
-                f"{format_bytes(wanted_bytes)}; raise "
-                "the budget, or read fewer files at once"
+                f"that are being read hold {format_bytes(held_bytes)}, no room for {place.url} of "
+                f"{format_bytes(wanted_bytes)}; raise the budget, or read fewer files at once"
             )

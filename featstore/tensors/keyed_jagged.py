@@ -44,7 +44,6 @@ def _torchrec() -> Any:
         return importlib.import_module("torchrec.sparse.jagged_tensor")
     except (ImportError, OSError) as error:
         raise MissingDependencyError(
-            f"to_kjt() needs torchrec, and with it the release of fbgemm-gpu (or fbgemm-gpu-cpu) "
-            f"that is made for torch "
-            f"{torch.__version__}; it cannot be loaded: {error}"
+            "to_kjt() needs torchrec, and with it the release of fbgemm-gpu (or fbgemm-gpu-cpu) "
+            f"that is made for torch {torch.__version__}; it cannot be loaded: {error}"
         ) from error

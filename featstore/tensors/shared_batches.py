@@ -155,9 +155,8 @@ def _opened(address: Address, num_bytes: int) -> Array:
     except _OF_THE_DEAD as error:
         raise WorkerError(
             f"DataLoader worker (pid {address.process}) died before its batch was received: "
-            f"expected "
-            "it to run until then; if the kernel's log (dmesg) says that it ran out of memory, "
-            "choose fewer workers, a smaller batch_size or a smaller prefetch_factor"
+            "expected it to run until then; if the kernel's log (dmesg) says that it ran out of "
+            "memory, choose fewer workers, a smaller batch_size or a smaller prefetch_factor"
         ) from error
     except OSError as error:
         raise SharedMemoryError(

@@ -462,11 +462,9 @@ def test_close_from_another_thread_ends_a_waiting_consumer(table_url: str) -> No
 
 def test_the_interpreter_exits_with_a_loader_in_the_middle(table_url: str) -> None:
     program = (
-        "from featstore.loader.feature_loader import FeatureLoader\n"
-        f"loader = FeatureLoader({table_url!r}, slots=['*'], batch_size=1, memory_budget='4KB', "
-        f"staging={{'mode': 'whole'}})\n"
-        "batches = iter(loader)\n"
-        "print(next(batches).num_rows)\n"
+        "from featstore.loader.feature_loader import FeatureLoader\nloader = "
+        f"FeatureLoader({table_url!r}, slots=['*'], batch_size=1, memory_budget='4KB', "
+        "staging={'mode': 'whole'})\nbatches = iter(loader)\nprint(next(batches).num_rows)\n"
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],

@@ -74,8 +74,7 @@ def test_a_data_files_columns_come_in_this_order_with_these_types(data_file: Dat
     found = {
         "columns": [
             f"{leaf.path}: {leaf.physical_type} {leaf.logical_type.type}, levels "
-            f"{leaf.max_definition_level} and "
-            f"{leaf.max_repetition_level}"
+            f"{leaf.max_definition_level} and {leaf.max_repetition_level}"
             for leaf in leaves
         ],
         "fields": metadata,

@@ -79,8 +79,7 @@ class GroupJob:
         if self.key is not None and self.key not in self.job.spec.keep:
             raise InputError(
                 f"key {self.key!r}: expected a column that the spec and the table keep, found "
-                f"keep: "
-                f"{list(self.job.spec.keep)}; name one that is different in every row"
+                f"keep: {list(self.job.spec.keep)}; name one that is different in every row"
             )
 
 
@@ -145,9 +144,8 @@ def _raw_files(job: ExtractJob, base: Snapshot) -> list[RawFile]:
     if list(files[0].partition) != keys:
         raise InputError(
             f"{redact(job.table_url)} is partitioned by {', '.join(keys) or 'nothing'}, the input "
-            f"by "
-            f"{', '.join(files[0].partition) or 'nothing'}; say which partition the raw rows "
-            f"belong to"
+            f"by {', '.join(files[0].partition) or 'nothing'}; say which partition the raw rows "
+            "belong to"
         )
     return files
 
@@ -345,17 +343,15 @@ def _check_same_input(
     if maker is None:
         raise InputError(
             f"{redact(group.job.input_url)}: these are not the raw files, whole and unchanged, "
-            f"that made {names} in one run, "
-            f"so it cannot be shown which raw row is which row of the table; give the same "
-            f"--input, or --key with a "
-            f"kept column that names each row, or extract the partition again"
+            f"that made {names} in one run, so it cannot be shown which raw row is which row of "
+            "the table; give the same --input, or --key with a kept column that names each row, or "
+            "extract the partition again"
         )
     if maker.num_rows_skipped and maker.spec_hash != part.base.hash:
         raise InputError(
             f"{maker.num_rows_skipped:,} malformed raw rows were skipped when {names} was made, by "
-            f"a spec that is not this one "
-            f"without the new slots, so it cannot be shown which; use that spec with slots added, "
-            f"or --key"
+            "a spec that is not this one without the new slots, so it cannot be shown which; use "
+            "that spec with slots added, or --key"
         )
 
 

@@ -65,9 +65,8 @@ class Registration:
             return f"nothing to do: {self.name} already shows what {shown} holds"
         text = (
             f"{self.name} {'made; it' if self.created else 'now'} shows {shown}: "
-            f"{self.num_added:,} partitions added, "
-            f"{self.num_switched:,} switched, {self.num_dropped:,} dropped, {self.num_files:,} "
-            f"files linked"
+            f"{self.num_added:,} partitions added, {self.num_switched:,} switched, "
+            f"{self.num_dropped:,} dropped, {self.num_files:,} files linked"
         )
         return text + (
             f", new columns {', '.join(self.new_columns)}"
@@ -206,9 +205,8 @@ def _create(spark: "SparkSession", snapshot: Snapshot, name: str, wanted: Sequen
     keys = partition_columns(snapshot.schema)
     spark.sql(
         f"CREATE EXTERNAL TABLE {name} ({_declared(wanted)}) "
-        f"{f'PARTITIONED BY ({_declared(keys)})' if keys else ''} "
-        f"STORED AS PARQUET LOCATION {_text(hive_root(snapshot.url))} TBLPROPERTIES "
-        f"({_pairs({_TABLE: _identity(snapshot)})})"
+        f"{f'PARTITIONED BY ({_declared(keys)})' if keys else ''} STORED AS PARQUET LOCATION "
+        f"{_text(hive_root(snapshot.url))} TBLPROPERTIES ({_pairs({_TABLE: _identity(snapshot)})})"
     )
 
 

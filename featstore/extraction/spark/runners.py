@@ -113,9 +113,8 @@ def check_workers(context: "SparkContext") -> None:
     for module, reason in failed[0].items():
         raise MissingDependencyError(
             f"Spark's Python workers run {context.pythonExec}, which cannot import {module} "
-            f"({reason}): install "
-            f"{_WORKER_MODULES[module]} for it, or point PYSPARK_PYTHON to an interpreter that has "
-            f"it"
+            f"({reason}): install {_WORKER_MODULES[module]} for it, or point PYSPARK_PYTHON to an "
+            "interpreter that has it"
         )
 
 

@@ -51,8 +51,7 @@ def _worker_error(text: str) -> WorkerError:
     where = f" in task {lost[1]} of stage {lost[2]} ({lost[3]})" if lost else ""
     return WorkerError(
         f"Spark's Python worker died{where}, and the run was given up: most often the kernel or "
-        f"the "
-        "container killed it for its memory, as the host's log (dmesg) or the executor's says; "
+        "the container killed it for its memory, as the host's log (dmesg) or the executor's says; "
         "give executors more spark.executor.memoryOverhead, run fewer tasks at a time "
         "(spark.executor.cores, spark.task.cpus), or lower rows_per_row_group in the spec's output"
     )

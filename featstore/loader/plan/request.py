@@ -249,8 +249,7 @@ def _dtype(slot: Slot, options: Mapping[str, Any], buckets: int | None) -> str |
     if dtype not in known:
         raise ConfigError(
             f"slots: {slot.name!r}: expected dtype {' or '.join(known)} for {slot.kind} slots, "
-            f"found {dtype!r}"
-            f"{nearest(dtype, known)}"
+            f"found {dtype!r}{nearest(dtype, known)}"
         )
     num_ids = slot.num_indices if buckets is None else buckets
     if dtype == "int32" and (num_ids is None or num_ids > 2**31):
@@ -316,8 +315,7 @@ def _drawn(
         ):
             raise ConfigError(
                 f"negatives.column: {negatives.column!r}: expected a scalar column of the data "
-                f"files that has a text form, "
-                f"found {type_}"
+                f"files that has a text form, found {type_}"
             )
     return negatives
 

@@ -114,8 +114,7 @@ def _row_ids(rows: Rows, request: Request, name: str) -> pa.Array:
     if column.null_count:
         raise MissingValueError(
             f"{rows.file_name}: negatives.column {name!r} is missing in {column.null_count} of "
-            f"{rows.num_rows} rows: leave it "
-            "out to draw rows by their places"
+            f"{rows.num_rows} rows: leave it out to draw rows by their places"
         )
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 

@@ -85,10 +85,9 @@ class Passes:
         ):
             raise ConfigError(
                 f"dispatch: expected a run_id with store {options.store!r}, found none: what a run "
-                f"has read stays in the "
-                "store, so a second run under the same name would find nothing left; give each run "
-                "a run_id of its own, "
-                "equal in all of its workers (torchrun --rdzv-id does)"
+                "has read stays in the store, so a second run under the same name would find "
+                "nothing left; give each run a run_id of its own, equal in all of its workers "
+                "(torchrun --rdzv-id does)"
             )
         self._options, self._loader_key, self._num_epochs = options, loader_key, num_epochs
         self._client = uuid.uuid4().hex
@@ -185,10 +184,9 @@ class Passes:
         """
         if self._shared is not None and not self._in_job:
             raise StateError(
-                f"loader state: of one DataLoader worker, for a loader with store "
-                f"{self._options.store!r}: expected auto, "
-                "in which workers can tell who is of their launch; unite the states with "
-                "FeatureLoader.merge_states([...])"
+                "loader state: of one DataLoader worker, for a loader with store "
+                f"{self._options.store!r}: expected auto, in which workers can tell who is of "
+                "their launch; unite the states with FeatureLoader.merge_states([...])"
             )
         told = self._prefix
         alike = (

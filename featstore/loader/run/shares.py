@@ -23,10 +23,9 @@ def require_own(share: LoaderState, place: Place) -> None:
     if (share.workers, share.num_workers) != ((place.index,), place.num_workers):
         raise StateError(
             f"loader state: of worker {list(share.workers)} of {share.num_workers}, loaded by "
-            f"worker {place.index} of "
-            f"{place.num_workers}: go on with as many workers, or unite the states with "
-            f"FeatureLoader.merge_states([...]) and "
-            "load them before the DataLoader is made"
+            f"worker {place.index} of {place.num_workers}: go on with as many workers, or unite "
+            "the states with FeatureLoader.merge_states([...]) and load them before the DataLoader "
+            "is made"
         )
 
 

@@ -173,10 +173,9 @@ class Agreed:
             if told.what == _LEFT and told.steps < step:
                 raise DispatchError(
                     f"{self._name(index)} left its loop at step {told.steps}, before the end of "
-                    f"the epoch, and "
-                    f"{self._name(self._place.index)} waits for it at step {step}: with tail "
-                    f"{self._kind} a loop may be left "
-                    "early only by all ranks at one step; see that rank's log, or choose tail join"
+                    f"the epoch, and {self._name(self._place.index)} waits for it at step {step}: "
+                    f"with tail {self._kind} a loop may be left early only by all ranks at one "
+                    "step; see that rank's log, or choose tail join"
                 )
         if waited_s > self._patience_s:
             silent = [
@@ -204,7 +203,6 @@ def require_tail(value: object, *, in_step: object) -> str:
     if value != JOIN and in_step is False:
         raise ConfigError(
             f"tail {value} and dispatch.in_step false contradict each other: with this tail all "
-            f"ranks make the same steps; "
-            "leave in_step out, or choose tail join"
+            "ranks make the same steps; leave in_step out, or choose tail join"
         )
     return str(value)

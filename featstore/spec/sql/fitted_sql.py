@@ -34,8 +34,7 @@ def _vocabulary(call: Call) -> str:
     if len(vocabulary) > _MAX_VALUES:
         raise SpecError(
             f"{call.owner}: expected a vocabulary of at most {_MAX_VALUES:,} values for Spark SQL, "
-            f"found {len(vocabulary):,}; "
-            f"use the extractor for this slot"
+            f"found {len(vocabulary):,}; use the extractor for this slot"
         )
     values = ", ".join(literal(value, pa.string()) for value in vocabulary.values.to_pylist())
     missing = call.params["unknown"] == "missing"

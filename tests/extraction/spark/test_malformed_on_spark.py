@@ -186,12 +186,10 @@ def test_a_users_operator_that_fails_is_named_with_file_and_row_on_spark(
     package = tmp_path / "package"
     package.mkdir()
     (package / "touchy_operator.py").write_text(
-        "import featstore, pyarrow as pa, pyarrow.compute as pc\n"
-        "@featstore.operator(inputs=[pa.int64()], result=pa.int64())\n"
-        "def touchy(numbers):\n"
-        "    if pc.any(pc.equal(numbers, 17)).as_py():\n"
-        "        raise RuntimeError('not\\n17')\n"
-        "    return numbers\n"
+        "import featstore, pyarrow as pa, pyarrow.compute as "
+        "pc\n@featstore.operator(inputs=[pa.int64()], result=pa.int64())\ndef touchy(numbers):\n   "
+        " if pc.any(pc.equal(numbers, 17)).as_py():\n        raise RuntimeError('not\\n17')\n    "
+        "return numbers\n"
     )
     monkeypatch.syspath_prepend(str(package))
     spark.sparkContext.addPyFile(str(package / "touchy_operator.py"))
