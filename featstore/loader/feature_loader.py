@@ -41,8 +41,8 @@ from featstore.loader.rows.staging_source import staging_source
 from featstore.loader.run.device import DeviceFeed
 from featstore.loader.run.epochs import Run
 from featstore.loader.run.iteration import Iteration
+from featstore.loader.run.iterations import Iterations
 from featstore.loader.run.job import Job
-from featstore.loader.run.passes import Passes
 from featstore.loader.run.shares import require_own
 from featstore.loader.run.staging_share import share_of, staging_for
 from featstore.loader.run.state import LoaderState, merge_states
@@ -203,14 +203,14 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         self._staging = staging_for(
             as_options(Staging, staging, "staging"), replace(self._job, files=files)
         )
-        self._passes = Passes(options, self._job.key, num_epochs, self._clock)
+        self._iterations = Iterations(options, self._job.key, num_epochs, self._clock)
         self._stats = Stats()
         self._restored: LoaderState | None = None
         self._share: LoaderState | None = None
         self._run: Run | None = None
         self._stager: Stager | None = None
         self._pid = os.getpid()
-        when_gone(self, self._passes.remove)
+        when_gone(self, self._iterations.remove)
 
     @classmethod
     def from_config(
@@ -243,10 +243,10 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         """Begins a new iteration. Called by `Iteration`; does not end the one under way."""
         place = Place.here()
         if self._share is not None:
-            self._restored, self._share = self._passes.meet(self._share, place), None
-        begun = self._passes.begin(place)
-        start = self._start(begun.number, begun.first_epoch, place)
-        self._run = Run(self._job, begun, start, stats=self._stats, stager=self._stager_here())
+            self._restored, self._share = self._iterations.meet(self._share, place), None
+        started = self._iterations.begin(place)
+        start = self._start(started.number, started.first_epoch, place)
+        self._run = Run(self._job, started, start, stats=self._stats, stager=self._stager_here())
         return self._run
 
     def __len__(self) -> int:
@@ -274,7 +274,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
                 "`null: drop` of a label, is known only when they are read"
             )
         place = Place.here()
-        start = self._start(*self._passes.next_pass(), place)
+        start = self._start(*self._iterations.next_pass(), place)
         one_per_rank = replace(place, index=place.rank, num_workers=place.num_ranks)
         num_steps = self._job.num_steps(start, one_per_rank)
         own = self._job.num_static_batches(
@@ -318,7 +318,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         Raises:
             ConfigError: `epoch` is not an integer of 0 or more.
         """
-        self._passes.set_epoch(_count("epoch", epoch, minimum=0))
+        self._iterations.set_epoch(_count("epoch", epoch, minimum=0))
         if self._restored is not None and self._restored.first_epoch != epoch:
             self._restored = None
         self._forget_run()
@@ -338,14 +338,14 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             return self._share.to_json()
         if self._run is not None:
             return self._run.delivery.state.to_json()
-        if self._passes.has_workers():
+        if self._iterations.has_workers():
             raise StateError(
                 "state_dict(): the batches were read by DataLoader workers, and this process does "
                 "not know how far they are: call ack() and state_dict() in each worker, where "
                 "get_worker_info().dataset is its dataset, and unite the states with "
                 "FeatureLoader.merge_states"
             )
-        return self._start(*self._passes.next_pass(), Place.here()).to_json()
+        return self._start(*self._iterations.next_pass(), Place.here()).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration continue where the state was saved, on any number of workers.
@@ -370,7 +370,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             self._share = saved
             return
         saved.require_complete()
-        if self._passes.has_living_workers():
+        if self._iterations.has_living_workers():
             raise StateError(
                 "load_state_dict(): DataLoader workers of this loader still run, and would not "
                 "hear of the state: end them (delete the DataLoader, or its iterator), load the "
@@ -378,7 +378,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             )
         self._forget_run()
         self._restored = saved
-        self._passes.restore(saved.digest, saved.first_epoch, place)
+        self._iterations.restore(saved.digest, saved.first_epoch, place)
 
     def recorded_order(self, epoch: int | None = None) -> dict[str, Any]:
         """Which worker read which rows, in which order, in an epoch of order `dynamic`.
@@ -396,7 +396,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             DispatchError: The store has no such epoch.
         """
         self._adopt()
-        return self._passes.recording(epoch).to_json()
+        return self._iterations.recording(epoch).to_json()
 
     def stats(self) -> dict[str, Any]:
         """Metrics of this process since the loader was made.
@@ -433,14 +433,14 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         if self._stager is not None:
             self._stager.close()
             self._stager = None
-        self._passes.close()
+        self._iterations.close()
 
     def _name_left_open(self) -> None:
         """Logs the rows that ranks in step left unread in the last iteration."""
         if (
             self._in_step
             and self._job.ordering.is_dynamic
-            and (left_open := self._passes.left_open()) is not None
+            and (left_open := self._iterations.left_open()) is not None
         ):
             left_open.log_unread()
 

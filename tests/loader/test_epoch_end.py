@@ -208,7 +208,7 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
         batches.append(iter(loaders[-1].to_device("cpu") if is_fed else loaders[-1]))
     assert loaders[0]._run is not None
     assert other is not None
-    assert other.keys.prefix == loaders[0]._run._begun.prefix
+    assert other.keys.prefix == loaders[0]._run._started.prefix
     words = [f"{other.keys.prefix}0/tail/{rank}" for rank in range(2)]
 
     def has_ended() -> bool:
@@ -391,7 +391,7 @@ def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(
         batches.append(iter(loaders[-1]))
     late, early = batches
     assert loaders[0]._run is not None
-    keys = EpochKeys(loaders[0]._run._begun.prefix, 0)
+    keys = EpochKeys(loaders[0]._run._started.prefix, 0)
     with closing(bind(store).open()) as opened, ThreadPoolExecutor(1) as threads:
         rows = threads.submit(rows_of, early)
         deadline = time.monotonic() + 30

@@ -127,7 +127,7 @@ class Pipeline:
                 thread.join()
 
 
-class Ahead(Generic[Item]):
+class Prefetcher(Generic[Item]):
     """Runs an iterator in a thread of its own, two items ahead of the consumer. One consumer;
     close() from any thread.
     """

@@ -296,7 +296,7 @@ class SplitReader:
         return windows or [range(0)]
 
     def _skip_delivered(self) -> None:
-        """Passes over windows that were delivered whole; the last one stays, to say that the split
+        """Skips windows that were delivered whole; the last one stays, to say that the split
         has ended.
         """
         while self._next < len(self._windows) - 1:

@@ -14,8 +14,8 @@ from featstore.errors import DataFileError
 from featstore.files.storage import local_path, open_read
 from featstore.loader.plan.shuffle import split_boundaries
 from featstore.loader.run.delivery import Delivery
+from featstore.loader.run.iterations import StartedIteration
 from featstore.loader.run.job import Job
-from featstore.loader.run.passes import Pass
 from featstore.loader.run.reporting import Reports
 from featstore.reading.open_file import OpenFile
 from featstore.table.snapshot import DataFile
@@ -33,7 +33,7 @@ class DynamicEpoch:
     def __init__(
         self,
         job: Job,
-        begun: Pass,
+        started: StartedIteration,
         epoch: int,
         *,
         worker: str,
@@ -43,20 +43,20 @@ class DynamicEpoch:
         is_staged: Callable[[DataFile], bool],
     ) -> None:
         """`in_step`: whether the worker is one of several ranks that train in step."""
-        self._job, self._begun, self._epoch, self._in_step = job, begun, epoch, in_step
+        self._job, self._started, self._epoch, self._in_step = job, started, epoch, in_step
         self._delivery, self._reports = delivery, reports
         self._has_claimed = self._is_last_sibling = False
         self.found_all_done, self.quarantined = False, list[str]()
         if in_step:
-            begun.left_open.log_unread()
+            started.left_open.log_unread()
         self._coordinator = Coordinator(
-            begun.address,
+            started.address,
             plan=job.plan(epoch),
-            prefix=begun.prefix,
+            prefix=started.prefix,
             worker=worker,
             terms=replace(job.terms, in_step=in_step),
             done=delivery.done,
-            clock=begun.clock,
+            clock=started.clock,
             boundaries=self._boundaries,
             is_staged=lambda path: is_staged(job.files[path][0]),
         )
@@ -78,9 +78,9 @@ class DynamicEpoch:
     def note_left_open(self) -> None:
         """Notes that the epoch ends for this worker while others may still hold rows of it."""
         # Of a DataLoader's workers the last one says so.
-        is_last = not self._begun.is_dataloader or self._is_last_sibling
+        is_last = not self._started.is_dataloader or self._is_last_sibling
         if is_last and not self._is_closed and not self._coordinator.is_done:
-            self._begun.left_open.note(EpochKeys(self._begun.prefix, self._epoch))
+            self._started.left_open.note(EpochKeys(self._started.prefix, self._epoch))
 
     def __enter__(self) -> "DynamicEpoch":
         return self
@@ -113,9 +113,9 @@ class DynamicEpoch:
         deliver. Independent workers wait until every lease is final.
         """
         claims = self._coordinator.claims
-        if self._begun.is_dataloader and not self._is_last_sibling:
+        if self._started.is_dataloader and not self._is_last_sibling:
             claim = next(claims(WaitFor.NOTHING), None)
-            self._is_last_sibling = claim is None and self._begun.is_last_sibling(self._epoch)
+            self._is_last_sibling = claim is None and self._started.is_last_sibling(self._epoch)
             if not self._is_last_sibling:
                 return claim
         return next(claims(WaitFor.SILENT if self._in_step else WaitFor.ALL), None)

@@ -18,8 +18,8 @@ from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.dynamic_epoch import DynamicEpoch
 from featstore.loader.run.feed import Feed
 from featstore.loader.run.hand_over import HandOver, RowBar
+from featstore.loader.run.iterations import StartedIteration
 from featstore.loader.run.job import Job
-from featstore.loader.run.passes import Pass
 from featstore.loader.run.ranks import RankSteps, agreement
 from featstore.loader.run.reporting import Reports
 from featstore.loader.run.state import LoaderState
@@ -41,11 +41,17 @@ class Run:
     """
 
     def __init__(
-        self, job: Job, begun: Pass, start: LoaderState, *, stats: Stats, stager: Stager | None
+        self,
+        job: Job,
+        started: StartedIteration,
+        start: LoaderState,
+        *,
+        stats: Stats,
+        stager: Stager | None,
     ) -> None:
-        self._job, self._begun, self._stats = job.at(start.followed), begun, stats
+        self._job, self._started, self._stats = job.at(start.followed), started, stats
         self.follows = job.follow is not None
-        if self.follows and begun.is_dataloader:
+        if self.follows and started.is_dataloader:
             raise ConfigError(
                 "follow: expected a process that reads by itself, found a worker of a DataLoader: "
                 "it asks its workers in turn, and one that waits for what is new holds up the "
@@ -55,7 +61,7 @@ class Run:
         if job.follow is not None and start.followed is not None:
             self._follower = Follower(job.follow, start.followed)
         self._worker = f"{start.workers[0]}-{os.getpid()}"
-        self._in_step = begun.place.in_step if job.in_step is None else job.in_step
+        self._in_step = started.place.in_step if job.in_step is None else job.in_step
         self.delivery = Delivery(start, stats.counts, tells=job.ordering.is_dynamic)
         self._reports = Reports(self.delivery, stats, job.terms.lease_s)
         # Workers of a DataLoader are many: each decodes on one core, as torch computes on one
@@ -66,7 +72,7 @@ class Run:
             self._reports,
             stats,
             stager,
-            use_threads=not begun.is_dataloader,
+            use_threads=not started.is_dataloader,
         )
         self._row_bar = None
         if job.shows(start):
@@ -77,16 +83,16 @@ class Run:
             stats,
             stager,
             row_bar=self._row_bar,
-            is_shared=begun.is_dataloader,
+            is_shared=started.is_dataloader,
             debug=job.debug,
         )
-        steps, self.steps = agreement(job, begun, start), None
+        steps, self.steps = agreement(job, started, start), None
         if steps is not None:
             self.steps = RankSteps(
                 steps,
                 job,
-                begun,
-                lambda: self._job.parts(begun.place),
+                started,
+                lambda: self._job.parts(started.place),
                 self.delivery,
                 self._hand_over,
                 self._reports.limits,
@@ -107,7 +113,7 @@ class Run:
             StateError: In a DataLoader's worker in an iteration of several epochs: others may be in
                 another one.
         """
-        is_one_of_several = self._begun.is_dataloader and self._begun.place.num_workers > 1
+        is_one_of_several = self._started.is_dataloader and self._started.place.num_workers > 1
         if is_one_of_several and self._job.num_epochs > 1:
             raise StateError(
                 "a StatefulDataLoader of several workers: expected a loader with num_epochs 1, "
@@ -124,8 +130,8 @@ class Run:
             DispatchError: An earlier start of the run has read all rows, or no worker could read
                 some of them.
         """
-        end = self._begun.first_epoch + self._job.num_epochs
-        finds_all_done = self._begun.is_repeated and self._job.ordering.is_dynamic
+        end = self._started.first_epoch + self._job.num_epochs
+        finds_all_done = self._started.is_repeated and self._job.ordering.is_dynamic
         for epoch in self._epochs(end):
             before = self._times()
             if self._job.ordering.is_dynamic:
@@ -204,9 +210,9 @@ class Run:
         if self._follower is None:
             yield from range(epoch, end)
             return
-        address, closed = self._begun.address, self.delivery.closed
+        address, closed = self._started.address, self.delivery.closed
         while True:
-            new = self._follower.next(address, EpochKeys(self._begun.prefix, epoch), closed)
+            new = self._follower.next(address, EpochKeys(self._started.prefix, epoch), closed)
             if new is None:
                 return
             self._job = self._job.of_plan(new)
@@ -232,7 +238,7 @@ class Run:
     def _dynamic_epoch(self, epoch: int) -> DynamicEpoch:
         return DynamicEpoch(
             self._job,
-            self._begun,
+            self._started,
             epoch,
             worker=self._worker,
             in_step=self._in_step,
@@ -243,7 +249,7 @@ class Run:
 
     def _in_order(self, epoch: int) -> Iterator[BatchSlice]:
         """What is this worker's of an epoch, in an order for which nobody is asked."""
-        place = self._begun.place
+        place = self._started.place
         worker_info = WorkerInfo(index=place.static_index, num_workers=place.num_workers)
         recorded = partial(self._recorded, epoch)
         for job, claims in self._job.turns(epoch, worker_info, self.delivery.done, recorded):
@@ -252,10 +258,10 @@ class Run:
             del job  # The files of a part are freed before those of the next are listed.
 
     def _recorded(self, epoch: int, loader: str) -> Recording:
-        with closing(self._begun.address.open()) as store:
-            found = recorded_by(store, loader, self._begun.run_id, epoch)
+        with closing(self._started.address.open()) as store:
+            found = recorded_by(store, loader, self._started.run_id, epoch)
         if found is None:
-            raise DispatchError(NOT_RECORDED.format(epoch=epoch, run_id=self._begun.run_id))
+            raise DispatchError(NOT_RECORDED.format(epoch=epoch, run_id=self._started.run_id))
         return found
 
     def _times(self) -> EpochTimes:
@@ -267,10 +273,10 @@ class Run:
 
     def _report_all_done(self, end: int) -> None:
         text = (
-            f"epochs {self._begun.first_epoch} to {end - 1}: nothing is left to read: in dispatch "
-            f"store {self._begun.address.url} an earlier run, or another loader with the same "
-            "selection, has read every row under this run_id; give each run, and each loader that "
-            "is to read for itself, a run_id of its own; to go on after a checkpoint, call "
+            f"epochs {self._started.first_epoch} to {end - 1}: nothing is left to read: in "
+            f"dispatch store {self._started.address.url} an earlier run, or another loader with "
+            "the same selection, has read every row under this run_id; give each run, and each "
+            "loader that is to read for itself, a run_id of its own; to go on after a checkpoint, call "
             "load_state_dict; where a launcher restarts workers that had ended, "
             "dispatch.finished: end lets them end empty"
         )

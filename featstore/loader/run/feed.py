@@ -9,7 +9,7 @@ from typing import Protocol
 from featstore.dispatch.terms import Claim
 from featstore.loader.bad_files import SKIP, BadFiles
 from featstore.loader.batches.assembly import Assembler
-from featstore.loader.batches.pipeline import Ahead, Pipeline
+from featstore.loader.batches.pipeline import Pipeline, Prefetcher
 from featstore.loader.batches.slicing import BatchSlice, slice_batches
 from featstore.loader.batches.transform import transformed
 from featstore.loader.plan.data_files import Listed, Partition
@@ -101,7 +101,7 @@ class Feed:
             yield from slices
         else:
             made = transformed(slices, job.transform, self._delivery.claim_of, self._stats)
-            ahead = Ahead(self._stats.paced(made, "transform_room_s"), self._stats)
+            ahead = Prefetcher(self._stats.paced(made, "transform_room_s"), self._stats)
             self._begin(ahead)
             yield from ahead.items()
             ahead.close()

@@ -22,8 +22,8 @@ from featstore.loader.rows.split_reader import SplitReader
 from featstore.loader.rows.work import Work, files_in_place
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.hand_over import HandOver
+from featstore.loader.run.iterations import StartedIteration
 from featstore.loader.run.job import Job
-from featstore.loader.run.passes import Pass
 from featstore.loader.run.state import LoaderState
 from featstore.loader.run.tail import JOIN, PAD, Agreed, Counted, Steps
 from featstore.loader.stats import Stats
@@ -31,26 +31,26 @@ from featstore.tensors.batch import Batch, Column, Columns
 from featstore.tensors.column_keys import WEIGHT, Key, Keys
 
 
-def agreement(job: Job, begun: Pass, start: LoaderState) -> Steps | None:
+def agreement(job: Job, started: StartedIteration, start: LoaderState) -> Steps | None:
     """How the ranks of one iteration agree on the number of steps: by counting where the order is
     static, else through the store; None where ranks may end apart, or there is only one.
 
     Raises:
         DispatchError: What was said in an earlier start of the run is still in the store.
     """
-    place = begun.place
+    place = started.place
     if job.tail == JOIN or place.num_ranks == 1:
         return None
     if (num_steps := job.num_steps(start, place)) is not None:
         return Counted(num_steps)
-    if begun.is_repeated:
+    if started.is_repeated:
         raise DispatchError(
-            f"tail {job.tail}: this pass was begun before, in an earlier start of the run, and "
+            f"tail {job.tail}: this pass was started before, in an earlier start of the run, and "
             "ranks do not know how many steps were made then: load the state of a checkpoint in "
             "all ranks, or choose another run_id"
         )
-    prefix = f"{begun.prefix}{begun.first_epoch}/"
-    return Agreed(job.tail, begun.address.open(), prefix, place, patience_s=job.terms.stall_s)
+    prefix = f"{started.prefix}{started.first_epoch}/"
+    return Agreed(job.tail, started.address.open(), prefix, place, patience_s=job.terms.stall_s)
 
 
 class RankSteps:
@@ -59,7 +59,7 @@ class RankSteps:
     Args:
         steps: The agreement.
         job: What is read, for what does not change with a followed table.
-        begun: The iteration that all ranks began.
+        started: The iteration that all ranks began.
         parts: What is read now, in parts, for a rank that has no rows of its own to pad with.
         delivery: Where padding batches are added, too.
         hand_over: Hands a batch over to the consumer.
@@ -71,13 +71,13 @@ class RankSteps:
         self,
         steps: Steps,
         job: Job,
-        begun: Pass,
+        started: StartedIteration,
         parts: Callable[[], Iterable[Job]],
         delivery: Delivery,
         hand_over: HandOver,
         limits: Callable[[], Any],
     ) -> None:
-        self._steps, self._job, self._begun, self._parts = steps, job, begun, parts
+        self._steps, self._job, self._started, self._parts = steps, job, started, parts
         self._delivery, self._hand_over, self._limits = delivery, hand_over, limits
         self._num_steps = 0
         self._last: Batch | None = None
@@ -92,7 +92,7 @@ class RankSteps:
         if not self._steps.makes(self._num_steps, rows.num_ahead(self._job.batch_size)):
             # Rows are left, which no rank asks for: the iteration ends once what was handed over
             # before is delivered.
-            self._delivery.stop(self._begun.first_epoch + self._job.num_epochs, self._limits())
+            self._delivery.stop(self._started.first_epoch + self._job.num_epochs, self._limits())
             return None
         self._last = self._hand_over.hand_over(rows)
         return self._last
@@ -111,11 +111,13 @@ class RankSteps:
         if not self._job.ordering.is_dynamic:
             return
         lease_s, unread = self._job.terms.lease_s, []
-        with closing(self._begun.address.open()) as store:
-            first_epoch = self._begun.first_epoch
+        with closing(self._started.address.open()) as store:
+            first_epoch = self._started.first_epoch
             for epoch in range(first_epoch, first_epoch + self._job.num_epochs):
-                keys = EpochKeys(self._begun.prefix, epoch)
-                unread += silent_leases(store, keys, lease_s, threading.Event(), self._begun.clock)
+                keys = EpochKeys(self._started.prefix, epoch)
+                unread += silent_leases(
+                    store, keys, lease_s, threading.Event(), self._started.clock
+                )
                 if self._job.tail == PAD:
                     unread += [lease for lease in open_leases(store, keys) if not lease.is_held]
         if unread:

@@ -25,7 +25,7 @@ _GOES, _ENDED, _LEFT = "goes", "ended", "left"
 _PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.25
 
 
-class Answer(Enum):
+class StepDecision(Enum):
     """Whether a step is made."""
 
     GO = "go"
@@ -34,7 +34,7 @@ class Answer(Enum):
 
 
 @dataclass(frozen=True)
-class Told:
+class Announcement:
     """What a worker said last: it `goes` through so many steps at least, it has `ended` after them,
     or `left` its loop.
     """
@@ -43,19 +43,27 @@ class Told:
     steps: int
 
     @classmethod
-    def of(cls, text: str | None) -> "Told":
+    def of(cls, text: str | None) -> "Announcement":
         what, _, steps = (text or f"{_GOES} 0").partition(" ")
         return cls(what, int(steps))
 
 
-def answer(step: int, others: Sequence[Told], *, is_mine: bool) -> Answer:
+def decide(step: int, others: Sequence[Announcement], *, is_mine: bool) -> StepDecision:
     """Whether `step` is made, as far as the others have said: with a batch of one's own for it
     (`is_mine`) if all of them make it, without one if any of them does."""
     makes = [told.steps >= step for told in others]
     is_over = [told.what == _ENDED and told.steps < step for told in others]
     if is_mine:
-        return Answer.STOP if any(is_over) else Answer.GO if all(makes) else Answer.WAIT
-    return Answer.GO if any(makes) else Answer.STOP if all(is_over) else Answer.WAIT
+        return (
+            StepDecision.STOP
+            if any(is_over)
+            else StepDecision.GO
+            if all(makes)
+            else StepDecision.WAIT
+        )
+    return (
+        StepDecision.GO if any(makes) else StepDecision.STOP if all(is_over) else StepDecision.WAIT
+    )
 
 
 class Steps(Protocol):
@@ -154,21 +162,23 @@ class Agreed:
         began, pause_s = time.monotonic(), _PAUSE_S
         while True:
             others = self._others()
-            found = answer(step, list(others.values()), is_mine=is_mine)
-            if found is not Answer.WAIT:
+            found = decide(step, list(others.values()), is_mine=is_mine)
+            if found is not StepDecision.WAIT:
                 self._known = min(told.steps for told in others.values())
-                return found is Answer.GO
+                return found is StepDecision.GO
             self._require_company(step, others, time.monotonic() - began)
             if self._closed.wait(pause_s):
                 raise StateError("this iteration was closed before its end; iterate anew")
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _others(self) -> Mapping[int, Told]:
+    def _others(self) -> Mapping[int, Announcement]:
         others = [index for index in self._keys if index != self._place.index]
         texts = self._store.get_many([self._keys[index] for index in others])
-        return {index: Told.of(text) for index, text in zip(others, texts, strict=True)}
+        return {index: Announcement.of(text) for index, text in zip(others, texts, strict=True)}
 
-    def _require_company(self, step: int, others: Mapping[int, Told], waited_s: float) -> None:
+    def _require_company(
+        self, step: int, others: Mapping[int, Announcement], waited_s: float
+    ) -> None:
         for index, told in others.items():
             if told.what == _LEFT and told.steps < step:
                 raise DispatchError(

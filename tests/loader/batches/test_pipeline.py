@@ -11,7 +11,7 @@ import pytest
 
 from featstore.errors import DataFileError, StateError
 from featstore.loader.batches.assembly import Assembler
-from featstore.loader.batches.pipeline import Ahead, Handoff, Pipeline
+from featstore.loader.batches.pipeline import Handoff, Pipeline, Prefetcher
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.rows.memory_budget import Budget
 from featstore.loader.rows.split_reader import SplitReader, Window
@@ -81,7 +81,7 @@ def test_a_thread_ahead_closes_its_iterator_however_it_ends() -> None:
             finally:
                 closed.append(True)
 
-        ahead = Ahead(items(), Stats())
+        ahead = Prefetcher(items(), Stats())
         found = ahead.items()
         if how == "closed":
             assert next(found) == 0

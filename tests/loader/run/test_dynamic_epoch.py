@@ -12,8 +12,8 @@ from featstore.dispatch.terms import Claim
 from featstore.loader.batches.progress import Progress, Segment
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.dynamic_epoch import DynamicEpoch
+from featstore.loader.run.iterations import Iterations
 from featstore.loader.run.job import Job
-from featstore.loader.run.passes import Passes
 from featstore.loader.run.reporting import Reports
 from featstore.loader.run.worker import Place
 from featstore.loader.stats import Stats
@@ -36,12 +36,12 @@ class Worker:
 
     def __init__(self, job: Job, path: Path, staged: frozenset[str] = frozenset()) -> None:
         dispatch = Dispatch(store=f"sqlite://{path}/store.db", run_id="r")
-        begun = Passes(dispatch, job.key, 1).begin(PLACE)
+        started = Iterations(dispatch, job.key, 1).begin(PLACE)
         self.delivery = Delivery(job.start(0, 0, PLACE), Counter(), tells=True)
         self.reports = Reports(self.delivery, Stats(), 60.0)
         self.epoch = DynamicEpoch(
             job,
-            begun,
+            started,
             0,
             worker="0-1",
             in_step=False,

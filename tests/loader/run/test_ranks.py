@@ -10,8 +10,8 @@ import torch
 from featstore.dispatch.options import Dispatch
 from featstore.errors import DispatchError, StateError
 from featstore.loader.plan.ordering import Ordering
+from featstore.loader.run.iterations import Iterations, StartedIteration
 from featstore.loader.run.job import Job
-from featstore.loader.run.passes import Pass, Passes
 from featstore.loader.run.ranks import agreement, padding_of, some_rows
 from featstore.loader.run.tail import Agreed, Counted
 from featstore.loader.run.worker import Place
@@ -35,22 +35,22 @@ def job(tmp_path: Path) -> Job:
     return job_on(*files, schema=SCHEMA, request=request, tail="pad")
 
 
-def begin(job: Job, path: Path, place: Place = TWO) -> Pass:
+def begin(job: Job, path: Path, place: Place = TWO) -> StartedIteration:
     dispatch = Dispatch(store=f"sqlite://{path}/store.db", run_id="r")
-    return Passes(dispatch, job.key, 1).begin(place)
+    return Iterations(dispatch, job.key, 1).begin(place)
 
 
 def test_ranks_count_their_steps_where_they_can_and_ask_the_store_where_not(
     job: Job, tmp_path: Path
 ) -> None:
-    begun = begin(job, tmp_path)
+    started = begin(job, tmp_path)
     start = job.start(0, 0, TWO)
-    assert isinstance(agreement(job, begun, start), Agreed)
+    assert isinstance(agreement(job, started, start), Agreed)
     static = replace(job, ordering=Ordering(kind="static"))
-    assert isinstance(agreement(static, begun, start), Counted)
-    assert agreement(replace(job, tail="join"), begun, start) is None
+    assert isinstance(agreement(static, started, start), Counted)
+    assert agreement(replace(job, tail="join"), started, start) is None
     alone = replace(TWO, num_workers=1, num_ranks=1)
-    assert agreement(job, replace(begun, place=alone), start) is None
+    assert agreement(job, replace(started, place=alone), start) is None
 
 
 def test_ranks_that_begin_a_pass_again_do_not_believe_what_was_said_in_it(
@@ -59,7 +59,7 @@ def test_ranks_that_begin_a_pass_again_do_not_believe_what_was_said_in_it(
     begin(job, tmp_path)
     again = begin(job, tmp_path)
     assert again.is_repeated
-    with pytest.raises(DispatchError, match="tail pad: this pass was begun before"):
+    with pytest.raises(DispatchError, match="tail pad: this pass was started before"):
         agreement(job, again, job.start(0, 0, TWO))
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from featstore.errors import ConfigError, DispatchError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.run.tail import Answer, Told, answer
+from featstore.loader.run.tail import Announcement, StepDecision, decide
 from featstore.tensors.batch import Batch
 
 ROWS = (
@@ -232,7 +232,7 @@ def test_an_unknown_tail_is_refused(uneven_url: str) -> None:
         FeatureLoader(uneven_url, slots=["row"], tail="cut")
 
 
-TOLD = st.builds(Told, st.sampled_from(["goes", "ended"]), st.integers(0, 5))
+TOLD = st.builds(Announcement, st.sampled_from(["goes", "ended"]), st.integers(0, 5))
 
 
 @given(st.integers(1, 5), st.lists(TOLD, min_size=1, max_size=4), st.booleans())
@@ -242,17 +242,18 @@ def test_an_answer_never_changes_as_others_go_on(
     """Who goes says so again with more steps, or ends after what it promised: whatever it says, a
     decision holds.
     """
-    before = answer(step, others, is_mine=is_mine)
+    before = decide(step, others, is_mine=is_mine)
     for more in range(3):
         later = [
-            told if told.what == "ended" else Told("goes", told.steps + more) for told in others
+            told if told.what == "ended" else Announcement("goes", told.steps + more)
+            for told in others
         ]
-        if before is not Answer.WAIT:
-            assert answer(step, later, is_mine=is_mine) is before
-    ended = [Told("ended", told.steps) for told in others]
-    final = answer(step, ended, is_mine=is_mine)
-    assert final is not Answer.WAIT
-    assert before in (final, Answer.WAIT)
+        if before is not StepDecision.WAIT:
+            assert decide(step, later, is_mine=is_mine) is before
+    ended = [Announcement("ended", told.steps) for told in others]
+    final = decide(step, ended, is_mine=is_mine)
+    assert final is not StepDecision.WAIT
+    assert before in (final, StepDecision.WAIT)
 
 
 def test_padding_keeps_tensors_of_other_columns(uneven_url: str) -> None:

@@ -31,7 +31,7 @@ _STORE, _LEFT = "store.sqlite", "left"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pass:
+class StartedIteration:
     """One iteration: its store, the prefix of its keys, its number since the last restore, and its
     first epoch.
 
@@ -65,7 +65,7 @@ class Pass:
         return self.prefix.split("/")[1]
 
 
-class Passes:
+class Iterations:
     """Numbers the passes of one loader and of its copies in DataLoader workers. Belongs to the
     process that made it.
     """
@@ -105,7 +105,7 @@ class Passes:
         # loaded.
         self._restart, self._num_restores = (_restart_count() if in_job else 0), 0
 
-    def begin(self, place: Place) -> Pass:
+    def begin(self, place: Place) -> StartedIteration:
         """The next pass of this worker: the same for all workers of its DataLoader."""
         address = self._address(place)
         store = address.open()
@@ -121,7 +121,7 @@ class Passes:
             is_repeated = store.add(f"{prefix}{first_epoch}/starts/{place.index}", 1) > 1
         finally:
             store.close()
-        return Pass(
+        return StartedIteration(
             address=address,
             prefix=prefix,
             number=number,
