@@ -274,10 +274,10 @@ class Run:
     def _report_all_done(self, end: int) -> None:
         text = (
             f"epochs {self._started.first_epoch} to {end - 1}: nothing is left to read: in "
-            f"dispatch store {self._started.address.url} an earlier run, or another loader with "
-            "the same selection, has read every row under this run_id; give each run, and each "
-            "loader that is to read for itself, a run_id of its own; to go on after a checkpoint, call "
-            "load_state_dict; where a launcher restarts workers that had ended, "
+            f"dispatch store {self._started.address.url} an earlier run, or another loader "
+            "with the same selection, has read every row under this run_id; give each run, and "
+            "each loader that is to read for itself, a run_id of its own; to go on after a "
+            "checkpoint, call load_state_dict; where a launcher restarts workers that had ended, "
             "dispatch.finished: end lets them end empty"
         )
         if not self._job.ends_finished:

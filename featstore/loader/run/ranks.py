@@ -45,7 +45,7 @@ def agreement(job: Job, started: StartedIteration, start: LoaderState) -> Steps 
         return Counted(num_steps)
     if started.is_repeated:
         raise DispatchError(
-            f"tail {job.tail}: this pass was started before, in an earlier start of the run, and "
+            f"tail {job.tail}: this iteration was begun before, in an earlier start of the run, and "
             "ranks do not know how many steps were made then: load the state of a checkpoint in "
             "all ranks, or choose another run_id"
         )

@@ -192,12 +192,12 @@ def test_a_rank_that_says_nothing_is_named_in_the_end(
         next(first)
 
 
-def test_a_pass_begun_before_is_refused(
+def test_an_iteration_begun_before_is_refused(
     uneven_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     options = {"tail": "pad", "order": "rank"}
     loaders(uneven_url, tmp_path, 2, monkeypatch, **options)
-    with pytest.raises(DispatchError, match="tail pad: this pass was begun before"):
+    with pytest.raises(DispatchError, match="tail pad: this iteration was begun before"):
         loaders(uneven_url, tmp_path, 2, monkeypatch, **options)
 
 
