@@ -45,9 +45,9 @@ def agreement(job: Job, started: StartedIteration, start: LoaderState) -> Steps 
         return Counted(num_steps)
     if started.is_repeated:
         raise DispatchError(
-            f"tail {job.tail}: this iteration was begun before, in an earlier start of the run, and "
-            "ranks do not know how many steps were made then: load the state of a checkpoint in "
-            "all ranks, or choose another run_id"
+            f"tail {job.tail}: this iteration was begun before, in an earlier start of the run, "
+            "and ranks do not know how many steps were made then: load the state of a checkpoint "
+            "in all ranks, or choose another run_id"
         )
     prefix = f"{started.prefix}{started.first_epoch}/"
     return Agreed(job.tail, started.address.open(), prefix, place, patience_s=job.terms.stall_s)
