@@ -53,13 +53,13 @@ def test_ranks_count_their_steps_where_they_can_and_ask_the_store_where_not(
     assert agreement(job, replace(started, place=alone), start) is None
 
 
-def test_ranks_that_begin_a_pass_again_do_not_believe_what_was_said_in_it(
+def test_ranks_that_begin_an_iteration_again_do_not_believe_what_was_announced_in_it(
     job: Job, tmp_path: Path
 ) -> None:
     begin(job, tmp_path)
     again = begin(job, tmp_path)
     assert again.is_repeated
-    with pytest.raises(DispatchError, match="tail pad: this pass was started before"):
+    with pytest.raises(DispatchError, match="tail pad: this iteration was begun before"):
         agreement(job, again, job.start(0, 0, TWO))
 
 
