@@ -22,7 +22,6 @@ from featstore.errors import ConfigError, StateError
 from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.batches.transform import Transform, checked_transform
 from featstore.loader.cleanup import when_gone
-from featstore.loader.plan.config import as_options, load_train_config
 from featstore.loader.plan.data_files import (
     Census,
     Listed,
@@ -37,6 +36,7 @@ from featstore.loader.plan.ordering import DYNAMIC, RANK, STATIC, Ordering
 from featstore.loader.plan.request import Request, resolve
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import make_splits, split_size
+from featstore.loader.plan.train_config import as_options, load_train_config
 from featstore.loader.rows.staging_source import staging_source
 from featstore.loader.run.device import DeviceFeed
 from featstore.loader.run.epochs import Run
@@ -46,8 +46,8 @@ from featstore.loader.run.job import Job
 from featstore.loader.run.shares import require_own
 from featstore.loader.run.staging_share import share_of, staging_for
 from featstore.loader.run.state import LoaderState, merge_states
-from featstore.loader.run.tail import JOIN, require_tail
-from featstore.loader.run.worker import Place
+from featstore.loader.run.step_agreement import JOIN, require_tail
+from featstore.loader.run.worker import LoaderWorker
 from featstore.loader.stats import Stats
 from featstore.selection.where import parse_where
 from featstore.staging.budget import parse_bytes
@@ -241,11 +241,11 @@ class FeatureLoader(IterableDataset[Batch], Closing):
 
     def begin_run(self) -> Run:
         """Begins a new iteration. Called by `Iteration`; does not end the one under way."""
-        place = Place.here()
+        worker = LoaderWorker.here()
         if self._share is not None:
-            self._restored, self._share = self._iterations.meet(self._share, place), None
-        started = self._iterations.begin(place)
-        start = self._start(started.number, started.first_epoch, place)
+            self._restored, self._share = self._iterations.meet(self._share, worker), None
+        started = self._iterations.begin(worker)
+        start = self._start(started.number, started.first_epoch, worker)
         self._run = Run(self._job, started, start, stats=self._stats, stager=self._stager_here())
         return self._run
 
@@ -273,12 +273,12 @@ class FeatureLoader(IterableDataset[Batch], Closing):
                 "this loader has no len(): which rows are left out by `where`, `negatives`, or "
                 "`null: drop` of a label, is known only when they are read"
             )
-        place = Place.here()
-        start = self._start(*self._iterations.next_pass(), place)
-        one_per_rank = replace(place, index=place.rank, num_workers=place.num_ranks)
+        worker = LoaderWorker.here()
+        start = self._start(*self._iterations.next_pass(), worker)
+        one_per_rank = replace(worker, index=worker.rank, num_workers=worker.num_ranks)
         num_steps = self._job.num_steps(start, one_per_rank)
         own = self._job.num_static_batches(
-            start, WorkerInfo(index=place.rank, num_workers=place.num_ranks)
+            start, WorkerInfo(index=worker.rank, num_workers=worker.num_ranks)
         )
         return own if num_steps is None else num_steps
 
@@ -345,7 +345,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
                 "get_worker_info().dataset is its dataset, and unite the states with "
                 "FeatureLoader.merge_states"
             )
-        return self._start(*self._iterations.next_pass(), Place.here()).to_json()
+        return self._start(*self._iterations.next_pass(), LoaderWorker.here()).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration continue where the state was saved, on any number of workers.
@@ -361,11 +361,11 @@ class FeatureLoader(IterableDataset[Batch], Closing):
                 workers of its step, or DataLoader workers still run, which would not get the state.
         """
         saved = LoaderState.from_json(state)
-        place = Place.here()
-        saved.require_fit(self._job.at(saved.followed).start(0, 0, place))
+        worker = LoaderWorker.here()
+        saved.require_fit(self._job.at(saved.followed).start(0, 0, worker))
         self._adopt()
-        if place.is_dataloader and len(saved.workers) == 1:
-            require_own(saved, place)
+        if worker.is_dataloader and len(saved.workers) == 1:
+            require_own(saved, worker)
             self._forget_run()
             self._share = saved
             return
@@ -378,7 +378,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             )
         self._forget_run()
         self._restored = saved
-        self._iterations.restore(saved.digest, saved.first_epoch, place)
+        self._iterations.restore(saved.digest, saved.first_epoch, worker)
 
     def recorded_order(self, epoch: int | None = None) -> dict[str, Any]:
         """Which worker read which rows, in which order, in an epoch of order `dynamic`.
@@ -446,7 +446,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
 
     @property
     def _in_step(self) -> bool:
-        return Place.here().in_step if self._job.in_step is None else self._job.in_step
+        return LoaderWorker.here().in_step if self._job.in_step is None else self._job.in_step
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker process gets: everything except the run, the stager and the metrics."""
@@ -465,13 +465,13 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             self._run.close()
         self._run = None
 
-    def _start(self, number: int, first_epoch: int, place: Place) -> LoaderState:
+    def _start(self, number: int, first_epoch: int, worker: LoaderWorker) -> LoaderState:
         """Where the iteration of this number begins: the first one after a restore begins where the
         state says, if the state is of the same epoch.
         """
         if self._restored is not None and number == 0 and first_epoch == self._restored.first_epoch:
-            return self._job.resumed(self._restored, place)
-        return self._job.start(first_epoch, first_epoch, place)
+            return self._job.resumed(self._restored, worker)
+        return self._job.start(first_epoch, first_epoch, worker)
 
     def _stager_here(self) -> Stager | None:
         """The stager of this process, or None if no file is staged."""

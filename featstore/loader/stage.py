@@ -9,8 +9,8 @@ from tabulate import tabulate
 
 from featstore.errors import ConfigError
 from featstore.files.storage import local_path
-from featstore.loader.plan.config import as_options, load_train_config
 from featstore.loader.plan.request import Request, resolve
+from featstore.loader.plan.train_config import as_options, load_train_config
 from featstore.loader.rows.staging_source import stage_items, staging_source
 from featstore.redaction import redact
 from featstore.staging.budget import format_bytes

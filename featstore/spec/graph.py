@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.errors import SpecError
-from featstore.ops import columns, ids, lists, numbers, sequences, slots
+from featstore.ops import columns, ids, lists, numbers, sequences, slot_columns
 from featstore.ops.signature import Operator
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec import check, meaning
@@ -193,17 +193,22 @@ class Builder:
         stored = slot.arrow_type()
         if slot.kind is SlotKind.FLOAT:
             return slot, self._add(
-                slots.float_column, [position], {"arrow_type": stored}, stored, name, counted=True
+                slot_columns.float_column,
+                [position],
+                {"arrow_type": stored},
+                stored,
+                name,
+                counted=True,
             )
         if slot.num_indices is not None and slot.is_list:
             return slot, self._add(
-                slots.index_list_column, [position], {"arrow_type": stored}, stored, name
+                slot_columns.index_list_column, [position], {"arrow_type": stored}, stored, name
             )
         if slot.num_indices is not None:
-            return slot, self._add(slots.index_column, [position], {}, stored, name)
+            return slot, self._add(slot_columns.index_column, [position], {}, stored, name)
         params = {"slot": node.share_slot or node.slot, "arrow_type": stored}
         return slot, self._add(
-            slots.sign_column, [self._hashed(position, name)], params, stored, name
+            slot_columns.sign_column, [self._hashed(position, name)], params, stored, name
         )
 
     def add_label(self, name: str, source: str, where: str) -> tuple[pa.Field, int]:

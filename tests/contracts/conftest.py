@@ -41,7 +41,7 @@ http {{ access_log off; tcp_nopush off; sendfile on; client_body_temp_path {root
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class LoaderWorker:
     """Where files can be put and read. `put(name, data)` writes or replaces one; `is_listed`,
     `is_written`: what else the store can do."""
 
@@ -122,13 +122,13 @@ def _request(port: int, path: str, headers: dict[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def local(root: Path) -> Iterator[Place]:
+def local(root: Path) -> Iterator[LoaderWorker]:
     url = str(root / "files")
-    yield Place(url=url, put=_put_by_featstore(url))
+    yield LoaderWorker(url=url, put=_put_by_featstore(url))
 
 
 @contextlib.contextmanager
-def nginx(root: Path) -> Iterator[Place]:
+def nginx(root: Path) -> Iterator[LoaderWorker]:
     port = free_port()
     (root / "files").mkdir()
     root.chmod(0o755)
@@ -144,7 +144,7 @@ def nginx(root: Path) -> Iterator[Place]:
     ]
 
     with running(command, port, root / "log"):
-        yield Place(
+        yield LoaderWorker(
             url=f"http://127.0.0.1:{port}",
             put=_put_by_path(root / "files"),
             is_listed=False,
@@ -152,10 +152,10 @@ def nginx(root: Path) -> Iterator[Place]:
         )
 
 
-def _s3(port: int, user: str) -> Place:
+def _s3(port: int, user: str) -> LoaderWorker:
     url = f"s3://{BUCKET}"
     names = {"AWS_ACCESS_KEY_ID": user, "AWS_SECRET_ACCESS_KEY": user, "AWS_REGION": "us-east-1"}
-    return Place(
+    return LoaderWorker(
         url=url,
         put=_put_by_featstore(url),
         environment={"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"} | names,
@@ -163,7 +163,7 @@ def _s3(port: int, user: str) -> Place:
 
 
 @contextlib.contextmanager
-def moto(root: Path) -> Iterator[Place]:
+def moto(root: Path) -> Iterator[LoaderWorker]:
     pytest.importorskip("moto")
     port = free_port()
     with running([sys.executable, "-m", "moto.server", "-p", str(port)], port, root / "log"):
@@ -172,7 +172,7 @@ def moto(root: Path) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
-def s3rver(root: Path) -> Iterator[Place]:
+def s3rver(root: Path) -> Iterator[LoaderWorker]:
     port = free_port()
     command = [
         binary("s3rver", "s3rver by npm"),
@@ -188,7 +188,7 @@ def s3rver(root: Path) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
-def azurite(root: Path) -> Iterator[Place]:
+def azurite(root: Path) -> Iterator[LoaderWorker]:
     port = free_port()
     program = binary("azurite-blob", "azurite by npm")
     command = [
@@ -207,7 +207,7 @@ def azurite(root: Path) -> Iterator[Place]:
             "AZURE_STORAGE_USE_EMULATOR": "true",
             "AZURITE_BLOB_STORAGE_URL": f"http://127.0.0.1:{port}",
         }
-        yield Place(url=url, put=_put_by_featstore(url), environment=names)
+        yield LoaderWorker(url=url, put=_put_by_featstore(url), environment=names)
 
 
 def _make_container(port: int) -> None:
@@ -224,7 +224,7 @@ def _make_container(port: int) -> None:
 
 
 @contextlib.contextmanager
-def sftp(root: Path) -> Iterator[Place]:
+def sftp(root: Path) -> Iterator[LoaderWorker]:
     pytest.importorskip("paramiko")
     port = free_port()
     (root / "files").mkdir()
@@ -250,7 +250,7 @@ def sftp(root: Path) -> Iterator[Place]:
     with running(
         command, port, root / "log", RCLONE_CONFIG=str(root / "rclone.conf"), HOME=str(root)
     ):
-        yield Place(
+        yield LoaderWorker(
             url=f"sftp://reader:secret@127.0.0.1:{port}",
             put=_put_by_path(root / "files"),
             is_written=False,
@@ -273,10 +273,10 @@ class FakeHost(MemoryFileSystem):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def fake_host(root: Path) -> Iterator[Place]:
+def fake_host(root: Path) -> Iterator[LoaderWorker]:
     fsspec.register_implementation("fakehost", FakeHost, clobber=True)
     url = "fakehost://namenode:8020"
-    yield Place(url=url, put=_put_by_featstore(url))
+    yield LoaderWorker(url=url, put=_put_by_featstore(url))
     FakeHost.store.clear()
 
 
@@ -288,15 +288,15 @@ SERVERS = {
 @pytest.fixture(scope="module", params=SERVERS)
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Place]:
+) -> Iterator[LoaderWorker]:
     with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as place:
         yield place
 
 
 @pytest.fixture
 def place(
-    server: Place, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Place]:
+    server: LoaderWorker, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[LoaderWorker]:
     """The server's place for one test, with the environment that its client needs."""
     storage._store.cache_clear()
     FsspecStore.clear_instance_cache()

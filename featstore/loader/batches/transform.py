@@ -9,8 +9,8 @@ import torch
 
 from featstore.dispatch.terms import Claim
 from featstore.errors import BatchError, ConfigError
+from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.progress import ClaimKey
-from featstore.loader.batches.slicing import BatchSlice
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch, Column, Jagged
 from featstore.tensors.column_keys import SLOT, Key, Keys

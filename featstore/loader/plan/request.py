@@ -11,38 +11,13 @@ import pyarrow as pa
 
 from featstore.errors import ConfigError, SelectionError, nearest
 from featstore.loader.plan.negatives import Negatives
+from featstore.loader.plan.slot_options import SlotRequest, requested_slots
+from featstore.loader.plan.train_config import as_list, require_keys
 from featstore.reading.file_columns import Selection
-from featstore.schema import Slot, SlotKind, SlotSchema
-from featstore.selection.where import Where, parse_where, select
+from featstore.schema import Slot, SlotSchema
+from featstore.selection.where import Where, parse_where
 
 RAISE, DROP = "raise", "drop"
-_DTYPES = {SlotKind.ID: ("int64", "int32"), SlotKind.FLOAT: ("float32", "float16", "bfloat16")}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlotRequest:
-    """A slot and how it is delivered: ids in `[0, buckets)`, lists cut after `max_len` elements.
-
-    `pad`: a list as a matrix (num_rows, pad), cut or filled up with the missing mark, so that an id
-    of 0, or NaN, is no value. `dtype`: int32 for ids below 2^31, float16 or bfloat16 for floats;
-    None is int64 or float32.
-    """
-
-    slot: Slot
-    buckets: int | None = None
-    max_len: int | None = None
-    pad: int | None = None
-    dtype: str | None = None
-
-    @property
-    def key(self) -> list[object]:
-        """What the digest has of it; options that came later are in it only where they are used."""
-        later = {
-            name: value
-            for name, value in (("pad", self.pad), ("dtype", self.dtype))
-            if value is not None
-        }
-        return [self.slot.name, self.buckets, self.max_len, *([later] if later else [])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +140,8 @@ def resolve(
     """The request for these arguments. ConfigError or SelectionError for what the table cannot
     give.
     """
-    chosen = _slots(schema, _items("slots", slots))
-    numbers = tuple(_label(schema, item) for item in _items("labels", labels))
+    chosen = requested_slots(schema, as_list("slots", slots))
+    numbers = tuple(_label(schema, item) for item in as_list("labels", labels))
     if not chosen and not numbers:
         raise ConfigError("slots: expected at least one slot or label, found none")
     return Request(
@@ -175,101 +150,11 @@ def resolve(
         weight=None
         if weight is None
         else LabelRequest(field=_number_field(schema, weight, "weight")),
-        extras=tuple(_extra(schema, name) for name in _items("extras", extras)),
+        extras=tuple(_extra(schema, name) for name in as_list("extras", extras)),
         where=None if where is None else parse_where(where, _types(schema)),
         negatives=_drawn(schema, negatives, [label.name for label in numbers]),
         schema=schema,
     )
-
-
-def _items(what: str, items: Any) -> list[Any]:
-    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
-        raise ConfigError(f"{what}: expected a list, found {items!r}")
-    return list(items)
-
-
-def _slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotRequest, ...]:
-    """Each selected slot once, in the order of first mention; options of a dict also refine what a
-    glob selected.
-    """
-    options: dict[str, Mapping[str, Any]] = {}
-    patterns = []
-    for item in items:
-        if isinstance(item, Mapping):
-            name = _known_keys("slots", item, {"name", "buckets", "max_len", "pad", "dtype"})
-            _ = schema[name]
-            options[name] = item
-            patterns.append(name)
-        elif isinstance(item, str):
-            patterns.append(item)
-        else:
-            raise ConfigError(
-                f"slots: expected a name or {{name: ..., buckets: ...}}, found {item!r}"
-            )
-    return tuple(
-        _slot(schema[name], options.get(name, {})) for name in select(patterns, schema.names)
-    )
-
-
-def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
-    buckets = _count(slot, options, "buckets", minimum=2)
-    max_len = _count(slot, options, "max_len", minimum=1)
-    pad = _count(slot, options, "pad", minimum=1)
-    if buckets is not None and slot.kind is not SlotKind.ID:
-        raise ConfigError(
-            f"slots: {slot.name!r}: buckets are for id slots, found a {slot.kind} slot"
-        )
-    if buckets is not None and slot.num_indices is not None:
-        raise ConfigError(
-            f"slots: {slot.name!r}: holds indices below {slot.num_indices}, not signs: leave out "
-            f"buckets"
-        )
-    if max_len is not None and not slot.is_list:
-        raise ConfigError(
-            f"slots: {slot.name!r}: max_len is for lists, found shape {slot.shape_text}"
-        )
-    if pad is not None and not slot.is_list:
-        raise ConfigError(f"slots: {slot.name!r}: pad is for lists, found shape {slot.shape_text}")
-    if pad is not None and max_len is not None:
-        raise ConfigError(
-            f"slots: {slot.name!r}: expected pad or max_len, found both: pad cuts lists too"
-        )
-    return SlotRequest(
-        slot=slot, buckets=buckets, max_len=max_len, pad=pad, dtype=_dtype(slot, options, buckets)
-    )
-
-
-def _dtype(slot: Slot, options: Mapping[str, Any], buckets: int | None) -> str | None:
-    """The dtype where it is not the kind's own. ConfigError for one that the slot's values do not
-    fit.
-    """
-    if options.get("dtype") is None:
-        return None
-    known, dtype = _DTYPES[slot.kind], str(options["dtype"]).removeprefix("torch.")
-    if dtype not in known:
-        raise ConfigError(
-            f"slots: {slot.name!r}: expected dtype {' or '.join(known)} for {slot.kind} slots, "
-            f"found {dtype!r}{nearest(dtype, known)}"
-        )
-    num_ids = slot.num_indices if buckets is None else buckets
-    if dtype == "int32" and (num_ids is None or num_ids > 2**31):
-        found = "signs of 63 bits" if num_ids is None else f"ids below {num_ids}"
-        raise ConfigError(
-            f"slots: {slot.name!r}: dtype int32 is for ids below 2^31, found {found}: give buckets "
-            f"of 2^31 or less"
-        )
-    return None if dtype == known[0] else dtype
-
-
-def _count(slot: Slot, options: Mapping[str, Any], key: str, *, minimum: int) -> int | None:
-    value = options.get(key)
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int) or value < minimum
-    ):
-        raise ConfigError(
-            f"slots: {slot.name!r}: expected {key} of {minimum} or more, found {value!r}"
-        )
-    return value
 
 
 def _label(schema: SlotSchema, item: Any) -> LabelRequest:
@@ -279,7 +164,7 @@ def _label(schema: SlotSchema, item: Any) -> LabelRequest:
         raise ConfigError(f"labels: expected a name or {{name: ..., null: ...}}, found {item!r}")
     # YAML reads the key of `{name: click, null: drop}` as null, not as text.
     item = {"null" if key is None else key: value for key, value in item.items()}
-    name = _known_keys("labels", item, {"name", "null"})
+    name = require_keys("labels", item, {"name", "null"})
     null = item.get("null", RAISE)
     is_value = isinstance(null, int | float) and not isinstance(null, bool)
     if not is_value and null not in (RAISE, DROP):
@@ -318,18 +203,6 @@ def _drawn(
                 f"files that has a text form, found {type_}"
             )
     return negatives
-
-
-def _known_keys(what: str, item: Mapping[str, Any], known: set[str]) -> str:
-    """The item's name, after a look at its keys."""
-    for key in item:
-        if key not in known:
-            raise ConfigError(
-                f"{what}: unknown key {key!r} in {dict(item)}{nearest(str(key), known)}"
-            )
-    if not isinstance(item.get("name"), str):
-        raise ConfigError(f"{what}: expected a name in {dict(item)}")
-    return str(item["name"])
 
 
 def _types(schema: SlotSchema) -> dict[str, pa.DataType]:

@@ -11,7 +11,7 @@ from featstore.errors import MissingValueError
 from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.negatives import Negatives, place_hashes
 from featstore.loader.plan.request import DROP, RAISE, LabelRequest, Request
-from featstore.loader.rows.shaping import shaped
+from featstore.loader.rows.slot_shaping import shaped
 from featstore.loader.stats import Stats
 from featstore.ops import hashing
 from featstore.reading.buffers import Array, Values, scalar_floats

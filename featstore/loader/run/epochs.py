@@ -12,7 +12,7 @@ from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.bad_files import SKIP
-from featstore.loader.batches.slicing import BatchSlice
+from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.plan.follow import Follower, NewFiles
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.dynamic_epoch import DynamicEpoch
@@ -20,7 +20,7 @@ from featstore.loader.run.feed import Feed
 from featstore.loader.run.hand_over import HandOver, RowBar
 from featstore.loader.run.iterations import StartedIteration
 from featstore.loader.run.job import Job
-from featstore.loader.run.ranks import RankSteps, agreement
+from featstore.loader.run.rank_steps import RankSteps, agreement
 from featstore.loader.run.reporting import Reports
 from featstore.loader.run.state import LoaderState
 from featstore.loader.stats import EpochTimes, Stats, verdict
@@ -61,7 +61,7 @@ class Run:
         if job.follow is not None and start.followed is not None:
             self._follower = Follower(job.follow, start.followed)
         self._worker = f"{start.workers[0]}-{os.getpid()}"
-        self._in_step = started.place.in_step if job.in_step is None else job.in_step
+        self._in_step = started.worker.in_step if job.in_step is None else job.in_step
         self.delivery = Delivery(start, stats.counts, tells=job.ordering.is_dynamic)
         self._reports = Reports(self.delivery, stats, job.terms.lease_s)
         # Workers of a DataLoader are many: each decodes on one core, as torch computes on one
@@ -92,7 +92,7 @@ class Run:
                 steps,
                 job,
                 started,
-                lambda: self._job.parts(started.place),
+                lambda: self._job.parts(started.worker),
                 self.delivery,
                 self._hand_over,
                 self._reports.limits,
@@ -113,7 +113,7 @@ class Run:
             StateError: In a DataLoader's worker in an iteration of several epochs: others may be in
                 another one.
         """
-        is_one_of_several = self._started.is_dataloader and self._started.place.num_workers > 1
+        is_one_of_several = self._started.is_dataloader and self._started.worker.num_workers > 1
         if is_one_of_several and self._job.num_epochs > 1:
             raise StateError(
                 "a StatefulDataLoader of several workers: expected a loader with num_epochs 1, "
@@ -249,8 +249,8 @@ class Run:
 
     def _in_order(self, epoch: int) -> Iterator[BatchSlice]:
         """What is this worker's of an epoch, in an order for which nobody is asked."""
-        place = self._started.place
-        worker_info = WorkerInfo(index=place.static_index, num_workers=place.num_workers)
+        worker = self._started.worker
+        worker_info = WorkerInfo(index=worker.static_index, num_workers=worker.num_workers)
         recorded = partial(self._recorded, epoch)
         for job, claims in self._job.turns(epoch, worker_info, self.delivery.done, recorded):
             if not self.delivery.is_closed:

@@ -9,8 +9,8 @@ from typing import Protocol
 from featstore.dispatch.terms import Claim
 from featstore.loader.bad_files import SKIP, BadFiles
 from featstore.loader.batches.assembly import Assembler
+from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
 from featstore.loader.batches.pipeline import Pipeline, Prefetcher
-from featstore.loader.batches.slicing import BatchSlice, slice_batches
 from featstore.loader.batches.transform import transformed
 from featstore.loader.plan.data_files import Listed, Partition
 from featstore.loader.plan.shuffle import RowOrder

@@ -7,7 +7,7 @@ import numpy as np
 from tqdm import tqdm
 
 from featstore.errors import BatchError
-from featstore.loader.batches.slicing import BatchSlice
+from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.stats import Stats
 from featstore.staging.stager import Stager

@@ -25,7 +25,7 @@ from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.files.private_directory import PrivateDirectory
 from featstore.loader.run.shares import united
 from featstore.loader.run.state import LoaderState
-from featstore.loader.run.worker import Place
+from featstore.loader.run.worker import LoaderWorker
 
 _STORE, _LEFT = "store.sqlite", "left"
 
@@ -44,7 +44,7 @@ class StartedIteration:
     prefix: str
     number: int
     first_epoch: int
-    place: Place
+    worker: LoaderWorker
     is_repeated: bool
     siblings: str
     left_open: UnreadEpochs
@@ -54,11 +54,11 @@ class StartedIteration:
         """Says that this worker of a DataLoader has nothing left to claim of an epoch; whether all
         of its siblings had said so before. To be called once for each epoch."""
         with closing(self.address.open()) as store:
-            return store.add(f"{self.siblings}{epoch}/ended", 1) >= self.place.num_siblings
+            return store.add(f"{self.siblings}{epoch}/ended", 1) >= self.worker.num_siblings
 
     @property
     def is_dataloader(self) -> bool:
-        return self.place.is_dataloader
+        return self.worker.is_dataloader
 
     @property
     def run_id(self) -> str:
@@ -105,20 +105,20 @@ class Iterations:
         # loaded.
         self._restart, self._num_restores = (_restart_count() if in_job else 0), 0
 
-    def begin(self, place: Place) -> StartedIteration:
+    def begin(self, worker: LoaderWorker) -> StartedIteration:
         """The next pass of this worker: the same for all workers of its DataLoader."""
-        address = self._address(place)
+        address = self._address(worker)
         store = address.open()
         try:
             self._hear(store)
-            count = store.add(f"{self._prefix}iterations/{place.session}/{place.index}", 1)
-            number = self._number(store, f"{place.session}/{count}")
+            count = store.add(f"{self._prefix}iterations/{worker.session}/{worker.index}", 1)
+            number = self._number(store, f"{worker.session}/{count}")
             first_epoch = self._epoch_of(store, number)
-            if place.is_dataloader:
+            if worker.is_dataloader:
                 store.set(f"{self._prefix}workers", "seen")
                 store.set(f"{self._prefix}workers/{os.getpid()}", "seen")
             prefix = self._pass_prefix(number)
-            is_repeated = store.add(f"{prefix}{first_epoch}/starts/{place.index}", 1) > 1
+            is_repeated = store.add(f"{prefix}{first_epoch}/starts/{worker.index}", 1) > 1
         finally:
             store.close()
         return StartedIteration(
@@ -126,7 +126,7 @@ class Iterations:
             prefix=prefix,
             number=number,
             first_epoch=first_epoch,
-            place=place,
+            worker=worker,
             is_repeated=is_repeated,
             siblings=f"{self._prefix}passes/{number}/",
             left_open=UnreadEpochs(address, f"{self._prefix}{_LEFT}", self._clock),
@@ -162,7 +162,7 @@ class Iterations:
             number = self._num_passes(store)
             return number, self._epoch_of(store, number)
 
-    def restore(self, state: str, first_epoch: int, place: Place) -> None:
+    def restore(self, state: str, first_epoch: int, worker: LoaderWorker) -> None:
         """Forgets all passes: the next has number 0, under keys that are new to this run.
 
         Workers that restore together find the same keys: all of a launch restore the same state
@@ -170,12 +170,12 @@ class Iterations:
         under which the last one has read.
         """
         self._num_restores += 1
-        launch = f"{state}-{_restart_count()}-{place.num_workers}"
-        number = self._num_restores if self._shared is None else self._count_restore(launch, place)
+        launch = f"{state}-{_restart_count()}-{worker.num_workers}"
+        number = self._num_restores if self._shared is None else self._count_restore(launch, worker)
         self._restart = _hashed(f"{launch}-{number}")
         self._first_epoch = first_epoch
 
-    def meet(self, share: LoaderState, place: Place) -> LoaderState:
+    def meet(self, share: LoaderState, worker: LoaderWorker) -> LoaderState:
         """Goes on with the other workers of a DataLoader, each of which has a share of the state;
         returns all of it.
 
@@ -194,8 +194,8 @@ class Iterations:
             if self._shared is None
             else run_prefix(self._run_id, restart=self._restart, loader=self._loader_key)
         )
-        with closing(self._address(place).open()) as store:
-            name, state = united(store, alike, place, share)
+        with closing(self._address(worker).open()) as store:
+            name, state = united(store, alike, worker, share)
             self._restart, self._first_epoch = _hashed(f"{state.digest}-{name}"), state.first_epoch
             store.set(f"{told}restored", f"{self._restart} {self._first_epoch}")
         return state
@@ -210,14 +210,14 @@ class Iterations:
             with closing(address.open()) as store:
                 self._hear(store)
 
-    def _count_restore(self, launch: str, place: Place) -> int:
+    def _count_restore(self, launch: str, worker: LoaderWorker) -> int:
         """Which restore from this state this is. A worker that missed one, as it died before, joins
         the others at theirs.
         """
         assert self._shared is not None
         mine, latest = (
             restores_key(self._run_id, launch=launch, worker=name)
-            for name in (str(place.index), "latest")
+            for name in (str(worker.index), "latest")
         )
         with closing(self._shared.open()) as store:
             number = store.add(mine, 1)
@@ -290,10 +290,10 @@ class Iterations:
         assert self._private is not None
         return bind(f"sqlite://{self._private.path}/{_STORE}")
 
-    def _address(self, place: Place) -> StoreAddress:
+    def _address(self, worker: LoaderWorker) -> StoreAddress:
         if self._shared is not None:
             return self._shared
-        if self._memory is not None and not place.is_dataloader:
+        if self._memory is not None and not worker.is_dataloader:
             return self._memory
         assert self._private is not None
         self._private.path.mkdir(mode=0o700, exist_ok=True)

@@ -20,8 +20,8 @@ from featstore.loader.plan.request import Request
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import make_splits
 from featstore.loader.run.state import LoaderState
-from featstore.loader.run.tail import DROP, JOIN
-from featstore.loader.run.worker import Place
+from featstore.loader.run.step_agreement import DROP, JOIN
+from featstore.loader.run.worker import LoaderWorker
 from featstore.table.snapshot import DataFile
 
 
@@ -118,13 +118,13 @@ class Job:
         job = self.part(part)
         return job, rank_claims(job.splits, part.positions(self.census.num_splits), done)
 
-    def parts(self, place: Place) -> Iterator["Job"]:
+    def parts(self, worker: LoaderWorker) -> Iterator["Job"]:
         """The job; in rank order the parts of all workers, one after the other."""
         if self.listing is None:
             yield self
             return
-        for worker in range(place.num_workers):
-            worker_info = WorkerInfo(index=worker, num_workers=place.num_workers)
+        for index in range(worker.num_workers):
+            worker_info = WorkerInfo(index=index, num_workers=worker.num_workers)
             yield self.part(MiniEpoch(seed=self.seed, epoch=0, worker_info=worker_info))
 
     @property
@@ -186,19 +186,19 @@ class Job:
         )
         return (start.first_epoch + self.num_epochs - start.epoch) * plan.num_rows - before
 
-    def num_steps(self, start: LoaderState, place: Place) -> int | None:
+    def num_steps(self, start: LoaderState, worker: LoaderWorker) -> int | None:
         """How many steps a worker makes if all ranks make equally many, as `tail` says; None where
         it cannot be counted.
         """
         if self.ordering.kind != STATIC or self.filters_rows or self.tail == JOIN:
             return None
         worker_infos = [
-            WorkerInfo(index=rank, num_workers=place.num_ranks) for rank in range(place.num_ranks)
+            WorkerInfo(index=rank, num_workers=worker.num_ranks) for rank in range(worker.num_ranks)
         ]
         counts = [self.num_static_batches(start, worker_info) for worker_info in worker_infos]
-        per_rank = place.num_workers // place.num_ranks
+        per_rank = worker.num_workers // worker.num_ranks
         return -(
-            (place.index % per_rank - (min(counts) if self.tail == DROP else max(counts)))
+            (worker.index % per_rank - (min(counts) if self.tail == DROP else max(counts)))
             // per_rank
         )
 
@@ -213,7 +213,7 @@ class Job:
         what = self.plan_digest if self.follow is None else f"follow {self.follow.url} {self.seed}"
         return hashlib.sha256(f"{what}\n{self.request.digest}".encode()).hexdigest()[:16]
 
-    def start(self, epoch: int, first_epoch: int, place: Place) -> LoaderState:
+    def start(self, epoch: int, first_epoch: int, worker: LoaderWorker) -> LoaderState:
         """The state of a worker that has delivered nothing of the epoch."""
         return LoaderState(
             table=self.table,
@@ -224,11 +224,11 @@ class Job:
             num_epochs=self.num_epochs,
             epoch=epoch,
             first_epoch=first_epoch,
-            num_workers=place.num_workers,
-            workers=(place.index,),
+            num_workers=worker.num_workers,
+            workers=(worker.index,),
             followed=None if self.follow is None else (None, self.follow.version),
         )
 
-    def resumed(self, saved: LoaderState, place: Place) -> LoaderState:
+    def resumed(self, saved: LoaderState, worker: LoaderWorker) -> LoaderState:
         """The state of a worker that goes on from a saved one."""
-        return replace(saved, num_workers=place.num_workers, workers=(place.index,), ended=None)
+        return replace(saved, num_workers=worker.num_workers, workers=(worker.index,), ended=None)

@@ -8,7 +8,7 @@ from torch.utils.data import get_worker_info
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class LoaderWorker:
     """Which worker this process is: of a DataLoader, of a torchrun job, of both, or the only one.
 
     `session` is equal for the workers of one DataLoader and changes when workers are started anew.
@@ -37,7 +37,7 @@ class Place:
         return (self.index - self.rank * per_rank) * self.num_ranks + self.rank
 
     @classmethod
-    def here(cls) -> "Place":
+    def here(cls) -> "LoaderWorker":
         worker, in_step = get_worker_info(), _is_one_of_several_ranks()
         rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
         if worker is None:

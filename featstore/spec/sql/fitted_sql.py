@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from featstore.errors import SpecError
-from featstore.ops import scaling, slots, vocabularies
+from featstore.ops import scaling, slot_columns, vocabularies
 from featstore.ops.vocabularies import Vocabulary
 from featstore.spec.sql.call import Call, Template, literal
 
@@ -59,6 +59,6 @@ def _number(call: Call, name: str) -> str:
 FITTED_TEMPLATES: dict[object, Template] = {
     scaling.standardize: _standardize,
     scaling.min_max: _min_max,
-    slots.index_list_column: _index_lists,
+    slot_columns.index_list_column: _index_lists,
     vocabularies.find_in_vocabulary: _vocabulary,
 }

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from featstore.dispatch.terms import Claim
 from featstore.errors import DataFileError, MissingValueError
 from featstore.loader.batches.assembly import Assembler
+from featstore.loader.batches.batch_slices import slice_batches
 from featstore.loader.batches.blocks import Block
-from featstore.loader.batches.slicing import slice_batches
 from featstore.loader.plan.shuffle import RowOrder, Shuffle
 from featstore.loader.rows.split_reader import SplitReader, Window
 from featstore.loader.stats import Stats

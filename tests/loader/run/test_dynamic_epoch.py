@@ -15,11 +15,11 @@ from featstore.loader.run.dynamic_epoch import DynamicEpoch
 from featstore.loader.run.iterations import Iterations
 from featstore.loader.run.job import Job
 from featstore.loader.run.reporting import Reports
-from featstore.loader.run.worker import Place
+from featstore.loader.run.worker import LoaderWorker
 from featstore.loader.stats import Stats
 from tests.loader.conftest import data_file, job_on
 
-PLACE = Place(index=0, num_workers=1, session="s", is_dataloader=False)
+PLACE = LoaderWorker(index=0, num_workers=1, session="s", is_dataloader=False)
 SCHEMA = pa.schema([("row", pa.int64())])
 
 

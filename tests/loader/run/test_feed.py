@@ -10,19 +10,19 @@ import pytest
 
 from featstore.dispatch.terms import Claim
 from featstore.errors import DataFileError, StateError
-from featstore.loader.batches.slicing import BatchSlice
+from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.feed import Feed
 from featstore.loader.run.job import Job
 from featstore.loader.run.reporting import Reports
-from featstore.loader.run.worker import Place
+from featstore.loader.run.worker import LoaderWorker
 from featstore.loader.stats import Stats
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from tests.loader.conftest import data_file, job_on, work_on
 from tests.process import our_threads
 
-PLACE = Place(index=0, num_workers=1, session="s", is_dataloader=False)
+PLACE = LoaderWorker(index=0, num_workers=1, session="s", is_dataloader=False)
 SCHEMA = pa.schema([("row", pa.int64())])
 
 

@@ -18,13 +18,13 @@ from featstore.loader.plan.request import resolve
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import make_splits
 from featstore.loader.run.job import Job
-from featstore.loader.run.worker import Place
+from featstore.loader.run.worker import LoaderWorker
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
 
 STATIC, ALONE = (
     Ordering(kind="static"),
-    Place(index=0, num_workers=1, session="s", is_dataloader=False),
+    LoaderWorker(index=0, num_workers=1, session="s", is_dataloader=False),
 )
 SPLITS = st.lists(st.integers(0, 9), min_size=1, max_size=5)
 
@@ -148,7 +148,7 @@ def test_ranks_make_as_many_steps_as_the_one_with_the_fewest_or_the_most_batches
             steps = [
                 replace(job, tail=tail).num_steps(
                     start,
-                    Place(
+                    LoaderWorker(
                         index=rank * per_rank + worker,
                         num_workers=num_ranks * per_rank,
                         session="s",
@@ -202,9 +202,9 @@ def test_in_rank_order_the_turns_of_all_workers_are_the_epoch_each_with_its_own_
 def test_a_resumed_worker_is_itself_and_goes_on_with_what_all_had_delivered(
     snapshot: Snapshot,
 ) -> None:
-    job, place = job_of(snapshot), replace(ALONE, index=1, num_workers=3)
+    job, worker = job_of(snapshot), replace(ALONE, index=1, num_workers=3)
     saved = replace(job.start(2, 1, ALONE), done={0: 4}, ended={1: 2})
-    state = job.resumed(saved, place)
+    state = job.resumed(saved, worker)
     assert (state.workers, state.num_workers) == ((1,), 3)
     assert (state.done, state.ended, state.epoch) == ({0: 4}, None, 2)
     job.start(2, 1, ALONE).require_fit(state)

@@ -13,7 +13,7 @@ from featstore.errors import StateError
 from featstore.loader.run import shares
 from featstore.loader.run.shares import require_own, united
 from featstore.loader.run.state import LoaderState
-from featstore.loader.run.worker import Place
+from featstore.loader.run.worker import LoaderWorker
 
 NUM_WORKERS = 3
 START = LoaderState(
@@ -33,9 +33,9 @@ def share(worker: int) -> LoaderState:
     return replace(START, workers=(worker,), done={worker: worker + 1})
 
 
-def place(worker: int, session: str = "s", num_ranks: int = 1) -> Place:
-    return Place(
-        index=worker,
+def worker(index: int, session: str = "s", num_ranks: int = 1) -> LoaderWorker:
+    return LoaderWorker(
+        index=index,
         num_workers=NUM_WORKERS,
         session=session,
         is_dataloader=True,
@@ -49,19 +49,19 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> StoreAddress:
     return bind(f"memory://{uuid.uuid4().hex}" if is_memory else f"sqlite://{tmp_path}/store.db")
 
 
-def meet(address: StoreAddress, places: list[Place]) -> list[tuple[str, LoaderState]]:
-    def one(place: Place) -> tuple[str, LoaderState]:
+def meet(address: StoreAddress, workers: list[LoaderWorker]) -> list[tuple[str, LoaderState]]:
+    def one(each: LoaderWorker) -> tuple[str, LoaderState]:
         with closing(address.open()) as store:
-            return united(store, "p/", place, share(place.index))
+            return united(store, "p/", each, share(each.index))
 
-    with ThreadPoolExecutor(len(places)) as threads:
-        return list(threads.map(one, places))
+    with ThreadPoolExecutor(len(workers)) as threads:
+        return list(threads.map(one, workers))
 
 
 def test_workers_that_meet_have_one_state_of_all_and_one_name_for_each_meeting(
     address: StoreAddress,
 ) -> None:
-    first, again = (meet(address, [place(worker) for worker in range(3)]) for _ in "ab")
+    first, again = (meet(address, [worker(index) for index in range(3)]) for _ in "ab")
     states = [state for _, state in first + again]
     assert all(state == states[0] for state in states)
     assert states[0].workers == (0, 1, 2)
@@ -74,7 +74,7 @@ def test_workers_that_meet_have_one_state_of_all_and_one_name_for_each_meeting(
 def test_workers_of_several_ranks_meet_though_their_dataloaders_are_apart(
     address: StoreAddress,
 ) -> None:
-    found = meet(address, [place(worker, f"s{worker}", num_ranks=3) for worker in range(3)])
+    found = meet(address, [worker(index, f"s{index}", num_ranks=3) for index in range(3)])
     assert {state.workers for _, state in found} == {(0, 1, 2)}
 
 
@@ -83,11 +83,11 @@ def test_dataloaders_of_one_process_do_not_meet_each_other(
 ) -> None:
     monkeypatch.setattr(shares, "_TIMEOUT_S", 0.0)
     with pytest.raises(StateError, match="waited 0 s for the state of worker 1, which did not"):
-        meet(address, [place(0, "a"), place(1, "b")])
+        meet(address, [worker(0, "a"), worker(1, "b")])
 
 
 def test_a_worker_takes_no_share_but_its_own() -> None:
-    require_own(share(1), place(1))
+    require_own(share(1), worker(1))
     for other in (share(0), replace(share(1), num_workers=2), replace(share(1), workers=(0, 1))):
         with pytest.raises(StateError, match=r"loaded by worker 1 of 3: go on with as many"):
-            require_own(other, place(1))
+            require_own(other, worker(1))

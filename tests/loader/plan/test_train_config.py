@@ -4,8 +4,8 @@ import pytest
 
 from featstore.errors import ConfigError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.plan.config import as_options, load_train_config
 from featstore.loader.plan.shuffle import Shuffle
+from featstore.loader.plan.train_config import as_options, load_train_config
 
 CONFIG = """
 table: {table}

@@ -12,12 +12,12 @@ from featstore.errors import DispatchError, StateError
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.run.iterations import Iterations, StartedIteration
 from featstore.loader.run.job import Job
-from featstore.loader.run.ranks import agreement, padding_of, some_rows
-from featstore.loader.run.tail import Agreed, Counted
-from featstore.loader.run.worker import Place
+from featstore.loader.run.rank_steps import agreement, padding_of, some_rows
+from featstore.loader.run.step_agreement import Agreed, Counted
+from featstore.loader.run.worker import LoaderWorker
 from tests.loader.conftest import data_file, job_on, request_of
 
-TWO = Place(index=0, num_workers=2, session="s", is_dataloader=False, num_ranks=2)
+TWO = LoaderWorker(index=0, num_workers=2, session="s", is_dataloader=False, num_ranks=2)
 SCHEMA = pa.schema([("row", pa.int64()), ("cost", pa.float32())])
 
 
@@ -35,9 +35,9 @@ def job(tmp_path: Path) -> Job:
     return job_on(*files, schema=SCHEMA, request=request, tail="pad")
 
 
-def begin(job: Job, path: Path, place: Place = TWO) -> StartedIteration:
+def begin(job: Job, path: Path, worker: LoaderWorker = TWO) -> StartedIteration:
     dispatch = Dispatch(store=f"sqlite://{path}/store.db", run_id="r")
-    return Iterations(dispatch, job.key, 1).begin(place)
+    return Iterations(dispatch, job.key, 1).begin(worker)
 
 
 def test_ranks_count_their_steps_where_they_can_and_ask_the_store_where_not(
@@ -50,7 +50,7 @@ def test_ranks_count_their_steps_where_they_can_and_ask_the_store_where_not(
     assert isinstance(agreement(static, started, start), Counted)
     assert agreement(replace(job, tail="join"), started, start) is None
     alone = replace(TWO, num_workers=1, num_ranks=1)
-    assert agreement(job, replace(started, place=alone), start) is None
+    assert agreement(job, replace(started, worker=alone), start) is None
 
 
 def test_ranks_that_begin_an_iteration_again_do_not_believe_what_was_announced_in_it(

@@ -14,8 +14,8 @@ from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim
 from featstore.errors import DispatchError, StateError
 from featstore.loader.batches.assembly import Assembler
+from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
 from featstore.loader.batches.progress import Progress
-from featstore.loader.batches.slicing import BatchSlice, slice_batches
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.rows.interleaving import read_windows
 from featstore.loader.rows.split_reader import SplitReader
@@ -25,7 +25,7 @@ from featstore.loader.run.hand_over import HandOver
 from featstore.loader.run.iterations import StartedIteration
 from featstore.loader.run.job import Job
 from featstore.loader.run.state import LoaderState
-from featstore.loader.run.tail import JOIN, PAD, Agreed, Counted, Steps
+from featstore.loader.run.step_agreement import JOIN, PAD, Agreed, Counted, Steps
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch, Column, Columns
 from featstore.tensors.column_keys import WEIGHT, Key, Keys
@@ -38,10 +38,10 @@ def agreement(job: Job, started: StartedIteration, start: LoaderState) -> Steps 
     Raises:
         DispatchError: What was said in an earlier start of the run is still in the store.
     """
-    place = started.place
-    if job.tail == JOIN or place.num_ranks == 1:
+    worker = started.worker
+    if job.tail == JOIN or worker.num_ranks == 1:
         return None
-    if (num_steps := job.num_steps(start, place)) is not None:
+    if (num_steps := job.num_steps(start, worker)) is not None:
         return Counted(num_steps)
     if started.is_repeated:
         raise DispatchError(
@@ -50,7 +50,7 @@ def agreement(job: Job, started: StartedIteration, start: LoaderState) -> Steps 
             "in all ranks, or choose another run_id"
         )
     prefix = f"{started.prefix}{started.first_epoch}/"
-    return Agreed(job.tail, started.address.open(), prefix, place, patience_s=job.terms.stall_s)
+    return Agreed(job.tail, started.address.open(), prefix, worker, patience_s=job.terms.stall_s)
 
 
 class RankSteps:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from featstore.dispatch.stores.address import Store
 from featstore.errors import ConfigError, DispatchError, StateError
-from featstore.loader.run.worker import Place
+from featstore.loader.run.worker import LoaderWorker
 
 DROP, PAD, JOIN = TAILS = ("drop", "pad", "join")
 _LOG = logging.getLogger(__name__)
@@ -106,10 +106,10 @@ class Agreed:
     """
 
     def __init__(
-        self, kind: str, store: Store, prefix: str, place: Place, *, patience_s: float
+        self, kind: str, store: Store, prefix: str, worker: LoaderWorker, *, patience_s: float
     ) -> None:
-        self._kind, self._store, self._place, self._patience_s = kind, store, place, patience_s
-        self._keys = {index: f"{prefix}tail/{index}" for index in range(place.num_workers)}
+        self._kind, self._store, self._worker, self._patience_s = kind, store, worker, patience_s
+        self._keys = {index: f"{prefix}tail/{index}" for index in range(worker.num_workers)}
         self._promised = self._known = self._step = 0
         self._has_ended, self._closed = False, Event()
 
@@ -143,7 +143,7 @@ class Agreed:
                 "%s left its loop at step %d, before the end of the epoch: ranks that train in "
                 "step with it wait for it in "
                 "vain; with tail %s a loop may be left early only by all ranks at one step",
-                self._name(self._place.index),
+                self._name(self._worker.index),
                 self._step,
                 self._kind,
             )
@@ -155,7 +155,7 @@ class Agreed:
             self._tell(_ENDED, steps)
 
     def _tell(self, what: str, steps: int) -> None:
-        self._store.set(self._keys[self._place.index], f"{what} {steps}")
+        self._store.set(self._keys[self._worker.index], f"{what} {steps}")
 
     def _agree(self, step: int, *, is_mine: bool) -> bool:
         """Waits until the others have said enough."""
@@ -172,7 +172,7 @@ class Agreed:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _others(self) -> Mapping[int, Announcement]:
-        others = [index for index in self._keys if index != self._place.index]
+        others = [index for index in self._keys if index != self._worker.index]
         texts = self._store.get_many([self._keys[index] for index in others])
         return {index: Announcement.of(text) for index, text in zip(others, texts, strict=True)}
 
@@ -183,7 +183,7 @@ class Agreed:
             if told.what == _LEFT and told.steps < step:
                 raise DispatchError(
                     f"{self._name(index)} left its loop at step {told.steps}, before the end of "
-                    f"the epoch, and {self._name(self._place.index)} waits for it at step {step}: "
+                    f"the epoch, and {self._name(self._worker.index)} waits for it at step {step}: "
                     f"with tail {self._kind} a loop may be left early only by all ranks at one "
                     "step; see that rank's log, or choose tail join"
                 )
@@ -199,7 +199,7 @@ class Agreed:
             )
 
     def _name(self, index: int) -> str:
-        per_rank = self._place.num_workers // self._place.num_ranks
+        per_rank = self._worker.num_workers // self._worker.num_ranks
         rank = f"rank {index // per_rank}"
         return rank if per_rank == 1 else f"worker {index % per_rank} of {rank}"
 

@@ -4,7 +4,7 @@ dtype.
 
 import numpy as np
 
-from featstore.loader.plan.request import SlotRequest
+from featstore.loader.plan.slot_options import SlotRequest
 from featstore.reading.buffers import Array, Ragged, Values, truncate
 from featstore.tensors.writable import bfloat16_bits
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.rows.shaping import padded
+from featstore.loader.rows.slot_shaping import padded
 from featstore.reading.buffers import Ragged
 
 # Around 2^53, where float64 begins to lose integers, and 2^63, where int64 ends.

@@ -1,6 +1,6 @@
-"""A training config: YAML, or a mapping, to the arguments of `FeatureLoader`."""
+"""Reads a training config, YAML or a mapping, into the arguments of `FeatureLoader`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,11 +40,16 @@ Options = TypeVar("Options")
 def load_train_config(
     source: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The arguments of `FeatureLoader` that a config file, by path or URL, or a mapping gives;
-    `overrides` replace its keys.
+    """The arguments of `FeatureLoader` that a config gives.
 
-    A relative `table` is relative to the working directory. ConfigError for what is no config, for
-    unknown keys (with the nearest), and where `table` or `slots` is missing.
+    Args:
+        source: The path or URL of a YAML file, or its content as a mapping. A relative `table` in
+            it is relative to the working directory.
+        overrides: Values that replace those of the config.
+
+    Raises:
+        ConfigError: Not a config, an unknown key (the nearest known one is named), or no `table` or
+            `slots`.
     """
     name = "training config" if isinstance(source, Mapping) else redact(str(source))
     config = dict(source) if isinstance(source, Mapping) else _parse(str(source), name)
@@ -82,8 +87,15 @@ def _parse(url: str, name: str) -> dict[str, Any]:
 def as_options(
     kind: type[Options], value: Options | Mapping[str, Any] | None, what: str
 ) -> Options | None:
-    """An option object as it is, or made of a mapping with the same keys. ConfigError for unknown
-    keys.
+    """An options object as it is, or built from a mapping of its fields.
+
+    Args:
+        kind: The dataclass of the options.
+        value: An object of it, a mapping, or None, which stays None.
+        what: The argument's name, for errors.
+
+    Raises:
+        ConfigError: Not a mapping, or one with unknown keys.
     """
     if value is None or isinstance(value, kind):
         return value
@@ -97,3 +109,22 @@ def as_options(
                 f"{', '.join(known)}"
             )
     return kind(**value)
+
+
+def as_list(what: str, items: Any) -> list[Any]:
+    """The items of a list in a config. ConfigError for text, a mapping, or what is no list."""
+    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
+        raise ConfigError(f"{what}: expected a list, found {items!r}")
+    return list(items)
+
+
+def require_keys(what: str, item: Mapping[str, Any], known: set[str]) -> str:
+    """The name of an item that is a mapping. ConfigError where it has none, or unknown keys."""
+    for key in item:
+        if key not in known:
+            raise ConfigError(
+                f"{what}: unknown key {key!r} in {dict(item)}{nearest(str(key), known)}"
+            )
+    if not isinstance(item.get("name"), str):
+        raise ConfigError(f"{what}: expected a name in {dict(item)}")
+    return str(item["name"])

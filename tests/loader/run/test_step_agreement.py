@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from featstore.errors import ConfigError, DispatchError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.run.tail import Announcement, StepDecision, decide
+from featstore.loader.run.step_agreement import Announcement, StepDecision, decide
 from featstore.tensors.batch import Batch
 
 ROWS = (

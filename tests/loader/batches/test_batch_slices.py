@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from featstore.loader.batches.batch_slices import slice_batches
 from featstore.loader.batches.blocks import Block
 from featstore.loader.batches.progress import Segment
-from featstore.loader.batches.slicing import slice_batches
 from tests.loader.batches.conftest import KEY, block
 
 

@@ -1,0 +1,139 @@
+"""The options of a selected slot in training: which there are, and which slots allow them.
+
+`rows/slot_shaping.py` applies them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from featstore.errors import ConfigError, nearest
+from featstore.loader.plan.train_config import require_keys
+from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.selection.where import select
+
+_DTYPES = {SlotKind.ID: ("int64", "int32"), SlotKind.FLOAT: ("float32", "float16", "bfloat16")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotRequest:
+    """A slot, and the options under which its values are delivered.
+
+    Attributes:
+        slot: The slot, as the table's schema declares it.
+        buckets: Ids become `1 + sign % (buckets - 1)`, in `[0, buckets)`; 0 stays "missing".
+        max_len: Lists are cut after so many elements.
+        pad: Lists become a matrix (num_rows, pad): cut, or filled up with the missing mark, so that
+            an id of 0, or NaN, is no value.
+        dtype: int32 for ids below 2^31, float16 or bfloat16 for floats; None is int64 or float32.
+    """
+
+    slot: Slot
+    buckets: int | None = None
+    max_len: int | None = None
+    pad: int | None = None
+    dtype: str | None = None
+
+    @property
+    def key(self) -> list[object]:
+        """The slot's part of the request's digest. Options that were added later are in it only
+        where they are used, so that older digests stay valid.
+        """
+        later = {
+            name: value
+            for name, value in (("pad", self.pad), ("dtype", self.dtype))
+            if value is not None
+        }
+        return [self.slot.name, self.buckets, self.max_len, *([later] if later else [])]
+
+
+def requested_slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotRequest, ...]:
+    """Each selected slot once, in the order of first mention. The options of a mapping also apply
+    to a slot that a glob selects.
+
+    Args:
+        schema: The table's slots.
+        items: Names, globs, or mappings of a `name` and options.
+
+    Raises:
+        ConfigError: An unknown option, or one that the slot's kind, shape or values do not allow.
+        SelectionError: A name or glob that selects no slot.
+    """
+    options: dict[str, Mapping[str, Any]] = {}
+    patterns = []
+    for item in items:
+        if isinstance(item, Mapping):
+            name = require_keys("slots", item, {"name", "buckets", "max_len", "pad", "dtype"})
+            _ = schema[name]
+            options[name] = item
+            patterns.append(name)
+        elif isinstance(item, str):
+            patterns.append(item)
+        else:
+            raise ConfigError(
+                f"slots: expected a name or {{name: ..., buckets: ...}}, found {item!r}"
+            )
+    return tuple(
+        _slot(schema[name], options.get(name, {})) for name in select(patterns, schema.names)
+    )
+
+
+def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
+    buckets = _count(slot, options, "buckets", minimum=2)
+    max_len = _count(slot, options, "max_len", minimum=1)
+    pad = _count(slot, options, "pad", minimum=1)
+    if buckets is not None and slot.kind is not SlotKind.ID:
+        raise ConfigError(
+            f"slots: {slot.name!r}: buckets are for id slots, found a {slot.kind} slot"
+        )
+    if buckets is not None and slot.num_indices is not None:
+        raise ConfigError(
+            f"slots: {slot.name!r}: holds indices below {slot.num_indices}, not signs: leave out "
+            f"buckets"
+        )
+    if max_len is not None and not slot.is_list:
+        raise ConfigError(
+            f"slots: {slot.name!r}: max_len is for lists, found shape {slot.shape_text}"
+        )
+    if pad is not None and not slot.is_list:
+        raise ConfigError(f"slots: {slot.name!r}: pad is for lists, found shape {slot.shape_text}")
+    if pad is not None and max_len is not None:
+        raise ConfigError(
+            f"slots: {slot.name!r}: expected pad or max_len, found both: pad cuts lists too"
+        )
+    return SlotRequest(
+        slot=slot, buckets=buckets, max_len=max_len, pad=pad, dtype=_dtype(slot, options, buckets)
+    )
+
+
+def _dtype(slot: Slot, options: Mapping[str, Any], buckets: int | None) -> str | None:
+    """The dtype, or None where it is the kind's own. ConfigError for one that cannot hold the
+    slot's values.
+    """
+    if options.get("dtype") is None:
+        return None
+    known, dtype = _DTYPES[slot.kind], str(options["dtype"]).removeprefix("torch.")
+    if dtype not in known:
+        raise ConfigError(
+            f"slots: {slot.name!r}: expected dtype {' or '.join(known)} for {slot.kind} slots, "
+            f"found {dtype!r}{nearest(dtype, known)}"
+        )
+    num_ids = slot.num_indices if buckets is None else buckets
+    if dtype == "int32" and (num_ids is None or num_ids > 2**31):
+        found = "signs of 63 bits" if num_ids is None else f"ids below {num_ids}"
+        raise ConfigError(
+            f"slots: {slot.name!r}: dtype int32 is for ids below 2^31, found {found}: give buckets "
+            f"of 2^31 or less"
+        )
+    return None if dtype == known[0] else dtype
+
+
+def _count(slot: Slot, options: Mapping[str, Any], key: str, *, minimum: int) -> int | None:
+    value = options.get(key)
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int) or value < minimum
+    ):
+        raise ConfigError(
+            f"slots: {slot.name!r}: expected {key} of {minimum} or more, found {value!r}"
+        )
+    return value
