@@ -41,76 +41,8 @@ def test_the_selection_holds_what_where_reads_but_no_partition_key() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"slots": ["usr"]}, SelectionError, "no slot matches 'usr'.*did you mean 'user'"),
-        (
-            {"slots": [{"name": "usr"}]},
-            SelectionError,
-            "no slot 'usr' in the table; did you mean 'user'",
-        ),
         ({"slots": "user"}, ConfigError, "slots: expected a list, found 'user'"),
-        ({"slots": [7]}, ConfigError, "slots: expected a name or .* found 7"),
         ({"slots": []}, ConfigError, "expected at least one slot or label"),
-        (
-            {"slots": [{"name": "user", "bucket": 9}]},
-            ConfigError,
-            "unknown key 'bucket'.*did you mean 'buckets'",
-        ),
-        ({"slots": [{"buckets": 9}]}, ConfigError, "slots: expected a name in"),
-        (
-            {"slots": [{"name": "user", "buckets": 1}]},
-            ConfigError,
-            "'user': expected buckets of 2 or more, found 1",
-        ),
-        (
-            {"slots": [{"name": "price", "buckets": 9}]},
-            ConfigError,
-            "'price': buckets are for id slots, found a float slot",
-        ),
-        (
-            {"slots": [{"name": "price_bin", "buckets": 9}]},
-            ConfigError,
-            "'price_bin': holds indices below 5, not signs",
-        ),
-        (
-            {"slots": [{"name": "user", "max_len": 9}]},
-            ConfigError,
-            "'user': max_len is for lists, found shape scalar",
-        ),
-        (
-            {"slots": [{"name": "user", "pad": 9}]},
-            ConfigError,
-            "'user': pad is for lists, found shape scalar",
-        ),
-        (
-            {"slots": [{"name": "tags", "pad": 0}]},
-            ConfigError,
-            "'tags': expected pad of 1 or more, found 0",
-        ),
-        (
-            {"slots": [{"name": "tags", "pad": 9, "max_len": 3}]},
-            ConfigError,
-            "'tags': expected pad or max_len, found both",
-        ),
-        (
-            {"slots": [{"name": "user", "dtype": "int16"}]},
-            ConfigError,
-            "'user': expected dtype int64 or int32 for id slots, found",
-        ),
-        (
-            {"slots": [{"name": "user", "dtype": "int32"}]},
-            ConfigError,
-            "dtype int32 is for ids below 2.31, found signs of 63 bits",
-        ),
-        (
-            {"slots": [{"name": "user", "dtype": "int32", "buckets": 2**31 + 1}]},
-            ConfigError,
-            "found ids below 2147483649",
-        ),
-        (
-            {"slots": [{"name": "price", "dtype": "float64"}]},
-            ConfigError,
-            "float32 or float16 or bfloat16 .*did you mean 'float16'",
-        ),
         (
             {"labels": ["clik"]},
             SelectionError,

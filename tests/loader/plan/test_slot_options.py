@@ -1,0 +1,111 @@
+from typing import Any
+
+import pytest
+
+from featstore.errors import ConfigError, SelectionError
+from featstore.loader.plan.slot_options import requested_slots
+from featstore.schema import Slot, SlotKind, SlotSchema
+
+SCHEMA = SlotSchema(
+    slots=(
+        Slot(name="user", kind=SlotKind.ID, number=1),
+        Slot(name="price", kind=SlotKind.FLOAT, number=2),
+        Slot(name="price_bin", kind=SlotKind.ID, number=3, num_indices=5),
+        Slot(name="tags", kind=SlotKind.ID, shape=(None,), number=4),
+    )
+)
+
+
+def test_options_of_a_slot_apply_where_a_glob_selects_it() -> None:
+    for items in (["t*", {"name": "tags", "max_len": 3}], [{"name": "tags", "max_len": 3}, "t*"]):
+        (request,) = requested_slots(SCHEMA, items)
+        assert (request.slot.name, request.max_len) == ("tags", 3)
+
+
+def test_an_option_is_in_the_key_of_a_request_only_where_it_is_used() -> None:
+    plain, padded = (
+        requested_slots(SCHEMA, [{"name": "tags", **options}])[0]
+        for options in ({}, {"pad": 2, "dtype": "int64"})
+    )
+    assert plain.key == ["tags", None, None]
+    assert padded.key == ["tags", None, None, {"pad": 2}]
+
+
+@pytest.mark.parametrize(
+    ("item", "error", "message"),
+    [
+        ("usr", SelectionError, "no slot matches 'usr'.*did you mean 'user'"),
+        (
+            {"name": "usr"},
+            SelectionError,
+            "no slot 'usr' in the table; did you mean 'user'",
+        ),
+        (7, ConfigError, "slots: expected a name or .* found 7"),
+        (
+            {"name": "user", "bucket": 9},
+            ConfigError,
+            "unknown key 'bucket'.*did you mean 'buckets'",
+        ),
+        ({"buckets": 9}, ConfigError, "slots: expected a name in"),
+        (
+            {"name": "user", "buckets": 1},
+            ConfigError,
+            "'user': expected buckets of 2 or more, found 1",
+        ),
+        (
+            {"name": "price", "buckets": 9},
+            ConfigError,
+            "'price': buckets are for id slots, found a float slot",
+        ),
+        (
+            {"name": "price_bin", "buckets": 9},
+            ConfigError,
+            "'price_bin': holds indices below 5, not signs",
+        ),
+        (
+            {"name": "user", "max_len": 9},
+            ConfigError,
+            "'user': max_len is for lists, found shape scalar",
+        ),
+        (
+            {"name": "user", "pad": 9},
+            ConfigError,
+            "'user': pad is for lists, found shape scalar",
+        ),
+        (
+            {"name": "tags", "pad": 0},
+            ConfigError,
+            "'tags': expected pad of 1 or more, found 0",
+        ),
+        (
+            {"name": "tags", "pad": 9, "max_len": 3},
+            ConfigError,
+            "'tags': expected pad or max_len, found both",
+        ),
+        (
+            {"name": "user", "dtype": "int16"},
+            ConfigError,
+            "'user': expected dtype int64 or int32 for id slots, found",
+        ),
+        (
+            {"name": "user", "dtype": "int32"},
+            ConfigError,
+            "dtype int32 is for ids below 2.31, found signs of 63 bits",
+        ),
+        (
+            {"name": "user", "dtype": "int32", "buckets": 2**31 + 1},
+            ConfigError,
+            "found ids below 2147483649",
+        ),
+        (
+            {"name": "price", "dtype": "float64"},
+            ConfigError,
+            "float32 or float16 or bfloat16 .*did you mean 'float16'",
+        ),
+    ],
+)
+def test_an_option_that_a_slot_does_not_allow_is_refused(
+    item: Any, error: Any, message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        requested_slots(SCHEMA, [item])
