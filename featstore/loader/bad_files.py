@@ -1,5 +1,5 @@
-"""Data files that cannot be read, where the loader was told to go on without them: counted, and
-warned of by name.
+"""Data files that cannot be read: with `on_bad_file: skip` they are left out, counted, and named in
+a warning.
 """
 
 import logging
@@ -11,27 +11,27 @@ from featstore.errors import ConfigError, DataFileError, MissingValueError
 from featstore.loader.stats import Stats
 
 ERROR, SKIP = "error", "skip"
-# Told of a claim whose rows from a row on are left out, and why.
+# Called with a claim, the first of its rows that is left out, and the reason.
 Skip = Callable[[Claim, int, DataFileError], None]
 
 _LOG = logging.getLogger(__name__)
 
 
 def checked(on_bad_file: str) -> str:
-    """What to do with a bad file; ConfigError for what is no answer."""
+    """The option `on_bad_file`. ConfigError for an unknown value."""
     if on_bad_file not in (ERROR, SKIP):
         raise ConfigError(f"on_bad_file: expected {ERROR} or {SKIP}, found {on_bad_file!r}")
     return on_bad_file
 
 
 def is_bad_file(error: BaseException) -> TypeGuard[DataFileError]:
-    """A null label is no bad file: what to do with it is for the user to say."""
+    """Whether a file is damaged. A null label does not make it so: `null` says what it does."""
     return isinstance(error, DataFileError) and not isinstance(error, MissingValueError)
 
 
 class BadFiles:
-    """The bad files of one epoch in one process. One thread notes them; `clear()` when it has
-    ended.
+    """The bad files of one epoch in one process. Only the decoding thread calls `skip`; `clear` is
+    called between epochs.
     """
 
     def __init__(self, stats: Stats) -> None:
@@ -40,8 +40,8 @@ class BadFiles:
         self._claims: set[tuple[str, int]] = set()
 
     def skip(self, claim: Claim, through: int, error: DataFileError) -> None:
-        """The claim's rows from `through` are left out because of `error`: counted once however
-        often it is tried again.
+        """Counts the claim's rows from `through` on as skipped because of `error`, once, however
+        often the claim is tried again. Warns once for each file.
         """
         key = (claim.split.id, through)
         if key in self._claims:
@@ -52,7 +52,7 @@ class BadFiles:
             self._paths.add(claim.split.path)
             self._counts["files_skipped"] += 1
             _LOG.warning(
-                "on_bad_file: skip: rows of %s are left out from row %d of it: %s",
+                "on_bad_file: skip: rows of %s are left out, from its row %d on: %s",
                 claim.split.id,
                 through,
                 error,

@@ -1,4 +1,4 @@
-"""What `featstore stage` does: fill a cache before a run, look into it, empty it."""
+"""The commands of `featstore stage`: fill a cache before a run, list it, empty it."""
 
 import time
 from collections.abc import Mapping
@@ -26,8 +26,11 @@ _ARGUMENTS = ("slots", "labels", "weight", "extras", "where")
 
 @dataclass(frozen=True, kw_only=True)
 class WarmReport:
-    """What was brought into a cache: of `num_files` that the config reads, by the stager's
-    counts.
+    """What `warm` brought into a cache.
+
+    Attributes:
+        num_files: Files that the config reads.
+        counts: What the stager did with them.
     """
 
     num_files: int
@@ -44,11 +47,20 @@ class WarmReport:
 
 
 def warm(config_url: str, *, table: str | None = None) -> WarmReport:
-    """Stages what a training config reads into its `staging.directory`, so that the run finds it
-    there.
+    """Stages what a training config reads into its `staging.directory`, where the run finds it.
 
-    No more than the budget holds is kept: what does not fit goes in the order of its staging.
-    ConfigError where the config names no directory; SelectionError, BudgetError, StagingError.
+    The cache keeps no more than its budget. Files that do not fit are evicted, the first staged
+    first.
+
+    Args:
+        config_url: Path or URL of the training config.
+        table: Replaces the config's table.
+
+    Raises:
+        ConfigError: The config is invalid, or names no `staging.directory`.
+        SelectionError: A column is not in the table.
+        BudgetError: A file does not fit into the budget.
+        StagingError: A file cannot be fetched.
     """
     config = load_train_config(config_url, {} if table is None else {"table": table})
     options = _options(config.get("staging"))
@@ -64,8 +76,8 @@ def warm(config_url: str, *, table: str | None = None) -> WarmReport:
 
 
 def list(directory: str) -> str:  # noqa: A001  named like its command
-    """The files in a cache as text, the last used first: what they are of, how much of it is there,
-    who uses it.
+    """The files in a cache as a text table, the last used first: URL, bytes that are held, share of
+    the file, when it was used, and whether it is pinned now.
     """
     entries = _cache(directory).entries()
     rows = [
@@ -91,8 +103,8 @@ def list(directory: str) -> str:  # noqa: A001  named like its command
 
 
 def clear(directory: str) -> str:
-    """Removes the files of a cache that nobody reads or downloads, and nothing else; what was
-    removed, as text.
+    """Removes the files of a cache that no process reads or downloads. Returns what was removed, as
+    text.
     """
     removed = _cache(directory).clear()
     return (

@@ -1,4 +1,4 @@
-"""What a loader has done so far, in numbers, and what an epoch waited for."""
+"""Metrics of a loader: counts, seconds, and what an epoch waited for."""
 
 import time
 from collections import Counter, defaultdict
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
-# Less waiting than this, the first batch's with it, and no quicker data would make the epoch much
-# shorter.
+# Below this share of waiting, which includes the wait for the first batch, faster data would hardly
+# shorten the epoch. Chosen, not measured.
 _IDLE_SHARE = 0.1
 _COUNTS = (
     "rows",
@@ -30,9 +30,14 @@ _COUNTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTimes:
-    """Seconds of one epoch in one process: `total_s` from its first claim to its end, `data_wait_s`
-    what the consumer waited for batches of it; `decode_s` what decoding took, `staging_wait_s` what
-    it waited for files, both in other threads."""
+    """Seconds of one epoch in one process.
+
+    Attributes:
+        total_s: From the epoch's first claim to its end.
+        data_wait_s: How long the consumer waited for batches.
+        decode_s: How long the decoding thread worked.
+        staging_wait_s: How long the decoding thread waited for staged files.
+    """
 
     total_s: float
     data_wait_s: float
@@ -40,7 +45,7 @@ class EpochTimes:
     staging_wait_s: float
 
     def since(self, before: "EpochTimes") -> "EpochTimes":
-        """What was added after `before`."""
+        """The difference to an earlier reading."""
         return EpochTimes(
             **{name: value - getattr(before, name) for name, value in vars(self).items()}
         )
@@ -48,13 +53,16 @@ class EpochTimes:
 
 @dataclass
 class Stats:
-    """Counts and seconds by name. Each name has one writing thread, so no lock is needed; those
-    that run/delivery.py counts are written under its lock."""
+    """Counts and seconds by name.
+
+    Each name is written by one thread, so no lock is needed. Names that run/delivery.py counts are
+    written under its lock.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     column_bytes: Counter[str] = field(default_factory=Counter)
-    # Apart, since one thread decodes and another one assembles.
+    # Separate, since the decoding and the assembling thread write them.
     column_decode_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     column_assemble_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     verdict: str = ""
@@ -68,7 +76,7 @@ class Stats:
             self.seconds[name] += time.perf_counter() - started
 
     def each(self, name: str, items: Iterator[Item]) -> Iterator[Item]:
-        """The items, and the time that each takes to come."""
+        """The items; the time that `items` takes to produce them is counted as `name`."""
         while True:
             with self.timed(name):
                 item = next(items, None)
@@ -78,8 +86,8 @@ class Stats:
             del item
 
     def paced(self, items: Generator[Item, None, None], name: str) -> Generator[Item, None, None]:
-        """The items. The time between one and the asking for the next, which their queue takes, is
-        counted as `name`.
+        """The items; the time that their consumer takes between two of them is counted as `name`.
+        Where the consumer puts them into a queue, that is the wait for room in it.
         """
         try:
             for item in items:
@@ -91,7 +99,7 @@ class Stats:
             items.close()
 
     def times(self, staging_wait_s: float) -> EpochTimes:
-        """Where the clocks stand."""
+        """The clocks now; `since` makes the times of an epoch out of two readings."""
         return EpochTimes(
             total_s=time.perf_counter(),
             data_wait_s=self.seconds["wait_s"],
@@ -112,9 +120,9 @@ class Stats:
         }
 
     def slots(self) -> dict[str, dict[str, int | float]]:
-        """What each column that was read took: `bytes` as stored in the files, `decode_s` and
-        `assemble_s` as rows/filtering.py says, which are parts of what the stages of these names
-        were busy."""
+        """For each column that was read: its `bytes` as stored in the files, and its parts of the
+        busy seconds of the stages `decode` and `assemble`, divided as rows/filtering.py says.
+        """
         return {
             name: {
                 "bytes": num_bytes,
@@ -125,10 +133,12 @@ class Stats:
         }
 
     def stages(self, staging: Mapping[str, int | float]) -> dict[str, dict[str, int | float]]:
-        """The stages in the order of the data: what kept each busy, and what it waited for.
-        `staging`: a stager's counts.
+        """Busy and waiting seconds of each stage, in the order of the data.
+
+        Args:
+            staging: The stager's counts by name; empty if nothing is staged.
         """
-        wait_s, of = self.seconds.get, self.counts.get
+        seconds, counts = self.seconds.get, self.counts.get
         return {
             "staging": {
                 "bytes": staging.get("fetched_bytes", 0),
@@ -136,29 +146,29 @@ class Stats:
                 "retries": staging.get("num_retries", 0),
             },
             "decode": {
-                "busy_s": wait_s("decode_s", 0.0),
+                "busy_s": seconds("decode_s", 0.0),
                 "wait_for_files_s": staging.get("wait_s", 0.0),
-                "wait_for_room_s": wait_s("decode_room_s", 0.0),
+                "wait_for_room_s": seconds("decode_room_s", 0.0),
                 "bytes": self.column_bytes.total(),
-                "rows": of("rows_decoded", 0),
+                "rows": counts("rows_decoded", 0),
             },
-            "assemble": {"busy_s": wait_s("assemble_s", 0.0)},
+            "assemble": {"busy_s": seconds("assemble_s", 0.0)},
             "transform": {
-                "busy_s": wait_s("transform_s", 0.0),
-                "wait_for_blocks_s": wait_s("transform_wait_s", 0.0),
-                "wait_for_room_s": wait_s("transform_room_s", 0.0),
+                "busy_s": seconds("transform_s", 0.0),
+                "wait_for_blocks_s": seconds("transform_wait_s", 0.0),
+                "wait_for_room_s": seconds("transform_room_s", 0.0),
             },
             "delivery": {
-                "wait_s": wait_s("wait_s", 0.0),
-                "rows": of("rows", 0),
-                "batches": of("batches", 0),
+                "wait_s": seconds("wait_s", 0.0),
+                "rows": counts("rows", 0),
+                "batches": counts("batches", 0),
             },
         }
 
 
 def verdict(times: EpochTimes) -> str:
-    """Which of model, remote and decoding held the epoch up, with the shares of its time, and what
-    would make it quicker.
+    """The bottleneck of an epoch (model, remote store or decoding) with the shares of its time, and
+    what would make the epoch shorter, in one line.
     """
     total_s = max(times.total_s, 1e-9)
     waited = min(1.0, times.data_wait_s / total_s)

@@ -1,5 +1,5 @@
-"""Windows as read to blocks in the order of delivery: as they lie, or gathered into the memory of
-their batches.
+"""From windows to blocks in the order of delivery: views of the window, or, if rows are shuffled,
+rows gathered into the memory of their batches.
 """
 
 import numpy as np
@@ -20,9 +20,19 @@ from featstore.tensors.column_keys import Key
 
 
 class Assembler:
-    """Makes blocks of windows, in one thread. It foresees where batches end, so that shuffled rows
-    are gathered into them; a batch that ends elsewhere, where rows of a lost claim are left out, is
-    put together when it is asked for."""
+    """Makes blocks of windows. For one thread.
+
+    Counts rows, so that it knows where batches end and gathers shuffled rows batch by batch. If
+    rows of a lost claim are left out later, batches end elsewhere; those are joined when they are
+    asked for.
+
+    Args:
+        request: What is delivered.
+        batch_size: Rows of a batch.
+        stats: Where rows and seconds are counted.
+        skip: Called for a window that cannot be converted, whose split is then left out; None: that
+            is an error.
+    """
 
     def __init__(
         self, request: Request, batch_size: int, stats: Stats, skip: Skip | None = None
@@ -33,8 +43,8 @@ class Assembler:
         self._pool, self._scratch = BufferPool(), BufferPool()
 
     def blocks(self, window: Window) -> list[Block]:
-        """The window's rows, those delivered earlier aside: one block in the file's order, one for
-        each batch when shuffled.
+        """The blocks of a window, without rows that were delivered before: one in the file's order,
+        one for each batch if rows are shuffled.
         """
         if window.work.claim.key in self._left_out:
             return []
@@ -51,8 +61,8 @@ class Assembler:
             return blocks
 
     def leaves_out(self, window: Window, error: BaseException) -> bool:
-        """Whether a window that failed is left out, with what follows of its split: told `skip`
-        then.
+        """Whether a window that failed with `error` is left out, with the rest of its split. If so,
+        `skip` is called.
         """
         if self._skip is None or not is_bad_file(error):
             return False
@@ -75,14 +85,14 @@ class Assembler:
     ) -> list[Block]:
         rows, num_rows = window.rows, len(index)
         if num_rows < rows.num_rows:
-            # What is left out must not be looked at: a null label there is no error.
+            # Rows that are left out are not converted: a null label in them is not an error.
             chosen = np.sort(index)
             rows, index = rows.take(chosen), np.searchsorted(chosen, index)
         pieces = rows.pieces()
         columns = self._columns(pieces)
         extras = block_extras(rows, self._request, window.work.partition)
         extras = extras.take(pa.array(index)) if extras.num_columns else extras
-        del rows, pieces  # `gather_batches` frees each column as read once it is gathered.
+        del rows, pieces  # So that `gather_batches` frees each column once it has gathered it.
         ends = self._batch_ends(begin, num_rows)
         packed = gather_batches(
             columns, places_of(index[begin:], ends - begin), self._pool, self._scratch
@@ -103,9 +113,7 @@ class Assembler:
         return {key: [columns[key] for columns in converted] for key in converted[0]}
 
     def _batch_ends(self, begin: int, num_rows: int) -> Array:
-        """Where batches end among rows `begin` to `num_rows`, which themselves come first and
-        last.
-        """
+        """Where batches end from row `begin` to `num_rows`: int64, these two first and last."""
         missing = self._batch_size - self._num_rows % self._batch_size
         return np.array(
             [begin, *range(begin + missing, num_rows, self._batch_size), num_rows], np.int64

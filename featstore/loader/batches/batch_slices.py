@@ -1,4 +1,4 @@
-"""Blocks to batches of an exact number of rows, with the progress that each stands for."""
+"""Slices blocks into batches of an exact number of rows, each with its progress."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,25 +10,25 @@ from featstore.loader.batches.progress import Progress, Segment
 from featstore.tensors.batch import Batch
 from featstore.tensors.buffer_pool import BufferPool
 
-# The tensors of so many batches are made together, if their offsets, which each of them keeps
-# alive, take no more than these bytes: with more batches a call costs less for each of them, and
-# what it makes is no longer in the cache when it is used.
+# The tensors of up to 32 batches are made by one call, as long as their offsets, which each of them
+# keeps alive, take at most 16 MiB. More batches per call cost less each, but their offsets are no
+# longer in the CPU's cache when they are used.
 _AT_ONCE, _AT_ONCE_BYTES = 32, 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSlice:
-    """The rows of one batch as slices of blocks, and what is delivered with it. Without blocks:
-    progress for which there is no batch.
+    """The rows of one batch as slices of blocks, and what is delivered with it. Without blocks it
+    is progress without a batch.
 
-    `slice_batches` makes it, in the consumer's thread, or in that of the transform. Whoever hands
-    the batch over takes `batch()` and `progress` from it, and drops it: it keeps the blocks alive.
+    Made by `slice_batches`, in the consumer's thread or in that of the transform. Consumed by the
+    hand-over, which takes `batch()` and `progress` and drops it, as it keeps the blocks alive.
 
     Attributes:
-        blocks: The slices, in order; of several blocks where the batch straddles them.
+        blocks: The slices in order; several if the batch straddles blocks.
         progress: What is delivered with the batch.
-        pool: Memory for what is put together of them.
-        made: The batch, where a transform has made it.
+        pool: Memory for columns that have to be joined.
+        made: The batch, if a transform has made it.
     """
 
     blocks: tuple[Block, ...]
@@ -37,12 +37,12 @@ class BatchSlice:
     made: Batch | None = field(default=None, compare=False)
 
     def num_ahead(self, batch_size: int) -> int:
-        """How many whole batches the last block still has after this one."""
+        """How many whole batches the last block still holds after this one."""
         last = self.blocks[-1]
         return (last.num_rows - last.end) // batch_size
 
     def batch(self) -> Batch:
-        """The batch, as views of the blocks; there must be some."""
+        """The batch, with views of the blocks as columns. Not for a slice without blocks."""
         if self.made is not None:
             return self.made
         columns = BlockColumns(self.blocks, self.pool or BufferPool())
@@ -66,14 +66,14 @@ def slice_batches(
 ) -> Iterator[BatchSlice]:
     """Slices the blocks, in their order, into batches of `batch_size` rows.
 
-    Drops a block once its last row is sliced off.
+    A block is dropped once its last row is sliced off.
 
     Args:
         blocks: The blocks.
         batch_size: Rows of each batch but the last.
         drop_last: Whether a shorter last batch is left out.
-        is_lost: Asked of each slice before it is used; from one that is lost on the rest of its
-            block is left out.
+        is_lost: Called with each slice before it is used. If a slice's claim is lost, the rest of
+            its block is left out.
     """
     slices: list[Block] = []
     segments: list[Segment] = []
@@ -90,7 +90,7 @@ def slice_batches(
                 yield BatchSlice(tuple(slices), Progress(tuple(segments)), pool)
                 slices, segments, missing = [], [], batch_size
             del part
-        del block  # Its memory must not wait for the next block to come.
+        del block  # Frees its memory before the next block is waited for.
     if drop_last:
         num_dropped_rows = batch_size - missing
         yield BatchSlice((), Progress(tuple(segments), num_dropped_rows, is_batch=False))
@@ -100,12 +100,12 @@ def slice_batches(
 
 
 def _parts(block: Block, missing: int, batch_size: int, pool: BufferPool) -> Iterator[Block]:
-    """The block's rows in slices, the first of which completes a batch that lacks `missing` rows.
-    An empty block is one empty slice.
+    """The block's rows in slices, the first of which fills a batch that lacks `missing` rows. An
+    empty block gives one empty slice.
     """
     first, end = block.begin, block.end
     if end - first <= missing and (block.packed is not None or len(block.sources) > 1):
-        yield block.slice(first, end)  # It was gathered for one batch, or for a part of one.
+        yield block.slice(first, end)  # Gathered for this batch, or for a part of it.
         return
     if missing < batch_size and first < end:
         first = min(first + missing, end)

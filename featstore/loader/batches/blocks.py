@@ -1,4 +1,4 @@
-"""Decoded rows in the order of delivery, and the tensors of batches as views of them."""
+"""Blocks of decoded rows in the order of delivery, and tensors of batches as views of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,17 +24,17 @@ Tensors = Mapping[Key, Column]
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSource:
-    """The rows of one split's stream that a block stands for. The stream counts every row of the
-    split, whether it is delivered or left out.
+    """Which rows of one split's stream a block covers. The stream counts every row of the split,
+    whether it is delivered or left out.
 
     Attributes:
         split_index: The split's position in the plan.
-        fence: With `part`, tells claims of one split apart.
-        first_row: The first row of the stream.
-        end_row: The row after the last.
+        fence: The fence of the claim; with `part` it distinguishes claims of one split.
+        first_row: The first row of the stream that is covered.
+        end_row: The row after the last one.
         is_last: Whether the claim ends here.
-        places: The rows that passed the filters, counted from `first_row`: int64 (num_rows,); None
-            where all rows did.
+        places: The rows that passed the filters, counted from `first_row`: int64 (num_rows,); None:
+            all rows did.
         part: The row at which the claim's part of the split begins.
         split_rows: How many rows the split has.
     """
@@ -54,7 +54,9 @@ class BlockSource:
         return (self.split_index, self.part, self.fence)
 
     def through(self, row: int, num_rows: int) -> int:
-        """The row of the stream before which all is delivered once `row` of `num_rows` rows are."""
+        """The row of the stream up to which everything is delivered once `row` of the block's
+        `num_rows` rows are.
+        """
         if row == num_rows:
             return self.end_row
         if self.places is None:
@@ -62,7 +64,7 @@ class BlockSource:
         return self.first_row + (int(self.places[row - 1]) + 1 if row else 0)
 
     def segment(self, row: int, num_rows: int) -> Segment:
-        """What is delivered of the split once `row` of `num_rows` rows are."""
+        """The segment that is delivered once `row` of the block's `num_rows` rows are."""
         return Segment(
             split_index=self.split_index,
             fence=self.fence,
@@ -73,7 +75,7 @@ class BlockSource:
         )
 
     def between(self, begin: int, end: int, num_rows: int) -> "BlockSource":
-        """The source of a block that has only rows `begin` to `end` of `num_rows` rows."""
+        """The source of rows `begin` to `end` of a block of `num_rows` rows."""
         first_row = self.through(begin, num_rows) if begin else self.first_row
         places = self.places
         if places is not None:
@@ -87,7 +89,7 @@ class BlockSource:
         )
 
     def row_at(self, position: int) -> int:
-        """The first of the rows that is not before `position` of the stream."""
+        """The first row of the block that is at or after `position` in the stream."""
         ahead = max(0, position - self.first_row)
         return ahead if self.places is None else int(np.searchsorted(self.places, ahead))
 
@@ -96,24 +98,24 @@ class BlockSource:
 class Block:
     """Rows `begin` to `end` of decoded columns, in the order of delivery.
 
-    The `Assembler` makes blocks of windows, in its thread. The consumer's thread slices them, and
-    drops each when its last row is sliced off; a slice is a block that shares the memory. So the
-    memory lives as long as a batch that has views of it. Not frozen, which would double the time
-    that slicing takes, but nobody changes a block that was handed on.
+    Made by the `Assembler` in its thread. Consumed by the consumer's thread, which slices it and
+    drops it when the last row is sliced off. A slice is a block that shares the memory, so the
+    memory lives as long as any batch with views of it. The class is not frozen, since that would
+    double the time of slicing, but a block is not changed once it was handed on.
 
     Attributes:
-        columns: All decoded columns: `num_rows` rows each.
+        columns: All decoded columns, `num_rows` rows each.
         keys: Their roles and names, one object for all batches of the block.
         extras: The extra columns, `num_rows` rows.
-        sources: The splits that the rows are of. A block with rows of several splits has them
-            mixed, and is delivered as a whole.
+        sources: The splits to which the rows belong. If there are several, their rows are mixed,
+            and the block is delivered as a whole.
         num_rows: How many rows the columns have.
-        begin: The first row of this block; those before were delivered earlier.
-        end: The row after its last.
-        packed: The columns, where they lie in one buffer per dtype already.
+        begin: The first row of this block; rows before it were delivered earlier.
+        end: The row after its last one.
+        packed: The columns, if they already lie in one buffer per dtype.
         held_bytes: What the consumer gives back to the memory budget when it drops the block.
-        slices: Tensors that are made together with those of other slices of the block.
-        number: Which of the `slices` this is.
+        slices: Makes the tensors of this and other slices of the block together.
+        number: The position of this block among `slices`.
     """
 
     columns: Mapping[Key, Values]
@@ -139,7 +141,7 @@ class Block:
         begin: int = 0,
         packed: PackedColumns | None = None,
     ) -> "Block":
-        """A block of all rows of the columns from `begin` on."""
+        """A block of the columns' rows from `begin` on."""
         return cls(
             columns=columns,
             keys=Keys(columns),
@@ -173,26 +175,24 @@ class Block:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """What is delivered of the splits once the block is."""
+        """What is delivered once the block is."""
         return tuple(source.segment(self.end, self.num_rows) for source in self.sources)
 
     @property
     def whole(self) -> PackedColumns | None:
-        """All of the block's columns in their buffers, where they are packed and this is all of
-        them.
-        """
+        """The packed columns, if this block covers all of their rows; otherwise None."""
         return self.packed if self.begin == 0 and self.end == self.num_rows else None
 
     @property
     def num_jagged(self) -> int:
-        """How many columns have offsets that are yet to be counted from each batch's first row."""
+        """How many columns have offsets that still have to be rebased for each batch."""
         if self.packed is not None:
             return 0
         return sum(isinstance(values, Ragged) for values in self.columns.values())
 
     @property
     def size_bytes(self) -> int:
-        """The memory that the columns keep, views of Arrow's buffers included."""
+        """The memory that the columns keep alive, Arrow's buffers included."""
         if self.packed is not None:
             size_bytes = sum(buffer.nbytes for buffer in self.packed.buffers)
         else:
@@ -200,8 +200,8 @@ class Block:
         return size_bytes + int(self.extras.nbytes)
 
     def get(self, key: Key) -> Values:
-        """The column's rows of this block; offsets are as in the whole column, so the first may be
-        above 0.
+        """A column's rows of this block. Offsets are those of the whole column, so the first one
+        may be above 0.
         """
         values = self.columns[key]
         if not isinstance(values, Ragged):
@@ -210,7 +210,7 @@ class Block:
         return Ragged(values.values[offsets[0] : offsets[-1]], offsets)
 
     def tensors(self, pool: BufferPool) -> Tensors:
-        """The columns as tensors, views where that is possible, else in memory of the pool."""
+        """The columns as tensors: views, except for offsets, which are in memory of the pool."""
         if self.whole is not None:
             return self.whole.made()
         if self.slices is None:
@@ -219,10 +219,17 @@ class Block:
 
 
 class Slices:
-    """Consecutive slices of a block, `num_rows` each from `first` on.
+    """Consecutive slices of a block.
 
-    The tensors of all of them are made when those of one are asked for: one call for each column
-    instead of one for each view.
+    The tensors of all of them are made when those of one are asked for: one call per column instead
+    of one per column and slice.
+
+    Args:
+        block: The block.
+        first: The first row of the first slice.
+        num_rows: Rows of each slice.
+        count: Number of slices.
+        pool: Memory for offsets.
     """
 
     __slots__ = ("_columns", "_cuts", "_num_rows", "_pool", "_tensors")
@@ -235,10 +242,10 @@ class Slices:
         self._tensors: list[Tensors] | None = None
 
     def tensors(self, number: int) -> Tensors:
-        """The columns of the slice of this number."""
+        """The columns of one slice."""
         if self._tensors is None:
-            # Whoever asks first may be in inference mode, while others of the slices are trained
-            # on.
+            # The first slice may be asked for in inference mode, while the training loop needs
+            # gradients through another one.
             with torch.inference_mode(False):
                 self._tensors = self._make()
         return self._tensors[number]
@@ -266,7 +273,7 @@ class Slices:
         return torch.unsafe_split_with_sizes(values, sizes)
 
     def _offsets(self, columns: Sequence[Array]) -> Sequence[torch.Tensor]:
-        """The offsets of each column's slices, each from 0."""
+        """The offsets of each column in each slice, rebased to begin with 0."""
         count = len(self._cuts) - 1
         size = count * (self._num_rows + 1)
         size_bytes = 8 * size * len(columns)
@@ -279,8 +286,8 @@ class Slices:
 
 @dataclass(frozen=True, slots=True)
 class BlockColumns:
-    """The columns of a batch: views of a block, or, where the batch straddles blocks, put together
-    in memory of the pool.
+    """The columns of a batch: views of a block, or, if the batch straddles blocks, joined in memory
+    of the pool.
     """
 
     blocks: Sequence[Block]
@@ -311,8 +318,8 @@ class BlockColumns:
 
 
 class UnpackedColumns(Mapping[Key, Values]):
-    """Packed columns as arrays, made when one is first asked for: most are delivered as they
-    are.
+    """Packed columns as arrays, which are made when the first is asked for. Most blocks are
+    delivered packed and never need them.
     """
 
     def __init__(self, packed: PackedColumns) -> None:

@@ -1,4 +1,4 @@
-"""A shuffled window's columns, gathered into its batches' memory: packed, one buffer per dtype, as
+"""Gathers the columns of a shuffled window into the memory of its batches: one buffer per dtype, as
 they are delivered.
 """
 
@@ -27,7 +27,14 @@ from featstore.tensors.packed import PackedColumns, TensorPlace
 
 @dataclass(frozen=True, kw_only=True)
 class _Item:
-    """One tensor of each batch: how many elements it has in each, and the shape of a row."""
+    """One tensor of each batch.
+
+    Attributes:
+        key: The column.
+        dtype: Its dtype.
+        counts: Number of elements in each batch, int64 (num_batches,).
+        row_shape: Shape of one row.
+    """
 
     key: Key
     dtype: np.dtype[Any]
@@ -38,11 +45,14 @@ class _Item:
 def gather_batches(
     columns: dict[Key, list[Values]], places: Places, pool: BufferPool, scratch: BufferPool
 ) -> list[PackedColumns]:
-    """The batches of a window, one for each part of `places`, in memory of the pool; pieces are
-    joined in that of `scratch`.
+    """The batches of a window.
 
-    Takes each column's pieces out of `columns` when it has gathered them, so that their memory can
-    go.
+    Args:
+        columns: Each column in one or more pieces. They are removed from the mapping as they are
+            gathered, so that their memory can be freed.
+        places: The rows of each batch.
+        pool: Memory for the batches.
+        scratch: Memory for joined pieces and offsets, free again after the call.
     """
     joined = {
         key: joined_offsets(_lists(pieces))
@@ -75,7 +85,7 @@ def gather_batches(
 
 
 def _offsets(joined: dict[Key, Array], places: Places, scratch: BufferPool) -> dict[Key, Array]:
-    """Each column's gathered offsets, all in one piece of scratch memory."""
+    """The gathered offsets of each column, all in one piece of scratch memory."""
     size = len(places) + places.num_parts
     memory = (
         scratch.take(8 * size * len(joined))[: 8 * size * len(joined)]
@@ -114,8 +124,11 @@ Buffers = dict[np.dtype[Any], Array]
 
 
 def _layout(items: list[_Item], pool: BufferPool) -> tuple[Buffers, Buffers, list[Array]]:
-    """A buffer of each dtype, in it where each batch begins (num_parts + 1,), and where each item
-    does in each batch.
+    """Lays tensors out in one buffer per dtype, batch after batch.
+
+    Returns:
+        The buffers; where each batch begins in them, (num_parts + 1,); and where each item begins
+        in each batch, (num_parts,) for each item.
     """
     buffers: Buffers = {}
     bases: Buffers = {}
@@ -134,7 +147,7 @@ def _layout(items: list[_Item], pool: BufferPool) -> tuple[Buffers, Buffers, lis
 
 
 def _spread(offsets: Array, begins: Array, counts: Array, out: Array) -> None:
-    """Copies each batch's offsets to their place."""
+    """Copies the offsets of each batch to where it begins in the buffer."""
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).tolist()
     for begin, (first, end) in zip(begins.tolist(), pairwise(ends), strict=True):
         out[begin : begin + end - first] = offsets[first:end]

@@ -1,4 +1,4 @@
-"""Columns that come in several parts, as those of a batch that straddles blocks, put together."""
+"""Concatenates columns that come in parts, as those of a batch that straddles blocks do."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,20 +12,21 @@ from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key
 from featstore.tensors.dtypes import tensor_of
 
+# A cache line, and the alignment that Arrow and torch give their own buffers.
 _ALIGNMENT_BYTES = 64
 
 
 def joined(columns: Mapping[Key, Sequence[Values]], pool: BufferPool) -> dict[Key, Column]:
-    """Each column's parts one after the other, all columns in one piece of the pool's memory.
+    """The concatenated columns, all in one piece of the pool's memory.
 
-    In numpy: `torch.cat` wakes torch's threads, which then spin on the cores that decode.
+    Uses numpy: `torch.cat` wakes torch's threads, which then spin on the cores that decode.
     """
     room = _Room(pool.take(sum(map(_size_bytes, columns.values()))))
     return {key: _joined(parts, room) for key, parts in columns.items()}
 
 
 class _Room:
-    """Memory that is given away from its beginning on."""
+    """Allocates consecutive, aligned pieces of one buffer."""
 
     def __init__(self, memory: Array) -> None:
         self._memory, self._at = memory, 0
@@ -54,7 +55,7 @@ def _values(parts: Sequence[Array], room: _Room) -> Array:
 
 
 def _offsets(parts: Sequence[Ragged], room: _Room) -> Array:
-    """Of the joined lists, from 0; those of the parts may begin above it."""
+    """The offsets of the concatenated lists, from 0. Those of the parts may begin above 0."""
     out = room.take(sum(map(len, parts)) + 1, np.dtype(np.int64))
     join_offsets(parts, out)
     return out

@@ -1,5 +1,6 @@
-"""Two threads ahead of the consumer: one decodes, the other puts in order what was decoded. Each
-has one owner, one queue, one close()."""
+"""The threads that run ahead of the consumer: one decodes, the next assembles blocks, and a third
+applies a transform. Each has one owner that joins it, and one bounded queue.
+"""
 
 import threading
 from collections import deque
@@ -18,9 +19,13 @@ Item = TypeVar("Item")
 Windows = Generator[Window, None, None]
 
 
-class Handoff(Generic[Item]):
-    """From one producer to one consumer, one at a time: what is put waits until it is taken, and
-    more `ahead` of it.
+class StageQueue(Generic[Item]):
+    """A bounded queue between one producer and one consumer, through which errors and the end pass
+    too.
+
+    Unlike `queue.Queue`, `put` waits after it has put, until at most `ahead` items are left. So
+    with 0 the producer makes the next item only when the last one was taken, and no more than one
+    is in memory.
     """
 
     def __init__(self, ahead: int = 0) -> None:
@@ -31,8 +36,10 @@ class Handoff(Generic[Item]):
         self._error: BaseException | None = None
 
     def put(self, item: Item) -> bool:
-        """Waits until at most `ahead` items wait, this one included; False once the handoff is
-        closed.
+        """Puts an item, and waits until at most `ahead` items are in the queue.
+
+        Returns:
+            False once the queue is closed; the producer should end then.
         """
         with self._changed:
             if not self._is_closed:
@@ -43,16 +50,17 @@ class Handoff(Generic[Item]):
             return not self._is_closed
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing follows; the consumer gets the error, if there is one, after what was put before
-        it.
-        """
+        """Ends the queue. The consumer gets what was put before, then the error if there is one."""
         with self._changed:
             self._has_ended, self._error = True, error
             self._changed.notify_all()
 
     def get(self) -> Item | None:
-        """The next, or None at the end; raises what the producer ended with, and StateError once
-        the handoff is closed.
+        """The next item; None at the end.
+
+        Raises:
+            StateError: The queue was closed.
+            BaseException: The producer ended with an error.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._has_ended or bool(self._items))
@@ -71,7 +79,7 @@ class Handoff(Generic[Item]):
             return None
 
     def close(self) -> None:
-        """Wakes both sides and lets go of what waits."""
+        """Wakes both sides and drops what is in the queue."""
         with self._changed:
             self._is_closed = True
             self._items.clear()
@@ -79,11 +87,18 @@ class Handoff(Generic[Item]):
 
 
 class Pipeline:
-    """Runs an iterator of windows in a thread of its own, and their assembling in another, ahead of
-    the consumer. One consumer; close() from any thread.
+    """Decodes windows in one thread and assembles their blocks in another, ahead of the consumer.
+    For one consumer; `close` may be called from any thread.
 
-    The threads are daemons only so that the interpreter's exit gets as far as the finalizers, one
-    of which closes and joins.
+    The threads are daemons only because the interpreter joins other threads before it runs
+    finalizers, and a finalizer is what closes and joins these.
+
+    Args:
+        windows: Decodes; runs in its thread, which closes it.
+        assembler: Makes blocks; used by its thread only.
+        budget: The memory budget, which `close` closes.
+        stats: Where waiting is counted.
+        waits: The name under which the consumer's waiting is counted.
     """
 
     def __init__(
@@ -95,7 +110,7 @@ class Pipeline:
         waits: str = "wait_s",
     ) -> None:
         self._budget, self._stats, self._waits = budget, stats, waits
-        self._decoded, self._assembled = Handoff[Window](), Handoff[deque[Block]](ahead=1)
+        self._decoded, self._assembled = StageQueue[Window](), StageQueue[deque[Block]](ahead=1)
         self._threads = (
             _thread("featstore-decode", fill, self._decoded, windows),
             _thread(
@@ -104,7 +119,7 @@ class Pipeline:
         )
 
     def blocks(self) -> Iterator[Block]:
-        """The blocks in order; raises in the consumer what went wrong in the threads."""
+        """The blocks in order. An error of either thread is raised here."""
         while True:
             with self._stats.timed(self._waits):
                 blocks = self._assembled.get()
@@ -112,43 +127,41 @@ class Pipeline:
                 return
             while blocks:
                 held_bytes = blocks[0].held_bytes
-                yield blocks.popleft()  # No name keeps the block: the consumer frees its memory.
+                yield blocks.popleft()  # Held by no name here, so the consumer can free its memory.
                 self._budget.exchange(held_bytes, 0)
 
     def close(self) -> None:
-        """Ends and joins the threads; whatever the windows' iterator waits for must have been
-        woken.
-        """
+        """Ends and joins the threads. The caller has to wake whatever `windows` may wait for."""
         self._budget.close()
-        for handoff in (self._decoded, self._assembled):
-            handoff.close()
+        for queue in (self._decoded, self._assembled):
+            queue.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
 
 
 class Prefetcher(Generic[Item]):
-    """Runs an iterator in a thread of its own, two items ahead of the consumer. One consumer;
-    close() from any thread.
+    """Runs an iterator in a thread, two items ahead of the consumer. For one consumer; `close` may
+    be called from any thread.
     """
 
     def __init__(self, items: Generator[Item, None, None], stats: Stats) -> None:
-        self._stats, self._taken = stats, Handoff[Item](ahead=2)
-        self._thread = _thread("featstore-transform", fill, self._taken, items)
+        self._stats, self._queue = stats, StageQueue[Item](ahead=2)
+        self._thread = _thread("featstore-transform", fill, self._queue, items)
 
     def items(self) -> Iterator[Item]:
-        """The items in order; raises in the consumer what went wrong in the thread."""
+        """The items in order. An error of the thread is raised here."""
         while True:
             with self._stats.timed("wait_s"):
-                item = self._taken.get()
+                item = self._queue.get()
             if item is None:
                 return
             yield item
             del item
 
     def close(self) -> None:
-        """Ends and joins the thread; whatever the iterator waits for must have been woken."""
-        self._taken.close()
+        """Ends and joins the thread. The caller has to wake whatever the iterator may wait for."""
+        self._queue.close()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -159,29 +172,34 @@ def _thread(name: str, target: Callable[..., None], *of: object) -> threading.Th
     return thread
 
 
-def fill(taken: Handoff[Item], items: Generator[Item, None, None]) -> None:
-    """A thread's work. It knows the handoff and not its owner, so that nobody's garbage is kept
-    alive by it.
+def fill(queue: StageQueue[Item], items: Generator[Item, None, None]) -> None:
+    """The body of a producing thread: puts the items until the queue is closed.
+
+    It has a reference to the queue, not to the object that owns the thread, so that the owner can
+    be garbage-collected while the thread runs.
     """
     error: BaseException | None = None
     try:
         with closing(items):
-            while (item := next(items, None)) is not None and taken.put(item):
+            while (item := next(items, None)) is not None and queue.put(item):
                 del item
     except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
         error = raised
-    taken.end(error)
+    queue.end(error)
 
 
 def _assemble(
-    assembler: Assembler, budget: Budget, decoded: Handoff[Window], assembled: Handoff[deque[Block]]
+    assembler: Assembler,
+    budget: Budget,
+    decoded: StageQueue[Window],
+    assembled: StageQueue[deque[Block]],
 ) -> None:
-    """A thread's work, as `fill`."""
+    """The body of the assembling thread, for which the same holds as for `fill`."""
     error: BaseException | None = None
     try:
         while (window := decoded.get()) is not None:
             blocks = _blocks(assembler, budget, window)
-            del window  # The rows as read are freed before the next window is waited for.
+            del window  # Frees the rows as read before the next window is waited for.
             if not assembled.put(blocks):
                 break
             del blocks
@@ -191,8 +209,8 @@ def _assemble(
 
 
 def _blocks(assembler: Assembler, budget: Budget, window: Window) -> deque[Block]:
-    """The window's blocks, the last of which holds what they take of the budget: in a shuffled
-    window they share their memory.
+    """The window's blocks. The last one holds what all of them take of the budget: blocks of a
+    shuffled window share memory, which is free only after the last.
     """
     try:
         blocks = deque(assembler.blocks(window))

@@ -1,4 +1,6 @@
-"""What a batch stands for: rows of splits' streams that are delivered with it. Without torch."""
+"""The progress that a batch stands for: which rows of which splits are delivered with it. Imports
+no torch.
+"""
 
 from typing import NamedTuple
 
@@ -9,15 +11,15 @@ ClaimKey = tuple[int, int, int]  # Claim.key
 
 
 class Segment(NamedTuple):
-    """A split's stream is delivered from row `part` through row `through`.
+    """Says that a split's stream is delivered from row `part` up to row `through`.
 
     Attributes:
         split_index: The split's position in the plan.
-        fence: That of the claim under which the rows were read.
-        through: The row of the stream before which all is delivered.
-        is_complete: Whether this is the end of the claim.
+        fence: The fence of the claim under which the rows were read.
+        through: All rows of the stream before this one are delivered.
+        is_complete: Whether the claim ends here.
         part: The row at which the claim's part of the split begins.
-        split_rows: How many rows the split has, where that is known.
+        split_rows: How many rows the split has; None: unknown.
     """
 
     split_index: int
@@ -33,11 +35,11 @@ class Segment(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What is delivered with a batch, or, where `is_batch` is false, without one: rows that were
+    """What is delivered with a batch, or, if `is_batch` is false, without one: rows that were
     filtered out or dropped.
 
     Attributes:
-        segments: One for each split that the batch has rows of, or more, in order.
+        segments: In order; at least one for each split of which the batch has rows.
         num_dropped_rows: Rows that `drop_last` leaves out.
         is_batch: Whether there is a batch.
     """
@@ -48,9 +50,9 @@ class Progress(NamedTuple):
 
 
 def delivered(before: Rows, segment: Segment) -> Rows:
-    """What is delivered of the segment's split, `before` so far, once the segment is."""
+    """What is delivered of a split once the segment is, given what was delivered before."""
     if isinstance(before, int) and segment.part == 0 and not segment.is_complete:
-        return max(before, segment.through)  # The common case, without ranges.
+        return max(before, segment.through)  # The common case, which needs no ranges.
     split_rows = segment.through if segment.split_rows is None else segment.split_rows
     ranges = united([*as_ranges(before, split_rows), (segment.part, segment.through)])
     is_whole = ranges == (((0, split_rows),) if split_rows else ())

@@ -1,4 +1,4 @@
-"""A user's function over each batch, in a thread of its own beside the one that decodes."""
+"""Applies a user's function to each batch, in a thread of its own."""
 
 import importlib
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -16,14 +16,14 @@ from featstore.tensors.batch import Batch, Column, Jagged
 from featstore.tensors.column_keys import SLOT, Key, Keys
 from featstore.tensors.packed import PackedColumns, pack
 
-# Takes a batch, and returns it, another one, or slots to add to it (or to put in the place of its
-# own) by name.
+# Takes a batch, and returns it, another batch, or slots by name that are added to it or replace its
+# own.
 Transform = Callable[[Batch], Batch | Mapping[str, Column]]
 
 
 def checked_transform(transform: Transform | str | None) -> Transform | None:
-    """The function, or the one that a config names as `package.module:function`. ConfigError where
-    there is none.
+    """The option `transform`: a function, or the name of one as `package.module:function`.
+    ConfigError if it cannot be imported or called.
     """
     found: Any = transform
     if isinstance(transform, str):
@@ -47,6 +47,12 @@ def transformed(
 ) -> Generator[BatchSlice, None, None]:
     """The batch slices with their batches made and transformed.
 
+    Args:
+        slices: Batch slices.
+        transform: The function.
+        claim_of: Looks up a claim, to name a batch's rows in an error.
+        stats: Where seconds are counted.
+
     Raises:
         BatchError: The function raised; the error names the rows that it failed on.
     """
@@ -58,7 +64,7 @@ def transformed(
             del batch
         else:
             yield rows
-        del rows  # Its memory must not wait for the next slice to come.
+        del rows  # Frees its memory before the next slice is waited for.
 
 
 def _applied(
@@ -77,8 +83,8 @@ def _applied(
 
 
 def _places(rows: BatchSlice, claim_of: Callable[[ClaimKey], Claim]) -> str:
-    """The rows of a batch as rows of their splits' streams, which without shuffle are those of the
-    files.
+    """The rows of a batch as text, for errors: rows of their splits' streams, which without shuffle
+    are in the order of the files.
     """
     found: list[tuple[str, int, int]] = []
     for block in rows.blocks:
@@ -110,7 +116,9 @@ def _result(batch: Batch, result: Any) -> Batch:
 
 
 def _require_column(name: Any, column: Any, num_rows: int) -> None:
-    """A column of the batch's rows, in memory: only such ones can be packed."""
+    """TypeError or ValueError for a column that cannot be packed with the batch: it has to be a CPU
+    tensor without gradient, of the batch's rows.
+    """
     tensors = (column.values, column.offsets) if isinstance(column, Jagged) else (column,)
     for tensor in tensors:
         if (
@@ -134,7 +142,7 @@ def _require_column(name: Any, column: Any, num_rows: int) -> None:
 
 @dataclass(frozen=True)
 class Made:
-    """Columns as tensors of whatever memory."""
+    """Columns that are tensors already, in any memory."""
 
     columns: Mapping[Key, Column]
 

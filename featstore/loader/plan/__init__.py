@@ -1,1 +1,1 @@
-"""What is read: the request, checked against the table; its files, cut into splits; their order."""
+"""What is read: the request, checked against the table, its files, their splits and their order."""

@@ -1,7 +1,7 @@
 """The data files that a loader reads: those whose partitions can match its `where`.
 
-In rank order they are streamed anew for each part of an epoch, so that a worker keeps those of one
-part only.
+In rank order the files are listed again for each part of an epoch, so that a worker keeps only
+those of one part in memory.
 """
 
 import heapq
@@ -20,8 +20,11 @@ _LARGEST = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A file's partition values, and whether they alone decide that all of its rows match
-    `where`.
+    """A file's partition.
+
+    Attributes:
+        values: Values of the partition keys, as text; None is null.
+        is_decided: Whether these values alone make `where` true for all rows of the file.
     """
 
     values: Mapping[str, str | None]
@@ -33,9 +36,7 @@ Files = Mapping[str, Listed]
 
 
 def matching_files(snapshot: Snapshot, request: Request) -> dict[str, tuple[DataFile, Partition]]:
-    """The data files whose partitions can match `where`, by path. SelectionError where there are
-    none of those in the table.
-    """
+    """Like `matching`, but raises a SelectionError if `where` excludes every file of the table."""
     files = matching(snapshot, request)
     if snapshot.data_files and not files and request.where is not None:
         found = ", ".join(
@@ -54,8 +55,8 @@ def matching_files(snapshot: Snapshot, request: Request) -> dict[str, tuple[Data
 
 
 def matching(snapshot: Snapshot, request: Request) -> dict[str, Listed]:
-    """The data files whose partitions can match `where`, by path, with the files of slot groups
-    that have what is read.
+    """The data files whose partitions can match `where`, by path, each with the files of those slot
+    groups that have requested columns.
     """
     return {
         file.path: (file, partition)
@@ -64,8 +65,12 @@ def matching(snapshot: Snapshot, request: Request) -> dict[str, Listed]:
 
 
 def selected(snapshot: Snapshot, request: Request, files: Iterable[DataFile]) -> Iterator[Listed]:
-    """Those of the snapshot's files that are read, one after the other; the groups are the
-    snapshot's.
+    """Streams those of `files` that `matching` would give.
+
+    Args:
+        snapshot: Where the slot groups are declared.
+        request: What is read.
+        files: Data files of the snapshot.
     """
     read = {slot.name for slot in request.selection.slots} | {
         field.name for field in request.selection.others
@@ -84,8 +89,13 @@ def selected(snapshot: Snapshot, request: Request, files: Iterable[DataFile]) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Census:
-    """What is to be known of the whole: the digests of table and plan, how many splits, and the
-    largest of the files.
+    """Facts about all files and splits of a table that is too large to keep in each worker.
+
+    Attributes:
+        table: Digest of the table's files.
+        plan: Digest of the plan's splits.
+        num_splits: Number of splits.
+        largest: The largest files, from which the staging budget is checked.
     """
 
     table: str
@@ -96,15 +106,20 @@ class Census:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """`stream` lists the snapshot's files by path, each time the same; `select` gives those that
-    are read, `cut` makes splits of some. All three one after the other, keeping none."""
+    """How files are listed anew, without keeping them.
+
+    Attributes:
+        stream: Lists the snapshot's files in the order of their paths, each time the same ones.
+        select: Gives those that are read.
+        cut: Makes splits of files.
+    """
 
     stream: Callable[[], Iterator[DataFile]]
     select: Callable[[Iterable[DataFile]], Iterator[Listed]]
     cut: Callable[[Iterable[DataFile]], Iterator[Split]]
 
     def count(self, seed: int, *, shuffle: bool) -> Census:
-        """Lists all once."""
+        """Lists all files once and takes their census."""
         table, largest, num_splits = OrderedDigest(), _Largest(_LARGEST), 0
 
         def counting() -> Iterator[Split]:
@@ -120,7 +135,7 @@ class Listing:
         )
 
     def part(self, part: MiniEpoch, num_splits: int) -> tuple[Files, tuple[Split, ...]]:
-        """The part's splits in its order, and the files that they are of."""
+        """The splits of one part in its order, and their files by path."""
         found = rank_splits(self._splits(self.stream()), num_splits, part)
         return {split.path: item for split, item in found}, tuple(split for split, _ in found)
 
@@ -131,7 +146,7 @@ class Listing:
 
 
 class _Largest:
-    """The largest of the files that it is given."""
+    """Keeps the `limit` largest of the files that are added, in a min-heap."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

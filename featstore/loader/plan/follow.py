@@ -1,5 +1,5 @@
-"""Reading a table that grows: at the end of a plan it is opened again, and partitions that are new
-are the next plan.
+"""Follows a growing table: at the end of a plan the table is opened again, and its new partitions
+become the next plan.
 """
 
 import threading
@@ -17,17 +17,24 @@ from featstore.table.snapshot import DataFile, Snapshot
 
 Files = Mapping[str, tuple[DataFile, Partition]]
 Followed = tuple[int | None, int | None]
-"""The version all of whose partitions have been read (None: none yet), and that whose new ones are
-the plan (None: awaited).
+"""Two table versions: the one all of whose partitions have been read (None: none yet), and the one
+whose new partitions are the current plan (None: the next plan is awaited).
 """
 _Key = tuple[tuple[str, str | None], ...] | str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Follow:
-    """How a table is followed: looked at every `every_s` while there is nothing new, until a
-    partition that matches `until`, SQL over partition keys, has been read; None is for ever, or
-    until the loader is closed. ConfigError for what cannot be."""
+    """How a table is followed.
+
+    Attributes:
+        until: SQL over partition keys. The loader ends when a partition that matches it has been
+            read. None: it follows until it is closed.
+        every_s: Seconds between two looks at the table while there is nothing new.
+
+    Raises:
+        ConfigError: `every_s` is not a number above 0.
+    """
 
     until: str | None = None
     every_s: float = 30.0
@@ -43,7 +50,7 @@ class Follow:
 
 @dataclass(frozen=True, kw_only=True)
 class NewFiles:
-    """The files of one plan, and the digest of the snapshot that they are of."""
+    """The files of one plan by path, and the digest of their snapshot."""
 
     files: Files
     table: str
@@ -51,8 +58,14 @@ class NewFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Following:
-    """A table that is followed: `select` gives what is read of a snapshot, `version` is where
-    reading begins.
+    """A table that is followed.
+
+    Attributes:
+        options: How it is followed.
+        url: The table, which is opened again for each plan.
+        version: The version with which reading begins.
+        until: The parsed condition for the last partition.
+        select: Gives the files of a snapshot that are read.
     """
 
     options: Follow
@@ -62,8 +75,11 @@ class Following:
     select: Callable[[Snapshot], Files]
 
     def files(self, followed: Followed) -> NewFiles:
-        """What a state stands for: the files of its plan, none where it awaits one.
-        TableNotFoundError where one of its versions cannot be opened any more."""
+        """The files of the plan that a saved state was in; none if it awaited the next plan.
+
+        Raises:
+            TableNotFoundError: One of its versions can no longer be opened.
+        """
         read, plan = followed
         snapshot = open_snapshot(self.url, read if plan is None else plan)
         return NewFiles(
@@ -72,14 +88,14 @@ class Following:
         )
 
     def known(self, version: int | None) -> dict[_Key, DataFile]:
-        """The partitions that are read once this version was: each with one of its files."""
+        """The partitions of a version, each with one of its files; none for None."""
         files = {} if version is None else self.select(open_snapshot(self.url, version))
         return {_partition(file): file for file, _ in files.values()}
 
 
 class Follower:
-    """The plans of one pass, one after the other. All workers agree on each one's version through
-    the store. One consumer.
+    """The successive plans of one iteration. All workers agree on the version of each plan through
+    the store. For one consumer.
     """
 
     def __init__(self, table: Following, followed: Followed) -> None:
@@ -89,14 +105,16 @@ class Follower:
 
     @property
     def followed(self) -> Followed:
-        """Where the pass is, for a state."""
+        """Where the iteration is, for a saved state."""
         return self._read, self._plan
 
     def next(
         self, address: StoreAddress, keys: EpochKeys, closed: threading.Event
     ) -> NewFiles | None:
-        """The files of the next plan, waited for; None once `closed` is set, or where the last
-        partition has been read.
+        """Waits for the next plan.
+
+        Returns:
+            Its files; None once `closed` is set, or when the last partition has been read.
         """
         while not self._is_over() and not closed.is_set():
             with closing(address.open()) as store:
@@ -114,13 +132,13 @@ class Follower:
         return None
 
     def finish(self, files: Files) -> None:
-        """The plan has been read."""
+        """Called when the current plan has been read."""
         self._known.update((_partition(file), file) for file, _ in files.values())
         self._read, self._plan = self._plan, None
 
     def _offer(self) -> int | None:
-        """The version whose new partitions could be the next plan: that with which the pass begins,
-        or the newest.
+        """The version that this worker proposes for the next plan: the one with which the iteration
+        begins, or the newest if it has new partitions. The first proposal in the store wins.
         """
         if self._plan is not None:
             return self._plan
@@ -128,7 +146,7 @@ class Follower:
         return snapshot.version if new_files(self._table.select(snapshot), self._known) else None
 
     def _is_over(self) -> bool:
-        """Whether the partition that is the last has been read."""
+        """Whether a partition that matches `until` has been read."""
         until = self._table.until
         return until is not None and any(
             until.matches_partition(file.partition) is True for file in self._known.values()
@@ -136,10 +154,10 @@ class Follower:
 
 
 def new_files(files: Files, known: Mapping[_Key, DataFile]) -> Files:
-    """Those of partitions that are not known."""
+    """The files of partitions that are not in `known`."""
     return {path: item for path, item in files.items() if _partition(item[0]) not in known}
 
 
 def _partition(file: DataFile) -> _Key:
-    """What makes a file new: its partition, or itself where there are no partitions."""
+    """A file's partition; its path in a table without partitions."""
     return tuple(sorted(file.partition.items())) or file.path

@@ -1,5 +1,5 @@
-"""Who reads what, where nobody asks a store: the orders `static`, `rank` and `replay` as claims of
-one worker.
+"""Which worker reads which rows. The orders `static`, `rank` and `replay` give a worker its claims
+without asking a store.
 """
 
 import json
@@ -22,14 +22,20 @@ DYNAMIC, STATIC, RANK, REPLAY = KINDS = ("dynamic", "static", "rank", "replay")
 
 @dataclass(frozen=True, kw_only=True)
 class Ordering:
-    """Who reads which rows of an epoch.
+    """Which worker reads which rows of an epoch.
 
-    `dynamic`: who claims them. `static`: the epoch's rows in one order, dealt out batch by batch,
-    whatever the number of workers. `rank`: each worker has its part of the splits, in `mini_epochs`
-    parts of its own, drawn anew each epoch. `replay`: what each worker delivered in an earlier
-    epoch, as `recording` has it: a file that `featstore dispatch receipt --save` wrote, or what is
-    in it, as `FeatureLoader.recorded_order()` gives; None where the loader's dispatch store holds
-    the recorded run under its `run_id`. ConfigError for what cannot be.
+    Attributes:
+        kind: `dynamic`: workers claim splits as they need them. `static`: the epoch's rows have one
+            order for any number of workers, and batches are dealt out in turn. `rank`: each worker
+            has its own part of the splits, drawn anew each epoch. `replay`: each worker reads what
+            it delivered in a recorded epoch.
+        mini_epochs: In order `rank`, into how many parts each worker's splits are divided.
+        recording: In order `replay`, a file that `featstore dispatch receipt --save` wrote, or its
+            content, as `FeatureLoader.recorded_order()` returns it. None: the loader's dispatch
+            store holds the recorded run under its `run_id`.
+
+    Raises:
+        ConfigError: An option is invalid, does not fit the kind, or the recording cannot be read.
     """
 
     kind: str = DYNAMIC
@@ -70,7 +76,7 @@ class Ordering:
 
     @property
     def given(self) -> Recording | None:
-        """The recorded order that the options hold."""
+        """The recording in the options; None if it is to be looked up in the store."""
         return self.recording if isinstance(self.recording, Recording) else None
 
     def claims(
@@ -81,17 +87,24 @@ class Ordering:
         done: Done,
         recording: Recording | None,
     ) -> Iterator[Claim]:
-        """What the worker reads of an epoch in static order, or, with a recording, replayed, in its
-        order.
+        """A worker's claims of an epoch.
 
-        ConfigError where a recorded order is of another plan, epoch or number of workers.
+        Args:
+            plan: The epoch's plan.
+            worker_info: The worker, and how many there are.
+            batch_rows: Rows of a batch, in static order.
+            done: Rows that were delivered before.
+            recording: The order to replay; None is static order.
+
+        Raises:
+            ConfigError: The recording is of another plan, epoch or number of workers.
         """
         if recording is None:
             return _claims(plan, static_ranges(plan, worker_info, batch_rows, done))
-        return _claims(plan, _without(done, _recorded(recording, plan, worker_info), plan))
+        return _claims(plan, _not_delivered(done, _recorded(recording, plan, worker_info), plan))
 
     def mini_epoch(self, number: int, seed: int, epoch: int, worker_info: WorkerInfo) -> MiniEpoch:
-        """A worker's part of an epoch in rank order."""
+        """One of a worker's parts of an epoch in rank order."""
         return MiniEpoch(
             seed=seed,
             epoch=epoch,
@@ -115,37 +128,37 @@ def _recorded(recording: Recording, plan: Plan, worker_info: WorkerInfo) -> Iter
     return recording.of(worker_info.index)
 
 
-def _without(
-    done: Done, stretches: Iterable[SplitRange], plan: Plan | Mapping[int, Split]
+def _not_delivered(
+    done: Done, ranges: Iterable[SplitRange], plan: Plan | Mapping[int, Split]
 ) -> Iterator[SplitRange]:
-    """The stretches without what was delivered of them."""
-    for stretch in stretches:
-        row = stretch.first
-        for first, end in as_ranges(done.get(stretch.index, 0), plan[stretch.index].num_rows):
-            if row < min(first, stretch.end):
-                yield SplitRange(index=stretch.index, first=row, end=min(first, stretch.end))
+    """The ranges without the rows that were delivered."""
+    for range_ in ranges:
+        row = range_.first
+        for first, end in as_ranges(done.get(range_.index, 0), plan[range_.index].num_rows):
+            if row < min(first, range_.end):
+                yield SplitRange(index=range_.index, first=row, end=min(first, range_.end))
             row = max(row, end)
-        if row < stretch.end:
-            yield SplitRange(index=stretch.index, first=row, end=stretch.end)
+        if row < range_.end:
+            yield SplitRange(index=range_.index, first=row, end=range_.end)
 
 
 def rank_claims(splits: Iterable[Split], positions: Iterable[int], done: Done) -> Iterator[Claim]:
-    """Whole splits at these positions of the epoch's order, without what was delivered of them."""
+    """Claims of whole splits at these positions of the epoch's order, without delivered rows."""
     for index, split in zip(positions, splits, strict=True):
         whole = [SplitRange(index=index, first=0, end=split.num_rows)]
-        yield from _claims({index: split}, _without(done, whole, {index: split}))
+        yield from _claims({index: split}, _not_delivered(done, whole, {index: split}))
 
 
-def _claims(plan: Plan | Mapping[int, Split], stretches: Iterable[SplitRange]) -> Iterator[Claim]:
-    for stretch in stretches:
-        split, first = plan[stretch.index], stretch.first
+def _claims(plan: Plan | Mapping[int, Split], ranges: Iterable[SplitRange]) -> Iterator[Claim]:
+    for range_ in ranges:
+        split, first = plan[range_.index], range_.first
         yield Claim(
-            index=stretch.index,
+            index=range_.index,
             split=split,
             fence=1,
             start_row=first,
             part=first,
-            end_row=stretch.end,
+            end_row=range_.end,
         )
 
 

@@ -1,4 +1,4 @@
-"""What a loader was asked for, checked against the table's schema before any file is opened."""
+"""The request of a loader, checked against the table's schema before any file is opened."""
 
 import hashlib
 import json
@@ -22,8 +22,11 @@ RAISE, DROP = "raise", "drop"
 
 @dataclass(frozen=True, kw_only=True)
 class LabelRequest:
-    """A numeric column delivered as float32, and what a null in it does: `raise`, `drop` the row,
-    or become a value.
+    """A numeric column that is delivered as float32.
+
+    Attributes:
+        field: The column.
+        null: What a null does: `raise`, `drop` the row, or become this number.
     """
 
     field: pa.Field
@@ -36,7 +39,17 @@ class LabelRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The columns of a batch and the rows that get into one."""
+    """Which columns are delivered, and which rows.
+
+    Attributes:
+        slots: The selected slots with their options.
+        labels: The labels.
+        weight: The column of the rows' weights.
+        extras: Columns that are delivered as Arrow.
+        where: The condition on rows.
+        negatives: How negatives are downsampled.
+        schema: The table's schema.
+    """
 
     slots: tuple[SlotRequest, ...]
     labels: tuple[LabelRequest, ...] = ()
@@ -48,7 +61,7 @@ class Request:
 
     @property
     def numbers(self) -> tuple[LabelRequest, ...]:
-        """Labels, and the weight where there is one."""
+        """The labels, and the weight if there is one."""
         return self.labels if self.weight is None else (*self.labels, self.weight)
 
     @property
@@ -61,19 +74,21 @@ class Request:
 
     @property
     def where_others(self) -> tuple[pa.Field, ...]:
-        """Labels, weight and kept columns that `where` reads."""
+        """Columns that `where` reads and that are not slots."""
         return self._others_of(self.where.columns if self.where else ())
 
     def reads(self, *, is_decided: bool) -> tuple[Selection | None, Selection]:
-        """What is read first to say which rows are delivered, None where all are, and the rest;
-        `is_decided`: `where` is true of them all."""
+        """The columns that are read first, to decide which rows are delivered (None: all rows are),
+        and the remaining columns.
+
+        Args:
+            is_decided: Whether `where` is true for all rows of the file.
+        """
         return self._reads[is_decided]
 
     @cached_property
     def _reads(self) -> tuple[tuple[Selection | None, Selection], ...]:
-        """Of files whose partitions do not decide, and of those that do: looked up for every file,
-        so made only once.
-        """
+        """For `is_decided` false and true. Looked up for every file, so computed only once."""
         first = [self._filter_selection(is_decided=is_decided) for is_decided in (False, True)]
         return tuple(
             (each, self.selection if each is None else self.selection.without(each))
@@ -92,7 +107,7 @@ class Request:
         return tuple(slot for slot in self.schema if slot.name in names)
 
     def _others_of(self, names: Collection[str]) -> tuple[pa.Field, ...]:
-        """Columns of data files that are no slots; a label may be declared as one."""
+        """Columns of data files that are not slots. A label may be a slot in the schema."""
         fields = {field.name: field for field in self.schema.others}
         fields |= {label.name: label.field for label in self.labels}
         return tuple(field for name, field in fields.items() if name in names)
@@ -114,7 +129,7 @@ class Request:
 
     @property
     def digest(self) -> str:
-        """Names what is delivered of a table: 32 hex digits (docs/contracts.md)."""
+        """A hash of what is delivered of a table: 32 hex digits (docs/contracts.md)."""
         parts: dict[str, Any] = {
             "where": self.where.text if self.where else None,
             "slots": [item.key for item in self.slots],
@@ -137,8 +152,11 @@ def resolve(
     where: str | None = None,
     negatives: Negatives | None = None,
 ) -> Request:
-    """The request for these arguments. ConfigError or SelectionError for what the table cannot
-    give.
+    """The request for these arguments of `FeatureLoader`.
+
+    Raises:
+        ConfigError: An argument is malformed, or does not fit the column's type.
+        SelectionError: The table has no such column, or `where` cannot be parsed.
     """
     chosen = requested_slots(schema, as_list("slots", slots))
     numbers = tuple(_label(schema, item) for item in as_list("labels", labels))
@@ -152,7 +170,7 @@ def resolve(
         else LabelRequest(field=_number_field(schema, weight, "weight")),
         extras=tuple(_extra(schema, name) for name in as_list("extras", extras)),
         where=None if where is None else parse_where(where, _types(schema)),
-        negatives=_drawn(schema, negatives, [label.name for label in numbers]),
+        negatives=_checked_negatives(schema, negatives, [label.name for label in numbers]),
         schema=schema,
     )
 
@@ -176,10 +194,12 @@ def _label(schema: SlotSchema, item: Any) -> LabelRequest:
     )
 
 
-def _drawn(
+def _checked_negatives(
     schema: SlotSchema, negatives: Negatives | None, labels: Sequence[str]
 ) -> Negatives | None:
-    """The negatives, if their label is one of the labels, and their column one that has a hash."""
+    """The option `negatives`. ConfigError if its label is not requested, or its column has no
+    value hash.
+    """
     if negatives is None:
         return None
     if negatives.label not in labels:

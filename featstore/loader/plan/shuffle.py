@@ -1,8 +1,8 @@
 """Windows of row groups, and the order of rows in a window.
 
-A split's stream of rows is a pure function of seed, epoch, the split's place in the plan and the
-options here: any worker that takes a split over, at any row of its stream, delivers the same rows
-from there.
+The stream of a split's rows is a pure function of the seed, the epoch, the split's position in the
+plan and the options here. So a worker that takes a split over at any row of its stream delivers the
+same rows from there.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,15 @@ from featstore.reading.buffers import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffle:
-    """How rows are mixed. Splits come in a seeded order.
+    """How rows are shuffled. Splits come in a seeded order in any case.
 
-    `window_rows`: rows change places within windows of consecutive row groups of one split, each
-    window the fewest row groups that hold so many rows. `interleave`: so many splits are open at
-    once and give a window in turn.
+    Attributes:
+        window_rows: Rows are permuted within windows of consecutive row groups of one split. A
+            window is as few row groups as hold this many rows.
+        interleave: This many splits are open at once, and give a window each in turn.
+
+    Raises:
+        ConfigError: A value is not an integer of 1 or more.
     """
 
     window_rows: int = 100_000
@@ -39,7 +43,7 @@ class Shuffle:
 
 @dataclass(frozen=True, kw_only=True)
 class RowOrder:
-    """All that the order of a split's rows depends on."""
+    """Everything that the order of a split's rows depends on."""
 
     seed: int
     epoch: int
@@ -54,7 +58,7 @@ class RowOrder:
         return self.shuffle.interleave if self.shuffle else 1
 
     def permutation(self, num_rows: int, split_index: int, window: int) -> Array | None:
-        """The order of rows in a window: int64 (num_rows,), or None for the file's own."""
+        """The order of rows in a window: int64 (num_rows,), or None for the order in the file."""
         if self.shuffle is None:
             return None
         return permutation(num_rows, self.seed, self.epoch, split_index, window)
@@ -73,13 +77,19 @@ def split_windows(
 def split_boundaries(
     split: Split, row_group_rows: Sequence[int], window_rows: int | None
 ) -> list[int]:
-    """The rows of a split's stream at which another worker may take it over: between windows."""
+    """The rows of a split's stream at which another worker may take it over: between windows.
+
+    Args:
+        split: The split.
+        row_group_rows: Rows of each row group of its file.
+        window_rows: As in `Shuffle`; None without shuffling.
+    """
     cuts = split_windows(split, row_group_rows, window_rows)
     return list(accumulate(sum(row_group_rows[cut.start : cut.stop]) for cut in cuts))[:-1]
 
 
 def windows(row_group_rows: Sequence[int], window_rows: int | None) -> list[range]:
-    """Consecutive row groups, as ranges of their indices: one each without shuffling (None)."""
+    """Windows as ranges of row-group indices. Without shuffling (None) each row group is one."""
     if window_rows is None:
         return [range(i, i + 1) for i in range(len(row_group_rows))]
     cuts, first, rows = [], 0, 0
@@ -94,14 +104,18 @@ def windows(row_group_rows: Sequence[int], window_rows: int | None) -> list[rang
 
 
 def permutation(num_rows: int, *key: int) -> Array:
-    """The order of a window's rows: int64 (num_rows,), keyed by seed, epoch, split and window.
+    """The order of a window's rows: int64 (num_rows,).
 
-    It sorts the raw output of Philox, which numpy promises never to change; `Generator.permutation`
-    has no such promise.
+    Sorts the raw output of Philox, which numpy promises never to change. `Generator.permutation`
+    comes without that promise, and a saved state would lose its meaning with a new numpy.
+
+    Args:
+        num_rows: Rows of the window.
+        key: Seed, epoch, split and window.
     """
     bits = np.random.Philox(np.random.SeedSequence(key)).random_raw(num_rows)
-    # Rows in the lowest bits sort along, several times as fast as by argsort; and alike, where the
-    # bits above them all differ.
+    # With the row number in the lowest bits, one sort of the keys gives the order, several times as
+    # fast as argsort. The result is the same if the bits above the row number are all different.
     shift = np.uint64(num_rows.bit_length())
     keys = bits >> shift << shift | np.arange(num_rows, dtype=np.uint64)
     keys.sort()

@@ -1,5 +1,5 @@
-"""Data files to splits: whole, or cut at their row groups, which takes a look into the footers of
-the large ones.
+"""Makes splits of data files: whole files, or large ones cut at row groups, for which their footers
+are read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from featstore.table.snapshot import DataFile
 
 
 def split_size(options: Dispatch) -> SplitSize | None:
-    """The size that the options ask for; ConfigError for what is none."""
+    """The size of splits that the options ask for. ConfigError for an invalid one."""
     if options.split_bytes is not None:
         return SplitSize(size_bytes=parse_bytes(options.split_bytes, "dispatch.split_bytes"))
     return None if options.split_rows is None else SplitSize(num_rows=options.split_rows)
@@ -23,10 +23,16 @@ def split_size(options: Dispatch) -> SplitSize | None:
 def make_splits(
     files: Iterable[DataFile], size: SplitSize | None = None, *, accepts_bad: bool = False
 ) -> Iterator[Split]:
-    """The splits of the files, in their order. Opens those that are larger than `size`.
+    """The splits of the files, in their order. Reads the footers of files larger than `size`.
 
-    DataFileError for one that is none, unless `accepts_bad`: then it is one split, whose reader
-    says so.
+    Args:
+        files: Data files.
+        size: Size of a split; None makes each file one split.
+        accepts_bad: Whether a file that cannot be read becomes one split, whose reader then raises
+            the error.
+
+    Raises:
+        DataFileError: A footer cannot be read, and `accepts_bad` is false.
     """
     for file in files:
         whole = Split(path=file.path, num_rows=file.num_rows)
@@ -52,7 +58,8 @@ def _is_large(file: DataFile, size: SplitSize) -> bool:
 
 
 def _row_groups(file: DataFile) -> RowGroups:
-    with OpenFile(local_path(file.url) or open_read(file.url), file.path) as footer:
-        # As stored: what the file's size is made of.
-        sizes = (footer.footer.spans[..., 1] - footer.footer.spans[..., 0]).sum(axis=1).tolist()
-        return RowGroups(path=file.path, num_rows=footer.row_group_rows, sizes_bytes=sizes)
+    with OpenFile(local_path(file.url) or open_read(file.url), file.path) as opened:
+        # Bytes as stored, since `split_bytes` is compared with the size of the file.
+        spans = opened.footer.spans
+        sizes_bytes = (spans[..., 1] - spans[..., 0]).sum(axis=1).tolist()
+        return RowGroups(path=file.path, num_rows=opened.row_group_rows, sizes_bytes=sizes_bytes)

@@ -1,3 +1,3 @@
-"""Files to decoded rows: a claimed split, row group by row group, filtered and shaped. Without
-torch.
+"""From files to decoded rows: a claimed split, row group by row group, filtered and shaped. Imports
+no torch.
 """

@@ -1,4 +1,4 @@
-"""Rows as read to the columns of a block: filters first, then buffers, buckets and lengths."""
+"""From rows as read to the columns of a block: first the filters, then each slot's options."""
 
 import time
 from collections import Counter
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from featstore.errors import MissingValueError
 from featstore.loader.plan.data_files import Partition
-from featstore.loader.plan.negatives import Negatives, place_hashes
+from featstore.loader.plan.negatives import Negatives, position_hashes
 from featstore.loader.plan.request import DROP, RAISE, LabelRequest, Request
 from featstore.loader.rows.slot_shaping import shaped
 from featstore.loader.stats import Stats
@@ -26,8 +26,14 @@ NO_EXTRAS = pa.table({})
 def passing(
     rows: Rows, first_row: int, request: Request, partition: Partition, counts: Counter[str]
 ) -> Array:
-    """Which rows get into batches: bool (num_rows,). Counts the others. The rows begin with
-    `first_row` of their file.
+    """Which rows get into batches: bool (num_rows,). The others are counted in `counts`.
+
+    Args:
+        rows: Rows of one data file, with the columns that the filters read.
+        first_row: The number of the first of them in the file.
+        request: What is delivered.
+        partition: The file's partition.
+        counts: Counts by name, as of `Stats`.
     """
     mask = np.ones(rows.num_rows, bool)
     if request.where is not None and not partition.is_decided:
@@ -40,19 +46,24 @@ def passing(
                 counts["null_labels_dropped"] += int(np.count_nonzero(mask & ~valid))
                 mask = mask & valid
     if request.negatives is not None:
-        drawn = _drawn(rows, first_row, request, request.negatives)
-        counts["negatives_dropped"] += int(np.count_nonzero(mask & ~drawn))
-        mask = mask & drawn
+        is_kept = _without_dropped_negatives(rows, first_row, request, request.negatives)
+        counts["negatives_dropped"] += int(np.count_nonzero(mask & ~is_kept))
+        mask = mask & is_kept
     return mask
 
 
 def partition_value(field: pa.Field, partition: Partition) -> pa.Scalar:
-    """A partition key's value in the table's type."""
+    """The value of a partition key, in the type that the table declares."""
     return pa.scalar(partition.values.get(field.name), pa.string()).cast(field.type)
 
 
 def block_columns(rows: Rows, request: Request, stats: Stats) -> dict[Key, Values]:
-    """The slots, labels and weight of rows that passed, as buffers that tensors can be made of."""
+    """The slots, labels and weight of rows that passed the filters, as arrays from which tensors
+    can be made without a copy.
+
+    Raises:
+        MissingValueError: A label or the weight is null, and the request does not say what to do.
+    """
     columns, counts, now = dict[Key, Any](), stats.counts, time.perf_counter()
     counts["rows_decoded"] += rows.num_rows
     for item in request.slots:
@@ -74,7 +85,7 @@ def block_columns(rows: Rows, request: Request, stats: Stats) -> dict[Key, Value
 
 
 def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table:
-    """The extra columns, NaN as null; a partition key is a constant."""
+    """The extra columns. NaN becomes null; a partition key becomes a constant column."""
     if not request.extras:
         return NO_EXTRAS
     columns = [
@@ -89,22 +100,24 @@ def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table
     )
 
 
-def _drawn(rows: Rows, first_row: int, request: Request, negatives: Negatives) -> Array:
-    """Which rows are no negatives, or are drawn: bool (num_rows,)."""
+def _without_dropped_negatives(
+    rows: Rows, first_row: int, request: Request, negatives: Negatives
+) -> Array:
+    """Which rows are not negatives, or are kept ones: bool (num_rows,)."""
     label = next(label for label in request.labels if label.name == negatives.label)
     values, valid = scalar_floats(rows.other(label.field))
     fill = np.float32(np.nan if label.null in (RAISE, DROP) else label.null)
     is_negative = (values if valid is None else np.where(valid, values, fill)) == 0
     if negatives.column is None:
-        drawn = negatives.drawn(*place_hashes(rows.file_name, first_row, rows.num_rows))
+        is_kept = negatives.keeps(*position_hashes(rows.file_name, first_row, rows.num_rows))
     else:
-        drawn = negatives.drawn(hashing.value_hash(_row_ids(rows, request, negatives.column)))
-    return np.where(is_negative, drawn, True)
+        is_kept = negatives.keeps(hashing.value_hash(_row_ids(rows, request, negatives.column)))
+    return np.where(is_negative, is_kept, True)
 
 
 def _row_ids(rows: Rows, request: Request, name: str) -> pa.Array:
-    """What tells rows apart. MissingValueError where it is missing: such rows would be drawn all,
-    or none.
+    """The column whose hash chooses the negatives. MissingValueError if a value is missing: all
+    rows without a value have one hash, so either all of them or none would be kept.
     """
     if name in request.schema:
         slot = request.schema[name]
@@ -114,7 +127,7 @@ def _row_ids(rows: Rows, request: Request, name: str) -> pa.Array:
     if column.null_count:
         raise MissingValueError(
             f"{rows.file_name}: negatives.column {name!r} is missing in {column.null_count} of "
-            f"{rows.num_rows} rows: leave it out to draw rows by their places"
+            f"{rows.num_rows} rows: leave the option out to choose rows by their positions"
         )
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 

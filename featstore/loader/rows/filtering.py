@@ -1,5 +1,5 @@
-"""Row groups read in two steps where rows are filtered: what the filter reads first, and the rest
-where any row passes.
+"""Reads row groups in two steps if rows are filtered: first the columns of the filters, then the
+others, of row groups in which a row passes.
 """
 
 import time
@@ -25,22 +25,25 @@ from featstore.reading.reader import Rows
 
 @dataclass(frozen=True, kw_only=True)
 class RowMask:
-    """Which rows of some row groups pass the filters, where not all of them do.
+    """Which rows of some row groups pass the filters, if not all of them do.
 
     Attributes:
-        mask: Whether each of the row groups' rows passes: bool (num_rows,).
-        at: For each of these rows its place among the rows that were read, int64 (num_rows,),
-            meaningless for rows that were not; None where all rows were read.
+        mask: Whether each row of the row groups passes: bool (num_rows,).
+        at: Each row's index among the rows that were read: int64 (num_rows,), arbitrary for rows
+            that were not read. None: all rows were read.
     """
 
     mask: Array
     at: Array | None = None
 
     def select(self, order: Array | None) -> tuple[Array, Array]:
-        """The rows that pass, in an order of the row groups' rows (None: the file's).
+        """The rows that pass, in the order of delivery.
+
+        Args:
+            order: The order in which the row groups' rows are delivered; None is the file's.
 
         Returns:
-            Their places among the rows that were read, and their places in the order.
+            Their indices among the rows that were read, and their positions in `order`.
         """
         places = np.flatnonzero(self.mask if order is None else self.mask[order])
         chosen = places if order is None else order[places]
@@ -51,8 +54,16 @@ Filtered = tuple[Rows, RowMask | None]
 
 
 class FilteredReader:
-    """Reads row groups of one data file, and of its slot groups' files. The caller closes the
-    files. Not thread-safe.
+    """Reads row groups of one data file and of its slot groups' files. Not thread-safe.
+
+    Args:
+        file: The data file. The caller closes it, and the next ones.
+        groups: The files of its slot groups.
+        request: What is delivered.
+        partition: The file's partition.
+        stats: Where rows, bytes and seconds are counted.
+        use_threads: Whether columns are decoded in several threads.
+        most_room_bytes: As of `RowGroupReader`.
     """
 
     def __init__(
@@ -66,7 +77,7 @@ class FilteredReader:
         use_threads: bool = True,
         most_room_bytes: int | None = None,
     ) -> None:
-        """`most_room_bytes`: as of `RowGroupReader`."""
+
         self._file, self._request, self._partition = file, request, partition
         self._counts = stats.counts
         self._filter: RowsReader | None = None
@@ -84,15 +95,15 @@ class FilteredReader:
 
     @property
     def parts(self) -> Parts:
-        """Each file that is read, and the columns that are read of it."""
+        """The files that are read, each with the columns that are read from it."""
         return [*(self._filter.parts if self._filter is not None else ()), *self._rest.parts]
 
     def read(self, row_groups: range) -> Filtered:
-        """Reads these row groups: those of which any row passes the filters, whole.
+        """Reads those of the row groups in which a row passes the filters, whole.
 
         Returns:
-            The rows in the file's order, and which of them pass, None where all of them do. Rows
-            that do not pass are counted.
+            The rows in the file's order, and which of them pass (None: all). Rows that do not pass
+            are counted.
         """
         if self._filter is None:
             return self._metered(self._rest, row_groups), None
@@ -117,9 +128,7 @@ class FilteredReader:
         return rows_read, RowMask(mask=mask, at=None if is_read.all() else np.cumsum(is_read) - 1)
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
-        """A row group's rows, at most so many at a time; None where they can only be read
-        together.
-        """
+        """A row group in slices of at most `num_rows` rows; None if it can only be read at once."""
         return None if self._filter is not None else self._rest.slices(row_group, num_rows)
 
     def size_bytes(self, row_groups: range) -> int:
@@ -127,12 +136,12 @@ class FilteredReader:
         return sum(reader.size_bytes(row_groups) for reader in self._readers)
 
     def room_bytes(self, row_groups: range) -> int:
-        """The memory that reading these row groups takes besides."""
+        """The working memory of decoding these row groups, beyond the decoded columns."""
         return max(reader.room_bytes(row_groups) for reader in self._readers)
 
     def _judged(self) -> Array | None:
-        """Which row groups can match by their statistics, None where there is nothing to judge
-        by.
+        """Which row groups can match by their statistics: bool (num_row_groups,); None if `where`
+        does not depend on rows.
         """
         if self._filter is None or self._request.where is None or self._partition.is_decided:
             return None
@@ -145,7 +154,7 @@ class FilteredReader:
             return reader.read(row_groups)
 
     def _passing(self, reader: RowsReader, index: int) -> tuple[Rows | None, Array]:
-        """A row group's columns for the filter, where any row can pass, and which rows do."""
+        """A row group's filter columns (None: its statistics exclude it), and which rows pass."""
         num_rows = self._file.row_group_rows[index]
         if self._may_match is not None and not self._may_match[index]:
             self._counts["row_groups_pruned"] += 1
@@ -158,7 +167,7 @@ class FilteredReader:
 
 
 def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
-    """The rest of the columns and those of the filter, of the same rows."""
+    """The columns of both steps, of the same rows."""
     both = {name: side.column(name) for side in (rest.table, table) for name in side.column_names}
     return Rows(
         file_name=rest.file_name,
@@ -173,12 +182,11 @@ def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
 
 
 class Meter:
-    """Says which columns the bytes that one reader reads belong to, and the time that decoding them
-    takes. One thread.
+    """Counts bytes and seconds of one reader by column. For one thread.
 
-    The columns of a row group are decoded side by side: the time of a read is shared out among them
-    by their uncompressed bytes, as `decode_s`. What converting each slot to buffers takes is
-    measured, as `assemble_s`, by the thread that does it (decode.py).
+    The columns of a row group are decoded in parallel, so the time of a read is divided among them
+    in proportion to their uncompressed bytes, as `decode_s`. What a slot's conversion takes is
+    measured by the thread that does it (decode.py), as `assemble_s`.
     """
 
     def __init__(self, reader: RowsReader, stats: Stats) -> None:
@@ -192,7 +200,7 @@ class Meter:
 
     @contextmanager
     def metered(self, row_groups: Sequence[int]) -> Iterator[None]:
-        """Counts what is read inside as these row groups."""
+        """Counts what is read within the block as bytes and seconds of these row groups."""
         started = time.perf_counter()
         yield
         if not row_groups:

@@ -1,4 +1,4 @@
-"""The windows of several open splits, one after the other."""
+"""Windows of several open splits in turn."""
 
 from collections.abc import Callable, Generator, Iterator
 
@@ -14,14 +14,14 @@ def read_windows(
     width: int,
     skip: Skip | None = None,
 ) -> Generator[Window, None, None]:
-    """Reads all splits, and closes what it opened, however it ends.
+    """Reads all splits. Closes every split that it opened, however it ends.
 
     Args:
-        work: The claims to read; one is drawn when a split may be opened.
-        open_split: Opens one of them.
-        width: How many splits are open at a time and give a window in turn.
-        skip: Called for each split that cannot be read, what is left of which is left out; None
-            where that is an error.
+        work: The claims to read. The next one is taken when another split may be opened.
+        open_split: Opens the split of a claim.
+        width: How many splits are open at once and give a window each in turn.
+        skip: Called for a split that cannot be read, whose remaining rows are then left out. None:
+            a file that cannot be read is an error.
     """
     open_splits: list[SplitReader] = []
     try:
@@ -44,7 +44,7 @@ def _windows(split: SplitReader, skip: Skip | None) -> Iterator[Window]:
     windows = split.read()
     while (window := _next_window(windows, split, skip)) is not None:
         yield window
-        del window  # Or its rows would be in memory while the next are read.
+        del window  # Otherwise its rows would stay in memory while the next ones are read.
 
 
 def _next_window(windows: Iterator[Window], split: SplitReader, skip: Skip | None) -> Window | None:
@@ -63,7 +63,7 @@ def _next_window(windows: Iterator[Window], split: SplitReader, skip: Skip | Non
 def _opened(
     item: Work, open_split: Callable[[Work], SplitReader], skip: Skip | None
 ) -> list[SplitReader]:
-    """The open split, or nothing where it is left out."""
+    """The open split; an empty list if it cannot be read and is left out."""
     try:
         return [open_split(item)]
     except BaseException as error:

@@ -1,5 +1,5 @@
-"""How many bytes of decoded rows are held at once, from before they are decoded until the consumer
-asks for what follows.
+"""The bytes of decoded rows that are in memory at once, counted from before they are decoded until
+the consumer asks for the batch after them.
 """
 
 import threading
@@ -9,17 +9,25 @@ from contextlib import contextmanager
 from featstore.errors import StateError
 
 CLOSED = "this iteration was closed before its end; iterate anew"
-# A row group that takes more than this share of the budget is decoded in slices, so many of which
-# fit into it.
+# A row group of more than half the budget is decoded in slices, four of which fill the budget: one
+# is decoded, one assembled and one delivered at a time, with some room to spare. Chosen, not
+# measured.
 _SHARE, _NUM_SLICES = 2, 4
-_ROOM_SHARE = 4  # decoding may take one part in so many besides what is decoded
+# A quarter of the budget is for the working memory of decoders: pages before and after
+# decompression, in each thread that decodes a column.
+_ROOM_SHARE = 4
 
 
 class Budget:
-    """Bytes that are taken and given back, by any thread; None for no limit. What exceeds the
-    budget alone has to wait until nothing else is held, and then goes.
+    """Bytes that any thread may take and give back. A piece that is larger than the whole budget
+    waits until nothing else is held, and is then allowed.
 
-    `closed`: one byte, 0 until it is closed, for what cannot ask Python.
+    Args:
+        max_bytes: The budget; None is no limit.
+
+    Attributes:
+        closed: One byte, 0 until the budget is closed. The kernels, which cannot ask Python, read
+            it to stop early.
     """
 
     def __init__(self, max_bytes: int | None) -> None:
@@ -30,7 +38,7 @@ class Budget:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody wants what is decoded any more."""
+        """Whether decoding should stop, since nobody will take the rows."""
         return bool(self.closed[0])
 
     @property
@@ -39,20 +47,25 @@ class Budget:
 
     @property
     def most_room_bytes(self) -> int | None:
-        """What decoding may take besides what is decoded; None for no limit. A column alone may
-        take more.
+        """How much working memory decoding may take beyond the decoded rows; None is no limit. A
+        single column may exceed it.
         """
         return None if self._max_bytes is None else self._max_bytes // _ROOM_SHARE
 
     def num_slices(self, size_bytes: int) -> int:
-        """In how many slices a row group of this size is to be decoded: 1 for all at once."""
+        """Into how many slices a row group of this size is divided; 1: it is decoded at once."""
         if self._max_bytes is None or size_bytes <= self._max_bytes // _SHARE:
             return 1
         return -(-size_bytes * _NUM_SLICES // self._max_bytes)
 
     def take(self, size_bytes: int) -> int:
-        """Waits until so many bytes fit, and holds them; the number again. StateError once it is
-        closed.
+        """Waits until the bytes fit, and takes them.
+
+        Returns:
+            `size_bytes`, to be given back with `exchange`.
+
+        Raises:
+            StateError: The budget was closed.
         """
         with self._changed:
             self._changed.wait_for(lambda: self.is_closed or self._fits(size_bytes))
@@ -63,7 +76,7 @@ class Budget:
 
     @contextmanager
     def held(self, size_bytes: int) -> Iterator[int]:
-        """As `take`, for what is made within: where that fails, the bytes are given back."""
+        """Like `take`, but gives the bytes back if the block raises."""
         taken = self.take(size_bytes)
         try:
             yield taken
@@ -72,14 +85,18 @@ class Budget:
             raise
 
     def exchange(self, held_bytes: int, size_bytes: int) -> int:
-        """Holds `size_bytes`, in place of `held_bytes`, without waiting; returns the former."""
+        """Replaces `held_bytes` that were taken by `size_bytes`, without waiting.
+
+        Returns:
+            `size_bytes`.
+        """
         with self._changed:
             self._held_bytes += size_bytes - held_bytes
             self._changed.notify_all()
             return size_bytes
 
     def close(self) -> None:
-        """Wakes whoever waits."""
+        """Wakes all threads that wait; they raise StateError."""
         with self._changed:
             self.closed[0] = 1
             self._changed.notify_all()

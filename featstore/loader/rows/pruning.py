@@ -1,4 +1,4 @@
-"""Parquet statistics of row groups as ranges that a `where` can be judged by."""
+"""Prunes row groups: `where` is evaluated over the ranges in their Parquet statistics."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,10 +17,12 @@ Parts = Sequence[tuple[OpenFile, FileColumns]]
 
 
 def may_match(parts: Parts, request: Request, constants: Callable[[pa.Field], pa.Scalar]) -> Flags:
-    """For each row group, whether any row of it can match the request's `where`; there must be one.
+    """Whether any row of each row group can match: bool (num_row_groups,).
 
-    `parts`: the files that its columns are read from. `constants` gives the value of a partition
-    key.
+    Args:
+        parts: The files from which the columns of `where` are read.
+        request: A request with a `where`.
+        constants: Gives the value of a partition key.
     """
     assert request.where is not None
     rows = parts[-1][0].row_group_rows
@@ -40,7 +42,7 @@ def may_match(parts: Parts, request: Request, constants: Callable[[pa.Field], pa
 
 
 def _place(parts: Parts, name: str, *, of: str) -> tuple[OpenFile, str | None]:
-    """The file that has the column, and what it is called there."""
+    """The file that has the column, and the column's name there (None: no file has it)."""
     for file, columns in parts:
         if (found := getattr(columns, of).get(name)) is not None:
             return file, found
@@ -50,12 +52,15 @@ def _place(parts: Parts, name: str, *, of: str) -> tuple[OpenFile, str | None]:
 def _range(
     file: OpenFile, name: str | None, type_: pa.DataType, rows: Sequence[int]
 ) -> Range | None:
-    """What the file's statistics say of a column; None for a type whose statistics are left alone.
-    Of NaN, which is null to `where`, they say nothing."""
+    """The column's range in each row group; None for a type whose statistics cannot be used.
+
+    Statistics say nothing about NaN, which is null to `where`, so a floating-point column may
+    always be null.
+    """
     if name is None:
         return _constant(pa.scalar(None, type_), len(rows))
     stored = file.schema.field(name).type
-    if not _has_bounds(stored):  # nor is a nested one's
+    if not _has_bounds(stored):  # False for nested types, too.
         return None
     metadata = file.metadata_of([name], with_statistics=True)
     chunks = [metadata.row_group(i).column(0) for i in range(metadata.num_row_groups)]
@@ -81,7 +86,7 @@ def _range(
 
 
 def _has_bounds(type_: pa.DataType) -> bool:
-    """Whether statistics of the type are in the order of its values."""
+    """Whether Parquet orders the type's statistics as `where` compares its values."""
     kinds = (
         pa.types.is_signed_integer,
         pa.types.is_boolean,
@@ -97,7 +102,7 @@ def _is_time(type_: pa.DataType) -> bool:
 
 
 def _bounds(statistics: Sequence[pq.Statistics | None], side: str, type_: pa.DataType) -> pa.Array:
-    """The least or largest values, null where there are none, or where one of the two is NaN."""
+    """The least or the largest values; null where there are none, or where either is NaN."""
     ends = ("min_raw", "max_raw") if _is_time(type_) else ("min", "max")
     values: list[Any] = []
     for found in statistics:
@@ -106,7 +111,7 @@ def _bounds(statistics: Sequence[pq.Statistics | None], side: str, type_: pa.Dat
             if found is not None and found.has_min_max
             else (None, None)
         )
-        is_known = low == low and high == high  # NaN is not
+        is_known = low == low and high == high  # NaN is not equal to itself.
         values.append((low if side == "min" else high) if is_known else None)
     if not _is_time(type_):
         return pa.array(values, type_)
@@ -114,8 +119,8 @@ def _bounds(statistics: Sequence[pq.Statistics | None], side: str, type_: pa.Dat
 
 
 def _with_zero_as_null(range_: Range | None) -> Range | None:
-    """The range of an id slot, whose mark of missing is null to `where`: bounds around it say that
-    it may be there.
+    """The range of an id slot, whose missing mark 0 is null to `where`: where 0 lies between the
+    bounds, the slot may be null.
     """
     if range_ is None:
         return None

@@ -1,5 +1,5 @@
-"""A slot's values as read to what a batch has of them: cut, in buckets, padded, in another
-dtype.
+"""Applies the options of a requested slot to its values: cuts lists, hashes ids into buckets, pads,
+and converts the dtype.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from featstore.tensors.writable import bfloat16_bits
 
 
 def shaped(values: Values, item: SlotRequest) -> Values:
-    """The slot's values as they were asked for."""
+    """The slot's values with the options of its request applied."""
     if isinstance(values, Ragged):
         return _shaped_lists(values, item)
     return _converted(
@@ -19,7 +19,7 @@ def shaped(values: Values, item: SlotRequest) -> Values:
 
 
 def bucketed(values: Array, buckets: int) -> Array:
-    """`1 + sign % (buckets - 1)`, and 0 where the sign is 0 (missing)."""
+    """`1 + sign % (buckets - 1)`; 0 where the sign is 0, which is missing."""
     result = values % (buckets - 1)
     result += 1
     result *= values != 0
@@ -27,8 +27,8 @@ def bucketed(values: Array, buckets: int) -> Array:
 
 
 def padded(ragged: Ragged, width: int, missing: float) -> Array:
-    """Lists as a matrix (num_rows, width): the first `width` elements of each, then the missing
-    mark.
+    """Lists as a matrix (num_rows, width): the first `width` elements of each, filled up with the
+    missing mark.
     """
     ragged = truncate(ragged, width)
     matrix = np.full((len(ragged), width), missing, dtype=ragged.values.dtype)
@@ -48,8 +48,8 @@ def _shaped_lists(values: Ragged, item: SlotRequest) -> Values:
 
 
 def _converted(values: Array, dtype: str | None) -> Array:
-    """Indices below 2^31 fit int32, as the request was checked; what is too large for float16
-    becomes an infinity.
+    """The values in another dtype. The request has ensured that ids fit into int32. A float that is
+    too large for float16 becomes an infinity.
     """
     if dtype is None:
         return values

@@ -1,4 +1,4 @@
-"""One claimed split, read window by window."""
+"""Reads one claimed split, window by window."""
 
 import logging
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ from featstore.reading.reader import Rows
 from featstore.reading.spans import require_held
 
 _LOG = logging.getLogger(__name__)
-# Smaller slices of a row group cost more in calls than they save in memory.
+# Slices with fewer rows cost more in calls than they save in memory. Chosen, not measured.
 _MIN_SLICE_ROWS = 1_024
 
 
 class WindowCache:
-    """The rows of the window that was read last, kept where the next claim is likely to be of the
-    same window, as in static order. For one thread, and one selection.
+    """Keeps the rows of the last window that was read. Used in static order, where the next claim
+    is often of the same window. For one thread and one selection.
     """
 
     def __init__(self) -> None:
@@ -35,31 +35,31 @@ class WindowCache:
         self._rows: Filtered | None = None
 
     def read(self, path: str, row_groups: range, reader: FilteredReader) -> Filtered:
-        """As `FilteredReader.read`, of the file at this path of the table."""
+        """Like `FilteredReader.read`, for the file at this path of the table."""
         if self._rows is None or self._key != (path, row_groups):
-            self._rows = None  # Or two windows would be in memory while the next is read.
+            self._rows = None  # Otherwise two windows would be in memory during the next read.
             self._key, self._rows = (path, row_groups), reader.read(row_groups)
         return self._rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Rows of one split as read, before they are put in order: those of a window of row groups, or
-    a slice of a large one.
+    """Rows of one split as read, before they are put in order: a window of row groups, or a slice
+    of a large row group.
 
-    `SplitReader` makes it, in the thread that decodes; the `Assembler` makes blocks of it, in
-    another thread, and drops it. It owns the decoded rows, and `held_bytes` of the memory budget.
+    Made by `SplitReader` in the decoding thread. Consumed by the `Assembler` in its thread, which
+    makes blocks of it and drops it. Owns the decoded rows, and `held_bytes` of the memory budget.
 
     Attributes:
-        work: The claim that the rows are read for.
+        work: The claim for which the rows were read.
         rows: The rows in the file's order.
-        mask: Which of them pass the filters; None where all do.
-        order: In which order the row groups' rows are delivered, as of `RowOrder.permutation`, as
-            far as the claim goes.
-        is_shuffled: Whether they are delivered in a drawn order.
+        mask: Which of them pass the filters; None: all do.
+        order: The order in which the row groups' rows are delivered, up to the claim's end: a
+            `RowOrder.permutation`, or None for the file's order.
+        is_shuffled: Whether the loader shuffles.
         first_row: The row of the split's stream at which the window begins.
         end_row: The row of the stream at which it ends.
-        is_last: Whether the claim ends here.
+        is_last: Whether the claim ends with this window.
         held_bytes: What the window holds of the memory budget.
     """
 
@@ -74,17 +74,32 @@ class Window:
     held_bytes: int = 0
 
     def select(self) -> tuple[Array | None, Array | None]:
-        """Which of `rows` to deliver, and in which order.
+        """Which of `rows` are delivered, and in which order.
 
         Returns:
-            Their places in `rows`, and their places in the stream, counted from `first_row`; None
-            each where that is all of them.
+            Their indices in `rows` (None: all rows in their order), and their positions in the
+            stream, counted from `first_row` (None: every row of it).
         """
         return (self.order, None) if self.mask is None else self.mask.select(self.order)
 
 
 class SplitReader:
-    """Reads one split window by window. Owned by one thread, which closes it."""
+    """Reads one split window by window. Owned by one thread, which closes it.
+
+    Args:
+        work: The claim and its files.
+        request: What is delivered.
+        order: In which order.
+        stats: Where rows, bytes and seconds are counted.
+        use_threads: Whether columns are decoded in several threads.
+        window_cache: Keeps the last window for the next claim; None keeps nothing.
+        budget: The memory budget; None is no limit.
+        column_cache: Remembers how files' columns resolve, across files; None resolves each anew.
+
+    Raises:
+        DataFileError: A file cannot be read, or is not what the table says. `work` is not released
+            then.
+    """
 
     def __init__(
         self,
@@ -98,12 +113,7 @@ class SplitReader:
         budget: Budget | None = None,
         column_cache: ColumnCache | None = None,
     ) -> None:
-        """Opens the split's files.
 
-        Raises:
-            DataFileError: A file cannot be read, or is not what the table says. `work` is not
-                released then.
-        """
         self._window_cache, self._budget = window_cache, budget or Budget(None)
         self._work, self._order, self._stats = work, order, stats
         self._next, self._row, self._has_ended = 0, 0, False
@@ -140,27 +150,27 @@ class SplitReader:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Which of several open splits gives the next window: the least.
+        """Of several open splits, the one with the least rank gives the next window.
 
-        It depends on positions alone, so that a resumed loader goes on in the same order: a split
-        in the middle of a window first, then the one with the fewest windows read.
+        The rank depends on positions only, so that a resumed loader continues in the same order: a
+        split in the middle of a window comes first, then the one with the fewest windows read.
         """
         return self._row >= self._work.claim.start_row, self._next
 
     def fail(self) -> None:
-        """Says that the split cannot be read: there is nothing more of it."""
+        """Records that the split cannot be read, and ends it."""
         self._has_ended = True
         self._work.fail()
 
     def skip(self, note: Skip, error: DataFileError) -> None:
-        """Leaves out what is left of the split."""
+        """Leaves out the remaining rows of the split, because of `error`."""
         note(self._work.claim, self._through, error)
 
     def read(self) -> Iterator[Window]:
-        """The next window, in slices where it takes much memory; there must be one.
+        """The next window, in slices if it takes much memory. Not to be called once finished.
 
-        An empty one where the rest of the claim went to another worker, none where all of it did:
-        then the split is finished.
+        If another worker has taken over the rest of the claim, the window is empty. If the claim is
+        lost, there is no window. In both cases the split is finished then.
         """
         end_row = self._end_row(self._row + self._num_rows(self._windows[self._next]))
         through = self._work.reserve(end_row)
@@ -181,7 +191,7 @@ class SplitReader:
                 self._stats.counts["row_groups_sliced"] += 1
                 yield from self._sliced(slices, first_row, size_bytes // num_slices)
                 return
-        # A shuffled window is in memory twice: as it is read, and gathered in its order.
+        # A shuffled window is in memory twice: as it was read, and gathered in its new order.
         needed_bytes = size_bytes * (2 if is_shuffled else 1)
         room_bytes = self._room_bytes(row_groups)
         with (
@@ -200,17 +210,17 @@ class SplitReader:
         return self._window_cache.read(self._file.name, row_groups, self._reader)
 
     def _room_bytes(self, row_groups: range) -> int:
-        """What decoding takes besides the decoded rows; says so where one column alone takes more
-        than it may.
+        """The working memory of decoding these row groups. Warns, once, if a single column takes
+        more than the budget reserves for it.
         """
         room_bytes, most = self._reader.room_bytes(row_groups), self._budget.most_room_bytes
         if most is not None and room_bytes > most:
             self._stats.counts["row_groups_beyond_budget"] += len(row_groups)
             if self._stats.counts["row_groups_beyond_budget"] == len(row_groups):
                 _LOG.warning(
-                    "%s: decoding one column takes %d bytes besides its rows, more than the "
-                    "quarter of memory_budget that is kept for that (%d): it goes on alone; raise "
-                    "memory_budget, or write smaller row groups (told once)",
+                    "%s: decoding one column takes %d bytes of working memory, more than the "
+                    "quarter of memory_budget that is reserved for it (%d): the column is decoded "
+                    "alone; raise memory_budget, or write smaller row groups (logged once)",
                     *(self._file.name, room_bytes, most),
                 )
         return room_bytes
@@ -221,7 +231,7 @@ class SplitReader:
         return self._reader.slices(row_group, slice_rows) if slice_rows < num_rows else None
 
     def _sliced(self, slices: Iterator[Rows], first_row: int, size_bytes: int) -> Iterator[Window]:
-        """A row group's slices, but those that were delivered whole, as far as the claim goes."""
+        """A row group's slices up to the claim's end, without those that were delivered before."""
         row, end_row = first_row, self._end_row(self._row)
         timed = self._stats.each("decode_s", slices)
         while row < end_row:
@@ -230,7 +240,7 @@ class SplitReader:
             yield self._window(rows, None, None, row - rows.num_rows, row, held_bytes)
 
     def _next_slice(self, slices: Iterator[Rows], row: int) -> tuple[Rows, int]:
-        """The first slice after `row` that was not delivered whole, and the row at its end."""
+        """The first slice after `row` that was not delivered before, and the row after it."""
         for rows in slices:
             row += rows.num_rows
             if row > self._work.claim.start_row or row >= self._end_row(self._row):
@@ -248,7 +258,7 @@ class SplitReader:
         row: int,
         held_bytes: int,
     ) -> Window:
-        """The rows from `first_row` to `row` of the stream, as far as the claim goes."""
+        """The window of the stream's rows from `first_row` to `row`, up to the claim's end."""
         self._through = self._end_row(row)
         num_left = self._through - first_row
         if num_left < row - first_row:
@@ -284,8 +294,8 @@ class SplitReader:
             file.close()
 
     def _plan_windows(self) -> list[range]:
-        """The windows of the split, as ranges of the file's row groups; one without row groups for
-        a file without rows.
+        """The windows of the split as ranges of the file's row groups; one empty window for a file
+        without rows. DataFileError if the file has not as many rows as the table says.
         """
         split, rows = self._work.claim.split, self._file.row_group_rows
         windows = split_windows(split, rows, self._order.window_rows)
@@ -296,8 +306,8 @@ class SplitReader:
         return windows or [range(0)]
 
     def _skip_delivered(self) -> None:
-        """Skips windows that were delivered whole; the last one stays, to say that the split
-        has ended.
+        """Skips windows that were delivered before, except the last one, with which the end of the
+        split is reported.
         """
         while self._next < len(self._windows) - 1:
             after = self._row + self._num_rows(self._windows[self._next])

@@ -1,5 +1,5 @@
-"""What staging is told of data files: which ranges a selection reads, and whether a staged file is
-sound.
+"""What the stager has to know about Parquet: which byte ranges a selection reads, and whether a
+staged file is intact.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,12 @@ from featstore.table.snapshot import DataFile
 
 
 def stage_items(file: DataFile, key: Key) -> Iterator[StageItem[Key]]:
-    """What is staged of a data file: the file itself, then those of its slot groups."""
+    """The files to stage for a data file: the file itself, then those of its slot groups.
+
+    Args:
+        file: A data file of a snapshot.
+        key: What the stager gives back with each of the files.
+    """
     for part in file.parts:
         yield StageItem(
             key=key,
@@ -27,8 +32,12 @@ def stage_items(file: DataFile, key: Key) -> Iterator[StageItem[Key]]:
 
 
 def staging_source(selection: Selection, *, accepts_bad: bool = False) -> Source:
-    """The source of a stager for readers of this selection; with `accepts_bad` also of files that
-    these will refuse.
+    """The source of a stager whose files are read with this selection.
+
+    Args:
+        selection: The columns to read.
+        accepts_bad: Whether a file whose footer cannot be read is staged whole, for its reader to
+            raise the error. Otherwise the stager raises DataFileError.
     """
 
     def plan_ranges(tail: bytes, size_bytes: int, name: str) -> tuple[Span, ...] | int:
@@ -43,7 +52,15 @@ def staging_source(selection: Selection, *, accepts_bad: bool = False) -> Source
 
 
 def check(path: Path, name: str, held: Sequence[Span]) -> None:
-    """DataFileError, with `name`, where the file has no footer that can be read, or a page in
-    `held` is not what was written."""
-    with OpenFile(path, name) as footer:
-        require_intact(footer, held)
+    """Checks a staged file.
+
+    Args:
+        path: The local file.
+        name: The name for errors.
+        held: The byte ranges that it holds.
+
+    Raises:
+        DataFileError: The footer cannot be read, or a page in `held` fails its checksum.
+    """
+    with OpenFile(path, name) as file:
+        require_intact(file, held)

@@ -1,4 +1,4 @@
-"""A claimed split and the files that it is read from: in place, or staged."""
+"""A claimed split and the files from which it is read, in place or staged."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ Release = Callable[[], None]
 
 
 def _nothing() -> None:
-    """Releases nothing: no file of the split is staged."""
+    """The `release` of files that are read in place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class FileSource:
     Attributes:
         path: The file's path in the table, which errors name.
         source: A local path, or an open remote file.
-        held: The bytes that are there of a file staged by ranges; None for all of them.
+        held: The byte ranges that are present in a file staged by ranges; None is the whole file.
         is_checked: As of `OpenFile`.
     """
 
@@ -40,7 +40,7 @@ class FileSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A claim whose files are at hand.
+    """A claim whose files can be read now.
 
     The feed makes it, in the thread that decodes, once the files are staged or opened in place.
     One `SplitReader` consumes it; it owns the files' pins, and calls `release` when it is closed.
@@ -49,9 +49,9 @@ class Work:
         claim: Which rows of which split.
         partition: The partition that the split's data file belongs to.
         files: The data file, and after it those of its slot groups.
-        release: Unpins what is staged. Called once, when the files are closed.
-        reserve: Takes a row of the split and returns up to which row the split may be delivered;
-            None where the claim is lost.
+        release: Unpins the staged files. Called once, when the files are closed.
+        reserve: Called with a row of the split, before rows up to it are read. Returns the row up
+            to which this worker may deliver; None if the claim is lost.
         fail: Records that the claim cannot be read.
     """
 
@@ -64,7 +64,7 @@ class Work:
 
 
 def files_in_place(file: DataFile) -> tuple[FileSource, ...]:
-    """The data file, and those of its slot groups, where they are."""
+    """The sources of a data file and of its slot groups' files, where they are stored."""
     return tuple(
         FileSource(path=part.path, source=local_path(part.url) or open_read(part.url))
         for part in file.parts
@@ -74,12 +74,16 @@ def files_in_place(file: DataFile) -> tuple[FileSource, ...]:
 def files_staged(
     file: DataFile, first: Staged[Any], stream: Iterator[Staged[Any]]
 ) -> tuple[tuple[FileSource, ...], Release]:
-    """The files of a split whose data file is `first`; those of its slot groups come next in the
-    stream.
+    """The sources of a split whose files are staged.
+
+    Args:
+        file: The data file.
+        first: The staged data file.
+        stream: Staged files, the next of which are those of the data file's slot groups.
 
     Returns:
-        The files, and what releases all of them together. Where the stream ends or breaks before
-        the last of them, those that came are released at once.
+        The sources, and a function that releases all of them. If the stream ends or raises before
+        the last one, those that came are released at once.
 
     Raises:
         StateError: The stream was closed.
@@ -88,7 +92,7 @@ def files_staged(
         staged = [pins.enter_context(first)]
         for _ in file.groups:
             if (following := next(stream, None)) is None:
-                raise StateError("staging was closed before all files of a split had come")
+                raise StateError("staging was closed before all files of a split were staged")
             staged.append(pins.enter_context(following))
         files = tuple(
             FileSource(

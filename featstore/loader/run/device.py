@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from featstore.errors import ConfigError, StateError
-from featstore.loader.batches.pipeline import Handoff, fill
+from featstore.loader.batches.pipeline import StageQueue, fill
 from featstore.loader.cleanup import when_gone
 from featstore.loader.run.iteration import Iteration
 from featstore.tensors.batch import Batch, Device
@@ -52,7 +52,7 @@ class Feeding:
         state_of = getattr(batches, "state_dict", None) if self._iteration is None else None
         self._state_of = state_of
         self._state: dict[str, Any] | None = state_of() if state_of else None
-        self._queue, self._has_ended = Handoff[_Sent](ahead=prefetch - 1), False
+        self._queue, self._has_ended = StageQueue[_Sent](ahead=prefetch - 1), False
         copies = ((copy(batch), state_of() if state_of else None) for batch in batches)
         # A daemon for the reason that batches/pipeline.py gives.
         thread = threading.Thread(
@@ -152,7 +152,7 @@ class _Ending:
     """Ends the thread of a feed that nobody holds any more."""
 
     def __init__(
-        self, queue: Handoff[Any], iteration: Iteration | None, thread: threading.Thread
+        self, queue: StageQueue[Any], iteration: Iteration | None, thread: threading.Thread
     ) -> None:
         self._queue, self._iteration, self._thread = queue, iteration, thread
 

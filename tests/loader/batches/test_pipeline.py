@@ -11,7 +11,7 @@ import pytest
 
 from featstore.errors import DataFileError, StateError
 from featstore.loader.batches.assembly import Assembler
-from featstore.loader.batches.pipeline import Handoff, Pipeline, Prefetcher
+from featstore.loader.batches.pipeline import Pipeline, Prefetcher, StageQueue
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.rows.memory_budget import Budget
 from featstore.loader.rows.split_reader import SplitReader, Window
@@ -24,7 +24,7 @@ SCHEMA = pa.schema([("row", pa.int64()), ("click", pa.float32())])
 
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_a_producer_is_so_many_items_ahead_of_its_consumer_and_no_more(ahead: int) -> None:
-    handoff = Handoff[int](ahead)
+    handoff = StageQueue[int](ahead)
     put, is_put = Counter[str](), threading.Semaphore(0)
 
     def produce() -> None:
@@ -48,7 +48,7 @@ def test_a_producer_is_so_many_items_ahead_of_its_consumer_and_no_more(ahead: in
 
 
 def test_an_error_comes_after_what_was_put_before_it_and_once() -> None:
-    handoff = Handoff[int](ahead=3)
+    handoff = StageQueue[int](ahead=3)
     assert handoff.put(7)
     handoff.end(ValueError("broken"))
     assert handoff.get() == 7
@@ -58,7 +58,7 @@ def test_an_error_comes_after_what_was_put_before_it_and_once() -> None:
 
 
 def test_a_closed_handoff_wakes_both_sides_and_takes_nothing_more() -> None:
-    handoff, answers = Handoff[int](), list[bool]()
+    handoff, answers = StageQueue[int](), list[bool]()
     thread = threading.Thread(target=lambda: answers.append(handoff.put(1)))
     thread.start()
     handoff.close()

@@ -24,7 +24,7 @@ from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Claim, Terms
 from featstore.errors import BatchError, DispatchError
-from featstore.loader.batches.pipeline import Handoff
+from featstore.loader.batches.pipeline import StageQueue
 from featstore.loader.batches.progress import Progress, Segment
 from featstore.loader.batches.transform import Made
 from featstore.loader.feature_loader import FeatureLoader
@@ -520,7 +520,7 @@ def test_batches_given_by_one_thread_and_added_by_another_are_all_delivered_once
     """`give` and `add` count on the same slices."""
     delivery, handoff, num_batches = (
         Delivery(START, Counter[Any](), tells=False),
-        Handoff[Any](ahead=7),
+        StageQueue[Any](ahead=7),
         3000,
     )
     delivery.run_ahead()
@@ -548,7 +548,7 @@ class Maker:
     def __init__(self, name: str) -> None:
         self.plan = Plan(splits=[Split(path=f"{n}", num_rows=31 + n) for n in range(8)])
         self.address = bind(f"memory://{name}")
-        self.stats, self.handoff = Stats(), Handoff[Any](ahead=3)
+        self.stats, self.handoff = Stats(), StageQueue[Any](ahead=3)
         self.delivery = Delivery(START, self.stats.counts, tells=True)
         self.delivery.run_ahead()
         self.reports = Reports(self.delivery, self.stats, lease_s=0.004)
