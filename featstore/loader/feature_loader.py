@@ -274,7 +274,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
                 "`null: drop` of a label, is known only when they are read"
             )
         worker = LoaderWorker.here()
-        start = self._start(*self._iterations.next_pass(), worker)
+        start = self._start(*self._iterations.next_iteration(), worker)
         one_per_rank = replace(worker, index=worker.rank, num_workers=worker.num_ranks)
         num_steps = self._job.num_steps(start, one_per_rank)
         own = self._job.num_static_batches(
@@ -345,7 +345,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
                 "get_worker_info().dataset is its dataset, and unite the states with "
                 "FeatureLoader.merge_states"
             )
-        return self._start(*self._iterations.next_pass(), LoaderWorker.here()).to_json()
+        return self._start(*self._iterations.next_iteration(), LoaderWorker.here()).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration continue where the state was saved, on any number of workers.

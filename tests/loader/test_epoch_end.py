@@ -420,7 +420,7 @@ def test_a_worker_that_starts_after_the_last_epoch_ends_empty_with_a_warning_if_
     dispatch = {"store": store, "run_id": "a"}
     assert len(rows_of(FeatureLoader(url, dispatch=dispatch, **options))) == num_epochs * NUM_ROWS
     with pytest.raises(
-        DispatchError, match=r"nothing is left to read: .* run_id .* dispatch\.finished: end"
+        DispatchError, match=r"nothing is left to read: .* run_id.* dispatch\.finished: end"
     ):
         rows_of(FeatureLoader(url, dispatch=dispatch, **options))
     assert rows_of(FeatureLoader(url, dispatch=dispatch | {"finished": "end"}, **options)) == []

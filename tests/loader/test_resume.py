@@ -154,10 +154,10 @@ def make_resumed(table_url: str, state: Any, **options: Any) -> FeatureLoader:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": 1}, "of another `where`, seed or set of files"),
-        ({"where": "dt > '2026-11-01'"}, "of another `where`, seed or set of files"),
-        ({"shuffle": {}}, "of another `where`, seed or set of files"),
-        ({"num_epochs": 2}, "of another num_epochs"),
+        ({"seed": 1}, "with another `where`, seed or set of files"),
+        ({"where": "dt > '2026-11-01'"}, "with another `where`, seed or set of files"),
+        ({"shuffle": {}}, "with another `where`, seed or set of files"),
+        ({"num_epochs": 2}, "with another num_epochs"),
     ],
 )
 def test_a_state_of_another_order_is_refused(table_url: str, options: Any, message: str) -> None:
@@ -167,7 +167,9 @@ def test_a_state_of_another_order_is_refused(table_url: str, options: Any, messa
 
 def test_a_state_of_another_table_is_refused(table_url: str) -> None:
     state = make(table_url).state_dict() | {"table": "0" * 64}
-    with pytest.raises(StateError, match="of another table, or version of it, than this loader's"):
+    with pytest.raises(
+        StateError, match="saved with another table, or another version of it: expected"
+    ):
         make(table_url).load_state_dict(state)
 
 
@@ -175,14 +177,14 @@ def test_a_state_of_another_window_is_refused(table_url: str) -> None:
     state = make(table_url, shuffle={"window_rows": 5}).state_dict()
     with pytest.raises(
         StateError,
-        match=r"of another shuffle.window_rows than this loader's: saved with 5, found 6",
+        match=r"saved with another shuffle.window_rows: expected 6, as this loader has, found 5",
     ):
         make(table_url, shuffle={"window_rows": 6}).load_state_dict(state)
 
 
 def test_a_state_with_workers_missing_is_refused(table_url: str) -> None:
     state = make(table_url).state_dict() | {"num_workers": 2}
-    with pytest.raises(StateError, match=r"worker \[1\] missing: unite the states"):
+    with pytest.raises(StateError, match=r"worker \[1\] missing: merge the states"):
         make(table_url).load_state_dict(state)
 
 
@@ -429,7 +431,7 @@ def test_a_split_that_was_cut_goes_on_on_any_number_of_workers(
     assert sorted(rows) == list(range(2000))
 
 
-QUARANTINED = r"rows are missing that no worker could read: .* epoch 0: a\.parquet#0- from row 0"
+QUARANTINED = r"some rows could not be read by any worker: .* epoch 0: a\.parquet#0- from row 0"
 
 
 def test_a_file_that_cannot_be_read_is_left_out_at_last_and_named_when_all_else_was_delivered(

@@ -1,1 +1,1 @@
-"""One iteration over epochs: which splits are claimed, what is delivered, and how it ends."""
+"""One iteration over epochs: what is claimed, what is delivered, and how it ends."""

@@ -1,4 +1,4 @@
-"""What the dispatch store is to be told of a worker's claims. Without torch."""
+"""What has to be reported to the dispatch store about a worker's claims. Imports no torch."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -11,8 +11,14 @@ Limits = Mapping[ClaimKey, int | None]
 
 
 class Report(NamedTuple):
-    """What the store is to be told of a claim: it is delivered `through` this row, to its end
-    (`complete`), or cannot be read (`failed`)."""
+    """A report about a claim to the store.
+
+    Attributes:
+        claim: The claim.
+        kind: `advanced`: delivered up to row `through`; `complete`: delivered to its end; `failed`:
+            it cannot be read.
+        through: Rows before this one are delivered.
+    """
 
     claim: Claim
     kind: Kind
@@ -20,10 +26,13 @@ class Report(NamedTuple):
 
 
 class Claims:
-    """What is delivered of one worker's claims of an epoch, and what the store is not told of it.
+    """What is delivered of one worker's claims of an epoch, and what of that is not yet reported.
 
-    It has no lock of its own: its `Delivery` uses it under that one's, and nobody else does. Where
-    it does not `tell`, in an order for which nobody is asked, there is nothing to be told.
+    It has no lock: only its `Delivery` uses it, under its own lock.
+
+    Args:
+        tells: Whether there is a store to report to; there is none in the orders in which claims
+            are computed.
     """
 
     def __init__(self, tells: bool) -> None:
@@ -38,9 +47,10 @@ class Claims:
     def num_rows_left(self, limits: Limits | None) -> int:
         """How many rows of the claims are not delivered.
 
-        `limits`: where claims end now, as others may have cut off rows, or None where it was not
-        said; those that are not among them have ended or are lost. None where nobody is asked for
-        claims.
+        Args:
+            limits: The row at which each claim ends now, since other workers may have cut off rows
+                (None: at its original end). Claims that are not in it have ended or are lost. None:
+                no store is asked for claims.
         """
         num_rows = 0
         for key, claim in self.open.items():
@@ -51,7 +61,7 @@ class Claims:
         return num_rows
 
     def note(self, segment: Segment) -> None:
-        """It is delivered."""
+        """Records that the segment is delivered."""
         key = segment.claim_key
         self._through[key] = segment.through
         if not self._tells or key in self._lost:
@@ -64,12 +74,14 @@ class Claims:
             self._advanced[key] = segment.through
 
     def untold(self, kind: Kind) -> list[Report]:
+        """The reports of this kind that the store has not got."""
         if kind == "advanced":
             return [Report(self.open[key], kind, row) for key, row in self._advanced.items()]
         claims = self.complete if kind == "complete" else self.failed
         return [Report(claim, kind) for claim in claims.values()]
 
     def told(self, report: Report) -> None:
+        """Records that the store has got the report."""
         key = report.claim.key
         if report.kind != "advanced":
             (self.complete if report.kind == "complete" else self.failed).pop(key, None)
@@ -77,7 +89,7 @@ class Claims:
             del self._advanced[key]
 
     def lose(self, key: ClaimKey) -> bool:
-        """Returns whether that is new."""
+        """Records that another worker has the claim. Returns whether that is new."""
         is_new = key not in self._lost
         self._lost.add(key)
         self._advanced.pop(key, None)

@@ -1,5 +1,6 @@
-"""What a run has delivered: batch slices that are pending, given, acknowledged, and told to the
-dispatch store. Without torch."""
+"""What a run has delivered: batch slices that are pending, given to the consumer, acknowledged, and
+reported to the dispatch store. Imports no torch.
+"""
 
 import os
 import threading
@@ -24,66 +25,74 @@ _FORKED = (
 
 
 class Checked(Protocol):
-    """A batch that nobody may write to."""
+    """A batch that must not be written to."""
 
     def require_unwritten(self) -> None:
-        """BatchError where somebody did."""
+        """BatchError if it was written to."""
 
 
 class _Pending(NamedTuple):
-    """What is delivered once all before it is."""
+    """Progress that is delivered once everything before it is."""
 
     progress: Progress
     check: Checked | None
 
 
 class Delivery:
-    """The order in which the batch slices of one run are delivered, and how far that is.
+    """The queue of progress between the making of batches and their delivery, and the state of what
+    is delivered.
 
-    Whoever makes batches adds their slices. The consumer is given each batch, and acknowledges it:
-    then it is delivered, and what follows it without a batch too. So what is delivered is at any
-    time a prefix of what was added, and never includes a batch that the consumer still has. Where
-    no thread runs ahead, a batch counts as given when it is added.
+    The producer adds the progress of each batch. The consumer is given each batch and acknowledges
+    it; then it is delivered, together with progress without a batch that follows it. So what is
+    delivered is always a prefix of what was added, and never includes a batch that the consumer
+    still uses. If no thread runs ahead, a batch counts as given when it is added.
 
-    Safe to use from any thread. Locks: `_lock` guards all of it and is the last in the order of
-    locks. Who holds it takes no other lock, asks no store, and calls nothing that may wait;
-    `Reports` takes its own lock before this one. It is reentrant because a finalizer or a signal
-    handler that closes the run, or saves its state, may run in the thread that holds it. A copy in
-    a forked process, where the lock may be held for ever, is refused before the lock is touched.
+    Safe to use from any thread. Locks: `_lock` guards everything and is the last in the order of
+    locks. A thread that holds it takes no other lock, asks no store, and calls nothing that may
+    wait; `Reports` takes its own lock before this one. The lock is reentrant because a finalizer or
+    a signal handler that closes the run, or saves its state, may run in the thread that holds it.
+    In a forked process, where the lock may be held forever, every call is refused before it touches
+    the lock.
 
-    `counts` holds what is counted here: `rows_dropped_last`, `rows_dropped_tail`, `leases_lost`.
-    `tells`: whether there is a store to be told of claims.
+    Args:
+        start: The state in which the run begins.
+        counts: Where `rows_dropped_last`, `rows_dropped_tail` and `leases_lost` are counted.
+        tells: As of `Claims`.
     """
 
     def __init__(self, start: LoaderState, counts: Counter[str], *, tells: bool) -> None:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        # Where the run is, and what is delivered there: set together, so that whoever interrupts
-        # this thread, as a signal handler does, finds them fit.
+        # The state, and what is delivered of its epoch. Both are replaced by one assignment, so
+        # that a signal handler that interrupts this thread finds them consistent.
         self._position: tuple[LoaderState, dict[int, Rows]] = start, dict(start.done)
         self._ended: LoaderState | None = None
         self._pending: deque[_Pending] = deque()
-        self._num_given = 0  # Of the pending slices from the first on: batches and what is between.
+        self._num_given = 0  # How many of the first pending items the consumer was given.
         self._stop_epoch: int | None = None
         self._limits: Limits | None = None
         self._counts, self._claims = counts, Claims(tells)
         self._pid, self.closed = os.getpid(), threading.Event()
-        # These change once, from False to True, and may be read without the lock.
+        # Each changes once, from False to True, so it may be read without the lock.
         self.is_ahead = self.is_closed = self.is_stopped = False
 
     def run_ahead(self) -> None:
-        """From now on another thread than the consumer's adds: a batch is given by `give()`."""
+        """From now on a thread other than the consumer's adds, and batches are given by `give`."""
         with self._lock:
             self.is_ahead = True
 
     def add(self, progress: Progress, check: Checked | None = None) -> bool:
-        """The progress comes after all that was added before it; after a stop nothing does.
+        """Adds progress after everything that was added before. Ignored after a stop.
 
-        Without a batch it is delivered at once where nothing is pending before it.
+        Progress without a batch is delivered at once if nothing is pending before it.
+
+        Args:
+            progress: What is delivered with the batch.
+            check: The batch, if it is to be checked for writes when it is acknowledged.
 
         Returns:
-            Whether a claim is complete of which the store is to be told; never for a batch, with
-            which nothing is delivered yet.
+            Whether a claim is complete and has to be reported. Never for a batch, which is not yet
+            delivered.
         """
         if os.getpid() != self._pid:
             self.require_own_process()
@@ -99,7 +108,7 @@ class Delivery:
             return bool(self._claims.complete)
 
     def give(self) -> None:
-        """The consumer has the first of the pending batches that it did not have."""
+        """Records that the consumer got the next pending batch."""
         self.require_own_process()
         with self._lock:
             for number, pending in enumerate(islice(self._pending, self._num_given, None)):
@@ -108,13 +117,13 @@ class Delivery:
                     return
 
     def acknowledge(self) -> bool:
-        """All that was given is delivered.
+        """Delivers everything that was given.
 
         Returns:
-            Whether a claim is complete of which the store is to be told.
+            Whether a claim is complete and has to be reported.
 
         Raises:
-            BatchError: A batch was written to. It stays pending, and so does what follows it.
+            BatchError: A batch was written to. It stays pending, and so does everything after it.
         """
         if os.getpid() != self._pid:
             self.require_own_process()
@@ -128,17 +137,24 @@ class Delivery:
             return bool(self._claims.complete)
 
     def stop(self, epoch: int, limits: Limits | None = None) -> None:
-        """The run ends before its rows do: `epoch` is next. It takes effect once all that was added
-        before it is delivered, at once where that is so. `limits`: as of `Claims.num_rows_left`."""
+        """Ends the run before its rows end. Takes effect once everything that was added before is
+        delivered.
+
+        Args:
+            epoch: The epoch with which the next run begins.
+            limits: As of `Claims.num_rows_left`.
+        """
         self.require_own_process()
         with self._lock:
             self._stop_epoch, self._limits = epoch, limits
             self._deliver_without_batch()
 
     def end_epoch(self, *, is_last: bool, **plan: Any) -> None:
-        """All of the epoch is delivered, and the next begins, of another run if `is_last`.
+        """Moves the state to the next epoch, once all of this one is delivered.
 
-        `plan`: the fields of a state that change with the plan of a followed table.
+        Args:
+            is_last: Whether the run ends, so that the next epoch is of another run.
+            plan: The fields of a state that change with the plan of a followed table.
         """
         self.require_own_process()
         with self._lock:
@@ -146,8 +162,8 @@ class Delivery:
             self._claims.clear()
 
     def reopen(self) -> None:
-        """The end does not hold, as rows of the last epoch are unread: the state is that of before
-        it.
+        """Takes the end of the run back, since rows of its last epoch are unread: the state is
+        again that of the last epoch.
         """
         self.require_own_process()
         with self._lock:
@@ -155,24 +171,25 @@ class Delivery:
                 self._position = replace(self._ended, done={}), dict(self._ended.done)
 
     def begin_plan(self, **plan: Any) -> None:
-        """The plan of a followed table is known; fields as of `end_epoch`."""
+        """Sets the plan of a followed table in the state; fields as of `end_epoch`."""
         self.require_own_process()
         with self._lock:
             at, done = self._position
             self._position = replace(at, **plan), done
 
     def wait(self) -> None:
-        """A thread that runs ahead waits until all that it added is delivered, or the run closed.
-        Others need not: they acknowledge before they add."""
+        """Waits until everything that was added is delivered, or the run is closed. Returns at once
+        if no thread runs ahead, since the consumer acknowledges before it adds.
+        """
         self.require_own_process()
         with self._lock:
             self._changed.wait_for(lambda: self.is_closed or not self.is_ahead or not self._pending)
 
     def close(self) -> bool:
-        """Nobody waits any more. What the consumer has, or still gets, can be acknowledged.
+        """Wakes all threads that wait. Batches that the consumer has can still be acknowledged.
 
         Returns:
-            False where it was closed before, and in a forked copy.
+            False if it was closed before, and in a forked process.
         """
         if self.is_forked:
             return False
@@ -197,7 +214,7 @@ class Delivery:
 
     @property
     def state(self) -> LoaderState:
-        """Where the run is, at what was delivered last."""
+        """The state after what was delivered last."""
         self.require_own_process()
         with self._lock:
             at, done = self._position
@@ -205,7 +222,9 @@ class Delivery:
 
     @property
     def state_with_given(self) -> LoaderState:
-        """As if all that was given were acknowledged; after the run's end, its last epoch."""
+        """The state as if everything that was given were acknowledged. After the run's end it is at
+        the end of the last epoch, not at the beginning of the next.
+        """
         self.require_own_process()
         with self._lock:
             if self._ended is not None:
@@ -218,38 +237,45 @@ class Delivery:
             return replace(at, done=done | _changes(done, segments))
 
     def claim(self, claim: Claim) -> None:
-        """The worker has it now."""
+        """Records that the worker holds the claim."""
         with self._lock:
             self._claims.open[claim.key] = claim
 
     def claim_of(self, key: ClaimKey) -> Claim:
-        """The claim of this key, not all of which is delivered."""
+        """Looks up a claim that is not yet delivered to its end."""
         with self._lock:
             return self._claims.open[key]
 
     def fail(self, claim: Claim) -> None:
-        """It cannot be read."""
+        """Records that the claim cannot be read."""
         with self._lock:
             self._claims.failed[claim.key] = claim
 
     def lose(self, key: ClaimKey) -> None:
-        """Another worker has taken the split over, and delivers what the store was not told of."""
+        """Records that another worker has taken the claim over. It delivers the rows that were not
+        reported to the store.
+        """
         with self._lock:
             self._counts["leases_lost"] += self._claims.lose(key)
 
     @property
     def has_failed(self) -> bool:
-        """Whether a claim could not be read and the store does not know of it."""
+        """Whether a claim could not be read, and that is not yet reported."""
         with self._lock:
             return bool(self._claims.failed)
 
     def untold(self, *kinds: Kind) -> list[Report]:
-        """What of these kinds the store is to be told. Each comes until `told` is called for it."""
+        """The reports of these kinds that are due. Each is due until `told` is called with it."""
         with self._lock:
             return [report for kind in kinds for report in self._claims.untold(kind)]
 
     def told(self, report: Report, *, is_mine: bool) -> None:
-        """The store was told; `is_mine`: and did not answer that another worker has the claim."""
+        """Records that the store got a report.
+
+        Args:
+            report: The report.
+            is_mine: Whether the store still has the claim as this worker's.
+        """
         with self._lock:
             self._claims.told(report)
             if not is_mine:
@@ -257,26 +283,25 @@ class Delivery:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a copy in another process."""
+        """Whether this is a copy in a forked process."""
         return os.getpid() != self._pid
 
     def require_own_process(self) -> None:
-        """DispatchError in a forked copy: it has no threads, and its rows are the parent's."""
+        """DispatchError in a forked process, which has neither the threads nor the rows."""
         if os.getpid() != self._pid:
             raise DispatchError(_FORKED.format(parent=self._pid, child=os.getpid()))
 
     def _deliver(self, progress: Progress) -> None:
         _, done = self._position
-        done.update(
-            _changes(done, progress.segments)
-        )  # At once: a state never has a part of a batch.
+        # In one call, so that a state never has a part of a batch.
+        done.update(_changes(done, progress.segments))
         for segment in progress.segments:
             self._claims.note(segment)
         if progress.num_dropped_rows:
             self._counts["rows_dropped_last"] += progress.num_dropped_rows
 
     def _deliver_without_batch(self) -> None:
-        """Delivers what waited only for the batches before it."""
+        """Delivers progress without a batch that has no batch before it any more."""
         while self._pending and not self._pending[0].progress.is_batch:
             self._deliver(self._pending.popleft().progress)
         if self._pending:
@@ -292,14 +317,15 @@ class Delivery:
         at, done = self._position
         self._ended = replace(at, done=done) if is_last else None
         first_epoch = epoch if is_last else at.first_epoch
-        # One of several workers says how it ended: the others may not be there yet.
+        # Of several workers, one may end earlier. Its state keeps how the epoch ended, so that it
+        # can be merged with those of workers that are still in it.
         ended = done if is_last and at.num_workers > 1 else None
         turned = replace(at, epoch=epoch, first_epoch=first_epoch, ended=ended, done={}, **plan)
         self._position = turned, {}
 
 
 def _changes(done: Done, segments: Iterable[Segment]) -> dict[int, Rows]:
-    """What the segments change of what is delivered."""
+    """The entries of `done` that change when the segments are delivered."""
     changed: dict[int, Rows] = {}
     for segment in segments:
         index = segment.split_index

@@ -14,20 +14,27 @@ from featstore.loader.run.iteration import Iteration
 from featstore.tensors.batch import Batch, Device
 from featstore.tensors.packed import PackedColumns, pack
 
-# Begins to copy a batch; the result ends it, in the thread that uses the batch.
+# Starts to copy a batch. The function that it returns finishes the copy, in the thread that uses
+# the batch.
 Copy = Callable[[Batch], Callable[[], Batch]]
-# A batch whose copy has begun, and the state of its source after it, if the source keeps one.
+# A batch whose copy has begun, and the source's state after it (None: the source has no state).
 _Sent = tuple[Callable[[], Batch], dict[str, Any] | None]
 
 
 class DeviceFeed:
-    """Each iteration is one over `source`, a loader or a DataLoader over one, with its batches on
-    `device`; `prefetch` of them are there, or on their way, ahead of the loop. ConfigError for a
-    prefetch below 1.
+    """Iterates over batches on a device, which a separate thread copies ahead of the loop.
 
-    On CUDA a batch is one copy out of one pinned buffer, on a stream of its own that the loop's
-    stream waits for. What the loop has not been given does not count as delivered, however far the
-    feed is ahead.
+    On CUDA each batch is one copy from one pinned buffer, on a separate stream that the loop's
+    stream waits for. Only batches that the loop was given count as delivered, however far the feed
+    is ahead.
+
+    Args:
+        source: A loader, or a DataLoader over one.
+        device: A torch device, or its name.
+        prefetch: Number of batches that are copied ahead of the loop.
+
+    Raises:
+        ConfigError: `prefetch` is below 1.
     """
 
     def __init__(self, source: Iterable[Batch], device: Device, *, prefetch: int = 2) -> None:
@@ -45,7 +52,7 @@ class DeviceFeed:
 
 
 class Feeding:
-    """One iteration of a feed. One consumer; letting go of it ends its thread."""
+    """One iteration of a feed. For one consumer; the thread ends when it is dropped or closed."""
 
     def __init__(self, batches: Iterator[Batch], copy: Copy, prefetch: int) -> None:
         self._iteration = batches.run_ahead() if isinstance(batches, Iteration) else None
@@ -54,7 +61,7 @@ class Feeding:
         self._state: dict[str, Any] | None = state_of() if state_of else None
         self._queue, self._has_ended = StageQueue[_Sent](ahead=prefetch - 1), False
         copies = ((copy(batch), state_of() if state_of else None) for batch in batches)
-        # A daemon for the reason that batches/pipeline.py gives.
+        # A daemon, for the reason given in batches/pipeline.py.
         thread = threading.Thread(
             target=fill, args=(self._queue, copies), name="featstore-feed", daemon=True
         )
@@ -84,10 +91,11 @@ class Feeding:
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        """The source's state with the batch that the loop was given last counted as delivered. That
-        of a StatefulDataLoader itself counts what the feed has fetched ahead, too.
+        """The source's state in which the last batch that the loop was given counts as delivered.
+        The state of a StatefulDataLoader itself would count what the feed has fetched ahead, too.
 
-        StateError where the source has no state.
+        Raises:
+            StateError: The source has no state.
         """
         if self._iteration is not None:
             return self._iteration.state_dict()
@@ -104,13 +112,13 @@ class Feeding:
 
 
 class CudaCopies:
-    """Copies on a stream of their own."""
+    """Copies batches to a CUDA device on a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def begin(self, batch: Batch) -> Callable[[], Batch]:
-        """Pins the batch, unless it is in one pinned buffer already, and starts its copy."""
+        """Packs the batch into one pinned buffer, unless it is in one, and starts to copy it."""
         columns = batch.columns
         if not (isinstance(columns, PackedColumns) and columns.is_pinned):
             columns = pack(columns, _pinned)
@@ -120,8 +128,8 @@ class CudaCopies:
             copied.record()
 
         def end() -> Batch:
-            """The allocator knows the memory as the side stream's: it must not be given away while
-            this one uses it.
+            """Makes the current stream wait for the copy, and records the memory on it: otherwise
+            the allocator, which knows it as the side stream's, could reuse it too early.
             """
             stream = torch.cuda.current_stream(self._device)
             stream.wait_event(copied)
@@ -149,7 +157,7 @@ def _pinned(num_bytes: int) -> torch.Tensor:
 
 
 class _Ending:
-    """Ends the thread of a feed that nobody holds any more."""
+    """Ends and joins the thread of a feed. Has no reference to the feed, whose finalizer it is."""
 
     def __init__(
         self, queue: StageQueue[Any], iteration: Iteration | None, thread: threading.Thread

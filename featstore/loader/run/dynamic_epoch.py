@@ -1,4 +1,4 @@
-"""One epoch in order `dynamic`: what a worker claims, and whom it waits for at the end."""
+"""One epoch in order `dynamic`: what a worker claims, and which workers it waits for at the end."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -22,12 +22,22 @@ from featstore.table.snapshot import DataFile
 
 
 class DynamicEpoch:
-    """The claims of one worker in one epoch. A context manager: at its end the store is told what
-    was delivered, and what is left of the claims is given back.
+    """The claims of one worker in one epoch. A context manager, at whose end the store is told what
+    was delivered, and remaining claims are released.
+
+    Args:
+        job: What is read.
+        started: The iteration.
+        epoch: The epoch.
+        worker: The worker's name in the store.
+        in_step: Whether the worker is one of several ranks that train in step.
+        delivery: What is delivered.
+        reports: Tells the store of it.
+        is_staged: Whether a file is already in the host's cache; such files are claimed first.
 
     Attributes:
-        found_all_done: At the end: nothing was left to claim from the first.
-        quarantined: At the end: the splits that no worker could read.
+        found_all_done: After the end: whether there was nothing to claim from the beginning.
+        quarantined: After the end: the splits that no worker could read.
     """
 
     def __init__(
@@ -42,7 +52,7 @@ class DynamicEpoch:
         reports: Reports,
         is_staged: Callable[[DataFile], bool],
     ) -> None:
-        """`in_step`: whether the worker is one of several ranks that train in step."""
+
         self._job, self._started, self._epoch, self._in_step = job, started, epoch, in_step
         self._delivery, self._reports = delivery, reports
         self._has_claimed = self._is_last_sibling = False
@@ -63,21 +73,22 @@ class DynamicEpoch:
         reports.begin(self._coordinator)
 
     def rounds(self) -> Iterator[Iterable[Claim]]:
-        """Claims that can be had without waiting for others, round after round. The next round
-        begins when all of the last one is delivered, and waits for what others hold.
+        """Rounds of claims that are made without waiting for other workers. The next round begins
+        when all of the last one is delivered, and first waits for what others hold.
         """
         while not self._is_closed and (first := self._awaited()) is not None:
             self._has_claimed = True
             yield chain([first], self._coordinator.claims(WaitFor.NOTHING))
             if self._delivery.has_failed and not self._is_closed:
-                self._reports.settle()  # It is offered again, until it is quarantined.
+                self._reports.settle()  # A failed split is offered again, until it is quarantined.
         if not self._is_closed:
             self.found_all_done = not self._has_claimed and bool(self._coordinator.found_all_done)
             self.quarantined = self._coordinator.quarantined
 
     def note_left_open(self) -> None:
-        """Notes that the epoch ends for this worker while others may still hold rows of it."""
-        # Of a DataLoader's workers the last one says so.
+        """Notes that the epoch ends for this worker while others may still hold rows of it. Of a
+        DataLoader's workers, the last one notes it.
+        """
         is_last = not self._started.is_dataloader or self._is_last_sibling
         if is_last and not self._is_closed and not self._coordinator.is_done:
             self._started.left_open.note(EpochKeys(self._started.prefix, self._epoch))
@@ -91,12 +102,12 @@ class DynamicEpoch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with ExitStack() as ending:  # From the last line to the first.
+        with ExitStack() as ending:  # Runs from the last line to the first.
             ending.callback(self._reports.end)
             ending.callback(self._coordinator.close)
             ending.callback(self._reports.settle_if_it_can)
             if isinstance(error, Exception):
-                # A loop that is behind gets the batches from before an error.
+                # A loop that is behind still gets the batches from before the error.
                 self._delivery.wait()
 
     @property
@@ -104,13 +115,15 @@ class DynamicEpoch:
         return self._delivery.is_closed
 
     def _awaited(self) -> Claim | None:
-        """A claim for a worker that holds none, as whoever waits for leases of others must: they
-        may be waiting too.
+        """Waits for the first claim of a round; None at the end of the epoch.
 
-        A rank that trains in step with others cannot deliver its last batch before this one goes
-        on, so nobody waits for those that live. A DataLoader asks its workers in turn, so only the
-        last of them to end waits for workers elsewhere: while it waits the others have nothing to
-        deliver. Independent workers wait until every lease is final.
+        The worker holds no claim while it waits: two workers that hold claims and wait for each
+        other's leases would wait forever.
+
+        Which leases it waits for depends on the worker. Ranks in step cannot deliver their last
+        batches before this one continues, so it waits only for silent ones. A DataLoader asks its
+        workers in turn, so only the last of them to end waits for workers elsewhere; the others
+        have nothing left to deliver then. Independent workers wait until every lease is final.
         """
         claims = self._coordinator.claims
         if self._started.is_dataloader and not self._is_last_sibling:
@@ -121,8 +134,8 @@ class DynamicEpoch:
         return next(claims(WaitFor.SILENT if self._in_step else WaitFor.ALL), None)
 
     def _boundaries(self, split: Split) -> Sequence[int]:
-        """Where a split of another worker may be cut: nowhere in a file that cannot be read, as its
-        own worker will say. Opens the file.
+        """The rows at which a split of another worker may be cut. Opens the file. There are none in
+        a file that cannot be read; the worker that holds it will report that.
         """
         url = self._job.files[split.path][0].url
         window_rows = self._job.shuffle.window_rows if self._job.shuffle else None

@@ -1,4 +1,4 @@
-"""One iteration over a loader's epochs in one process: who reads what, and when it is over."""
+"""One iteration over a loader's epochs in one process: its parts, its epochs and its end."""
 
 import logging
 import os
@@ -27,17 +27,28 @@ from featstore.loader.stats import EpochTimes, Stats, verdict
 from featstore.staging.stager import Stager
 from featstore.tensors.batch import Batch
 
-# Users follow the verdicts of epochs under this name.
+# The documented name of the logger for the verdicts of epochs.
 _LOG = logging.getLogger("featstore.loader")
 
 
 class Run:
-    """The parts of one iteration, and their order. One consumer; `close()` from any thread.
+    """One iteration: owns its parts and runs its epochs. For one consumer; `close` may be called
+    from any thread.
+
+    Args:
+        job: What is read.
+        started: The iteration, as the workers agreed on it.
+        start: The state in which it begins.
+        stats: Metrics.
+        stager: Stages files; None reads them in place.
 
     Attributes:
         delivery: What is pending and delivered.
-        steps: The steps that ranks agree on; None where ranks may end apart.
+        steps: The steps on which ranks agree; None if ranks may make different numbers of steps.
         follows: Whether the table is followed.
+
+    Raises:
+        ConfigError: A table is followed in a DataLoader worker.
     """
 
     def __init__(
@@ -53,9 +64,9 @@ class Run:
         self.follows = job.follow is not None
         if self.follows and started.is_dataloader:
             raise ConfigError(
-                "follow: expected a process that reads by itself, found a worker of a DataLoader: "
-                "it asks its workers in turn, and one that waits for what is new holds up the "
-                "others"
+                "follow: expected a process that reads by itself, found a worker of a DataLoader, "
+                "which asks its workers in turn: one that waits for new partitions would hold up "
+                "the others; iterate the loader without a DataLoader"
             )
         self._follower = None
         if job.follow is not None and start.followed is not None:
@@ -64,8 +75,8 @@ class Run:
         self._in_step = started.worker.in_step if job.in_step is None else job.in_step
         self.delivery = Delivery(start, stats.counts, tells=job.ordering.is_dynamic)
         self._reports = Reports(self.delivery, stats, job.terms.lease_s)
-        # Workers of a DataLoader are many: each decodes on one core, as torch computes on one
-        # there.
+        # A DataLoader has many workers. Each of them decodes on one core, as torch computes on one
+        # core in them.
         self._feed = Feed(
             self._job,
             self.delivery,
@@ -102,29 +113,30 @@ class Run:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the iteration came to its end: no rows are left, or the ranks have stopped."""
+        """Whether the iteration ended by itself: no rows are left, or the ranks agreed to stop."""
         return self._has_ended or self.delivery.is_stopped
 
     @property
     def state_handed_over(self) -> LoaderState:
-        """The state with the batch that was handed over last; after the end, all of the last epoch.
+        """The state in which the batch that was handed over last counts as delivered. After the end
+        it is at the end of the last epoch.
 
         Raises:
-            StateError: In a DataLoader's worker in an iteration of several epochs: others may be in
-                another one.
+            StateError: In one of several DataLoader workers, in an iteration of several epochs: the
+                others may be in another epoch.
         """
         is_one_of_several = self._started.is_dataloader and self._started.worker.num_workers > 1
         if is_one_of_several and self._job.num_epochs > 1:
             raise StateError(
                 "a StatefulDataLoader of several workers: expected a loader with num_epochs 1, "
                 f"found {self._job.num_epochs}: workers may be in different epochs, whose states "
-                "do not unite; iterate once for each epoch"
+                "cannot be merged; iterate once for each epoch"
             )
         return self.delivery.state_with_given
 
     def slices(self) -> Iterator[BatchSlice]:
-        """The batches of all epochs that are left, each to be delivered before the next is asked
-        for.
+        """The batch slices of all remaining epochs. The consumer takes the next one only when the
+        last one is added to the delivery.
 
         Raises:
             DispatchError: An earlier start of the run has read all rows, or no worker could read
@@ -155,33 +167,40 @@ class Run:
         self._report_quarantined()
 
     def batch(self, rows: BatchSlice | None) -> Batch | None:
-        """The next batch, of these rows, None where there are none; None at the end."""
+        """The next batch.
+
+        Args:
+            rows: Its rows; None if there are no more.
+
+        Returns:
+            The batch, which is padding if ranks in step need one without rows; None at the end.
+        """
         if self.steps is not None:
             return self.steps.batch(rows)
         return None if rows is None else self._hand_over.hand_over(rows)
 
     def acknowledge(self) -> None:
-        """The batch in the consumer's hands counts as delivered."""
+        """Counts the batch that the consumer has as delivered."""
         self._reports.tell(is_complete=self.delivery.acknowledge())
 
     def add_without_batch(self, rows: BatchSlice) -> None:
-        """Progress for which there is no batch is delivered once all before it is."""
+        """Adds progress without a batch, which is delivered once everything before it is."""
         if self.delivery.add(rows.progress):
             self._reports.tell(is_complete=True)
 
     def finish(self) -> None:
-        """No step follows, as the ranks agreed or because no rows are left.
+        """Called when no step follows, because the ranks agreed to stop or no rows are left.
 
         Raises:
-            DispatchError: Ranks in step have agreed to stop, and a holder that is silent has rows.
+            DispatchError: The ranks have agreed to stop while a silent worker holds unread rows.
         """
         self._reports.await_delivery()
-        # Here the last batch is acknowledged, the store knows of it, and an agreed stop has taken
-        # effect, unless the run was closed before. Leases of a run that stopped are still held.
+        # From here on the last batch is acknowledged, the store has its report, and an agreed stop
+        # has taken effect, unless the run was closed. A run that stopped still holds its leases.
         if self.steps is None or self.delivery.is_closed:
             return
         if self.delivery.is_stopped:
-            self.close()  # Gives back what tail `drop` leaves out on purpose.
+            self.close()  # Releases the claims of rows that tail `drop` leaves out on purpose.
         try:
             self.steps.require_nothing_unread()
         except DispatchError:
@@ -189,12 +208,12 @@ class Run:
             raise
 
     def close(self) -> None:
-        """Gives claims back, ends and joins the threads, lets go of files. May be called more than
-        once.
+        """Releases claims, ends and joins the threads, and closes files. May be called more than
+        once, from any thread.
         """
         if not self.delivery.close():
             return
-        with ExitStack() as parts:  # From the last line to the first, whatever fails.
+        with ExitStack() as parts:  # Runs from the last line to the first, even if one fails.
             if self.steps is not None:
                 parts.callback(self.steps.leave)
             parts.callback(self._feed.close)
@@ -203,8 +222,8 @@ class Run:
             parts.callback(self._reports.close)
 
     def _epochs(self, end: int) -> Iterator[int]:
-        """The epochs of the iteration; of a followed table one for each plan, which the job is then
-        of.
+        """The remaining epochs of the iteration. A followed table has one epoch per plan, for which
+        the job is replaced.
         """
         epoch = self.delivery.epoch
         if self._follower is None:
@@ -221,7 +240,7 @@ class Run:
             epoch += 1
 
     def _end_epoch(self, *, is_last: bool) -> None:
-        """All of the epoch is delivered, unless ranks stopped."""
+        """Moves on to the next epoch. All of this one is delivered, unless ranks stopped."""
         if self._follower is not None:
             self._follower.finish(self._job.files)
             self._job = self._job.of_plan(NewFiles(files={}, table=self._job.table))
@@ -229,7 +248,7 @@ class Run:
         self._feed.end_epoch()
 
     def _plan_of_state(self) -> dict[str, Any]:
-        """What a state says of the plan of a followed table."""
+        """The fields of a state that change with the plan of a followed table."""
         if self._follower is None:
             return {}
         plan = {"table": self._job.table, "plan": self._job.plan_digest}
@@ -248,7 +267,7 @@ class Run:
         )
 
     def _in_order(self, epoch: int) -> Iterator[BatchSlice]:
-        """What is this worker's of an epoch, in an order for which nobody is asked."""
+        """The worker's batch slices of an epoch in order `static`, `rank` or `replay`."""
         worker = self._started.worker
         worker_info = WorkerInfo(index=worker.static_index, num_workers=worker.num_workers)
         recorded = partial(self._recorded, epoch)
@@ -276,8 +295,8 @@ class Run:
             f"epochs {self._started.first_epoch} to {end - 1}: nothing is left to read: in "
             f"dispatch store {self._started.address.url} an earlier run, or another loader "
             "with the same selection, has read every row under this run_id; give each run, and "
-            "each loader that is to read for itself, a run_id of its own; to go on after a "
-            "checkpoint, call load_state_dict; where a launcher restarts workers that had ended, "
+            "each loader that is to read all rows itself, its own run_id; to continue after a "
+            "checkpoint, call load_state_dict; if a launcher restarts workers that had ended, "
             "dispatch.finished: end lets them end empty"
         )
         if not self._job.ends_finished:
@@ -288,7 +307,7 @@ class Run:
         if not self._quarantined:
             return
         text = (
-            "rows are missing that no worker could read: each of these splits has failed "
+            "some rows could not be read by any worker: each of these splits failed "
             f"{self._job.terms.max_failures} times in a row, or killed its worker: "
             f"{'; '.join(self._quarantined)}; all other rows were delivered; see the errors of the "
             "workers, and `featstore dispatch receipt`"

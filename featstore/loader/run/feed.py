@@ -1,4 +1,6 @@
-"""Claims to batch slices: staged, decoded, assembled and sliced ahead of the consumer."""
+"""From claims to batch slices: files are staged, decoded, assembled and sliced ahead of the
+consumer.
+"""
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +29,8 @@ from featstore.reading.file_columns import ColumnCache
 from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile
 
-# A claim with its data file and partition: looked up once, and what staging gives back with a file.
+# A claim with its data file and partition. It is looked up once, and is the key that the stager
+# gives back with each staged file.
 Claimed = tuple[Claim, DataFile, Partition]
 
 
@@ -36,12 +39,20 @@ class _Closeable(Protocol):
 
 
 class Feed:
-    """The threads of one iteration, and what they share: caches, and the memory budget.
+    """The threads of one iteration, with the caches and the memory budget that they share.
 
-    One consumer; `close()` from any thread. Locks: `_opening` guards the list of what runs, which
-    another thread may close while this one still begins a part of it. Nobody closes or waits for a
-    part while holding it. It is reentrant because a finalizer or a signal handler may close the
-    feed in the very thread that holds it.
+    For one consumer; `close` may be called from any thread. Locks: `_opening` guards the list of
+    open parts, since another thread may close the feed while this one starts a part. No part is
+    closed or waited for under the lock. It is reentrant because a finalizer or a signal handler may
+    close the feed in the thread that holds it.
+
+    Args:
+        job: What is read; only options that do not change with a plan are taken from it.
+        delivery: Where claims are recorded.
+        reports: Where the coordinator is, which is asked before rows are read.
+        stats: Metrics.
+        stager: Stages files; None reads them in place.
+        use_threads: Whether a row group is decoded on several cores.
     """
 
     def __init__(
@@ -54,21 +65,26 @@ class Feed:
         *,
         use_threads: bool,
     ) -> None:
-        """`use_threads`: whether a row group is decoded on several cores."""
+
         self._delivery, self._reports, self._stats = delivery, reports, stats
         self._stager, self._use_threads = stager, use_threads
         self._bad_files = BadFiles(stats)
         self._skip = self._bad_files.skip if job.on_bad_file == SKIP else None
-        # The consumer waits for the last of the threads; the others wait for each other.
+        # The consumer waits for the last thread: the transform's if there is one.
         self._waits = "wait_s" if job.transform is None else "transform_wait_s"
         self._open: list[_Closeable] = []
         self._opening = threading.RLock()
         self._is_closed = False
 
     def slices(self, job: Job, epoch: int, claims: Iterable[Claim]) -> Iterator[BatchSlice]:
-        """The batches of these claims; the last of them may be short.
+        """The batch slices of these claims. The last one may have fewer rows.
 
-        Claims are drawn ahead, in another thread. Returns when all that was sliced is delivered.
+        Ends when all of them are delivered.
+
+        Args:
+            job: What is read now.
+            epoch: The epoch.
+            claims: Claims, taken in another thread as far ahead as staging or decoding allows.
         """
         order = RowOrder(seed=job.seed, epoch=epoch, shuffle=job.shuffle)
         budget = Budget(job.budget_bytes)
@@ -78,7 +94,7 @@ class Feed:
             order=order,
             stats=self._stats,
             use_threads=self._use_threads,
-            # In order `dynamic` a claim ends with its window, so the next one needs another.
+            # In order `dynamic` a claim ends at the end of a window, so the next one is another.
             window_cache=None if job.ordering.is_dynamic else WindowCache(),
             budget=budget,
             column_cache=ColumnCache(),
@@ -111,20 +127,20 @@ class Feed:
             self._open.clear()
 
     def end_epoch(self) -> None:
-        """Bad files of the next epoch are warned of anew."""
+        """Ends an epoch: in the next one bad files are counted and warned of again."""
         self._bad_files.clear()
 
     def is_staged(self, file: DataFile) -> bool:
-        """Whether the host has the file in its cache already."""
+        """Whether the file is already in the host's cache."""
         stager = self._stager
         return stager is not None and stager.has(file.url, file.size_bytes, file.version)
 
     def staging_wait_s(self) -> float:
-        """What decoding has waited for files."""
+        """Seconds for which decoding has waited for staged files."""
         return 0.0 if self._stager is None else self._stager.stats().wait_s
 
     def close(self) -> None:
-        """Ends and joins the threads, and lets go of files. May be called more than once."""
+        """Ends and joins the threads, and closes files. May be called more than once."""
         with self._opening:
             self._is_closed = True
             opened = list(self._open)
@@ -133,7 +149,9 @@ class Feed:
                 parts.callback(part.close)
 
     def _begin(self, part: _Closeable, *, is_first: bool = False) -> None:
-        """The part is closed with the feed: now, where that was closed while the part began."""
+        """Registers a part to be closed with the feed. Closes it at once if the feed was closed
+        while the part was started.
+        """
         with self._opening:
             self._open.insert(0 if is_first else len(self._open), part)
             is_late = self._is_closed
@@ -146,13 +164,13 @@ class Feed:
             yield claim, *files[claim.split.path]
 
     def _in_place(self, claimed: Iterable[Claimed]) -> Iterator[Work]:
-        """Files read where they are."""
+        """Work on files that are read where they are stored."""
         for item in claimed:
             yield self._work(item, files_in_place(item[1]))
 
     def _staged(self, stager: Stager, claimed: Iterable[Claimed]) -> Iterator[Work]:
-        """Files brought to the local disk first, in a thread of the stager's that draws the claims,
-        unless it leaves one where it is.
+        """Work on files that the stager brings to the local disk, except those that it leaves in
+        place. The stager's thread takes the claims.
         """
         stream = stager.stage(part for item in claimed for part in stage_items(item[1], item))
         self._begin(stream, is_first=True)

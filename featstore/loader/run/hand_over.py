@@ -1,4 +1,6 @@
-"""What happens to a batch on its way to the consumer: counted, shown, checked, shared."""
+"""Hands batches over to the consumer: counts them, shows progress, checks for writes, and puts them
+into shared memory for another process.
+"""
 
 import zlib
 from typing import TextIO
@@ -23,12 +25,12 @@ class HandOver:
     """Hands batches over to the consumer of one iteration, in its thread.
 
     Args:
-        delivery: Where the batches then are pending.
+        delivery: Where the batches become pending.
         stats: Where they are counted.
-        stager: Whose staged bytes the progress bar shows.
-        row_bar: The progress bar; None for no bar.
+        stager: The progress bar shows the bytes that it has staged.
+        row_bar: The progress bar; None: no bar.
         is_shared: Whether batches go to another process, in shared memory.
-        debug: Whether to look for writes to a batch when it is acknowledged.
+        debug: Whether to check for writes to a batch when it is acknowledged.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class HandOver:
         self._row_bar, self._is_shared, self._debug = row_bar, is_shared, debug
 
     def hand_over(self, rows: BatchSlice) -> Batch:
-        """The slice's batch, which counts as delivered when it is acknowledged."""
+        """The slice's batch, which is pending until it is acknowledged."""
         batch = self.sendable(rows.batch())
         check = WriteCheck(batch) if self._debug else None
         self._stats.counts["batches"] += 1
@@ -53,27 +55,27 @@ class HandOver:
         if self._row_bar is not None:
             staged_bytes = self._stager.stats().staged_bytes if self._stager else 0
             self._row_bar.show(batch.num_rows, self._stats, staged_bytes)
-        # Last: after an error here a thread that runs ahead would wait for a batch that nobody
-        # gets.
+        # The last step: if a later one failed, a thread that runs ahead would wait for the delivery
+        # of a batch that the consumer never gets.
         self._delivery.add(rows.progress, check)
         return batch
 
     def sendable(self, batch: Batch) -> Batch:
-        """The batch, in shared memory where it goes to another process."""
+        """The batch; in shared memory if it goes to another process."""
         return shared(batch) if self._is_shared else batch
 
 
 class RowBar:
-    """A progress bar: rows, rows per second, the share of time waited for data, and staged bytes.
-    Silent where `file` is no terminal.
+    """A progress bar with rows, rows per second, the share of time waited for data, and staged
+    bytes. Shows nothing if `file` is not a terminal.
 
-    One consumer; `close()` from any thread.
+    For one consumer; `close` may be called from any thread.
 
     Args:
-        label: What stands before the bar.
-        num_rows: The total, where it is known.
-        wait_s: What the consumer had waited before the bar begins.
-        file: Where it is shown; None for standard error.
+        label: The text before the bar.
+        num_rows: The total; None: unknown.
+        wait_s: How long the consumer had waited before the bar was made.
+        file: Where it is shown; None is standard error.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class RowBar:
         self._wait_s_before = wait_s
 
     def show(self, num_rows: int, stats: Stats, staged_bytes: int) -> None:
-        """So many more rows have been handed out."""
+        """Advances the bar by `num_rows`."""
         if self._bar.disable:
             return
         elapsed_s = max(self._bar.format_dict["elapsed"], 1e-9)
@@ -104,8 +106,8 @@ class RowBar:
 
 
 class WriteCheck:
-    """Checksums of a batch's columns, which are views that other batches share and must not be
-    written to. It makes all columns and keeps the batch: for debugging, not for production.
+    """Checksums of a batch's columns, to detect writes to them: they are views of memory that other
+    batches share. For debugging only, since it makes all columns and keeps the batch.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -113,7 +115,7 @@ class WriteCheck:
         self._sums = {key: _checksum(column) for key, column in self._columns.items()}
 
     def require_unwritten(self) -> None:
-        """BatchError, naming the column, where a column is not what it was."""
+        """BatchError, with the column's name, if a column has changed."""
         for key, column in self._columns.items():
             if _checksum(column) != self._sums[key]:
                 raise BatchError(

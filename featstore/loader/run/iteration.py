@@ -1,4 +1,4 @@
-"""What a training loop iterates."""
+"""The iterator of a training loop."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -11,10 +11,10 @@ from featstore.tensors.batch import Batch
 
 
 class Owner(Protocol):
-    """The loader that is iterated."""
+    """The loader over which an iteration runs."""
 
     def begin_run(self) -> Run:
-        """A new iteration over the loader's epochs, in place of the one under way."""
+        """Begins a new iteration over the loader's epochs, which replaces the current one."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -22,19 +22,19 @@ class Owner(Protocol):
 
 
 class Iteration:
-    """The batches of one iteration. Dropping it, as a loop does that ends or breaks, ends its
-    threads.
+    """The batches of one iteration. Its threads end when it is dropped, as by a loop that ends or
+    breaks.
 
     Args:
-        owner: The loader. It lives as long as the iteration does, since it keeps the directories
-            that the run uses.
-        run: What makes the batches; None to begin it when the first batch is asked for.
+        owner: The loader. The iteration keeps it alive, since it owns the directories that the run
+            uses.
+        run: Makes the batches; None: it is begun when the first batch is asked for.
     """
 
     def __init__(self, owner: Owner, run: Run | None) -> None:
         self._owner = owner
         self._run: Run | None = None
-        # Kept here and not in the run, or the two would keep each other alive.
+        # Kept here, since in the run the generator and the run would keep each other alive.
         self._slices: Iterator[BatchSlice] = iter(())
         self._close: Callable[[], object] = _nothing
         if run is not None:
@@ -59,7 +59,7 @@ class Iteration:
             return batch
         except BaseException as error:
             was_closed = run.delivery.is_closed
-            # A loop that is behind still gets the batches from before an error.
+            # A loop that is behind still gets the batches from before the error.
             run.delivery.wait()
             self._close()
             if was_closed and isinstance(error, StateError):
@@ -67,20 +67,20 @@ class Iteration:
             raise
 
     def run_ahead(self) -> "Iteration":
-        """From now on another thread than the consumer's asks for batches: what it is handed counts
-        as given, and then as delivered, only when the consumer says so by `give` and
-        `acknowledge`."""
+        """From now on a thread other than the consumer's asks for batches. A batch counts as given,
+        and then as delivered, only when the consumer calls `give` and `acknowledge`.
+        """
         run = self._run or self._take(self._owner.begin_run())
         run.delivery.run_ahead()
         return self
 
     def give(self) -> None:
-        """The consumer has the next batch."""
+        """Records that the consumer got the next batch."""
         if self._run is not None:
             self._run.delivery.give()
 
     def acknowledge(self) -> None:
-        """The consumer has done with the batches that it has."""
+        """Counts the batches that the consumer has as delivered."""
         if self._run is not None:
             self._run.acknowledge()
 
@@ -89,16 +89,17 @@ class Iteration:
         self._close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's state with the batch that was handed out last counted as delivered, as
-        torchdata's StatefulDataLoader expects of an iterator. After the last batch it is of the
-        epoch that was read, and not of the next."""
+        """The loader's state in which the batch that was handed out last counts as delivered, as
+        torchdata's StatefulDataLoader expects of an iterator. After the last batch it is at the end
+        of the epoch that was read, not at the beginning of the next.
+        """
         return (
             self._owner.state_dict() if self._run is None else self._run.state_handed_over.to_json()
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there. Waits for the other workers of a DataLoader, each of which has a
-        state of its own.
+        """Continues from a state. Waits for the other workers of the DataLoader, each of which
+        loads its own state.
         """
         self._close()
         self._owner.load_state_dict(state)
@@ -110,8 +111,8 @@ class Iteration:
         return run
 
     def _next_slice(self, run: Run) -> BatchSlice | None:
-        """The next slice that has rows, or None at the end; what others stand for is delivered in
-        its turn, without a batch.
+        """The next slice with rows; None at the end. Progress of slices without rows is added to
+        the delivery.
         """
         for rows in self._slices:
             if rows.blocks:
@@ -122,8 +123,8 @@ class Iteration:
 
 
 def _require_open(run: Run) -> None:
-    """StateError where the run was closed before its end; StopIteration where that is its end, of a
-    table that is followed.
+    """StateError if the run was closed before its end; StopIteration if the table is followed,
+    where closing is the end.
     """
     if run.delivery.is_closed and not run.is_exhausted:
         if run.follows:
@@ -135,4 +136,4 @@ def _require_open(run: Run) -> None:
 
 
 def _nothing() -> None:
-    """Nothing has begun that is to be closed."""
+    """The `close` of an iteration that has not begun."""

@@ -1,8 +1,9 @@
-"""Which store a loader's workers meet in, under which keys, and which epoch each iteration is.
+"""Numbers the iterations of a loader: in which store its workers meet, under which keys, and with
+which epoch each iteration begins.
 
-An iteration over a loader is a pass: `num_epochs` epochs. Workers of one DataLoader agree on a pass
-without talking: all of them name it alike (the DataLoader's base seed and how often they were
-iterated), and the store numbers the names in the order in which they first come up.
+An iteration has `num_epochs` epochs. The workers of one DataLoader agree on an iteration's number
+without talking to each other: all of them give it the same name (the DataLoader's base seed and how
+often they were iterated), and the store numbers the names in the order in which they first occur.
 """
 
 import hashlib
@@ -32,12 +33,19 @@ _STORE, _LEFT = "store.sqlite", "left"
 
 @dataclass(frozen=True, kw_only=True)
 class StartedIteration:
-    """One iteration: its store, the prefix of its keys, its number since the last restore, and its
-    first epoch.
+    """One iteration, as all workers of the loader agree on it.
 
-    `is_repeated`: a worker of this index has begun the same pass before, in an earlier start of the
-    run or another loader. `siblings`: the prefix of keys that only the workers of one DataLoader
-    use in this pass. `left_open`: epochs that ended for this loader before all was read.
+    Attributes:
+        address: The store.
+        prefix: Prefix of the keys that all workers of the iteration share.
+        number: The iteration's number since the last restore.
+        first_epoch: The epoch with which it begins.
+        worker: Which worker this process is.
+        is_repeated: Whether a worker of this index has begun the same iteration before, in an
+            earlier start of the run or in another loader.
+        siblings: Prefix of the keys that only the workers of one DataLoader use in it.
+        left_open: Epochs that ended for this loader before all rows were read.
+        clock: The clock by which leases are judged.
     """
 
     address: StoreAddress
@@ -51,8 +59,12 @@ class StartedIteration:
     clock: Clock = SYSTEM_CLOCK
 
     def is_last_sibling(self, epoch: int) -> bool:
-        """Says that this worker of a DataLoader has nothing left to claim of an epoch; whether all
-        of its siblings had said so before. To be called once for each epoch."""
+        """Records that this DataLoader worker has nothing left to claim in an epoch. To be called
+        once for each epoch.
+
+        Returns:
+            Whether all other workers of the DataLoader have recorded that before.
+        """
         with closing(self.address.open()) as store:
             return store.add(f"{self.siblings}{epoch}/ended", 1) >= self.worker.num_siblings
 
@@ -66,8 +78,17 @@ class StartedIteration:
 
 
 class Iterations:
-    """Numbers the passes of one loader and of its copies in DataLoader workers. Belongs to the
-    process that made it.
+    """Numbers the iterations of one loader and of its copies in DataLoader workers. The process
+    that made it owns the directory in which DataLoader workers meet.
+
+    Args:
+        options: Where workers meet.
+        loader_key: `Job.key`, equal for all loaders that share their reading.
+        num_epochs: Epochs per iteration.
+        clock: The clock by which leases are judged.
+
+    Raises:
+        ConfigError: A store that outlives the run is named without a run_id.
     """
 
     def __init__(
@@ -77,7 +98,7 @@ class Iterations:
         num_epochs: int,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`clock`: what leases are judged by."""
+
         if (
             options.run_id is None
             and _torchrun_id() is None
@@ -86,38 +107,40 @@ class Iterations:
             raise ConfigError(
                 f"dispatch: expected a run_id with store {options.store!r}, found none: what a run "
                 "has read stays in the store, so a second run under the same name would find "
-                "nothing left; give each run a run_id of its own, equal in all of its workers "
+                "nothing left; give each run its own run_id, equal in all of its workers "
                 "(torchrun --rdzv-id does)"
             )
         self._options, self._loader_key, self._num_epochs = options, loader_key, num_epochs
         self._client = uuid.uuid4().hex
         self._owner = os.getpid()
         self._in_job = in_job = options.store == AUTO and num_processes(os.environ) > 1
-        # What is shared beyond this process and its workers: a store that was named, or that of the
-        # job.
+        # The store that is shared beyond this process and its workers: the one that the options
+        # name, or that of the job. None if there is none.
         self._shared = _shared_address(options, in_job)
-        # Memory for this process, made again in a copy that was sent to another one; workers meet
-        # in the run directory.
+        # Without a shared store, this process alone uses one in memory, and DataLoader workers meet
+        # in a sqlite store in a private directory.
         self._memory = bind(f"memory://{self._client}") if self._shared is None else None
         self._private = PrivateDirectory() if self._shared is None else None
         self._first_epoch, self._clock = 0, clock
-        # The store of a job outlives a restart of its workers, which read anew unless a state is
-        # loaded.
+        # The store of a job outlives a restart of its workers. They read all rows again unless a
+        # state is loaded, so their keys differ from those before the restart.
         self._restart, self._num_restores = (_restart_count() if in_job else 0), 0
 
     def begin(self, worker: LoaderWorker) -> StartedIteration:
-        """The next pass of this worker: the same for all workers of its DataLoader."""
+        """Begins this worker's next iteration, which is the same for all workers of its
+        DataLoader.
+        """
         address = self._address(worker)
         store = address.open()
         try:
-            self._hear(store)
+            self._adopt_restore(store)
             count = store.add(f"{self._prefix}iterations/{worker.session}/{worker.index}", 1)
             number = self._number(store, f"{worker.session}/{count}")
             first_epoch = self._epoch_of(store, number)
             if worker.is_dataloader:
                 store.set(f"{self._prefix}workers", "seen")
                 store.set(f"{self._prefix}workers/{os.getpid()}", "seen")
-            prefix = self._pass_prefix(number)
+            prefix = self._iteration_prefix(number)
             is_repeated = store.add(f"{prefix}{first_epoch}/starts/{worker.index}", 1) > 1
         finally:
             store.close()
@@ -134,8 +157,13 @@ class Iterations:
         )
 
     def recording(self, epoch: int | None) -> Recording:
-        """What was recorded of an epoch that this loader, or another worker's, read last.
-        DispatchError where nothing was.
+        """The recorded order of an epoch of this loader, or of another one that shares its reading.
+
+        Args:
+            epoch: The epoch; None is the newest.
+
+        Raises:
+            DispatchError: There is no such recording.
         """
         for address in self._addresses():
             with closing(address.open()) as store:
@@ -147,27 +175,32 @@ class Iterations:
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass begins with this epoch."""
-        self._hear_all()
+        """Makes the next iteration begin with this epoch."""
+        self._adopt_restores()
         self._first_epoch = epoch
         for address in self._addresses():
             store = address.open()
-            store.set(f"{self._prefix}epoch", f"{self._num_passes(store)} {epoch}")
+            store.set(f"{self._prefix}epoch", f"{self._num_iterations(store)} {epoch}")
             store.close()
 
-    def next_pass(self) -> tuple[int, int]:
-        """The number of this process's next pass, and the epoch with which it begins."""
-        self._hear_all()
+    def next_iteration(self) -> tuple[int, int]:
+        """The number of this process's next iteration, and the epoch with which it begins."""
+        self._adopt_restores()
         with closing((self._shared or self._memory or self._workers_address).open()) as store:
-            number = self._num_passes(store)
+            number = self._num_iterations(store)
             return number, self._epoch_of(store, number)
 
     def restore(self, state: str, first_epoch: int, worker: LoaderWorker) -> None:
-        """Forgets all passes: the next has number 0, under keys that are new to this run.
+        """Forgets all iterations: the next one has number 0, under keys that are new to this run.
 
-        Workers that restore together find the same keys: all of a launch restore the same state
-        equally often. A launch after it, from the same state once more, must not meet the keys
-        under which the last one has read.
+        Workers that restore together find the same keys, since all workers of a launch restore the
+        same state equally often. A later launch that restores the same state gets other keys, since
+        all rows are read under those of the earlier one.
+
+        Args:
+            state: The state's digest.
+            first_epoch: The epoch with which the restored iteration began.
+            worker: Which worker this process is.
         """
         self._num_restores += 1
         launch = f"{state}-{_restart_count()}-{worker.num_workers}"
@@ -176,43 +209,53 @@ class Iterations:
         self._first_epoch = first_epoch
 
     def meet(self, share: LoaderState, worker: LoaderWorker) -> LoaderState:
-        """Goes on with the other workers of a DataLoader, each of which has a share of the state;
-        returns all of it.
+        """Restores together with the other workers of a DataLoader, each of which has a part of the
+        state.
 
-        Those that start after them, and the loader that they are copies of, hear of it in the
-        store.
+        Workers that start later, and the loader in the main process, find the restore in the store.
+
+        Args:
+            share: The state of this worker.
+            worker: Which worker this process is.
+
+        Returns:
+            The state of all workers.
+
+        Raises:
+            StateError: The store is shared with workers of other launches, or a worker does not
+                come.
         """
         if self._shared is not None and not self._in_job:
             raise StateError(
                 "loader state: of one DataLoader worker, for a loader with store "
-                f"{self._options.store!r}: expected auto, in which workers can tell who is of "
-                "their launch; unite the states with FeatureLoader.merge_states([...])"
+                f"{self._options.store!r}: expected auto, in which workers know those of their own "
+                "launch; merge the states with FeatureLoader.merge_states([...])"
             )
-        told = self._prefix
-        alike = (
-            told
+        own_prefix = self._prefix
+        common_prefix = (
+            own_prefix
             if self._shared is None
             else run_prefix(self._run_id, restart=self._restart, loader=self._loader_key)
         )
         with closing(self._address(worker).open()) as store:
-            name, state = united(store, alike, worker, share)
+            name, state = united(store, common_prefix, worker, share)
             self._restart, self._first_epoch = _hashed(f"{state.digest}-{name}"), state.first_epoch
-            store.set(f"{told}restored", f"{self._restart} {self._first_epoch}")
+            store.set(f"{own_prefix}restored", f"{self._restart} {self._first_epoch}")
         return state
 
-    def _hear(self, store: Store) -> None:
-        """Goes on under the keys of workers that met in this store."""
-        while (told := store.get_or_none(f"{self._prefix}restored")) is not None:
-            self._restart, self._first_epoch = map(int, told.split())
+    def _adopt_restore(self, store: Store) -> None:
+        """Takes over the keys of workers that restored together in this store."""
+        while (restored := store.get_or_none(f"{self._prefix}restored")) is not None:
+            self._restart, self._first_epoch = map(int, restored.split())
 
-    def _hear_all(self) -> None:
+    def _adopt_restores(self) -> None:
         for address in self._addresses():
             with closing(address.open()) as store:
-                self._hear(store)
+                self._adopt_restore(store)
 
     def _count_restore(self, launch: str, worker: LoaderWorker) -> int:
-        """Which restore from this state this is. A worker that missed one, as it died before, joins
-        the others at theirs.
+        """The number of this restore from one state. A worker that missed one, since it had died
+        before, takes the number of the others.
         """
         assert self._shared is not None
         mine, latest = (
@@ -228,22 +271,19 @@ class Iterations:
             return number
 
     def has_workers(self) -> bool:
-        """Whether DataLoader workers of this loader have iterated since it was made, or
-        restored.
-        """
+        """Whether DataLoader workers have iterated since the loader was made or restored."""
         return self._holds("workers")
 
     def has_living_workers(self) -> bool:
-        """Whether such workers still run: those of a DataLoader that persist, or that is in the
-        middle.
-        """
+        """Whether such workers still run: persistent ones, or those of an unfinished iteration."""
         return any(
             self._holds(f"workers/{child.pid}") for child in multiprocessing.active_children()
         )
 
     def left_open(self) -> UnreadEpochs | None:
-        """Epochs that ended for this loader, or for workers of its DataLoaders, before all was
-        read; None where no other rank shares the store."""
+        """Epochs that ended for this loader, or for its DataLoader workers, before all rows were
+        read; None if no other rank shares the store.
+        """
         return (
             None
             if self._shared is None
@@ -251,22 +291,22 @@ class Iterations:
         )
 
     def close(self) -> None:
-        """Removes the run directory, in the process that chose it, and closes connections; the next
-        pass has the epochs after those that were counted there."""
+        """Closes connections and, in the process that made it, removes the run directory. The next
+        iteration begins with the epoch after those that were counted there.
+        """
         if self._owner == os.getpid() and self._has_run_directory():
-            self._hear_all()
+            self._adopt_restores()
             self.set_epoch(max(self._next_epoch(address) for address in self._addresses()))
         if self._shared is not None:
             self._shared.disconnect()
         self.remove()
 
     def remove(self) -> None:
-        """Removes the run directory, in the process that chose it."""
+        """Removes the run directory, in the process that made it."""
         if self._private is not None and self._owner == os.getpid():
             self._private.remove()
-            shutil.rmtree(
-                self._private.path, ignore_errors=True
-            )  # workers that began after close() made it again
+            # Workers that began after close() have made it again.
+            shutil.rmtree(self._private.path, ignore_errors=True)
 
     @property
     def _run_id(self) -> str:
@@ -276,11 +316,11 @@ class Iterations:
 
     @property
     def _prefix(self) -> str:
-        """Of the keys that only this loader and its copies use."""
+        """Prefix of the keys that only this loader and its copies use."""
         return run_prefix(self._run_id, restart=self._restart, loader=self._client)
 
-    def _pass_prefix(self, number: int) -> str:
-        """Of the keys that all workers of a pass share."""
+    def _iteration_prefix(self, number: int) -> str:
+        """Prefix of the keys that all workers of an iteration share."""
         return run_prefix(
             self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}"
         )
@@ -303,12 +343,12 @@ class Iterations:
         return self._private is not None and (self._private.path / _STORE).exists()
 
     def _addresses(self) -> list[StoreAddress]:
-        """The stores that hold passes already, or may do so unseen."""
+        """The stores in which iterations may be counted."""
         known = [address for address in (self._memory, self._shared) if address is not None]
         return known + ([self._workers_address] if self._has_run_directory() else [])
 
     def _holds(self, key: str) -> bool:
-        """Whether one of the stores has this key of the loader's own."""
+        """Whether one of the stores has this key under the loader's own prefix."""
         for address in self._addresses():
             with closing(address.open()) as store:
                 if store.check([f"{self._prefix}{key}"]):
@@ -317,23 +357,24 @@ class Iterations:
 
     def _next_epoch(self, address: StoreAddress) -> int:
         with closing(address.open()) as store:
-            return self._epoch_of(store, self._num_passes(store))
+            return self._epoch_of(store, self._num_iterations(store))
 
     def _number(self, store: Store, name: str) -> int:
+        """The number of the iteration of this name: the first one that is free, or has the name."""
         number = 0
         while store.compare_set(f"{self._prefix}passes/{number}", "", name) != name:
             number += 1
         return number
 
-    def _num_passes(self, store: Store) -> int:
+    def _num_iterations(self, store: Store) -> int:
         number = 0
         while store.get_or_none(f"{self._prefix}passes/{number}") is not None:
             number += 1
         return number
 
     def _epoch_of(self, store: Store, number: int) -> int:
-        told = store.get_or_none(f"{self._prefix}epoch")
-        first_number, first_epoch = map(int, told.split()) if told else (0, self._first_epoch)
+        chosen = store.get_or_none(f"{self._prefix}epoch")
+        first_number, first_epoch = map(int, chosen.split()) if chosen else (0, self._first_epoch)
         return first_epoch + (number - first_number) * self._num_epochs
 
 
@@ -350,12 +391,12 @@ def _hashed(text: str) -> int:
 
 
 def _restart_count() -> int:
-    """How often torchrun has restarted the workers."""
+    """How often torchrun has restarted the workers of this job."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
 
 
 def _torchrun_id() -> str | None:
-    """The run's name where torchrun was given one: without `--rdzv-id` it calls every run
+    """The run's name in torchrun. None without `--rdzv-id`, for which torchrun names every run
     `none`.
     """
     run_id = os.environ.get("TORCHELASTIC_RUN_ID")

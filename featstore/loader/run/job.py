@@ -1,4 +1,4 @@
-"""What a loader reads and how, as one value that all of its workers have alike."""
+"""What a loader reads and how, as one immutable value that all of its workers share."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,8 +29,20 @@ from featstore.table.snapshot import DataFile
 class Job:
     """What a loader reads and how: equal in all of its workers.
 
-    `in_step`: as of `Dispatch.in_step`, None for `auto`. `ends_finished`: a pass that an earlier
-    start of the run has read ends empty, and is no error.
+    Attributes that are not listed here are parameters of `FeatureLoader`, parsed.
+
+    Attributes:
+        files: The data files by path, each with its partition; empty in order `rank`.
+        table: Digest of the snapshot.
+        budget_bytes: The memory budget.
+        terms: Lease times and limits of dispatch.
+        splits: The splits of the files, in the order of the files.
+        cut: Makes splits of files.
+        listing: How files are listed anew, in order `rank`; otherwise None.
+        census: Counts of all files, in order `rank`; otherwise None.
+        in_step: `Dispatch.in_step`; None is `auto`.
+        ends_finished: Whether an iteration that an earlier start of the run has read ends empty;
+            otherwise that is an error.
     """
 
     request: Request
@@ -58,12 +70,12 @@ class Job:
     ends_finished: bool = False
 
     def in_parts(self, listing: Listing) -> "Job":
-        """The job in rank order: each part lists its own files, and this one only counts them."""
+        """The job in order `rank`: it only counts the files, which each part then lists."""
         census = listing.count(self.seed, shuffle=self.shuffle is not None)
         return replace(self, listing=listing, census=census, table=self.table or census.table)
 
     def part(self, part: MiniEpoch) -> "Job":
-        """The job with the files of one part and no others; `splits` are in the order of
+        """The job with the files of one part only. Its `splits` are in the order of
         `part.positions`.
         """
         assert self.listing is not None
@@ -81,8 +93,8 @@ class Job:
         )
 
     def at(self, followed: Followed | None) -> "Job":
-        """The job as it was where a state was saved: of the plan that was then under way, if the
-        table is followed.
+        """The job at a saved state: with the plan that was current then, if the table is
+        followed.
         """
         if self.follow is None or followed in (None, (None, self.follow.version)):
             return self
@@ -91,11 +103,17 @@ class Job:
     def turns(
         self, epoch: int, worker_info: WorkerInfo, done: Done, recorded: Callable[[str], Recording]
     ) -> Iterator[tuple["Job", Iterator[Claim]]]:
-        """What a worker reads of an epoch in an order for which nobody is asked: claims on this
-        job, or on each part of it in turn.
+        """A worker's claims of an epoch in order `static`, `rank` or `replay`.
 
-        `recorded` looks up what a loader of this key recorded of the epoch, where a replay was
-        given no recording.
+        Args:
+            epoch: The epoch.
+            worker_info: The worker, and how many there are.
+            done: Rows that were delivered before.
+            recorded: Looks up the recorded order of a loader by its key, for a replay whose options
+                hold no recording.
+
+        Returns:
+            This job with its claims, or, in order `rank`, each part in turn with its claims.
         """
         if self.listing is None:
             recording = (
@@ -119,7 +137,7 @@ class Job:
         return job, rank_claims(job.splits, part.positions(self.census.num_splits), done)
 
     def parts(self, worker: LoaderWorker) -> Iterator["Job"]:
-        """The job; in rank order the parts of all workers, one after the other."""
+        """The job; in order `rank` the parts of all workers, one after the other."""
         if self.listing is None:
             yield self
             return
@@ -129,7 +147,7 @@ class Job:
 
     @property
     def plan_digest(self) -> str:
-        """Names the files and their splits."""
+        """A hash of the files and their splits."""
         return self.plan(epoch=0).digest if self.census is None else self.census.plan
 
     def plan(self, epoch: int) -> Plan:
@@ -139,7 +157,7 @@ class Job:
 
     @property
     def filters_rows(self) -> bool:
-        """Whether rows are left out that have to be read first."""
+        """Whether rows are left out depending on their content."""
         is_decided = all(partition.is_decided for _, partition in self.files.values())
         drops = any(number.null == DROP_ROW for number in self.request.numbers)
         return (
@@ -149,13 +167,8 @@ class Job:
         )
 
     def num_static_batches(self, start: LoaderState, worker_info: WorkerInfo) -> int:
-        """How many batches a worker gets in static order of the epochs that are left."""
-        plan = self.plan(start.epoch)
-        before = sum(
-            end - first
-            for index, rows in start.done.items()
-            for first, end in as_ranges(rows, plan[index].num_rows)
-        )
+        """How many batches of the remaining epochs a worker gets in order `static`."""
+        num_rows, num_done = self._num_rows(start)
         later = start.first_epoch + self.num_epochs - start.epoch - 1
         count = partial(
             num_static_batches,
@@ -163,14 +176,16 @@ class Job:
             batch_rows=self.batch_size,
             drop_last=self.drop_last,
         )
-        return count(plan.num_rows - before) + later * count(plan.num_rows)
+        return count(num_rows - num_done) + later * count(num_rows)
 
     def shows(self, start: LoaderState) -> bool:
-        """Whether a worker shows a progress bar: the first of all does."""
+        """Whether this worker shows the progress bar: only the first of all does."""
         return self.progress and start.workers == (0,)
 
     def num_rows_left(self, start: LoaderState) -> int | None:
-        """How many rows a pass has left for its only worker; None where that is not known."""
+        """How many rows an iteration still has for its only worker; None: unknown, or there are
+        several.
+        """
         if (
             start.num_workers > 1
             or self.filters_rows
@@ -178,17 +193,22 @@ class Job:
             or self.listing is not None
         ):
             return None
+        num_rows, num_done = self._num_rows(start)
+        return (start.first_epoch + self.num_epochs - start.epoch) * num_rows - num_done
+
+    def _num_rows(self, start: LoaderState) -> tuple[int, int]:
+        """The rows of an epoch, and how many of the state's epoch are delivered."""
         plan = self.plan(start.epoch)
-        before = sum(
+        num_done = sum(
             end - first
             for index, rows in start.done.items()
             for first, end in as_ranges(rows, plan[index].num_rows)
         )
-        return (start.first_epoch + self.num_epochs - start.epoch) * plan.num_rows - before
+        return plan.num_rows, num_done
 
     def num_steps(self, start: LoaderState, worker: LoaderWorker) -> int | None:
-        """How many steps a worker makes if all ranks make equally many, as `tail` says; None where
-        it cannot be counted.
+        """How many steps a worker makes if all ranks make the same number, as `tail` says; None if
+        that cannot be counted in advance.
         """
         if self.ordering.kind != STATIC or self.filters_rows or self.tail == JOIN:
             return None
@@ -204,11 +224,10 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Names what is read, and so the keys in the store of all who share its reading: 16 hex
-        digits.
+        """A hash of what is read: 16 hex digits. Loaders with the same key share their reading,
+        under the same keys in the store.
 
-        A followed table is named by its URL, as those who share it may come at different versions
-        of it.
+        A followed table is identified by its URL, since workers may open different versions of it.
         """
         what = self.plan_digest if self.follow is None else f"follow {self.follow.url} {self.seed}"
         return hashlib.sha256(f"{what}\n{self.request.digest}".encode()).hexdigest()[:16]
@@ -230,5 +249,5 @@ class Job:
         )
 
     def resumed(self, saved: LoaderState, worker: LoaderWorker) -> LoaderState:
-        """The state of a worker that goes on from a saved one."""
+        """The state of a worker that continues from a saved one."""
         return replace(saved, num_workers=worker.num_workers, workers=(worker.index,), ended=None)

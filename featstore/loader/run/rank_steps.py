@@ -1,4 +1,4 @@
-"""Ranks that train in step: which steps all of them make, and what pads those without rows."""
+"""Ranks that train in step: which steps all of them make, and padding for ranks without rows."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -32,11 +32,11 @@ from featstore.tensors.column_keys import WEIGHT, Key, Keys
 
 
 def agreement(job: Job, started: StartedIteration, start: LoaderState) -> Steps | None:
-    """How the ranks of one iteration agree on the number of steps: by counting where the order is
-    static, else through the store; None where ranks may end apart, or there is only one.
+    """How the ranks of one iteration agree on the number of steps: by counting in order `static`,
+    otherwise through the store. None if ranks may end apart, or there is only one.
 
     Raises:
-        DispatchError: What was said in an earlier start of the run is still in the store.
+        DispatchError: Announcements of an earlier start of the run are still in the store.
     """
     worker = started.worker
     if job.tail == JOIN or worker.num_ranks == 1:
@@ -58,13 +58,13 @@ class RankSteps:
 
     Args:
         steps: The agreement.
-        job: What is read, for what does not change with a followed table.
+        job: What is read; only options that do not change with a plan are taken from it.
         started: The iteration that all ranks began.
-        parts: What is read now, in parts, for a rank that has no rows of its own to pad with.
-        delivery: Where padding batches are added, too.
-        hand_over: Hands a batch over to the consumer.
-        limits: Where the rank's claims end now, as of `Coordinator.limits`; None where no store is
-            asked for claims.
+        parts: Gives what is read now, in parts, to a rank that has no rows of its own as padding.
+        delivery: Where padding batches are added.
+        hand_over: Hands batches over to the consumer.
+        limits: Gives the rows at which the rank's claims end now, as `Coordinator.limits` does;
+            None if no store is asked for claims.
     """
 
     def __init__(
@@ -83,30 +83,30 @@ class RankSteps:
         self._last: Batch | None = None
 
     def batch(self, rows: BatchSlice | None) -> Batch | None:
-        """The batch of the next step: these rows, padding where there are none, or None where no
-        rank goes on.
+        """The batch of the next step: of these rows, or padding if there are none. None if the
+        ranks stop.
         """
         self._num_steps += 1
         if rows is None:
             return self._padding() if self._steps.pads(self._num_steps) else None
         if not self._steps.makes(self._num_steps, rows.num_ahead(self._job.batch_size)):
-            # Rows are left, which no rank asks for: the iteration ends once what was handed over
-            # before is delivered.
+            # The ranks stop while this one has rows left. The iteration ends once everything that
+            # was handed over before is delivered.
             self._delivery.stop(self._started.first_epoch + self._job.num_epochs, self._limits())
             return None
         self._last = self._hand_over.hand_over(rows)
         return self._last
 
     def leave(self) -> None:
-        """The loop was left. May be called more than once, from any thread."""
+        """Called when the loop is left. May be called more than once, from any thread."""
         self._steps.leave()
 
     def require_nothing_unread(self) -> None:
-        """To be called after the last step; waits for signs of life of those who hold rows, at most
-        a lease. Rows that were dropped on purpose do not count.
+        """Called after the last step. Waits, for at most the length of a lease, for signs of life
+        from workers that hold rows. Rows that are dropped on purpose do not count.
 
         Raises:
-            DispatchError: A holder that is silent has rows of the iteration.
+            DispatchError: A silent worker holds rows of the iteration.
         """
         if not self._job.ordering.is_dynamic:
             return
@@ -137,7 +137,7 @@ class RankSteps:
 
 @dataclass(frozen=True)
 class WeightlessColumns:
-    """The same columns, but every weight is zero."""
+    """The same columns with all weights zero."""
 
     columns: Columns
 
@@ -162,17 +162,17 @@ def _weightless(key: Key, column: Column) -> Column:
 
 
 def padding_of(batch: Batch) -> Batch:
-    """The batch's rows again, `is_padding`, its weights zero where there are weights."""
+    """A padding batch: the rows of `batch`, with `is_padding` true, and weights, if any, zero."""
     columns = WeightlessColumns(batch.columns)
     return Batch(columns, num_rows=batch.num_rows, extras=batch.extras, is_padding=True)
 
 
 def some_rows(jobs: Iterable[Job]) -> BatchSlice:
-    """Rows of the first split that has some, whoever has delivered them, read where its file is:
-    for a rank that has none to repeat.
+    """Rows of the first split that has any, read in place, for a rank that has delivered none that
+    it could repeat as padding.
 
     Raises:
-        StateError: There are no rows at all.
+        StateError: No split has rows.
     """
     for job in jobs:
         order = RowOrder(seed=job.seed, epoch=0, shuffle=None)

@@ -1,4 +1,4 @@
-"""Tells the dispatch store how far a worker's claims are delivered, and which cannot be read."""
+"""Reports to the dispatch store which claims are delivered, how far, and which cannot be read."""
 
 import threading
 import time
@@ -11,56 +11,64 @@ from featstore.loader.run.claims import Kind, Limits, Report
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.stats import Stats
 
+# How often progress within a claim is reported. If the worker dies, another one reads again what it
+# delivered since. Chosen, not measured: each report is one write to the store.
 _EVERY_S = 0.5
 
 
 class Reports:
-    """Tells the store what it does not know yet of what was delivered. Without a coordinator, in an
-    order for which nobody is asked, nothing is told.
+    """Sends the reports of a `Delivery` to the store. Without a coordinator, in the orders in which
+    claims are computed, it does nothing.
 
     Safe to use from any thread. Locks: `_telling` is held while the store is told, so that each
-    thing is told once and in order: a claim that is complete must not be heard of again. It comes
-    before the lock of `Delivery`, which nobody holds while a store is asked, and is reentrant for
-    the same reason as that one.
+    report is sent once and in order: nothing may be reported of a claim after it is complete. It
+    comes before the lock of `Delivery`, which is never held while a store is asked, and is
+    reentrant for the same reason as that one.
+
+    Args:
+        delivery: What is delivered.
+        stats: Metrics.
+        lease_s: Seconds of a lease.
     """
 
     def __init__(self, delivery: Delivery, stats: Stats, lease_s: float) -> None:
         self._delivery, self._stats = delivery, stats
         self._telling = threading.RLock()
-        # A worker that stood still for a whole lease tells the store at its first batch, and so
-        # learns of a takeover at once.
+        # At most a quarter of a lease apart: a worker that stood still for a whole lease reports
+        # with its next batch, and so learns at once whether its claim was taken over.
         self._every_s, self._reported_at = min(_EVERY_S, lease_s / 4), time.monotonic()
         self.coordinator: Coordinator | None = None
 
     def begin(self, coordinator: Coordinator) -> None:
-        """The store to tell is that of this epoch's coordinator."""
+        """Sets the coordinator of the epoch, through which the store is told."""
         with self._telling:
             self.coordinator = coordinator
 
     def end(self) -> None:
-        """Nothing more is told."""
+        """Ends reporting for this epoch."""
         if not self._delivery.is_forked:
             with self._telling:
                 self.coordinator = None
 
     def close(self) -> None:
-        """Tells what is not told, and gives back what the coordinator still holds."""
+        """Sends all reports, and releases the claims that the coordinator still holds."""
         if (coordinator := self.coordinator) is None:
             return
-        with ExitStack() as parts:  # From the last line to the first, whatever fails.
+        with ExitStack() as parts:  # Runs from the last line to the first, even if one fails.
             parts.callback(coordinator.close)
             parts.callback(self.end)
             parts.callback(self.settle)
 
     def limits(self) -> Limits | None:
-        """Where the worker's claims end now, as of `Coordinator.limits`; None where no store is
-        asked for claims.
+        """The rows at which the worker's claims end now, as of `Coordinator.limits`; None if no
+        store is asked for claims.
         """
         return None if self.coordinator is None else self.coordinator.limits()
 
     def tell(self, *, is_complete: bool) -> None:
-        """Tells what is complete, if anything is, and now and then how far the other claims are
-        delivered: where a takeover would begin."""
+        """Reports complete claims, if there are any, and every `_EVERY_S` also how far the others
+        are delivered, which is where a takeover would begin.
+        """
         if self.coordinator is None:
             return
         with self._telling:
@@ -70,27 +78,31 @@ class Reports:
                 self._tell("complete")
 
     def settle(self) -> None:
-        """Tells all that is not told. That a claim cannot be read is told only here: its lease ends
-        with it, so what was read of it must be delivered before."""
+        """Sends all reports. Only here are failed claims reported: that ends their lease, so what
+        was read of them must be delivered before.
+        """
         with self._telling:
             self._tell("complete", "advanced", "failed")
 
     def settle_if_it_can(self) -> None:
-        """As `settle`, on the way out with an error that matters more than the store's."""
+        """Like `settle`, but ignores errors of the store: called on the way out, where another
+        error matters more.
+        """
         if not self._delivery.is_forked:
             with suppress(DispatchError):
                 self.settle()
 
     def await_delivery(self) -> None:
-        """Waits until all that was added is delivered, or the run closed, and the store knows of
-        it: claims may only be given up then.
+        """Waits until everything that was added is delivered, or the run is closed, and reports it.
+        Claims may be released only after that.
         """
         self._delivery.wait()
         self.tell(is_complete=True)
 
     def is_lost(self, block: Block) -> bool:
-        """Whether another worker has a claim that the block is of; counts the rows that are left to
-        it. To be asked before the block is delivered: the store learns that the claim has started.
+        """Whether another worker has taken over a claim to which the block belongs; then its rows
+        are counted as left to others. Called before the block is delivered: it also records in the
+        store that the claim has been started.
         """
         coordinator = self.coordinator
         if coordinator is None:
@@ -114,7 +126,7 @@ class Reports:
 
 
 def _tell(coordinator: Coordinator, report: Report) -> bool:
-    """Whether the claim is still this worker's."""
+    """Sends a report. Returns whether the claim is still this worker's."""
     if report.kind == "advanced":
         return coordinator.acknowledge(report.claim, report.through)
     if report.kind == "complete":

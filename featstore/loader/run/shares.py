@@ -1,9 +1,8 @@
-"""The states of one DataLoader's workers, each of which got its own alone, united by the workers
-themselves.
+"""Merges the states of one DataLoader's workers in the workers themselves.
 
-torchdata's StatefulDataLoader saves a state per worker and hands each new worker that of its
-number. No worker may go on from its own part only: it would read anew what others delivered. So
-each puts its part into the store, and waits for the others'.
+torchdata's StatefulDataLoader saves one state per worker, and gives each new worker the one of its
+number. A worker cannot continue from its own state only, since it would read again what others
+delivered. So each worker puts its state into the store and waits for the others.
 """
 
 import json
@@ -15,27 +14,39 @@ from featstore.errors import StateError
 from featstore.loader.run.state import LoaderState, merge_states
 from featstore.loader.run.worker import LoaderWorker
 
+# Workers of one DataLoader start within seconds of each other, but import torch, which may take a
+# minute on a busy host.
 _TIMEOUT_S, _PAUSE_S = 120.0, 0.01
 
 
 def require_own(share: LoaderState, worker: LoaderWorker) -> None:
-    """StateError where the share is not that of this worker."""
+    """StateError if the state is not that of this worker."""
     if (share.workers, share.num_workers) != ((worker.index,), worker.num_workers):
         raise StateError(
             f"loader state: of worker {list(share.workers)} of {share.num_workers}, loaded by "
-            f"worker {worker.index} of {worker.num_workers}: go on with as many workers, or unite "
-            "the states with FeatureLoader.merge_states([...]) and load them before the DataLoader "
-            "is made"
+            f"worker {worker.index} of {worker.num_workers}: use the same number of workers, or "
+            "merge the states with FeatureLoader.merge_states([...]) and load them before the "
+            "DataLoader is made"
         )
 
 
 def united(
     store: Store, prefix: str, worker: LoaderWorker, share: LoaderState
 ) -> tuple[str, LoaderState]:
-    """The state of all workers that meet here, and a name for the meeting, equal in all of them and
-    new each time.
+    """Meets the other workers in the store.
 
-    StateError where one does not come.
+    Args:
+        store: The store.
+        prefix: Prefix of keys that only these workers use.
+        worker: Which worker this process is.
+        share: Its state.
+
+    Returns:
+        A name for the meeting, equal in all workers and new each time, and the state of all of
+        them.
+
+    Raises:
+        StateError: A worker does not come.
     """
     session = worker.session if worker.num_ranks == 1 else "job"
     name = f"{session}/{store.add(f'{prefix}shares/{session}/{worker.index}', 1)}"

@@ -1,4 +1,4 @@
-"""How a loader stages, and how much of it each DataLoader worker may."""
+"""Whether a loader stages files, and which part of the budget each DataLoader worker gets."""
 
 from dataclasses import replace
 
@@ -9,9 +9,12 @@ from featstore.staging.options import Staging
 
 
 def staging_for(options: Staging | None, job: Job) -> Staging | None:
-    """The options, where any file is to be staged, else None. BudgetError where what is open at
-    once does not fit, unless only ranges are staged, whose size is not known before the first
-    footer is here."""
+    """The staging options; None if no file is staged.
+
+    Raises:
+        BudgetError: The files that are open at once do not fit into the budget. Not checked if only
+            ranges are staged, whose size is unknown before a footer is read.
+    """
     options = options or Staging()
     sizes = _staged_sizes(options, job)
     if not sizes:
@@ -24,8 +27,11 @@ def staging_for(options: Staging | None, job: Job) -> Staging | None:
 def share_of(options: Staging, job: Job, num_workers: int) -> Staging:
     """The options of one of the DataLoader workers that share a cache.
 
-    A DataLoader asks its workers in turn, so one that waits for room which another one pins would
-    wait for ever: what all of them pin must fit. BudgetError where it does not.
+    A DataLoader asks its workers in turn, so a worker that waits for space that another one pins
+    would wait forever. Hence everything that all of them may pin has to fit.
+
+    Raises:
+        BudgetError: It does not fit.
     """
     if options.directory is None:
         return options
@@ -50,6 +56,6 @@ def _staged_sizes(options: Staging, job: Job) -> list[tuple[str, int]]:
 
 
 def _num_open(job: Job) -> int:
-    """How many files are open at once: a split's data file, and those of its slot groups."""
+    """How many files are open at once: each open split has a data file and those of its groups."""
     num_parts = max((1 + len(file.groups) for file, _ in job.files.values()), default=1)
     return (job.shuffle.interleave if job.shuffle else 1) * num_parts

@@ -1,9 +1,9 @@
-"""Where a loader is, as JSON: what was delivered of the epoch's splits, by their position in the
-plan.
+"""The state of a loader as JSON: what was delivered of each split of the epoch, by its position in
+the plan.
 
 The format is a contract (docs/contracts.md, tests/golden/loader_state.json). Rows are counted in a
-split's stream, in the order of delivery and with those that filters left out, so a state fits any
-batch size and any number of workers.
+split's stream: in the order of delivery, and including those that filters leave out. So a state
+fits any batch size and any number of workers.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from featstore.intervals import united
 
 FORMAT = 1
 _SAME = {
-    "table": "table, or version of it,",
+    "table": "table, or another version of it",
     "plan": "`where`, seed or set of files",
     "request": "`where`, slots, labels, weight or extras",
     "seed": "seed",
@@ -29,13 +29,23 @@ _SAME = {
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderState:
-    """The state of one worker, or of all `num_workers` of a step, as far as `workers` names them.
+    """The state of some or all workers of one step.
 
-    `table` is the snapshot's digest, `plan` names the splits, `request` the rows and columns that
-    are delivered. `first_epoch` is where the running pass over `num_epochs` epochs began and
-    `epoch` where it is; `done` is what was delivered of it. `followed`, of a followed table: the
-    version that has been read, and that whose new partitions are the plan, or None. `ended`: what
-    one of several workers had delivered of the epoch before, as others may still be there.
+    Attributes:
+        table: Digest of the snapshot.
+        plan: Hash of the splits.
+        request: Hash of the rows and columns that are delivered.
+        seed: The loader's seed.
+        window_rows: `shuffle.window_rows`; None without shuffling.
+        num_epochs: Epochs per iteration.
+        epoch: The current epoch.
+        first_epoch: The epoch with which the iteration began.
+        num_workers: How many workers took part in the step.
+        workers: Those whose state this is.
+        done: What was delivered of the current epoch.
+        followed: Of a followed table, as `Follower.followed`; otherwise None.
+        ended: What one of several workers had delivered of the epoch before, in which others may
+            still be.
     """
 
     table: str
@@ -53,7 +63,7 @@ class LoaderState:
     ended: Done | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for `json.dumps`: complete splits as ranges, both ends included."""
+        """Plain data for `json.dumps`. Complete splits are ranges that include both ends."""
         fields = {
             key: value
             for key, value in asdict(self).items()
@@ -71,7 +81,7 @@ class LoaderState:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "LoaderState":
-        """StateError for data of another format."""
+        """The state. StateError for data of another format, or damaged data."""
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             found = data.get("format") if isinstance(data, Mapping) else data
             raise StateError(f"loader state: expected format {FORMAT}, found {found!r}")
@@ -88,54 +98,62 @@ class LoaderState:
                 ended=ended,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StateError(f"loader state: damaged, or changed by hand: {error}") from error
+            raise StateError(f"loader state: damaged, or edited by hand: {error}") from error
 
     @property
     def digest(self) -> str:
-        """Names the state: 16 hex digits."""
+        """A hash of the state: 16 hex digits."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def require_fit(self, other: "LoaderState") -> None:
-        """StateError where `other`, a loader's own state, is of another table, plan or order."""
+        """StateError if `other`, the state of a loader, has another table, plan or order."""
         if (self.followed is None) is not (other.followed is None):
             is_followed = (
                 "one that is not followed" if self.followed is None else "a followed table"
             )
             raise StateError(
-                f"loader state: saved of {is_followed}, and this loader is of the other kind: see "
-                f"`follow`"
+                f"loader state: saved for {is_followed}, and this loader is of the other kind: see "
+                "`follow`"
             )
         for key, what in _SAME.items():
             mine, found = getattr(self, key), getattr(other, key)
             if mine != found:
                 raise StateError(
-                    f"loader state: of another {what} than this loader's: saved with {mine}, found "
-                    f"{found}"
+                    f"loader state: saved with another {what}: expected {found}, as this loader "
+                    f"has, found {mine}: load it into a loader with the arguments of the saved one"
                 )
 
     def before_end(self) -> "LoaderState":
-        """Where a worker was that has just ended a pass: at the end of its last epoch."""
+        """The state of a worker that has just ended its iteration, at the end of its last epoch."""
         assert self.ended is not None
         epoch, first_epoch = self.epoch - 1, self.epoch - self.num_epochs
         return replace(self, epoch=epoch, first_epoch=first_epoch, done=self.ended, ended=None)
 
     def require_complete(self) -> None:
-        """StateError where workers of the step are missing."""
+        """StateError if workers of the step are missing."""
         missing = sorted(set(range(self.num_workers)) - set(self.workers))
         if missing:
             raise StateError(
                 f"loader state: of worker {list(self.workers)} of {self.num_workers}; worker "
                 f"{missing} missing: "
-                "unite the states of all workers with FeatureLoader.merge_states([...])"
+                "merge the states of all workers with FeatureLoader.merge_states([...])"
             )
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Unites the states that all workers saved at one step. StateError where they are not of one
-    step of one run.
+    """Merges the states that all workers saved at one step into one state.
 
-    A worker that has ended its pass may be among others that have not. Between two epochs of one
-    pass workers may be in different ones: StateError; save one step later.
+    A worker that has ended its iteration may be merged with others that have not. Between two
+    epochs of one iteration workers may be in different epochs; save one step later then.
+
+    Args:
+        states: The results of `state_dict` of all workers.
+
+    Returns:
+        A state for `load_state_dict`, with any number of workers.
+
+    Raises:
+        StateError: The states are not of one step of one run, or are in different epochs.
     """
     parsed = [LoaderState.from_json(state) for state in states]
     if not parsed:
@@ -161,7 +179,7 @@ def _require_same_run(state: LoaderState, first: LoaderState, workers: set[int])
         and first.followed is not None
         and state.followed == (first.followed[0], None)
     ):
-        # It has not seen the plan yet that others have begun.
+        # This worker has not yet seen the plan that others have begun.
         state = replace(state, followed=first.followed, table=first.table, plan=first.plan)
     for key in (*_SAME, "num_workers", "epoch", "first_epoch", "followed"):
         if getattr(state, key) != getattr(first, key):
@@ -208,7 +226,7 @@ def _done_of_json(data: Mapping[str, Any]) -> dict[int, Rows]:
 
 
 def _plain(rows: Rows) -> Any:
-    """First rows as a number; where a split was cut, ranges `[first, end]`, ends excluded."""
+    """The number of first rows that are delivered; ranges `[first, end)` if a split was cut."""
     return [list(pair) for pair in rows] if isinstance(rows, tuple) else rows
 
 

@@ -1,9 +1,9 @@
-"""The end of an epoch where ranks train in step: how many steps all of them make, though they get
-different numbers of batches.
+"""How ranks that train in step agree on the number of steps, though they get different numbers of
+batches.
 
-No rank asks at each step. One that has rows at hand for some steps promises them in the store, once
-for a block of rows; one that has no batch for a step waits until it is told by the promises of the
-others whether they make it.
+No rank asks the others at each step. A rank that has rows for some steps announces them in the
+store, once for each block of rows. A rank that has no batch for a step waits until the
+announcements of the others say whether they make the step.
 """
 
 import logging
@@ -22,6 +22,7 @@ from featstore.loader.run.worker import LoaderWorker
 DROP, PAD, JOIN = TAILS = ("drop", "pad", "join")
 _LOG = logging.getLogger(__name__)
 _GOES, _ENDED, _LEFT = "goes", "ended", "left"
+# Seconds between two looks at the announcements: doubled from the first to the second value.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.25
 
 
@@ -35,8 +36,12 @@ class StepDecision(Enum):
 
 @dataclass(frozen=True)
 class Announcement:
-    """What a worker said last: it `goes` through so many steps at least, it has `ended` after them,
-    or `left` its loop.
+    """The last announcement of a worker.
+
+    Attributes:
+        what: `goes`: it makes at least these steps; `ended`: it has no batches after them; `left`:
+            it left its loop after them.
+        steps: A number of steps.
     """
 
     what: str
@@ -49,10 +54,16 @@ class Announcement:
 
 
 def decide(step: int, others: Sequence[Announcement], *, is_mine: bool) -> StepDecision:
-    """Whether `step` is made, as far as the others have said: with a batch of one's own for it
-    (`is_mine`) if all of them make it, without one if any of them does."""
-    makes = [told.steps >= step for told in others]
-    is_over = [told.what == _ENDED and told.steps < step for told in others]
+    """Whether a step is made, as far as the announcements say.
+
+    Args:
+        step: The step, counted from 1.
+        others: Announcements of the other workers.
+        is_mine: Whether this worker has a batch for the step. If so, the step is made if all others
+            make it; if not, it is made, with padding, if any of them does.
+    """
+    makes = [other.steps >= step for other in others]
+    is_over = [other.what == _ENDED and other.steps < step for other in others]
     if is_mine:
         return (
             StepDecision.STOP
@@ -67,22 +78,20 @@ def decide(step: int, others: Sequence[Announcement], *, is_mine: bool) -> StepD
 
 
 class Steps(Protocol):
-    """The agreement of one worker with the others on how many steps there are. Steps count from
-    1.
-    """
+    """A worker's view of the agreement on steps, which are counted from 1."""
 
     def makes(self, step: int, ahead: int) -> bool:
-        """Whether all make this step, for which there is a batch here, as for `ahead` more."""
+        """Whether all ranks make this step. This one has a batch for it and for `ahead` more."""
 
     def pads(self, step: int) -> bool:
-        """Whether this step is made with a padding batch, as there is no other one left here."""
+        """Whether this rank, which has no batches left, makes the step with a padding batch."""
 
     def leave(self) -> None:
-        """The loop was left before the end. May be called more than once, and after the end."""
+        """Called when the loop is left. May be called more than once, and after the end."""
 
 
 class Counted:
-    """Where the number of steps follows from the plan: `num_steps` for every rank."""
+    """Steps in order `static`, where their number follows from the plan."""
 
     def __init__(self, num_steps: int) -> None:
         self._num_steps = num_steps
@@ -94,15 +103,22 @@ class Counted:
         return step <= self._num_steps
 
     def leave(self) -> None:
-        """Nobody waits for a word."""
+        """Does nothing, since no rank waits for another one."""
 
 
 class Agreed:
-    """Where ranks learn it from each other, in a store of which this is the only user. One
-    consumer.
+    """Steps on which ranks agree through announcements in the store. For one consumer.
 
-    DispatchError where another worker has left its loop and this one would wait for it, or where
-    one says nothing for `patience_s`.
+    Args:
+        kind: The tail, `drop` or `pad`.
+        store: A handle of its own, which `leave` closes.
+        prefix: Prefix of the iteration's keys.
+        worker: Which worker this process is.
+        patience_s: Seconds to wait for the announcement of another worker.
+
+    Raises:
+        DispatchError: In `makes` and `pads`: another worker has left its loop and this one would
+            wait for it, or one announces nothing for `patience_s`.
     """
 
     def __init__(
@@ -110,25 +126,25 @@ class Agreed:
     ) -> None:
         self._kind, self._store, self._worker, self._patience_s = kind, store, worker, patience_s
         self._keys = {index: f"{prefix}tail/{index}" for index in range(worker.num_workers)}
-        self._promised = self._known = self._step = 0
+        self._announced = self._known = self._step = 0
         self._has_ended, self._closed = False, Event()
 
     def makes(self, step: int, ahead: int) -> bool:
         self._step = step
-        if step > self._promised:
-            self._promised = step + ahead
-            self._tell(_GOES, self._promised)
+        if step > self._announced:
+            self._announced = step + ahead
+            self._announce(_GOES, self._announced)
         if self._kind == PAD or step <= self._known or self._agree(step, is_mine=True):
             return True
         self._end(step - 1)
         return False
 
     def pads(self, step: int) -> bool:
-        """Also in a tail that drops: who lost its rows after promising steps keeps the promise with
-        padding.
+        """Pads in tail `drop`, too: a rank that lost its rows to another one makes the steps that
+        it has announced.
         """
         self._step = step
-        if step <= self._promised:
+        if step <= self._announced:
             return True
         self._end(step - 1)
         return self._kind == PAD and self._agree(step, is_mine=False)
@@ -138,11 +154,11 @@ class Agreed:
         if not self._has_ended:
             self._has_ended = True
             with suppress(DispatchError):
-                self._tell(_LEFT, self._step)
+                self._announce(_LEFT, self._step)
             _LOG.warning(
                 "%s left its loop at step %d, before the end of the epoch: ranks that train in "
-                "step with it wait for it in "
-                "vain; with tail %s a loop may be left early only by all ranks at one step",
+                "step with it wait for it in vain; with tail %s a loop may be left early only by "
+                "all ranks at the same step",
                 self._name(self._worker.index),
                 self._step,
                 self._kind,
@@ -152,19 +168,19 @@ class Agreed:
     def _end(self, steps: int) -> None:
         if not self._has_ended:
             self._has_ended = True
-            self._tell(_ENDED, steps)
+            self._announce(_ENDED, steps)
 
-    def _tell(self, what: str, steps: int) -> None:
+    def _announce(self, what: str, steps: int) -> None:
         self._store.set(self._keys[self._worker.index], f"{what} {steps}")
 
     def _agree(self, step: int, *, is_mine: bool) -> bool:
-        """Waits until the others have said enough."""
+        """Waits until the announcements of the others decide about the step."""
         began, pause_s = time.monotonic(), _PAUSE_S
         while True:
             others = self._others()
             found = decide(step, list(others.values()), is_mine=is_mine)
             if found is not StepDecision.WAIT:
-                self._known = min(told.steps for told in others.values())
+                self._known = min(other.steps for other in others.values())
                 return found is StepDecision.GO
             self._require_company(step, others, time.monotonic() - began)
             if self._closed.wait(pause_s):
@@ -179,23 +195,23 @@ class Agreed:
     def _require_company(
         self, step: int, others: Mapping[int, Announcement], waited_s: float
     ) -> None:
-        for index, told in others.items():
-            if told.what == _LEFT and told.steps < step:
+        for index, other in others.items():
+            if other.what == _LEFT and other.steps < step:
                 raise DispatchError(
-                    f"{self._name(index)} left its loop at step {told.steps}, before the end of "
+                    f"{self._name(index)} left its loop at step {other.steps}, before the end of "
                     f"the epoch, and {self._name(self._worker.index)} waits for it at step {step}: "
-                    f"with tail {self._kind} a loop may be left early only by all ranks at one "
-                    "step; see that rank's log, or choose tail join"
+                    f"with tail {self._kind} a loop may be left early only by all ranks at the "
+                    "same step; see that rank's log, or choose tail join"
                 )
         if waited_s > self._patience_s:
             silent = [
-                f"{self._name(i)} (step {told.steps})"
-                for i, told in others.items()
-                if told.steps < step
+                f"{self._name(i)} (step {other.steps})"
+                for i, other in others.items()
+                if other.steps < step
             ]
             raise DispatchError(
-                f"waited {waited_s:.0f} s at step {step} for {', '.join(silent)}, which went no "
-                f"further"
+                f"waited {waited_s:.0f} s at step {step} for {', '.join(silent)}, which made no "
+                "progress: see the logs of these ranks"
             )
 
     def _name(self, index: int) -> str:
@@ -205,7 +221,7 @@ class Agreed:
 
 
 def require_tail(value: object, *, in_step: object) -> str:
-    """ConfigError for what is no tail, and for one that the option `dispatch.in_step`
+    """The option `tail`. ConfigError for an unknown one, or one that `dispatch.in_step`
     contradicts.
     """
     if value not in TAILS:

@@ -1,4 +1,4 @@
-"""Which worker a process is."""
+"""Which of a loader's workers this process is."""
 
 import os
 from dataclasses import dataclass
@@ -11,8 +11,14 @@ from torch.utils.data import get_worker_info
 class LoaderWorker:
     """Which worker this process is: of a DataLoader, of a torchrun job, of both, or the only one.
 
-    `session` is equal for the workers of one DataLoader and changes when workers are started anew.
-    `in_step`: the process is one of several ranks, as its launcher or its process group says.
+    Attributes:
+        index: The worker's number, from 0.
+        num_workers: Workers of all ranks together.
+        session: Equal for the workers of one DataLoader; changes when they are started again.
+        is_dataloader: Whether this is a DataLoader worker.
+        rank: The rank of the process, or of the DataLoader's process.
+        num_ranks: The number of ranks.
+        in_step: Whether there are several ranks, according to the launcher or the process group.
     """
 
     index: int
@@ -30,14 +36,16 @@ class LoaderWorker:
 
     @property
     def static_index(self) -> int:
-        """The worker's number where batches are dealt in turn: so that a rank gets the same ones
-        with any number of DataLoader workers, and, as a DataLoader asks these in turn, in the same
-        order."""
+        """The worker's number in order `static`, where batches are dealt out in turn. With it a
+        rank gets the same batches for any number of DataLoader workers, and, since a DataLoader
+        asks its workers in turn, in the same order.
+        """
         per_rank = self.num_siblings
         return (self.index - self.rank * per_rank) * self.num_ranks + self.rank
 
     @classmethod
     def here(cls) -> "LoaderWorker":
+        """The worker that this process is, from torch's worker info, RANK and WORLD_SIZE."""
         worker, in_step = get_worker_info(), _is_one_of_several_ranks()
         rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
         if worker is None:

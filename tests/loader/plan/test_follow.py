@@ -178,10 +178,10 @@ def test_states_of_one_that_waits_and_one_that_has_begun_are_united(url: Path) -
 def test_a_state_of_a_followed_table_is_of_no_loader_that_does_not_follow(url: Path) -> None:
     with follower(url) as one, featstore.FeatureLoader(url, slots=["row"], batch_size=10) as other:
         with pytest.raises(
-            StateError, match="saved of a followed table, and this loader is of the other kind"
+            StateError, match="saved for a followed table, and this loader is of the other kind"
         ):
             other.load_state_dict(one.state_dict())
-        with pytest.raises(StateError, match="saved of one that is not followed"):
+        with pytest.raises(StateError, match="saved for one that is not followed"):
             one.load_state_dict(other.state_dict())
 
 

@@ -135,7 +135,7 @@ def test_a_missing_row_id_is_told_of(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(
         DataFileError,
-        match=r"a\.parquet: negatives\.column 'key' is missing in 1 of 2 rows: leave it out",
+        match=r"a\.parquet: negatives\.column 'key' is missing in 1 of 2 rows: leave the option out",
     ):
         list(
             FeatureLoader(

@@ -80,7 +80,7 @@ def test_where_staging_is_closed_before_the_last_group_came_those_that_came_are_
 ) -> None:
     released = list[str]()
     stream = noted(stager, file, released, [file.url, file.groups[0].url])
-    with pytest.raises(StateError, match="closed before all files of a split had come"):
+    with pytest.raises(StateError, match="closed before all files of a split were staged"):
         files_staged(file, next(stream), stream)
     assert sorted(released) == ["base.parquet", "g.parquet"]
 

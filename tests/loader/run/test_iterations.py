@@ -91,7 +91,7 @@ def test_a_second_run_or_loader_under_one_run_id_is_told_that_nothing_is_left(
     first = make(table_url, dispatch)
     assert len(rows_of(first)) == NUM_ROWS
     with pytest.raises(
-        DispatchError, match=r"epochs 0 to 0: nothing is left to read.* a run_id of its own"
+        DispatchError, match=r"epochs 0 to 0: nothing is left to read.* its own run_id"
     ):
         rows_of(make(table_url, dispatch, batch_size=7))
     assert len(rows_of(make(table_url, dispatch | {"run_id": "b"}))) == NUM_ROWS
@@ -128,7 +128,7 @@ def test_loaders_with_another_selection_share_no_leases_and_take_no_state(
     assert len(rows_of(one)) == NUM_ROWS
     assert len(rows_of(other)) == (28 if "where" in options else NUM_ROWS)
     with pytest.raises(
-        StateError, match="of another `where`, slots, labels, weight or extras than this loader's"
+        StateError, match="saved with another `where`, slots, labels, weight or extras: expected"
     ):
         other.load_state_dict(one.state_dict())
 

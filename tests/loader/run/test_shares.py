@@ -89,5 +89,5 @@ def test_dataloaders_of_one_process_do_not_meet_each_other(
 def test_a_worker_takes_no_share_but_its_own() -> None:
     require_own(share(1), worker(1))
     for other in (share(0), replace(share(1), num_workers=2), replace(share(1), workers=(0, 1))):
-        with pytest.raises(StateError, match=r"loaded by worker 1 of 3: go on with as many"):
+        with pytest.raises(StateError, match=r"loaded by worker 1 of 3: use the same number"):
             require_own(other, worker(1))

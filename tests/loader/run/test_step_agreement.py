@@ -187,7 +187,7 @@ def test_a_rank_that_says_nothing_is_named_in_the_end(
         uneven_url, tmp_path, 2, monkeypatch, tail="drop", order="rank", dispatch=dispatch
     )
     with pytest.raises(
-        DispatchError, match=r"waited \d s at step 1 for rank 1 \(step 0\), which went no further"
+        DispatchError, match=r"waited \d s at step 1 for rank 1 \(step 0\), which made no progress"
     ):
         next(first)
 
