@@ -1,8 +1,8 @@
 """The coordinator: one worker's view of an epoch's leases, kept in a store that all workers share.
 
-There is no server and no leader. A worker takes the next position from a counter and makes the
-split's key its own by compare-and-set; the keys of the splits are the only truth. While the process
-lives, a thread renews what it holds.
+There is no server and no leader. A worker takes the next position from a counter, and writes its
+lease to the split's key by compare-and-set; the keys of the splits are the only source of truth.
+While the process lives, a thread renews its leases.
 """
 
 import contextlib
@@ -61,30 +61,32 @@ _UNBEGUN_PER_LEASE = 60
 
 
 class Coordinator(Closing):
-    """Claims splits of one epoch for one worker; a context manager, to be closed by the one that
-    made it.
+    """Claims splits of one epoch for one worker. A context manager; whoever made it closes it.
 
-    Claims may be taken by one thread while another acknowledges and completes. Every method raises
-    DispatchError when the store is lost, also where only the renewing thread noticed.
+    One thread may take claims while another one acknowledges and completes them. Every method
+    raises DispatchError once the store is lost, even if only the renewing thread has noticed.
 
-    Locks: `_claiming` is held while a claim is looked for, and guards what the worker knows of
-    others' leases. Nothing that may wait but the store is asked under it: boundaries, which may
-    open a remote file, are looked up between two looks. `Holdings` has a lock of its own, which
-    comes after it.
+    Locks: `_claiming` is held during a look for a claim, and guards what the worker knows of the
+    leases of others. Under it only the store is asked. Boundaries, for which a remote file may be
+    opened, are looked up between two looks. `Holdings` has its own lock, which comes after it.
 
     Args:
-        store: Where the epoch's keys are.
+        store: The store of the epoch's keys.
         plan: The splits; equal for all workers.
-        prefix: Of the keys of this run and loader.
-        worker: A name for messages and receipts.
+        prefix: Prefix of the keys of this run and loader.
+        worker: The worker's name in messages and receipts.
         terms: When leases end; equal for all workers.
-        done: What a restored state had delivered, by position in the plan: "complete", the first
-            rows, or ranges. Equal for all workers.
-        clock: Leases are judged, renewed and waited for by it.
-        boundaries: Gives the rows of a split at which it may be cut for a worker that has nothing
-            left to do. Claims then begin with nothing reserved, and no row may be delivered before
-            `reserve`. Without it splits are never cut.
-        is_staged: Whether this host has a split's file, by its path; such splits are claimed first.
+        done: What a restored state had delivered, by position in the plan: "complete", a number of
+            first rows, or ranges. Equal for all workers.
+        clock: The clock by which leases are judged, renewed and waited for.
+        boundaries: Gives the rows at which a split may be cut, for a worker that has nothing left
+            to do. Claims then begin with nothing reserved, and no row may be delivered before
+            `reserve`. Without it, splits are never cut.
+        is_staged: Whether this host has the file of a path in its cache. Such splits are claimed
+            first.
+
+    Raises:
+        DispatchError: The store cannot be reached, or has another plan for the epoch.
     """
 
     def __init__(
@@ -101,7 +103,8 @@ class Coordinator(Closing):
         is_staged: Callable[[str], bool] | None = None,
     ) -> None:
         self._plan, self._worker, self._terms, self._clock = plan, worker, terms or Terms(), clock
-        # Boundaries by position in the plan, and the position whose boundaries are wanted next.
+        # Boundaries by position in the plan, and the position whose boundaries the last look
+        # lacked.
         self._boundaries, self._known_boundaries = boundaries, dict[int, Sequence[int]]()
         self._wants_boundaries_of: int | None = None
         self._keys = EpochKeys(prefix, plan.epoch)
@@ -114,7 +117,7 @@ class Coordinator(Closing):
         self._lookahead = StagedSplits(is_staged)
         self._num_watched, self._named = _TAIL_SPLITS, set[str]()
         self.num_takeovers, self.num_cuts = 0, 0
-        # Whether the first look of `claims()` found all splits done.
+        # Whether the first look of `claims` found all splits done; None before it.
         self.found_all_done: bool | None = None
         self._extents: dict[Part, int] = {}
         self._may_relieve = False
@@ -137,14 +140,18 @@ class Coordinator(Closing):
             raise
 
     def claims(self, wait_for: WaitFor = WaitFor.ALL) -> Iterator[Claim]:
-        """Claims as they can be had: the next of the plan, splits given back, splits whose lease
-        expired, and what a worker that holds nothing can take off the others at the end.
+        """Claims splits one after the other: the next one of the plan, splits that were released,
+        splits whose lease has expired, and, at the end, what a worker that holds nothing can take
+        over from others.
 
-        Ends when no split is left but those that this worker holds, at once after `close()`, and
-        where `wait_for` is not to be waited for any more. A worker that must first deliver what it
-        holds waits for nothing: two workers waiting for each other's last rows would wait for ever.
-        A worker that loses a lease may find it offered again, so iterate anew after completing all:
-        an empty iteration with `WaitFor.ALL` means that all splits are done.
+        Ends after `close`; when no split is left except those that this worker holds; and when
+        there is nothing more to wait for. A lease that this worker loses may be offered again, so
+        iterate again after completing all claims: an empty iteration with `WaitFor.ALL` means that
+        all splits are done.
+
+        Args:
+            wait_for: What to wait for if there is nothing to claim. A worker that has claims to
+                deliver must not wait: two workers would wait for each other's last rows forever.
         """
         num_looks = 0
         self._begin_waiting()
@@ -165,11 +172,19 @@ class Coordinator(Closing):
                 num_looks += 1
 
     def reserve(self, claim: Claim, through: int, *, delivered: int = 0) -> int | None:
-        """How far this worker may deliver the split, `through` at most: less where the rest was cut
-        off for another worker.
+        """Reserves rows of a claim, which another worker can then not cut off.
 
-        Acknowledges rows before `delivered` by the way. One write to the store, unless so much is
-        reserved and nothing is acknowledged. None when the lease was taken over.
+        Takes one write to the store, or none if the rows are reserved already and nothing is
+        acknowledged.
+
+        Args:
+            claim: The claim.
+            through: The row up to which to reserve.
+            delivered: Also acknowledges rows before this one.
+
+        Returns:
+            The row up to which this worker may deliver: less than `through` if the rest was cut
+            off. None if the lease was taken over.
         """
         self._require_usable()
         part = (claim.index, claim.part)
@@ -186,11 +201,14 @@ class Coordinator(Closing):
         return None if mine is None else min(through, mine.reserved)
 
     def start(self, claim_key: tuple[int, int, int]) -> bool:
-        """Rows of a claim are about to be delivered: to be called before the first of them, at each
-        batch if that is simpler.
+        """Records that rows of a claim are about to be delivered. To be called before the first of
+        them; further calls do nothing.
 
-        One write to the store for each claim, so that a receipt counts only what may have been
-        delivered. False when the lease was taken over: then none of its rows may be delivered.
+        Takes one write to the store for each claim, so that a receipt counts only what may have
+        been delivered.
+
+        Returns:
+            False if the lease was taken over. None of its rows may be delivered then.
         """
         index, part, fence = claim_key
         mine = self._held.get((index, part), fence)
@@ -200,24 +218,30 @@ class Coordinator(Closing):
         return self._held.change(self._store, (index, part), leases.start) is not None
 
     def acknowledge(self, claim: Claim, num_rows: int) -> bool:
-        """The split's rows before `num_rows`, in delivery order, are delivered: a takeover begins
-        after them.
+        """Records that the split's first `num_rows` rows, in the order of delivery, are delivered.
+        A takeover then begins after them. Takes one write to the store.
 
-        One write to the store, on return. False when the lease was taken over.
+        Returns:
+            False if the lease was taken over.
         """
         self._held.worked()
         return self._change(claim, lambda mine, work: leases.advance(mine, num_rows, work))
 
     def complete(self, claim: Claim) -> bool:
-        """The whole claim is delivered. False, and nothing changes, when the lease was taken
-        over.
+        """Records that the whole claim is delivered.
+
+        Returns:
+            False if the lease was taken over; nothing changes then.
         """
         self._held.worked()
         return self._change(claim, lambda mine, _: leases.finish(mine))
 
     def fail(self, claim: Claim) -> bool:
-        """The split could not be read: given back, and quarantined after too many failures. False
-        when it was taken over.
+        """Releases a claim that could not be read. After too many failures the split is
+        quarantined.
+
+        Returns:
+            False if the lease was taken over.
         """
         is_mine = self._change(claim, lambda mine, _: leases.fail(mine))
         if is_mine:
@@ -226,15 +250,13 @@ class Coordinator(Closing):
 
     @property
     def is_done(self) -> bool:
-        """Whether all splits were found done when `claims()` ended: False where others still hold
-        some.
-        """
+        """Whether all splits were done when `claims` ended. False if others still hold some."""
         return not self._survey.pending(len(self._plan), len(self._plan))
 
     @property
     def quarantined(self) -> list[str]:
-        """The splits of the epoch, and parts of them, that are quarantined: each as `{split id}
-        from row {rows}`.
+        """The splits of the epoch, or parts of them, that are quarantined, each as `{split id} from
+        row {rows}`.
         """
         return sorted(
             f"{record.split} from row {record.rows}"
@@ -242,8 +264,8 @@ class Coordinator(Closing):
         )
 
     def limits(self) -> dict[tuple[int, int, int], int | None]:
-        """Where this worker's claims end now, by `Claim.key`, None where it was not said; without
-        those that are lost.
+        """The rows at which this worker's claims end now, by `Claim.key`; None: at their original
+        end. Lost claims are left out.
         """
         self._require_usable()
         return {
@@ -252,10 +274,10 @@ class Coordinator(Closing):
         }
 
     def close(self) -> None:
-        """Wakes `claims()`, joins the renewing thread and gives unfinished splits back, so that
-        nobody waits for them.
+        """Wakes `claims`, joins the renewing thread, and releases unfinished splits so that no
+        worker has to wait for their leases to expire.
 
-        May be called more than once, and from another thread than the one that claims.
+        May be called more than once, and from any thread.
         """
         if os.getpid() != self._pid:
             return
@@ -275,7 +297,7 @@ class Coordinator(Closing):
                 f"worker {self._worker} has another plan for epoch {self._plan.epoch} than the "
                 f"workers before it: expected {found}, found {mine}; table version, selection, "
                 "seed, row groups and restored state must be the same in all workers, and each run "
-                "needs a run_id of its own"
+                "needs its own run_id"
             )
         self._store.set(self._keys.size, EpochSize.of(self._plan, self._done).encode())
         now, lease_s = time.time(), self._terms.lease_s
@@ -289,9 +311,12 @@ class Coordinator(Closing):
             self._watch.begin_waiting()
 
     def _rest(self, wait_for: WaitFor, num_looks: int) -> None:
-        """Waits until a look at leases may be worth it: for signs of life a moment, longer each
-        time; for the end now and then, sooner where somebody may be relieved before long, and where
-        a hint says that something has changed. So idle workers ask for two keys, not for leases."""
+        """Waits until another look at leases may find something.
+
+        With `WaitFor.SILENT`, where the worker looks for signs of life, the pause grows with each
+        look. With `WaitFor.ALL` it asks only for the two hint keys meanwhile, and returns when they
+        show a change, when a lease may soon be cut, or from time to time.
+        """
         if wait_for is WaitFor.SILENT:
             self._clock.wait(
                 self._closed, look_pause_s(num_looks, self._terms.lease_s / _LOOKS_PER_LEASE)
@@ -316,7 +341,7 @@ class Coordinator(Closing):
             pause_s = min(2 * pause_s, longest_s)
 
     def _next_claim(self, wait_for: WaitFor) -> tuple[Claim | None, bool]:
-        """A claim, if one can be had now, and whether nothing is left to wait for."""
+        """A claim, if there is one now, and whether nothing is left to wait for."""
         with self._claiming:
             self._require_usable()
             if self._closed.is_set():
@@ -328,8 +353,8 @@ class Coordinator(Closing):
             return claim, claim is None and not self._must_wait(wait_for)
 
     def _look_up_boundaries(self) -> bool:
-        """Looks up the boundaries that the last look lacked, without a lock: it may open a remote
-        file. False where it lacked none.
+        """Looks up the boundaries that the last look lacked. Called without a lock, since it may
+        open a remote file. Returns whether the look lacked any.
         """
         index, self._wants_boundaries_of = self._wants_boundaries_of, None
         if index is None or self._boundaries is None:
@@ -338,7 +363,7 @@ class Coordinator(Closing):
         return True
 
     def _must_wait(self, wait_for: WaitFor) -> bool:
-        """Whether others hold what this worker waits for."""
+        """Whether other workers hold leases for which this one waits."""
         pending = self._survey.pending(len(self._plan), len(self._plan))
         is_for_all = wait_for is WaitFor.ALL
         return any(
@@ -347,8 +372,8 @@ class Coordinator(Closing):
         )
 
     def _claim_staged(self) -> Claim | None:
-        """A split a little further on, whose file this host has: whoever comes to its position
-        finds it claimed.
+        """Claims a split a little ahead of the cursor whose file this host has. The worker that
+        comes to its position finds it claimed.
         """
         for index in self._lookahead.staged(self._plan, self._cursor):
             if (
@@ -359,7 +384,7 @@ class Coordinator(Closing):
         return None
 
     def _advance(self) -> Claim | None:
-        """Takes positions from the cursor until one is free."""
+        """Takes positions from the shared cursor until it can claim one."""
         while (index := self._take_position()) < len(self._plan):
             self._cursor = index + 1
             if (
@@ -374,8 +399,8 @@ class Coordinator(Closing):
         return self._store.add(self._keys.cursor, 1) - 1
 
     def _revisit_now_and_then(self) -> Claim | None:
-        """During the epoch: looks at the oldest splits that are not done, a bounded number, twice
-        per lease time.
+        """During the epoch, twice per lease time: looks at a bounded number of the oldest splits
+        that are not done.
         """
         if self._clock.now_s() - self._surveyed_at < self._terms.lease_s / _SURVEYS_PER_LEASE:
             return None
@@ -385,8 +410,9 @@ class Coordinator(Closing):
         return claim
 
     def _look(self, wait_for: WaitFor) -> Claim | None:
-        """At the end: looks at all that is not known to be done; who waits for all of it at some of
-        it, and at more as long as some is done."""
+        """At the end of the plan: looks at all splits that are not known to be done. With
+        `WaitFor.ALL` it looks at some of them, and at more as long as it finds some done.
+        """
         num_open, claim = -1, None
         limit = (
             self._num_watched
@@ -405,9 +431,13 @@ class Coordinator(Closing):
         return claim
 
     def _revisit(self, todo: list[Part]) -> Claim | None:
-        """Takes the first of these, none known to be done, that was given back or whose lease
-        expired; at the end of the plan a worker that holds nothing takes what a living one has not
-        begun, or half of what it holds."""
+        """Claims the first of these parts that was released, or whose lease has expired. At the end
+        of the plan, a worker that holds nothing takes over what a living one has not begun, or cuts
+        off half of what it holds.
+
+        Args:
+            todo: Parts that are not known to be done.
+        """
         seen: list[StealCandidate] = []
         while todo:
             for part, value, record in self._hints.read(todo):
@@ -425,7 +455,7 @@ class Coordinator(Closing):
         return self._relieve(seen)
 
     def _found(self, part: Part, record: Lease) -> list[Part]:
-        """Notes what a record says; returns parts of the split that were not known."""
+        """Learns from a lease record. Returns parts of the split that were not known before."""
         if record.state in FINAL:
             self._survey.settle(part)
             self._watch.forget(part)
@@ -453,7 +483,7 @@ class Coordinator(Closing):
         return not len(self._held) and self._cursor >= len(self._plan)
 
     def _name(self, record: Lease, standstill_s: float) -> None:
-        """Says once of each worker that it lives and keeps others waiting."""
+        """Warns, once for each worker, that it lives and keeps others waiting."""
         if record.nonce not in self._named:
             self._named.add(record.nonce)
             _LOG.warning(
@@ -501,7 +531,7 @@ class Coordinator(Closing):
         return None
 
     def _cut(self, one: StealCandidate) -> Claim | None:
-        """Cuts a lease in two, and claims the second half."""
+        """Cuts a lease in two and claims the second part."""
         index, _ = one.part
         at = leases.choose_cut(one.record, self._known_boundaries[index])
         if at is None or not self._write(
@@ -513,7 +543,7 @@ class Coordinator(Closing):
         return self._claim((index, at), None, None)
 
     def _claim(self, part: Part, value: str | None, record: Lease | None) -> Claim | None:
-        """Makes the part this worker's own, if its key still holds `value`."""
+        """Claims the part if its key still has `value`."""
         split = self._plan[part[0]]
         named: dict[str, Any] = {
             "worker": self._worker,
@@ -553,8 +583,8 @@ class Coordinator(Closing):
         )
 
     def _offer(self, parts: Sequence[Part]) -> None:
-        """Parts of a split of which a restored state had delivered the middle: free from the
-        start.
+        """Writes free leases for further parts of a split, in the middle of which a restored state
+        had delivered rows.
         """
         for part in parts:
             free = leases.release(
@@ -588,8 +618,8 @@ class Coordinator(Closing):
 
     @contextlib.contextmanager
     def _noting_failure(self) -> Iterator[None]:
-        """In the renewing thread: whoever uses the coordinator next is told that the store is
-        lost.
+        """In the renewing thread: keeps an error of the store, to be raised by the next call in any
+        other thread.
         """
         try:
             yield
@@ -600,7 +630,7 @@ class Coordinator(Closing):
     def _require_usable(self) -> None:
         if os.getpid() != self._pid:
             raise DispatchError(
-                "a coordinator cannot be used in another process than the one that made it: make "
+                "a coordinator cannot be used in a process other than the one that made it: make "
                 "one in each worker"
             )
         if self._failure is not None:

@@ -1,4 +1,4 @@
-"""What a worker gets, and on which terms: claims on splits, and when the right to one ends."""
+"""Claims on splits, and the terms on which a worker holds them."""
 
 import enum
 from dataclasses import dataclass
@@ -7,11 +7,10 @@ from featstore.dispatch.plan import Split
 
 
 class WaitFor(enum.Enum):
-    """What a worker that finds nothing to claim waits for.
+    """What a worker waits for that finds nothing to claim.
 
-    `ALL`: until every lease is final. `SILENT`: until each open lease is in the hands of a holder
-    that was seen to renew it since the waiting began; a holder that does not is waited for until
-    its lease expires. `NOTHING`: it takes what is free now.
+    `ALL`: every lease is final. `SILENT`: each open lease has a holder that was seen to renew it
+    since the waiting began, or has expired. `NOTHING`: it does not wait.
     """
 
     ALL = "all"
@@ -24,13 +23,14 @@ class Terms:
     """When a lease ends; equal for all workers of an epoch.
 
     Attributes:
-        lease_s: A worker silent for so long loses its splits.
-        stall_s: A worker that lives and does nothing for so long loses its splits.
-        max_failures: A split whose claims failed so often in a row, each without an acknowledged
-            row, is quarantined.
-        in_step: Workers meet in a collective operation at each step, so none of them may wait for
-            rows that a living one holds. Leases are then renewed every half second at the end of
-            the plan, which shows quickly who lives.
+        lease_s: Seconds after which a worker that does not renew its leases loses its splits.
+        stall_s: Seconds after which a worker that renews its leases but makes no progress loses its
+            splits.
+        max_failures: A split is quarantined when this many claims on it in a row have failed
+            without an acknowledged row.
+        in_step: Whether workers meet in a collective operation at each step, so that none of them
+            may wait for rows that a living one holds. Leases are then renewed every half second at
+            the end of the plan, which shows quickly which workers live.
     """
 
     lease_s: float = 60.0
@@ -41,11 +41,18 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """The right to one split: `plan[index]`, from its row `start_row` on (in delivery order; those
-    before are delivered).
+    """The right to deliver rows of one split, counted in the order of delivery.
 
-    It ends before `end_row`, or earlier, as `Coordinator.reserve` says. `part` is the row at which
-    the part begins that was cut off the split, 0 for the split itself.
+    Made by the coordinator, or by the orders in which claims are computed. Consumed by the feed.
+    It is valid until the lease is completed, released or lost.
+
+    Attributes:
+        index: The split's position in the plan.
+        split: The split.
+        fence: Counts the claims on this part of the split.
+        start_row: The first row to deliver; those before it are delivered.
+        part: The row at which this part was cut off the split; 0 for the split itself.
+        end_row: The row after the last one, or less, as `Coordinator.reserve` says.
     """
 
     index: int
@@ -57,5 +64,7 @@ class Claim:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Names the claim: one worker may claim a split again that it lost."""
+        """Identifies the claim among all that a worker makes in an epoch, which may include several
+        on one split.
+        """
         return (self.index, self.part, self.fence)

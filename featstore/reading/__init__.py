@@ -1,10 +1,16 @@
-"""Local Parquet files to columns: footers parsed once, row groups read one by one, Arrow turned
-into numpy buffers.
+"""From Parquet files to columns in numpy arrays.
 
 | file | holds |
 |---|---|
-| footer.py | an open data file and how a selection maps to its columns |
-| reader.py | one row group at a time, as Arrow columns under their table names |
-| buffers.py | Arrow columns to value and offset buffers, nulls as missing marks |
-| missing.py | the other way: missing marks shown as null |
+| open_file.py | an open data file with its checked footer |
+| file_columns.py | which columns of a file a selection reads |
+| spans.py, kept.py | byte ranges of column chunks: to stage them, and to fetch each only once |
+| checksums.py | compares pages with the checksums in their headers |
+| reader.py | row groups as Arrow columns under the names of the table |
+| aligned.py | a data file and its slot groups' files, read as one |
+| pages.py | column chunks that the compiled kernels decode |
+| buffers.py | Arrow columns to arrays of values and offsets, nulls to missing marks |
+| missing.py | missing marks to nulls, and back |
+| gather.py | rows of decoded columns in another order |
+| tables.py | row groups as Arrow tables with nulls, for notebooks and SQL |
 """

@@ -1,5 +1,5 @@
-"""Files with the same rows in the same row groups, read as one: a base data file and its slot
-groups' files.
+"""Reads a data file and its slot groups' files, which have the same rows in the same row groups, as
+one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from featstore.reading.reader import RowGroupReader, Rows
 
 
 class RowsReader(Protocol):
-    """Rows of row groups, under the names of a selection."""
+    """Reads row groups of one or several files; see `RowGroupReader` for its methods."""
 
     columns: FileColumns
 
@@ -41,11 +41,20 @@ def aligned_reader(
     as_values: bool = False,
     most_room_bytes: int | None = None,
 ) -> RowsReader:
-    """Reads each selected column from the last of `groups` that has it, else from the base file;
-    options as `RowGroupReader`.
+    """A reader that takes each selected column from the last of `groups` that has it, or else from
+    the base file.
 
-    The caller closes the files. DataFileError where a group's file is not cut into row groups as
-    the base file is.
+    Args:
+        file: The data file. The caller closes it, and the next ones.
+        groups: The files of its slot groups.
+        selection: The columns to read.
+        use_threads: As of `RowGroupReader`.
+        as_values: As of `RowGroupReader`.
+        most_room_bytes: As of `RowGroupReader`.
+
+    Raises:
+        DataFileError: A group's file has other row groups than the data file, or a column cannot be
+            what was selected.
     """
     make = partial(
         RowGroupReader,
@@ -57,7 +66,7 @@ def aligned_reader(
 
 
 class AlignedReader:
-    """Several open files of the same rows; made by `aligned_reader`."""
+    """Reads several open files with the same rows; made by `aligned_reader`."""
 
     def __init__(
         self,
@@ -77,16 +86,18 @@ class AlignedReader:
                     field for field in selection.others if found.others[field.name] is not None
                 ),
             )
-            selection = _without(selection, mine)
+            selection = _remaining(selection, mine)
             self._readers.append(make(group, mine))
         self._readers.append(make(file, selection))
-        self.columns = _united(
+        self.columns = _merged(
             [_renamed(reader.columns, i) for i, reader in enumerate(self._readers)]
         )
 
     @property
     def parts(self) -> list[tuple[OpenFile, FileColumns]]:
-        """Each file that is read, and the columns that are read of it; the base file last."""
+        """The files that are read, each with the columns that are read from it; the data file is
+        last.
+        """
         return [part for reader in self._readers for part in reader.parts]
 
     def read(self, row_groups: Iterable[int]) -> Rows:
@@ -107,7 +118,7 @@ class AlignedReader:
         )
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
-        """None: several files are not read slice by slice."""
+        """None: several files cannot be read in slices."""
         return None
 
     def size_bytes(self, row_groups: Iterable[int]) -> int:
@@ -116,7 +127,7 @@ class AlignedReader:
         return sum(reader.size_bytes(row_groups) for reader in self._readers)
 
     def room_bytes(self, row_groups: Iterable[int]) -> int:
-        """As of `RowGroupReader`: files are read one after the other."""
+        """As of `RowGroupReader`: the maximum, since the files are read one after the other."""
         row_groups = list(row_groups)
         return max(reader.room_bytes(row_groups) for reader in self._readers)
 
@@ -130,7 +141,7 @@ def _require_same_cuts(base: OpenFile, group: OpenFile) -> None:
         )
 
 
-def _without(selection: Selection, taken: Selection) -> Selection:
+def _remaining(selection: Selection, taken: Selection) -> Selection:
     names = {slot.name for slot in taken.slots} | {field.name for field in taken.others}
     return replace(
         selection,
@@ -140,7 +151,7 @@ def _without(selection: Selection, taken: Selection) -> Selection:
 
 
 def _renamed(columns: FileColumns, i: int) -> FileColumns:
-    """Columns under names that no two files share."""
+    """The columns under names that are unique among the files."""
 
     def name(found: str | None) -> str | None:
         return None if found is None else f"{i}/{found}"
@@ -152,7 +163,7 @@ def _renamed(columns: FileColumns, i: int) -> FileColumns:
     )
 
 
-def _united(parts: Sequence[FileColumns]) -> FileColumns:
+def _merged(parts: Sequence[FileColumns]) -> FileColumns:
     return FileColumns(
         slots={key: found for part in parts for key, found in part.slots.items()},
         others={key: found for part in parts for key, found in part.others.items()},

@@ -1,8 +1,8 @@
-"""Arrow columns to numpy buffers: views where the column holds no null, and missing marks where it
-does.
+"""Arrow columns as numpy arrays: views if a column has no nulls; otherwise nulls become missing
+marks.
 
 Scalars become values (num_rows,), fixed widths values (num_rows, width), lists `Ragged`. Ids are
-int64 from end to end: they never pass through floating point, which keeps only 53 bits of them.
+int64 throughout. They never pass through floating point, which would keep only 53 bits of them.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from featstore.schema import Slot, SlotKind
 
 Array = npt.NDArray[Any]
 
-# `to_pandas_dtype` would import pandas, as `Array.to_numpy` does.
+# Instead of `to_pandas_dtype`, which imports pandas, as `Array.to_numpy` does.
 _DTYPES: dict[pa.DataType, np.dtype[Any]] = {
     pa.int64(): np.dtype(np.int64),
     pa.int32(): np.dtype(np.int32),
@@ -31,8 +31,10 @@ _DTYPES: dict[pa.DataType, np.dtype[Any]] = {
 class Ragged:
     """Lists: row i is `values[offsets[i]:offsets[i + 1]]`.
 
-    `offsets` (num_rows + 1,) is of any integer width and may begin above 0, as views of Arrow's
-    buffers do.
+    Attributes:
+        values: (num_values,).
+        offsets: (num_rows + 1,), of any integer width. The first may be above 0, as in views of
+            Arrow's buffers.
     """
 
     values: Array
@@ -49,10 +51,17 @@ def slot_values(column: pa.ChunkedArray, slot: Slot) -> Values:
     """The column as int64 ids or float32 values in the slot's shape, without nulls: views of the
     column where possible.
 
-    A null scalar is the missing mark, a null list one mark, an empty list stays empty, null
-    elements of a list are dropped. A float64 that float32 cannot hold is read as a null, which is
-    what an extraction makes of it. Marks may be written into the column's own memory, beneath its
-    nulls, which is nobody's to read. ValueError, or ArrowInvalid, where values do not fit the slot.
+    A null scalar becomes the missing mark, a null list becomes a list of one mark, an empty list
+    stays empty, and null elements of a list are dropped. A float64 that float32 cannot hold is
+    treated as null, as extraction treats it.
+
+    Args:
+        column: The column as read. Marks may be written into its memory, beneath its nulls, where
+            values are undefined.
+        slot: What it should be.
+
+    Raises:
+        ValueError: Values do not fit the slot; also as pyarrow's ArrowInvalid.
     """
     array = _one_array(column)
     if slot.is_list:
@@ -61,7 +70,7 @@ def slot_values(column: pa.ChunkedArray, slot: Slot) -> Values:
 
 
 def missing_values(slot: Slot, num_rows: int) -> Values:
-    """A column of missing values, for a file without the slot."""
+    """A column of missing values, for a file that does not have the slot."""
     width = slot.width or 1
     marks = np.full(num_rows * width, slot.missing, dtype=_dtype(slot))
     if slot.is_list:
@@ -70,11 +79,11 @@ def missing_values(slot: Slot, num_rows: int) -> Values:
 
 
 def scalar_floats(column: pa.ChunkedArray) -> tuple[Array, Array | None]:
-    """A numeric column as float32 (num_rows,) and which rows hold a value, bool (num_rows,), or
-    None where all do.
+    """A numeric column as float32.
 
-    NaN is no value, nor is what float32 cannot hold, and what stands in `values` where there is no
-    value is NaN.
+    Returns:
+        The values, (num_rows,), with NaN for null, and for what float32 cannot hold; and whether
+        each row has a value, bool (num_rows,), or None if all rows have one.
     """
     array = _as_float32(_one_array(column))
     values = _view(array.fill_null(np.nan) if array.null_count else array)
@@ -83,10 +92,8 @@ def scalar_floats(column: pa.ChunkedArray) -> tuple[Array, Array | None]:
 
 
 def as_type(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """The column in another type: a float64, also in a list, is null where float32 is asked for and
-    cannot hold it.
-
-    ArrowInvalid where a value does not fit any other type.
+    """The column cast to another type. A float64, also in a list, becomes null if float32 cannot
+    hold it. ArrowInvalid if a value does not fit any other type.
     """
     if column.type == type_:
         return column
@@ -98,9 +105,7 @@ def as_type(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
 
 
 def narrowed(array: pa.Array) -> pa.Array:
-    """Numbers, or lists of them, as float32: null, or a null element, where a float64 is beyond
-    it.
-    """
+    """Numbers, or lists of numbers, as float32. A float64 that float32 cannot hold becomes null."""
     if not _is_list(array.type):
         return _as_float32(array)
     elements = _as_float32(array.values)
@@ -135,7 +140,7 @@ def _dtype(slot: Slot) -> type[np.int64] | type[np.float32]:
 
 
 def _numbers(array: pa.Array, slot: Slot) -> Array:
-    """int64 or float32 values, nulls as the missing mark."""
+    """int64 or float32 values, with missing marks for nulls."""
     array = _typed(array, slot)
     if not array.null_count:
         return _view(array)
@@ -147,16 +152,14 @@ def _numbers(array: pa.Array, slot: Slot) -> Array:
 
 
 def _typed(array: pa.Array, slot: Slot) -> pa.Array:
-    """int64 or float32; ArrowInvalid where an unsigned id is above 2^63 - 1."""
+    """As int64 or float32. ArrowInvalid if an unsigned id is above 2^63 - 1."""
     if slot.kind is SlotKind.FLOAT:
         return _as_float32(array)
     return array if array.type == pa.int64() else array.cast(pa.int64())
 
 
 def _as_float32(array: pa.Array) -> pa.Array:
-    """Numbers as float32; null where a finite float64 is beyond it. Infinities stay what they
-    are.
-    """
+    """Numbers as float32. A finite float64 beyond its range becomes null; infinities stay."""
     if array.type == pa.float32():
         return array
     floats = array.cast(pa.float32(), safe=False)
@@ -173,7 +176,7 @@ def _is_list(type_: pa.DataType) -> bool:
 
 
 def _list_type(type_: pa.DataType, value: pa.DataType) -> pa.DataType:
-    """A list type with elements of another type, which may be null."""
+    """The same kind of list with nullable elements of another type."""
     element = type_.value_field.with_type(value).with_nullable(True)
     if pa.types.is_fixed_size_list(type_):
         return pa.list_(element, type_.list_size)
@@ -181,13 +184,13 @@ def _list_type(type_: pa.DataType, value: pa.DataType) -> pa.DataType:
 
 
 def missing_mark(slot: Slot) -> bytes:
-    """The bytes of the slot's missing mark, as one of its values has them."""
+    """The slot's missing mark as the bytes of one value."""
     return _dtype(slot)(slot.missing).tobytes()
 
 
 def _view(array: pa.Array) -> Array:
-    """The values of a primitive array without nulls; `to_numpy` would make floats of ids with
-    nulls.
+    """A view of a primitive array's values, arbitrary beneath nulls. `to_numpy` would convert ids
+    with nulls to floats.
     """
     dtype = _DTYPES[array.type]
     buffer = array.buffers()[1]
@@ -204,8 +207,7 @@ def _validity(array: pa.Array) -> Array:
 def _ragged(array: pa.Array, slot: Slot) -> Ragged:
     if pa.types.is_fixed_size_list(array.type):
         array = array.cast(pa.list_(array.type.value_type))
-    # `offsets` of a slice are those of the slice, but count in `values`, which are those of the
-    # whole.
+    # The offsets of a sliced array are those of the slice, but index into the values of the whole.
     offsets, elements = _view(array.offsets), _typed(array.values, slot)
     if not len(array):
         return Ragged(np.empty(0, _dtype(slot)), np.zeros(1, np.int64))
@@ -219,7 +221,7 @@ def _ragged(array: pa.Array, slot: Slot) -> Ragged:
 def _compiled_without_nulls(
     array: pa.Array, elements: pa.Array, offsets: Array, slot: Slot
 ) -> Ragged:
-    """What `_without_nulls` does, in one pass."""
+    """Does the same as `_without_nulls` in one pass, in C."""
     assert KERNELS is not None
     new_offsets = np.empty(len(array) + 1, np.int64)
     new_values = np.empty(int(offsets[-1] - offsets[0]) + array.null_count, _dtype(slot))
@@ -232,14 +234,12 @@ def _compiled_without_nulls(
 
 
 def _bits(array: pa.Array) -> tuple[pa.Buffer | bytes, int]:
-    """The validity bitmap, of no bytes where nothing is null, and the array's first bit in it."""
+    """The validity bitmap (empty: nothing is null), and the array's first bit in it."""
     return (array.buffers()[0] if array.null_count else b""), array.offset
 
 
 def _without_nulls(array: pa.Array, elements: pa.Array, offsets: Array, slot: Slot) -> Ragged:
-    """Drops null elements, and what offsets keep under null lists; gives each null list one missing
-    mark.
-    """
+    """Drops null elements, and values beneath null lists; gives each null list one missing mark."""
     is_list = _validity(array)
     begin, end = int(offsets[0]), int(offsets[-1])
     kept = np.repeat(is_list, np.diff(offsets))
@@ -262,7 +262,7 @@ def _fixed_width(array: pa.Array, slot: Slot, width: int) -> Array:
 
 
 def _equal_lists(array: pa.Array, width: int) -> pa.Array:
-    """Lists that must all have `width` elements, or be null, as fixed-size lists."""
+    """Lists as fixed-size lists. ValueError if one that is not null has not `width` elements."""
     lengths = array.value_lengths().fill_null(width)
     if len(lengths) and pc.any(pc.not_equal(lengths, width)).as_py():
         raise ValueError(f"a list of another length than {width}")

@@ -1,8 +1,8 @@
-"""Pages compared with the checksums in their headers, without decoding them: done once for a file
+"""Compares pages with the checksums in their headers, without decoding them. Done once for a file
 that came over a network.
 
-Parquet's checksum is the CRC-32 of a page as it is stored, without its header; of a V2 page the
-levels are part of it. Writers may leave it out. Format:
+Parquet's checksum is the CRC-32 of a page as it is stored, without its header; in a V2 page it
+includes the levels. Writers may leave it out. Format:
 parquet.apache.org/docs/file-format/data-pages/checksumming.
 """
 
@@ -20,15 +20,21 @@ from featstore.parquet.page_header import read_page_header
 from featstore.reading.open_file import OpenFile
 from featstore.reading.spans import Span, is_held
 
-_ROOM_BYTES = 256 << 10  # small enough for the processor's cache, large enough for any page header
+# Bytes read at once: few enough for the CPU's cache, and more than any page header has.
+_ROOM_BYTES = 256 << 10
 
 
 def require_intact(file: OpenFile, held: Sequence[Span] | None) -> None:
-    """DataFileError, naming file, column and row group, where a page of a local file is not what
-    was written.
+    """Checks the pages of a local file. A page without a checksum is intact if it ends within its
+    column chunk.
 
-    Checks the column chunks that lie in `held`, ascending spans of the file, None for all of it. A
-    page without a checksum counts as intact if it ends within its column chunk.
+    Args:
+        file: An open local file.
+        held: Ascending spans of the file that are present; only column chunks in them are checked.
+            None is the whole file.
+
+    Raises:
+        DataFileError: A page is not what was written. Names file, column and row group.
     """
     chunks = [chunk for chunk in _chunks(file) if is_held(chunk.span, held)]
     damaged = _first_damaged(file.descriptor, [chunk.span for chunk in chunks])
@@ -36,8 +42,8 @@ def require_intact(file: OpenFile, held: Sequence[Span] | None) -> None:
         chunk = chunks[damaged]
         raise DataFileError(
             f"{file.name}: column {chunk.column!r}: row group {chunk.row_group}: expected pages "
-            "that match the checksums in their headers, found other bytes; if they are so in the "
-            "store, write the file again"
+            "that match the checksums in their headers, found other bytes; if the store has the "
+            "same bytes, write the file again"
         )
 
 
@@ -52,12 +58,12 @@ def _chunks(file: OpenFile) -> Iterator[_Chunk]:
     for index in range(len(file.row_group_rows)):
         for place, leaf in enumerate(file.footer.leaves):
             chunk = file.chunk(index, place)
-            if chunk.num_values:  # without any it may say that it begins at byte 0
+            if chunk.num_values:  # An empty one may claim to begin at byte 0.
                 yield _Chunk(index, leaf.path, chunk.span)
 
 
 def _first_damaged(file: int, spans: Sequence[Span]) -> int | None:
-    """The first of the column chunks that is not intact."""
+    """The index of the first column chunk that is not intact."""
     size_bytes = os.fstat(file).st_size
     outside = next(
         (place for place, (first, end) in enumerate(spans) if not 0 <= first <= end <= size_bytes),
@@ -74,7 +80,7 @@ def _first_damaged(file: int, spans: Sequence[Span]) -> int | None:
 
 
 def _is_intact(file: int, span: Span) -> bool:
-    """Whether a column chunk consists of whole pages that match their checksums, where they have
+    """Whether a column chunk consists of whole pages, each of which matches its checksum if it has
     one.
     """
     at, end = span
@@ -91,7 +97,7 @@ def _is_intact(file: int, span: Span) -> bool:
 
 
 def _crc(file: int, first: int, end: int) -> int:
-    """Of what there is of these bytes."""
+    """The CRC-32 of these bytes, or of as many as the file has."""
     crc = 0
     while first < end and (block := os.pread(file, min(_ROOM_BYTES, end - first), first)):
         crc, first = isal_zlib.crc32(block, crc), first + len(block)

@@ -1,4 +1,4 @@
-"""Where the columns that a job selects are in one Parquet file."""
+"""Finds selected columns in a Parquet file."""
 
 from collections import deque
 from collections.abc import Collection, Mapping
@@ -11,20 +11,24 @@ from featstore.errors import DataFileError, not_once
 from featstore.parquet.file_schema import FileSchema
 from featstore.schema import FIELD_ID, ROLE, SLOT, Role, Slot
 
-_MAX_CACHED = 4  # A reader has at most two selections, and a table seldom more than two schemas.
+# A reader has at most two selections, and the files of a table seldom more than two schemas.
+_MAX_CACHED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The columns that a job reads: slots, found by number and then by name, and other columns,
-    found by name.
+    """The columns to read.
+
+    Attributes:
+        slots: Found in a file by number, or else by name.
+        others: Other columns, found by name.
     """
 
     slots: tuple[Slot, ...] = ()
     others: tuple[pa.Field, ...] = ()
 
     def without(self, other: "Selection") -> "Selection":
-        """The columns that another selection does not have."""
+        """The columns that are not in `other`."""
         slots, others = {slot.name for slot in other.slots}, {field.name for field in other.others}
         return Selection(
             slots=tuple(slot for slot in self.slots if slot.name not in slots),
@@ -34,10 +38,13 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class FileColumns:
-    """A selection in one file: for each selected name the file's column, or None where the file has
-    none.
+    """The columns of one file that a selection reads.
 
-    `places`: the numbers of the leaf columns below each column of the file that is read.
+    Attributes:
+        slots: For each selected slot, the name of the file's column; None: the file has none.
+        others: The same for other columns.
+        leaves: Paths of the leaf columns to read, in the file's order.
+        places: For each column that is read, the numbers of its leaf columns in the file.
     """
 
     slots: Mapping[str, str | None]
@@ -51,7 +58,7 @@ class FileColumns:
         return tuple(self.places)
 
     def column_of(self, leaf: str) -> str:
-        """The column that a leaf column is below."""
+        """The column to which a leaf column belongs."""
         leaves = iter(self.leaves)
         return next(
             (name for name, found in self.places.items() if leaf in islice(leaves, len(found))),
@@ -59,13 +66,13 @@ class FileColumns:
         )
 
     def places_of(self, leaves: Collection[str]) -> list[tuple[int, str]]:
-        """The numbers of these leaf columns, and the column that each is below."""
+        """The numbers of these leaf columns, each with the column to which it belongs."""
         numbered = ((place, name) for name, places in self.places.items() for place in places)
         wanted = set(leaves)
         return [found for found, leaf in zip(numbered, self.leaves, strict=True) if leaf in wanted]
 
     def leaves_besides(self, names: Collection[str]) -> list[str]:
-        """The leaf columns but those below columns of these names."""
+        """The leaf columns, except those of columns with these names."""
         leaves = iter(self.leaves)
         return [
             leaf
@@ -76,16 +83,16 @@ class FileColumns:
 
 
 class ColumnCache:
-    """The last results of `find_columns`. The files of a table mostly share one schema, so the same
-    selection is looked for once and not in each file. Not thread-safe.
+    """Caches the last results of `find_columns`. Most files of a table have the same schema, so a
+    selection is resolved once instead of once per file. Not thread-safe.
     """
 
     def __init__(self) -> None:
         self._cached: deque[tuple[Selection, FileSchema, FileColumns]] = deque(maxlen=_MAX_CACHED)
 
     def of(self, file_schema: FileSchema, selection: Selection, file_name: str) -> FileColumns:
-        """As `find_columns`. A selection is recognized by its identity, and so is a schema, which
-        files that have it share.
+        """Like `find_columns`. Selections and schemas are compared by identity: files with the same
+        schema share one object.
         """
         for known, known_schema, columns in self._cached:
             if known is selection and file_schema is known_schema:
@@ -96,12 +103,12 @@ class ColumnCache:
 
 
 def find_columns(file_schema: FileSchema, selection: Selection, file_name: str) -> FileColumns:
-    """Finds the selected columns in a file of this schema: slots by number and then by name, other
+    """Finds the selected columns in a file of this schema: slots by number or else by name, other
     columns by name.
 
     Raises:
-        DataFileError: A column has a type that cannot be what was selected, or two columns have its
-            name or its number, so that nothing says which of them is meant.
+        DataFileError: A column has a type that cannot be read as what was selected, or two columns
+            have the same name or slot number.
     """
     by_number = _by_number(file_schema, {slot.number for slot in selection.slots}, file_name)
     slots = {
@@ -121,8 +128,8 @@ def find_columns(file_schema: FileSchema, selection: Selection, file_name: str) 
 def _by_number(
     file_schema: FileSchema, numbers: Collection[int | None], file_name: str
 ) -> dict[int | None, pa.Field]:
-    """The slot columns of these numbers. Few of a file's columns are among them, so a column's
-    number is looked at before the rest of its description, which takes longer.
+    """The slot columns with these numbers. Few of a file's columns have one of them, so the number
+    is looked at first: parsing the rest of a column's metadata takes longer.
     """
     wanted = dict[int | None, pa.Field]()
     for column in file_schema.schema:
@@ -132,7 +139,7 @@ def _by_number(
         if number in wanted:
             raise DataFileError(
                 f"{file_name}: expected one column of slot number {number}, found "
-                f"{wanted[number].name!r} and {column.name!r}; write the file anew without one of "
+                f"{wanted[number].name!r} and {column.name!r}; write the file again without one of "
                 "them"
             )
         wanted[number] = column
@@ -168,7 +175,7 @@ def _other_column(file_schema: FileSchema, expected: pa.Field, file_name: str) -
 
 
 def _field(file_schema: FileSchema, name: str, file_name: str) -> pa.Field | None:
-    """The column of this name, None where there is none."""
+    """The column of this name; None: there is none. DataFileError if there are several."""
     found = file_schema.by_name.get(name, ())
     if len(found) > 1:
         raise DataFileError(f"{file_name}: {not_once(name, len(found))}")
@@ -176,7 +183,7 @@ def _field(file_schema: FileSchema, name: str, file_name: str) -> pa.Field | Non
 
 
 def _fits(found: Slot, expected: Slot) -> bool:
-    """Whether values of the found shape can be delivered in the expected one."""
+    """Whether values of the found shape can be delivered in the expected shape."""
     if not found.shape or not expected.shape:
         return found.shape == expected.shape
     return expected.is_list or found.is_list or found.width == expected.width
@@ -189,8 +196,8 @@ def _slot_number(field: pa.Field) -> int | None:
 
 
 def _is_slot(field: pa.Field) -> bool:
-    """Whether the file says so: a slot that has since been renamed is not the label or kept column
-    that took its name.
+    """Whether the file declares the column as a slot. A slot that was renamed since must not be
+    read as the label or kept column that took its name.
     """
     return (field.metadata or {}).get(ROLE) == Role.SLOT.encode()
 

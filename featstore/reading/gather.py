@@ -1,8 +1,8 @@
-"""Rows of decoded columns in another order: gathered straight into the batches' memory.
+"""Gathers rows of decoded columns in another order, straight into the memory of batches.
 
-A window's column comes in pieces, one for each row group, which are joined first: to find a row's
-piece costs more. `Places` says which rows, in which order, and where one batch ends and the next
-begins. Each function has a compiled path and a numpy path with equal results.
+A window's column comes in pieces, one for each row group. They are joined first, since looking up
+the piece of each row costs more. `Places` says which rows are wanted, in which order, and where
+each batch ends. Every function has a compiled and a numpy path with equal results.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +14,16 @@ import numpy as np
 from featstore._native.loading import KERNELS
 from featstore.reading.buffers import Array, Ragged
 
-Take = Callable[[int], Array]  # uint8 memory of at least so many bytes
+Take = Callable[[int], Array]  # Gives uint8 memory of at least this many bytes.
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The rows wanted: int32 (num_rows,); `cuts` int64 (num_parts + 1,), from 0 to num_rows, where
-    parts begin and end.
+    """The rows to gather, in parts.
+
+    Attributes:
+        rows: int32 (num_rows,).
+        cuts: Where parts begin and end: int64 (num_parts + 1,), from 0 to num_rows.
     """
 
     rows: Array
@@ -40,12 +43,17 @@ class Places:
 
 
 def places_of(order: Array, cuts: Array) -> Places:
-    """The places of rows that are counted through all pieces."""
+    """Places of an order in which rows are numbered through all pieces.
+
+    Args:
+        order: (num_rows,).
+        cuts: As of `Places`.
+    """
     return Places(order.astype(np.int32), np.ascontiguousarray(cuts, dtype=np.int64))
 
 
 def joined_values(pieces: Sequence[Array], take: Take) -> Array:
-    """The pieces one after the other, in memory that is taken where there are several."""
+    """The concatenated pieces. A single piece is not copied; `take` gives memory for several."""
     if len(pieces) == 1:
         return np.ascontiguousarray(pieces[0])
     num_bytes = sum(piece.nbytes for piece in pieces)
@@ -54,7 +62,7 @@ def joined_values(pieces: Sequence[Array], take: Take) -> Array:
 
 
 def joined_offsets(pieces: Sequence[Ragged]) -> Array:
-    """The offsets that go with the `list_values` of all pieces, joined."""
+    """The offsets into the concatenated `list_values` of the pieces."""
     num_values = sum(int(piece.offsets[-1] - piece.offsets[0]) for piece in pieces)
     out = np.empty(sum(map(len, pieces)) + 1, np.int32 if num_values < 2**31 else np.int64)
     join_offsets(pieces, out)
@@ -62,13 +70,13 @@ def joined_offsets(pieces: Sequence[Ragged]) -> Array:
 
 
 def list_values(piece: Ragged) -> Array:
-    """Those of a piece's values that are in its lists."""
+    """The values of a piece that belong to its lists."""
     return piece.values[piece.offsets[0] : piece.offsets[-1]]
 
 
 def join_offsets(pieces: Sequence[Ragged], out: Array) -> None:
-    """Writes the offsets of joined lists, from 0, to `out` (num_rows + 1,), wherever those of the
-    pieces begin.
+    """Writes the offsets of concatenated lists, from 0, to `out` (num_rows + 1,). The offsets of a
+    piece may begin above 0.
     """
     out[0] = row = before = 0
     for piece in pieces:
@@ -84,7 +92,13 @@ def join_offsets(pieces: Sequence[Ragged], out: Array) -> None:
 
 
 def rebased(offsets: Array, cuts: Array, out: Array) -> None:
-    """Writes the offsets of consecutive parts, each from 0, to `out`, int64 (rows + num_parts,)."""
+    """Writes the offsets of consecutive parts, each rebased to begin with 0.
+
+    Args:
+        offsets: (num_rows + 1,).
+        cuts: As of `Places`.
+        out: int64 (num_rows + num_parts,).
+    """
     if KERNELS is not None:
         KERNELS.rebase_offsets(offsets, offsets.itemsize, cuts, out)
         return
@@ -93,8 +107,13 @@ def rebased(offsets: Array, cuts: Array, out: Array) -> None:
 
 
 def gather_values(values: Array, places: Places, starts: Array, out: Array) -> None:
-    """Writes each part's rows to `out` (one dimension, the values' dtype) from element
-    `starts[part]` on.
+    """Writes the rows of each part to `out`.
+
+    Args:
+        values: (num_values,) or (num_values, width).
+        places: The rows.
+        starts: The element of `out` at which each part begins: int64 (num_parts,).
+        out: One-dimensional, with the dtype of `values`.
     """
     width = int(np.prod(values.shape[1:], dtype=np.int64))
     if KERNELS is None:
@@ -110,8 +129,12 @@ def gather_values(values: Array, places: Places, starts: Array, out: Array) -> N
 
 
 def gather_offsets(offsets: Array, places: Places, out: Array) -> None:
-    """Writes the offsets of the gathered lists, each part's from 0, to `out`, int64 (num_rows +
-    num_parts,).
+    """Writes the offsets of the gathered lists, those of each part from 0.
+
+    Args:
+        offsets: Of the lists, (num_lists + 1,).
+        places: The lists to gather.
+        out: int64 (num_rows + num_parts,).
     """
     if KERNELS is not None:
         KERNELS.gather_offsets(
@@ -127,8 +150,14 @@ def gather_offsets(offsets: Array, places: Places, out: Array) -> None:
 
 
 def gather_lists(lists: Ragged, places: Places, starts: Array, ends: Array, out: Array) -> None:
-    """Writes the values of each part's lists to `out`, from element `starts[part]` to just before
-    `ends[part]`.
+    """Writes the values of each part's lists to `out`.
+
+    Args:
+        lists: The lists.
+        places: Those to gather.
+        starts: The element of `out` at which each part begins: int64 (num_parts,).
+        ends: The element after its last.
+        out: One-dimensional, with the dtype of the values.
     """
     if KERNELS is not None:
         begins, ends, offsets = starts * out.itemsize, ends * out.itemsize, lists.offsets
@@ -149,7 +178,7 @@ def gather_lists(lists: Ragged, places: Places, starts: Array, ends: Array, out:
 
 
 def _lists(lists: Ragged, rows: Array) -> Array:
-    """The values of these lists, one after the other."""
+    """The concatenated values of these lists."""
     lengths = np.diff(lists.offsets)[rows].astype(np.int64)
     ends = np.cumsum(lengths)
     within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)

@@ -1,4 +1,4 @@
-"""A file that is read in place, with some of its bytes kept in memory once they were fetched."""
+"""A file that is read in place, some of whose bytes are kept in memory once they are fetched."""
 
 import io
 from collections.abc import Iterable
@@ -8,14 +8,15 @@ from featstore.intervals import united
 
 Span = tuple[int, int]
 
-_HOLE_BYTES = 8 << 10  # Arrow asks for spans with less between them together
+# Spans with a smaller gap between them are fetched with one request, as Arrow does.
+_HOLE_BYTES = 8 << 10
 
 
 class KeptSpans(io.RawIOBase):
-    """Reads `source`; what lies in a span that is kept comes from memory. Not thread-safe.
+    """Reads `source`, and serves spans that are kept from memory. Not thread-safe.
 
-    The pages of a column chunk are looked through before Arrow reads them, and a store is to be
-    asked for them once. The caller closes the source.
+    The pages of a column chunk are checked before Arrow reads them. With this a remote store is
+    asked for them only once. The caller closes the source.
     """
 
     def __init__(self, source: BinaryIO) -> None:
@@ -23,15 +24,16 @@ class KeptSpans(io.RawIOBase):
         self._kept: dict[Span, bytes] = {}
 
     def keep(self, spans: Iterable[Span]) -> None:
-        """Fetches these bytes, one request for each span or for spans with little between them, and
-        keeps them instead of those before."""
+        """Fetches these spans, neighbouring ones with one request, and keeps them in place of those
+        that were kept before.
+        """
         self._kept = {}
         for first, end in united(spans, _HOLE_BYTES):
             self._source.seek(first)
             self._kept[first, end] = self._source.read(end - first)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """So many of the next bytes, fewer where the file ends before."""
+        """The next `size` bytes, or fewer if the file ends before."""
         if size is None or size < 0:
             self._source.seek(self._at)
             found = self._source.read()

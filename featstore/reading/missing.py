@@ -1,6 +1,4 @@
-"""The marks of missing values (0, `[0]`, NaN, `[NaN]`) of slot columns, shown as null again, and
-nulls as marks.
-"""
+"""Converts missing marks of slot columns (0, `[0]`, NaN, `[NaN]`) to nulls, and back."""
 
 from collections.abc import Iterable
 
@@ -15,8 +13,11 @@ from featstore.schema import Slot, SlotKind
 
 
 def marks_to_nulls(table: pa.Table, slots: Iterable[Slot]) -> pa.Table:
-    """The table with missing slot values as null, beside nulls that it holds; columns that are no
-    slot stay as they are.
+    """The table with missing marks of slots as nulls. Nulls, and columns that are not slots, stay.
+
+    Args:
+        table: Columns under the slots' names; slots that it lacks are ignored.
+        slots: The slots.
     """
     for slot in slots:
         index = table.schema.get_field_index(slot.name)
@@ -29,8 +30,8 @@ def marks_to_nulls(table: pa.Table, slots: Iterable[Slot]) -> pa.Table:
 
 
 def nan_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A label's, a weight's or a kept column with NaN as null, as which it counts in slots too;
-    other types as they are.
+    """A label's, a weight's or a kept column with NaN as null, as in slots. Columns of other types
+    stay as they are.
     """
     if not pa.types.is_floating(column.type):
         return column
@@ -43,8 +44,8 @@ def nan_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def nulls_to_marks(batch: pa.RecordBatch, slots: Iterable[Slot]) -> pa.RecordBatch:
-    """The batch with its slot columns as data files hold them: nulls as marks, null elements of
-    lists dropped.
+    """The batch with slot columns as data files store them: marks for nulls, and lists without null
+    elements.
     """
     chosen = {slot.name: slot for slot in slots}
     columns = [_to_mark(column, chosen[name]) if name in chosen else column
@@ -89,13 +90,13 @@ def _is_mark(values: pa.Array, slot: Slot) -> pa.Array:
 
 
 def _mark_flags(values: pa.Array, slot: Slot) -> np.ndarray:
-    """Which values are the mark: bool (num_values,); a null is none."""
+    """Which values are the missing mark: bool (num_values,), false for null."""
     flags = pc.fill_null(_is_mark(values, slot), False)
     return np.asarray(flags.cast(pa.uint8())).astype(bool)
 
 
 def _lists_to_null(array: pa.Array, slot: Slot) -> pa.Array:
-    """A list is missing where it has one element and that element is the mark."""
+    """Missing lists, those whose only element is the missing mark, as nulls."""
     offsets = np.asarray(array.offsets)
     single = np.flatnonzero(np.diff(offsets) == 1)
     missing = np.zeros(len(array), dtype=bool)

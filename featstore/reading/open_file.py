@@ -1,4 +1,4 @@
-"""A data file that is open for reading: its footer, checked, and the bytes of its columns."""
+"""An open data file: its checked footer, and access to the bytes of its columns."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,12 +18,21 @@ from featstore.parquet.footers import Chunk, read_checked
 from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
 from featstore.reading.kept import KeptSpans
 
+# Bytes of a decoded value of each physical type of fixed width.
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
 
 
 class OpenFile(Closing):
-    """One Parquet file, by local path or open for reading. Whoever opened it closes it, or uses it
-    as a context manager. Not thread-safe, but for `cancelled`.
+    """One Parquet file that is open for reading. A context manager; whoever opened it closes it.
+    Not thread-safe, except for `cancelled`.
+
+    Attributes:
+        name: The file's name in errors.
+        footer: Its footer.
+        schema: Its Arrow schema.
+        row_group_rows: Rows of each row group.
+        is_checked: Whether pages were compared with their checksums already.
+        cancelled: One byte; see `__init__`.
     """
 
     def __init__(
@@ -40,13 +49,13 @@ class OpenFile(Closing):
 
         Args:
             source: A local path, or a seekable file that is open for reading.
-            name: What errors call the file: its path in the table rather than where it was staged.
-            is_checked: Pages were compared with their checksums since they came here. Otherwise
-                they are compared as they are decoded, where they have a checksum.
-            size_bytes: The file's size where `source` holds no more than its last bytes.
-            cancelled: One byte. Once another thread sets it to something else than 0, columns that
-                are being read are given up with StateError.
-            column_cache: Shared by the files that one thread opens one after the other.
+            name: The file's name in errors: its path in the table, not that of a staged copy.
+            is_checked: Whether pages were compared with their checksums when the file was staged.
+                If not, pages with a checksum are compared when they are decoded.
+            size_bytes: The file's size, if `source` holds only its last bytes.
+            cancelled: One byte. When another thread sets it to a value other than 0, reading ends
+                with a StateError.
+            column_cache: Shared by files that one thread opens one after the other.
 
         Raises:
             DataFileError: There is no such file, or its footer is damaged.
@@ -78,11 +87,11 @@ class OpenFile(Closing):
 
     @property
     def key_values(self) -> dict[bytes, bytes]:
-        """What the writer said of the file."""
+        """The metadata that the writer stored in the footer."""
         return self.footer.key_values
 
     def leaf(self, place: int) -> Leaf:
-        """The leaf column at a place of the file."""
+        """The leaf column of this number."""
         return self.footer.leaves[place]
 
     def chunk(self, row_group: int, place: int) -> Chunk:
@@ -91,19 +100,23 @@ class OpenFile(Closing):
 
     @cached_property
     def file(self) -> pq.ParquetFile:
-        """The file with all of its columns, as Arrow reads it; closed with the footer."""
+        """The file with all of its columns, opened by Arrow. Closed with this object."""
         return self.arrow_file(None)
 
     def arrow_file(self, columns: FileColumns | None) -> pq.ParquetFile:
-        """The file with the columns of a selection alone, None for all, as Arrow reads it; closed
-        with the footer. Its leaf columns are numbered anew."""
+        """The file opened by Arrow with only some of its columns, whose leaf columns are numbered
+        anew. Closed with this object.
+
+        Args:
+            columns: The columns; None is all.
+        """
         key = None if columns is None else columns.names
         if key not in self._files:
             self._files[key] = self._opened(columns)
         return self._files[key]
 
     def reopened(self, columns: FileColumns, buffer_bytes: int) -> pq.ParquetFile:
-        """As `arrow_file`, read by so many bytes at a time instead of a column chunk."""
+        """Like `arrow_file`, but reads `buffer_bytes` at a time instead of whole column chunks."""
         return self._opened(columns, buffer_size=buffer_bytes)
 
     def _opened(self, columns: FileColumns | None, **options: int) -> pq.ParquetFile:
@@ -118,7 +131,7 @@ class OpenFile(Closing):
     def metadata_of(
         self, names: Collection[str] | None, *, with_statistics: bool = False
     ) -> pq.FileMetaData:
-        """The footer as Arrow has it, with the columns of these names alone, None for all."""
+        """The footer as Arrow's object, with only the columns of these names; None is all."""
         by_name = self.footer.file_schema.by_name
         places = None if names is None else [place for name in names for place in by_name[name]]
         with damage_as(self.name):
@@ -126,19 +139,20 @@ class OpenFile(Closing):
 
     @property
     def is_local(self) -> bool:
-        """Whether the file is on this machine, and has a descriptor."""
+        """Whether the file is local and has a descriptor."""
         return self._local is not None
 
     @property
     def descriptor(self) -> int:
-        """The number by which the operating system knows the open file."""
+        """The descriptor of the open local file."""
         assert self._local is not None
         return int(self._local.fileno())
 
     @contextmanager
     def kept(self, row_group: int, places: Iterable[int]) -> Iterator[None]:
-        """Fetches these column chunks of a file that is read in place, and keeps them in memory
-        until the end of the block; of a local file nothing."""
+        """Within the block, keeps these column chunks of a remote file in memory, so that they are
+        fetched only once. Does nothing for a local file.
+        """
         if self._kept is None:
             yield
             return
@@ -149,13 +163,21 @@ class OpenFile(Closing):
             self._kept.keep(())
 
     def read_at(self, num_bytes: int, first: int) -> bytes:
-        """So many bytes of the file, fewer where it ends before."""
+        """`num_bytes` of the file from byte `first` on, or fewer if it ends before."""
         self._source.seek(first)
         return self._source.read(num_bytes)
 
     def require_within(self, row_group: int, places: Iterable[tuple[int, str]]) -> None:
-        """Looks through the pages of leaf columns, of which errors name the columns, before Arrow
-        reads them: DataFileError where they claim more than the footer's numbers allow."""
+        """Checks the page headers of column chunks before Arrow reads the pages.
+
+        Args:
+            row_group: The row group.
+            places: The leaf columns' numbers, each with the name of its column for errors.
+
+        Raises:
+            DataFileError: Pages claim more values or bytes than the footer allows.
+            StateError: Reading was cancelled.
+        """
         names = dict(places)
         file = self.descriptor if self.is_local else self.read_at
         found = first_beyond(self.footer, row_group, list(names), file, self.cancelled)
@@ -164,7 +186,7 @@ class OpenFile(Closing):
             raise self.beyond_bounds(row_group, names[found])
 
     def beyond_bounds(self, row_group: int, column: str) -> DataFileError:
-        """The error of a column chunk whose pages claim more than they may."""
+        """The error for a column chunk whose pages claim more than the footer allows."""
         where = f"{self.name}: column {column!r}: row group {row_group}"
         return DataFileError(f"{where} cannot be read: {CLAIMS_MORE}")
 
@@ -174,7 +196,7 @@ class OpenFile(Closing):
             raise StateError(f"{self.name}: reading was cancelled before its end; iterate anew")
 
     def decoded_bytes(self, row_group: int, columns: FileColumns) -> int:
-        """The memory that these columns of a row group take when decoded."""
+        """The memory that these columns of a row group take once they are decoded."""
         num_rows = self.row_group_rows[row_group]
         return sum(
             _decoded_bytes(self.leaf(place), self.chunk(row_group, place), num_rows)
@@ -183,18 +205,14 @@ class OpenFile(Closing):
         )
 
     def room_bytes(self, row_groups: Sequence[int], columns: FileColumns) -> int:
-        """The memory that the longest of these column chunks takes while it is decoded, besides the
-        decoded column: as it is stored and as it is decompressed."""
+        """The working memory of decoding the largest of these column chunks: its bytes as stored
+        and as decompressed, without the decoded column.
+        """
         places = [place for found in columns.places.values() for place in found]
         return self.footer.room_bytes(row_groups, places)
 
     def resolve(self, selection: Selection) -> FileColumns:
-        """Where the selected columns are in this file.
-
-        Raises:
-            DataFileError: A column has a type that cannot be what was selected, or two columns have
-                its name or its number, so that nothing says which of them is meant.
-        """
+        """The columns of this file that a selection reads; see `find_columns`."""
         return self._column_cache.of(self.footer.file_schema, selection, self.name)
 
     def close(self) -> None:
@@ -206,7 +224,9 @@ class OpenFile(Closing):
 
 @contextmanager
 def damage_as(where: str) -> Iterator[None]:
-    """What pyarrow raises on damaged bytes inside, as DataFileError that begins with `where`."""
+    """Turns what pyarrow raises for damaged bytes within the block into a DataFileError whose text
+    begins with `where`.
+    """
     try:
         yield
     except FeatstoreError:
@@ -216,7 +236,7 @@ def damage_as(where: str) -> Iterator[None]:
 
 
 def _decoded_bytes(leaf: Leaf, chunk: Chunk, num_rows: int) -> int:
-    """Values, offsets of lists and texts, and validity bits."""
+    """Memory of a decoded column chunk: values, offsets of lists and text, and validity bits."""
     width = _WIDTHS.get(leaf.physical_type)
     values = (
         chunk.num_values * width if width is not None else chunk.raw_bytes + 4 * chunk.num_values

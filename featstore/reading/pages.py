@@ -1,12 +1,13 @@
-"""Slots' column chunks of local files as the compiled kernels decode them: into values without
-nulls, in one pass.
+"""Decodes slots' column chunks of local files with the compiled kernels: into values without nulls,
+in one pass.
 
-Arrow spends most of a row group's time on lists: levels, a validity bitmap, and then copies without
-the nulls. The kernels write at once what a batch holds: a null scalar is the missing mark, a null
-list one mark, an empty list stays empty, null elements are dropped. They know what Spark, Arrow and
-featstore write: int64 and float32, scalars and lists of them, plain or from a dictionary, V1 and V2
-pages, snappy, Zstandard or none. Whatever else there is, and whatever is damaged, is Arrow's to
-read, or to refuse. Formats: parquet.apache.org/docs/file-format.
+Arrow spends most of a row group's time on lists: it decodes levels, builds a validity bitmap, and
+then copies values without the nulls. The kernels write directly what a batch holds: a null scalar
+becomes the missing mark, a null list a list of one mark, an empty list stays empty, null elements
+are dropped. They support what Spark, Arrow and featstore write: int64 and float32, scalars and
+lists of them, plain or dictionary-encoded, V1 and V2 pages, snappy, Zstandard or no compression.
+Arrow reads, or refuses, everything else and everything that is damaged. Formats:
+parquet.apache.org/docs/file-format.
 """
 
 import sys
@@ -26,20 +27,31 @@ from featstore.reading.open_file import OpenFile
 from featstore.schema import Slot, SlotKind
 
 _CODECS = {0, 1, 6}  # none, snappy, Zstandard
-# A bit each: PLAIN, PLAIN_DICTIONARY and RLE_DICTIONARY, and RLE and BIT_PACKED, which are of
-# levels.
+# One bit for each encoding by its number in the format: PLAIN, PLAIN_DICTIONARY and RLE_DICTIONARY
+# of values, RLE and BIT_PACKED of levels.
 _ENCODINGS = 1 << 0 | 1 << 2 | 1 << 8 | 1 << 3 | 1 << 4
 _PHYSICAL = {SlotKind.ID: "INT64", SlotKind.FLOAT: "FLOAT"}
-_MOST_VALUES = 2**31 - 1  # offsets of 32 bits count so many
-_NOT_READ, _BEYOND_FIRST = -1, -2  # what the kernels say of a column; below -2 of later row groups
+_MOST_VALUES = 2**31 - 1  # The offsets of the kernels have 32 bits.
+# What the kernels return instead of a number of values: the column cannot be decoded by them; or
+# pages of row group i (of those that are read) claim too much, as -2 - i.
+_NOT_READ, _BEYOND_FIRST = -1, -2
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_SLOP_BYTES, _ALIGNMENT_BYTES = 64, 64  # decompression may write behind a page
+# Snappy copies 16 bytes at a time, so decompression may write behind the end of a page.
+_SLOP_BYTES, _ALIGNMENT_BYTES = 64, 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
-    """A slot's column in the file: levels as the format counts them; definition levels below
-    `null_below` are a null.
+    """A slot's column, described for the kernels.
+
+    Attributes:
+        name: Its name in the file.
+        place: The number of its leaf column.
+        type: Its Arrow type.
+        mark: Bytes of the slot's missing mark.
+        max_repetition: Its maximum repetition level: 1 for lists, otherwise 0.
+        max_definition: Its maximum definition level.
+        null_below: A definition level below this means that the row itself is null.
     """
 
     name: str
@@ -52,9 +64,15 @@ class _Column:
 
 
 class PageReader:
-    """Page decoder: decodes those of a file's slot columns that the kernels know, all columns of a
-    row group in one call that releases the GIL (Zstandard's pages take it back for a moment). The
-    caller closes the file.
+    """Decodes the pages of those slot columns that the kernels support.
+
+    All columns are decoded in one call that releases the GIL. Zstandard pages, which Arrow's codec
+    decompresses, take it again for a moment.
+
+    Args:
+        file: An open file, which the caller closes. A remote file has no such columns.
+        slots: The slots to decode.
+        columns: Where they are in the file.
     """
 
     def __init__(self, file: OpenFile, slots: Iterable[Slot], columns: FileColumns) -> None:
@@ -66,8 +84,11 @@ class PageReader:
             ]
 
     def read(self, row_groups: Sequence[int], num_threads: int = 1) -> dict[str, pa.Array]:
-        """The decoded columns of these row groups, in order, by their name in the file, without
-        nulls. Columns that the kernels do not know are left out, for Arrow to read.
+        """Decodes columns of these row groups.
+
+        Returns:
+            The columns without nulls, by their names in the file. Those that the kernels cannot
+            decode are left out, for Arrow to read.
 
         Raises:
             StateError: Reading was cancelled.
@@ -77,7 +98,7 @@ class PageReader:
         try:
             found = self._decoded(row_groups, num_threads)
         except (ValueError, OverflowError, MemoryError):
-            return {}  # Arrow reads the columns instead, and reports what is wrong with the file.
+            return {}  # Arrow reads the columns instead, and reports what is wrong.
         self._file.require_not_cancelled()
         for out, num_values in found:
             if num_values < _NOT_READ:
@@ -87,7 +108,7 @@ class PageReader:
         }
 
     def _decoded(self, row_groups: Sequence[int], num_threads: int) -> "list[tuple[_Out, int]]":
-        """Each column, and how many values it has, or what the kernels say instead."""
+        """Each column, with its number of values, or the negative code that the kernels return."""
         outs, rows = (
             self._outs(row_groups),
             [self._file.row_group_rows[index] for index in row_groups],
@@ -127,11 +148,11 @@ class PageReader:
 
 
 def _decompressed(page: bytes, size_bytes: int) -> bytes:
-    """A Zstandard page of exactly this size; b"" for one of another, of which Arrow's codec would
-    not tell.
+    """A decompressed Zstandard page; b"" if its size is not `size_bytes`, which Arrow's codec would
+    not report.
     """
     found: bytes
-    if _content_bytes(page) == size_bytes:  # the codec compares the two
+    if _content_bytes(page) == size_bytes:  # The codec compares this size with the real one.
         found = pa.decompress(page, size_bytes, "zstd", asbytes=True)
         return found
     with pa.CompressedInputStream(pa.BufferReader(page), "zstd") as stream:
@@ -140,8 +161,8 @@ def _decompressed(page: bytes, size_bytes: int) -> bytes:
 
 
 def _content_bytes(frame: bytes) -> int | None:
-    """The size that a Zstandard frame's header tells, None where it tells none: RFC 8878, section
-    3.1.1.1.
+    """The content size in the header of a Zstandard frame; None if it has none. See RFC 8878,
+    section 3.1.1.1.
     """
     if len(frame) < 5 or frame[:4] != _ZSTD_MAGIC:
         return None
@@ -160,7 +181,7 @@ def _are_known(chunks: list[Chunk]) -> bool:
 
 
 def _column(file: OpenFile, slot: Slot, columns: FileColumns) -> _Column | None:
-    """The slot's column, None where it is not one that the kernels know."""
+    """The slot's column; None if the kernels do not support it."""
     name = columns.slots[slot.name]
     if (
         name is None
@@ -196,7 +217,7 @@ def _column(file: OpenFile, slot: Slot, columns: FileColumns) -> _Column | None:
 
 
 class _Out:
-    """A column's chunks, and memory for its values, and for its offsets where it holds lists."""
+    """The column chunks to decode, with memory for their values and, for lists, their offsets."""
 
     def __init__(self, column: _Column, chunks: list[Chunk], num_rows: int) -> None:
         self._column, self._num_rows = column, num_rows
@@ -215,13 +236,13 @@ class _Out:
 
     @property
     def buffers(self) -> tuple[bytes, int, int, int, memoryview, memoryview]:
-        """What the kernels decode the column with, and where to."""
+        """The column's description for the kernels, and the memory into which they decode."""
         of, memory = self._column, self._memory
         views = memory.offsets_view, memory.values_view
         return of.mark, of.max_repetition, of.max_definition, of.null_below, *views
 
     def array(self, num_values: int) -> pa.Array:
-        """The column, once so many values are decoded."""
+        """The column, once `num_values` values are decoded."""
         type_ = self._column.type
         value_type = type_.value_type if self._column.max_repetition else type_
         values = pa.Array.from_buffers(value_type, num_values, [None, self._memory.values], 0)
@@ -233,7 +254,7 @@ class _Out:
 
 
 class Memory(NamedTuple):
-    """A column's offsets and values, to be written through the views, and read as Arrow buffers."""
+    """Memory of a column's offsets and values, as writable views and as Arrow buffers."""
 
     offsets_view: memoryview
     values_view: memoryview
@@ -242,10 +263,10 @@ class Memory(NamedTuple):
 
 
 def allocated(offset_bytes: int, value_bytes: int) -> Memory:
-    """Memory for a column's offsets and for its values.
+    """Allocates memory for a column's offsets and values.
 
-    One piece, since another thread may take the interpreter's lock each time that Arrow is asked
-    for some. Under sanitizers each has its own, so that they see a write beyond its end
+    Both lie in one allocation, since each allocation by Arrow may lose the GIL to another thread.
+    Under sanitizers each has its own, so that a write beyond its end is detected
     (fuzz/separate.py).
     """
     values_at = _aligned(offset_bytes)
@@ -260,8 +281,8 @@ def allocated(offset_bytes: int, value_bytes: int) -> Memory:
 
 
 def _room_bytes(chunk: Chunk, width: int) -> int:
-    """What a chunk takes while it is decoded: as it is stored, and behind that its dictionary and
-    one page at a time.
+    """The working memory of decoding a chunk: its bytes as stored, then its decompressed dictionary
+    and one decompressed page at a time.
     """
     decompressed = chunk.num_values * width + max_page_bytes(chunk, width)
     return _aligned(chunk.stored_bytes + min(chunk.raw_bytes, decompressed) + _SLOP_BYTES)
@@ -272,5 +293,5 @@ def _aligned(num_bytes: int) -> int:
 
 
 def _place(chunk: Chunk) -> tuple[int, int, int]:
-    """A chunk's first byte in the file, its bytes, and its codec."""
+    """The chunk's first byte in the file, its size and its codec."""
     return chunk.first, chunk.stored_bytes, chunk.codec

@@ -1,6 +1,4 @@
-"""Row groups of one open data file, one at a time, as Arrow columns under the names of the
-table.
-"""
+"""Reads row groups of one open data file as Arrow columns under the names of the table."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -17,13 +15,25 @@ from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.schema import Slot
 
+# How much of a column chunk is read at once in slices. Less takes more requests of a remote store.
 _SLICE_BUFFER_BYTES = 1 << 20
-_MOST_THREADS = 16  # of one read; each has room of its own
+# Threads of one read. Each has its own working memory, and a row group has few large columns.
+_MOST_THREADS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Rows of one file as read: the selected columns of one or more row groups."""
+    """Rows of one file as read: the selected columns of one or more row groups.
+
+    Made by a reader, in the decoding thread. Consumed by filters and the assembler. Owns the
+    columns' memory.
+
+    Attributes:
+        file_name: The file's name in errors.
+        num_rows: Number of rows.
+        table: The columns under their names in the file.
+        columns: Which of them is which selected column.
+    """
 
     file_name: str
     num_rows: int
@@ -35,8 +45,8 @@ class Rows:
         return int(self.table.nbytes)
 
     def slot(self, slot: Slot) -> Values:
-        """The slot's value and offset buffers, views of Arrow's where possible; missing marks where
-        the file has none.
+        """The slot's values, views of Arrow's buffers where possible; missing marks if the file
+        does not have the slot. DataFileError if its values do not fit the slot.
         """
         name = self.columns.slots[slot.name]
         if name is None:
@@ -49,14 +59,14 @@ class Rows:
             ) from error
 
     def other(self, field: pa.Field) -> pa.ChunkedArray:
-        """Another column in the type that the table gives it; nulls where the file has no such
-        column.
+        """A column that is not a slot, in the type of the table; nulls if the file does not have
+        it.
         """
         return self._typed(self.columns.others[field.name], field.type)
 
     def slot_column(self, slot: Slot) -> pa.ChunkedArray:
-        """The slot as Arrow column, marks and nulls as they are in the file; nulls where the file
-        has no such slot.
+        """The slot as an Arrow column, with missing marks and nulls as in the file; nulls if the
+        file does not have it.
         """
         return self._typed(self.columns.slots[slot.name], slot.arrow_type(nullable=True))
 
@@ -72,13 +82,11 @@ class Rows:
             ) from error
 
     def take(self, indices: np.ndarray) -> "Rows":
-        """The rows at these places, in this order."""
+        """The rows of these indices, in this order."""
         return replace(self, num_rows=len(indices), table=self.table.take(pa.array(indices)))
 
     def pieces(self) -> list["Rows"]:
-        """The same rows, cut where the memory of any column is: views, each of one piece of memory
-        a column.
-        """
+        """The same rows in pieces, in each of which every column is one contiguous Arrow array."""
         if not self.table.num_columns:
             return [self]
         tables = [pa.Table.from_batches([batch]) for batch in self.table.to_batches()] or [
@@ -88,13 +96,22 @@ class Rows:
 
 
 class RowGroupReader:
-    """Reads a selection of an open file; the caller closes the file and drops one result before
-    asking for the next, so that the memory of one at a time is held.
+    """Reads a selection of an open file. Not thread-safe.
 
-    `as_values`: of slots only `Rows.slot` will be asked, which is quicker where nulls are marks
-    from the first. `most_room_bytes`: the memory that threads may take besides the decoded columns,
-    each as much as the longest column chunk needs; there are as many threads as fit into it, and
-    one in any case.
+    To hold the memory of one result at a time, drop each before reading the next.
+
+    Args:
+        file: The file. The caller closes it.
+        selection: The columns to read.
+        use_threads: Whether columns are decoded in several threads.
+        as_values: Whether only `Rows.slot` will be called for slots, and not `Rows.slot_column`.
+            That is faster, since nulls are decoded as missing marks.
+        most_room_bytes: The working memory that all decoding threads together may take, each as
+            much as the largest column chunk needs. It limits the number of threads, but there is at
+            least one. None is no limit.
+
+    Raises:
+        DataFileError: A column cannot be what was selected.
     """
 
     def __init__(
@@ -114,31 +131,35 @@ class RowGroupReader:
 
     @property
     def parts(self) -> list[tuple[OpenFile, FileColumns]]:
-        """Each file that is read, and the columns that are read of it."""
+        """The files that are read, each with the columns that are read from it."""
         return [(self.file, self.columns)]
 
     def read(self, row_groups: Iterable[int]) -> Rows:
-        """The rows of these row groups, in order. DataFileError where the file turns out to be
-        damaged.
+        """The rows of these row groups, in order.
 
-        What the kernels decode is one piece of memory a column, what Arrow does one a row group.
+        A column that the kernels decode is one contiguous array; one that Arrow decodes has one
+        array per row group.
+
+        Raises:
+            DataFileError: The file is damaged. Names the column and row group.
+            StateError: Reading was cancelled.
         """
         row_groups = list(row_groups)
         num_threads = self._num_threads(self.file.room_bytes(row_groups, self.columns))
         found = self._pages.read(row_groups, num_threads)
         table = self._table(row_groups, self.columns.leaves_besides(found), num_threads)
-        table = self._united(table, found) if found else table
+        table = self._merged(table, found) if found else table
         num_rows = sum(self.file.row_group_rows[index] for index in row_groups)
         return Rows(file_name=self.file.name, num_rows=num_rows, table=table, columns=self.columns)
 
-    def _united(self, table: pa.Table, found: dict[str, pa.Array]) -> pa.Table:
+    def _merged(self, table: pa.Table, found: dict[str, pa.Array]) -> pa.Table:
         columns = dict[str, pa.Array | pa.ChunkedArray](found)
         columns |= zip(table.column_names, table.combine_chunks().columns, strict=True)
         return pa.table({name: columns[name] for name in self.columns.places})
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
-        """A row group's rows, at most so many at a time, in less memory and more time; None where
-        no column is read.
+        """A row group in slices of at most `num_rows` rows, which takes less memory and more time;
+        None if no column is read.
         """
         return self._slices(row_group, num_rows) if self.columns.leaves else None
 
@@ -165,20 +186,18 @@ class RowGroupReader:
             raise self._unreadable(row_group, leaves, error) from error
 
     def size_bytes(self, row_groups: Iterable[int]) -> int:
-        """The memory that the decoded columns of these row groups take, by their numbers of values;
-        of texts an estimate.
+        """The memory that the decoded columns of these row groups take, computed from their numbers
+        of values. For text columns it is an estimate.
         """
         return sum(self.file.decoded_bytes(index, self.columns) for index in row_groups)
 
     def room_bytes(self, row_groups: Iterable[int]) -> int:
-        """The memory that reading these row groups takes besides their decoded columns."""
+        """The working memory of reading these row groups, beyond their decoded columns."""
         room_bytes = self.file.room_bytes(list(row_groups), self.columns)
         return room_bytes * self._num_threads(room_bytes)
 
     def _num_threads(self, room_bytes: int) -> int:
-        """How many threads decode, where each takes so much room: as many as fit, one in any
-        case.
-        """
+        """How many threads decode if each takes `room_bytes` of working memory; at least one."""
         most = min(self._most_threads, len(self.columns.leaves))
         if self._most_room_bytes is not None and room_bytes:
             most = min(most, self._most_room_bytes // room_bytes)
@@ -191,7 +210,7 @@ class RowGroupReader:
         )
 
     def _table(self, row_groups: list[int], leaves: list[str], num_threads: int) -> pa.Table:
-        # Arrow takes a thread for each column, or none.
+        # Arrow uses one thread per column, or none at all.
         use_threads = num_threads == min(self._most_threads, len(self.columns.leaves)) > 1
         tables = [self._row_group(index, leaves, use_threads) for index in row_groups] or [
             self._no_rows()
@@ -221,8 +240,8 @@ class RowGroupReader:
         return self.file.arrow_file(self.columns)
 
     def _unreadable(self, index: int, leaves: list[str], error: Exception) -> DataFileError:
-        """What is wrong with a row group, of which columns are read one by one to find the first
-        that cannot be.
+        """The error for a row group that Arrow cannot read. Reads its columns one by one, to name
+        the first that fails.
         """
         for leaf in leaves:
             try:

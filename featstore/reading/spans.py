@@ -1,4 +1,4 @@
-"""Where in a data file a selection's bytes are, for whoever brings only those."""
+"""The byte ranges of a data file that a selection reads, for staging only those."""
 
 import io
 from bisect import bisect_right
@@ -10,18 +10,27 @@ from featstore.reading.open_file import OpenFile
 
 Span = tuple[int, int]
 _MAGIC = b"PAR1"
-# of a Parquet file: the length of the metadata before them, four bytes little-endian, and the magic
+# A Parquet file ends with the length of its metadata, four bytes little-endian, and the magic.
 _END_BYTES = 8
 
 
 def plan_spans(
     tail: bytes, size_bytes: int, selection: Selection, name: str
 ) -> tuple[Span, ...] | int:
-    """The bytes `(first, end)` of the column chunks that a selection reads, from the last bytes of
-    a file.
+    """The byte ranges of the column chunks that a selection reads.
 
-    Where the footer is not in them whole: how many of the last bytes it takes. DataFileError, with
-    `name`, where the file is no Parquet, or its columns cannot be what was selected.
+    Args:
+        tail: The last bytes of the file.
+        size_bytes: The file's size.
+        selection: The columns to read.
+        name: The file's name in errors.
+
+    Returns:
+        Spans `(first, end)`. If the footer is not completely in `tail`: the number of last bytes
+        that are needed.
+
+    Raises:
+        DataFileError: The file is not Parquet, or a column cannot be what was selected.
     """
     if len(tail) < min(_END_BYTES, size_bytes):
         return min(_END_BYTES, size_bytes)
@@ -34,8 +43,11 @@ def plan_spans(
 
 
 def is_held(span: Span, held: Sequence[Span] | None) -> bool:
-    """Whether all of a span is in one of the spans that are there, ascending and not touching; None
-    is all.
+    """Whether a span is present.
+
+    Args:
+        span: Bytes `(first, end)`.
+        held: Spans that are present, ascending and with gaps between them; None is all bytes.
     """
     if held is None:
         return True
@@ -44,11 +56,16 @@ def is_held(span: Span, held: Sequence[Span] | None) -> bool:
 
 
 def require_held(file: OpenFile, columns: FileColumns, held: Sequence[Span] | None) -> None:
-    """DataFileError, naming slot and file, where a column that is to be read lies where nothing was
-    staged.
+    """Checks that the columns to read were staged. Bytes that were not staged read as zeros, so
+    they must never reach a reader.
 
-    `held` is what was, ascending; None is all. What was not staged reads as zeros: it must never
-    get as far as a reader.
+    Args:
+        file: A staged file.
+        columns: The columns to read.
+        held: As of `is_held`.
+
+    Raises:
+        DataFileError: A column was not staged. Names the slot and the file.
     """
     if held is None:
         return
@@ -57,13 +74,13 @@ def require_held(file: OpenFile, columns: FileColumns, held: Sequence[Span] | No
             slot = path.partition(".")[0]
             raise DataFileError(
                 f"{file.name}: slot {slot!r}: expected its bytes {first} to {end} in the staged "
-                "file, found that only other columns were staged; stage the file for a selection "
-                "that has the slot, or with staging mode whole"
+                "file, found only other columns; stage the file for a selection that has the slot, "
+                "or with staging mode whole"
             )
 
 
 def _chunks(file: OpenFile, columns: FileColumns) -> Iterator[tuple[str, Span]]:
-    """Each leaf column's path and span in each row group, as Arrow's reader asks for it."""
+    """The path and span of each leaf column in each row group, as Arrow's reader requests it."""
     places = [place for found in columns.places.values() for place in found]
     for group in range(len(file.row_group_rows)):
         for place in places:

@@ -1,5 +1,5 @@
-"""Rows of a data file as Arrow tables with missing as null: what notebooks, profiles and SQL
-see.
+"""Reads a data file as Arrow tables in which missing values are null, for notebooks, profiles and
+SQL.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +20,19 @@ def read_tables(
     partition: Mapping[str, str | None],
     groups: Sequence[OpenFile] = (),
 ) -> Iterator[pa.Table]:
-    """One table for each row group, with the columns of `schema` in its order; the file's partition
-    fills the partition keys.
+    """Reads a file as one table per row group.
 
-    `groups` are its slot groups' files, open too. Missing values are null, whether a file marks
-    them, holds nulls, or lacks the column; and so is NaN, in any column.
+    Missing values are null, whether the file marks them, holds nulls, or lacks the column. NaN is
+    null in all columns.
+
+    Args:
+        file: The data file. The caller closes it, and the groups.
+        schema: The columns to read, in their order.
+        partition: Values of the partition keys, as text.
+        groups: The open files of its slot groups.
+
+    Raises:
+        DataFileError: A file is damaged, or a column has another type.
     """
     keys = {field.name for field in schema.partition_keys}
     others = tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)

@@ -1,4 +1,6 @@
-"""One file into the cache: found there, or decided how, downloaded, checked and published."""
+"""Brings one file into the cache: finds it there, or decides how to download it, downloads, checks
+and publishes it.
+"""
 
 import contextlib
 import logging
@@ -29,7 +31,7 @@ from featstore.staging.cache import (
 )
 from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose, needs_no_footer
 from featstore.staging.counts import Counts
-from featstore.staging.filling import Filling, Line, Received
+from featstore.staging.filling import Connection, Filling, Received
 from featstore.staging.limits import Throttle
 from featstore.staging.lookahead import RequestsAhead
 from featstore.staging.options import Staging
@@ -47,8 +49,11 @@ from featstore.staging.retry import RetryPolicy, is_local
 
 _LOG = logging.getLogger(__name__)
 Key = TypeVar("Key")
-_TAIL_BYTES, _MOST_REMOVED = 64 << 10, 5
-# Called with each refusal and the bytes that are wanted; returns when it is time to try again, or
+# How much of a file's end is fetched first, since its footer is there. Larger footers raise it.
+_TAIL_BYTES = 64 << 10
+# How often a download starts again because somebody removes the cache under it.
+_MOST_REMOVED = 5
+# Called with each refusal and the bytes that are wanted. Returns when it is time to try again, or
 # raises.
 AwaitRoom = Callable[[Refusal, int], None]
 Check = Callable[[Path, str, Sequence[Span]], None]
@@ -59,12 +64,12 @@ class StageItem(Generic[Key]):
     """A file to stage.
 
     Attributes:
-        key: The caller's own; it comes back with the staged file.
-        url: Where the file is.
+        key: Chosen by the caller, who gets it back with the staged file.
+        url: The file.
         size_bytes: Its size.
-        version: Its ETag or modification time, where known, so that a replaced file is not taken
-            for the one that was staged before.
-        crc32: The CRC-32 of all its bytes; None where unknown.
+        version: Its ETag or modification time, so that a file that was replaced is not confused
+            with the one that was staged before; empty if unknown.
+        crc32: The CRC-32 of all its bytes; None if unknown.
     """
 
     key: Key
@@ -76,13 +81,16 @@ class StageItem(Generic[Key]):
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What staging knows of files: how to read them, which ranges are wanted (None: all), what
-    makes a staged one sound.
+    """How files are read, which of their byte ranges are wanted, and how a staged file is checked.
 
-    `plan_ranges(tail, size_bytes, name)` gets a file's last bytes, and returns the spans to stage,
-    or how many of the last bytes it needs to see. `check(path, name, held)` raises DataFileError
-    where the spans that are held of a file are not what was written. `name`, the URL without
-    credentials, is what errors call the file.
+    Attributes:
+        read: Reads a range of a URL.
+        plan_ranges: `plan_ranges(tail, size_bytes, name)` gets the last bytes of a file. It returns
+            the spans to stage, or the number of last bytes that it needs. None stages whole files.
+        check: `check(path, name, held)` raises DataFileError if the spans `held` of a staged file
+            are not what was written. None checks nothing. `name`, here and above, is the URL
+            without credentials, for errors.
+        retry: When and how often failed requests are sent again.
     """
 
     read: ReadSpan = read_span
@@ -93,9 +101,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a download waits for, and who waits for it: `stop` ends it; `await_room` is called with
-    each refusal; `pass_on` is called once the last bytes are coming, when another download may
-    begin."""
+    """How a download waits, and lets others go on.
+
+    Attributes:
+        stop: Ends the download once it is set.
+        await_room: Called with each refusal of the cache.
+        pass_on: Called when the last bytes are coming, so that another download may begin.
+    """
 
     stop: threading.Event
     await_room: AwaitRoom
@@ -103,16 +115,22 @@ class Waiting:
 
 
 class Fetcher:
-    """Brings files into the cache. Safe for threads; what it learned of remotes and selections
-    serves all of them.
+    """Brings files into the cache. Safe to use from any thread. Remembers what it has measured of
+    remote stores and selections.
+
+    Args:
+        options: The staging options.
+        cache: The cache.
+        source: How files are read and checked.
+        counts: Where staged files and bytes are counted.
     """
 
     def __init__(self, options: Staging, cache: Cache, source: Source, counts: Counts) -> None:
         self._options, self._cache, self._source, self._counts = options, cache, source, counts
         self._throttle = Throttle(cache.limits_path, options.num_bytes_per_s)
         self._remotes: dict[str, Remote] = {}
-        # What the last file with a footer would cost by what is known of its remote at the time of
-        # asking.
+        # The demand of the last file whose footer was seen, computed when it is asked for, since
+        # what is known of the remote changes.
         self._last: Callable[[], Demand] | None = None
         self._under_way: list[tuple[threading.Event, Download]] = []
         self._damaged = set[str]()
@@ -123,22 +141,34 @@ class Fetcher:
         known = self._remotes.get(_remote_name(url))
         if known is not None:
             return known
-        # A limit of connections counts downloads. And fsspec's clients are of one thread, and do
-        # all when a block is asked for.
+        # Requests of one download are not sent at once if the number of connections is limited, as
+        # the limit counts downloads. Nor by fsspec's clients, which work in the thread that asks
+        # for a block.
         is_alone = self._options.max_connections is not None or not storage.has_object_store(url)
         return Remote(num_at_once=1) if is_alone else Remote()
 
     def expected_bytes(self, item: StageItem[Any]) -> int:
-        """What the file will likely take of the cache."""
+        """How many bytes of the cache the file will probably take."""
         if self._is_whole(item) or self._last is None:
             return item.size_bytes
         return min(item.size_bytes, self._last().scaled(item.size_bytes).range_bytes)
 
     def obtain(self, item: StageItem[Any], waiting: Waiting) -> Pin | None:
-        """The file, pinned, with all that is wanted of it; None where it is better read in place.
-        Stopped once closed.
+        """Brings a file into the cache.
 
-        RemovedError where somebody removes the cache, or what is downloaded there, again and again.
+        Args:
+            item: The file.
+            waiting: How to wait.
+
+        Returns:
+            The pinned file, with everything that is wanted of it; None if it is better read in
+            place.
+
+        Raises:
+            Stopped: The stager was closed.
+            StagingError: The download keeps failing, or the disk does.
+            BudgetError: The file does not fit into the cache.
+            RemovedError: The cache, or the download in it, is removed again and again.
         """
         num_removed = 0
         while True:
@@ -149,7 +179,7 @@ class Fetcher:
                 num_removed += 1
                 if num_removed == _MOST_REMOVED:
                     raise
-                _LOG.warning("%s; downloading it anew", error)
+                _LOG.warning("%s; downloading it again", error)
 
     def _obtained(self, item: StageItem[Any], waiting: Waiting) -> Pin | None:
         name, base, beyond_bytes = entry_name(item.url, item.size_bytes, item.version), None, -1
@@ -172,15 +202,15 @@ class Fetcher:
                     else:
                         base, beyond_bytes = _let_go(base, answer), answer.num_bytes
                 elif base is not None and answer is Refusal.FULL:
-                    base = _let_go(base, None)  # its room may be what is lacking
+                    base = _let_go(base, None)  # Its bytes may be those that are lacking.
                 else:
                     waiting.await_room(answer, first_bytes)
         finally:
             _let_go(base, None)
 
     def let_go(self, stop: threading.Event) -> bool:
-        """Removes what the threads that `stop` ends are downloading, without waiting for them;
-        False where that is nothing.
+        """Abandons the downloads that `stop` ends, without waiting for their threads. Returns
+        whether there were any.
         """
         under_way = [download for ended_by, download in list(self._under_way) if ended_by is stop]
         for download in under_way:
@@ -195,14 +225,15 @@ class Fetcher:
             raise
         if not is_intact:
             _LOG.warning(
-                "%s in the cache is not what was downloaded; downloading it anew", redact(item.url)
+                "%s in the cache is not what was downloaded; downloading it again", redact(item.url)
             )
         return is_intact
 
     @contextlib.contextmanager
     def _local_errors(self, item: StageItem[Any]) -> Iterator[None]:
-        """A disk that is full or cannot be written, as a StagingError that names it; what somebody
-        removed from the cache, or all of it, as RemovedError."""
+        """Turns errors of the local disk within the block into a StagingError that names it, and
+        the removal of the cache, or of a file in it, into a RemovedError.
+        """
         try:
             yield
         except OSError as error:
@@ -218,7 +249,7 @@ class Fetcher:
             ) from error
 
     def _is_whole(self, item: StageItem[Any]) -> bool:
-        """Whether the file is taken whole without a look at its footer."""
+        """Whether the whole file is staged without a look at its footer."""
         if self._source.plan_ranges is None or self._options.mode == WHOLE:
             return True
         may_be = self._options.mode != RANGES and item.size_bytes <= self._options.num_budget_bytes
@@ -227,7 +258,7 @@ class Fetcher:
         )
 
     def _first_bytes(self, item: StageItem[Any], base: Pin | None) -> int:
-        """What to reserve at first: the whole file, or its tail beside what is there already."""
+        """How much to reserve at first: the whole file, or its tail and what is held already."""
         if self._is_whole(item):
             self._require_fits(item, item.size_bytes)
             return item.size_bytes
@@ -238,7 +269,7 @@ class Fetcher:
         require_fits([(redact(item.url), wanted_bytes)], self._options.num_budget_bytes)
 
     def _serves(self, item: StageItem[Any], pin: Pin) -> bool:
-        """Whether a file in the cache holds what is wanted of it."""
+        """Whether the file in the cache has everything that is wanted of it."""
         record = pin.record
         if record.is_whole or self._source.plan_ranges is None or self._options.mode == WHOLE:
             return record.is_whole
@@ -261,7 +292,13 @@ class Fetcher:
     def _plan(
         self, item: StageItem[Any], tail_bytes: int, tail_of: Callable[[int], bytes]
     ) -> "_Plan":
-        """What is wanted, the tail with it."""
+        """The spans that are wanted, with the tail.
+
+        Args:
+            item: The file.
+            tail_bytes: How many of its last bytes to look at first.
+            tail_of: Gives that many last bytes.
+        """
         name = redact(item.url)
         while isinstance(
             found := self._timed_plan(tail_of(tail_bytes), item.size_bytes, name), int
@@ -290,7 +327,9 @@ class Fetcher:
         entry = (waiting.stop, download)
         self._under_way.append(entry)
         try:
-            filling = Filling(item.url, item.size_bytes, download.path, self._line(waiting.stop))
+            filling = Filling(
+                item.url, item.size_bytes, download.path, self._connection(waiting.stop)
+            )
             try:
                 pin = self._fill_until_sound(item, download, filling, base, waiting)
             finally:
@@ -313,13 +352,13 @@ class Fetcher:
         base: Pin | None,
         waiting: Waiting,
     ) -> Pin | None:
-        """Fills and publishes the file; None where it is better read in place.
+        """Fills and publishes the file; None if it is better read in place.
 
-        Starts again where the remote file was replaced meanwhile: of two files not one byte each
-        may be left. Starts again, too, where the bytes are not those that were written, as they may
-        have changed on the way. Bytes that come twice are what the store has. The cache must not
-        vouch for such a file, so it is read in place from now on, and its reader says what is wrong
-        with it.
+        Starts again if the remote file was replaced during the download, since bytes of two files
+        must not be mixed. Starts again, too, if the bytes are not those that were written, since
+        they may have changed on the way. If the same wrong bytes come twice, they are what the
+        store has. The cache must not vouch for such a file, so it is read in place from then on,
+        and its reader reports what is wrong with it.
         """
         damaged, num_failures = list[SpanChecksum](), 0
         while True:
@@ -346,11 +385,11 @@ class Fetcher:
                 self._cache.discard(base)
             base = None
             filling.restart()
-            self._line(waiting.stop).pause(failure, num_failures)
+            self._connection(waiting.stop).pause(failure, num_failures)
 
     def _damage(self, item: StageItem[Any], download: Download, filling: Filling) -> str:
-        """How the bytes that came differ from those that were written; empty where nothing says
-        so.
+        """How the downloaded bytes differ from those that were written; empty if no checksum shows
+        a difference.
         """
         name, crc32 = redact(item.url), united_checksum(filling.sums, item.size_bytes)
         if item.crc32 is not None and crc32 is not None:
@@ -371,6 +410,7 @@ class Fetcher:
         base: Pin | None,
         waiting: Waiting,
     ) -> bool:
+        """Fills the file with everything that is wanted. False if it is better read in place."""
         if base is not None:
             filling.adopt(base)
             base.release()
@@ -400,7 +440,7 @@ class Fetcher:
     def _reserve(
         self, item: StageItem[Any], download: Download, wanted_bytes: int, waiting: Waiting
     ) -> None:
-        """Waits until the cache has room for so many bytes of the file."""
+        """Waits until the cache has room for `wanted_bytes` of the file."""
         self._require_fits(item, wanted_bytes)
         while (refusal := download.reserve(wanted_bytes)) is not None:
             waiting.await_room(refusal, wanted_bytes - download.num_bytes)
@@ -408,9 +448,12 @@ class Fetcher:
     def _further_requests(
         self, item: StageItem[Any], download: Download, filling: Filling, plan: "_Plan | None"
     ) -> tuple[Span, ...] | None:
-        """What is still to be asked for: what the last request showed may change it. Only as far as
-        there is room at once: with a file begun nobody may wait for room, which another one in the
-        same place holds."""
+        """The requests that remain. The answers so far may have changed what is known of the
+        remote, and so the choice of requests.
+
+        More is requested only if the cache has room for it at once. A download that has begun must
+        not wait for room: two of them would wait for each other.
+        """
         requests = self._requests(item, filling, plan, self._options.num_budget_bytes)
         wanted_bytes = num_bytes(united([*filling.coming, *(requests or ())]))
         if wanted_bytes > download.num_bytes and download.reserve(wanted_bytes) is not None:
@@ -420,9 +463,17 @@ class Fetcher:
     def _requests(
         self, item: StageItem[Any], filling: Filling, plan: "_Plan | None", most_bytes: int
     ) -> tuple[Span, ...] | None:
-        """What is to be asked for, by what is known of the remote now, so that no more than
-        `most_bytes` are held where fewer are wanted. None where the file is better read in
-        place."""
+        """The requests that remain, according to what is known of the remote now.
+
+        Args:
+            item: The file.
+            filling: What is held of it.
+            plan: The spans that are wanted; None: the whole file.
+            most_bytes: Gaps between spans are bridged only if no more than this is held then.
+
+        Returns:
+            Spans to request; None if the file is better read in place.
+        """
         whole = [(0, item.size_bytes)]
         coming = filling.coming
         if plan is None:
@@ -465,8 +516,8 @@ class Fetcher:
         )
         return pin
 
-    def _line(self, stop: threading.Event) -> Line:
-        return Line(
+    def _connection(self, stop: threading.Event) -> Connection:
+        return Connection(
             read=self._source.read,
             retry=self._source.retry,
             throttle=self._throttle,
@@ -497,11 +548,18 @@ def _let_go(base: Pin | None, instead: Pin | None) -> Pin | None:
 
 
 class _NotHeld(Exception):
-    """The end of a staged file that a plan asks for is a hole."""
+    """The staged file does not hold the last bytes that the plan needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
+    """What is wanted of a file.
+
+    Attributes:
+        spans: The spans to stage, with the file's tail.
+        in_place: The spans that would be fetched if the file were read in place.
+    """
+
     spans: tuple[Span, ...]
     in_place: tuple[Span, ...]
 

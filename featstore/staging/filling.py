@@ -1,5 +1,5 @@
-"""Spans of one remote file into a local one of the same length, each byte to its own offset,
-resumed where it breaks.
+"""Downloads spans of one remote file into a local sparse file of the same size, each byte at its
+own offset. Continues where a connection breaks.
 """
 
 import logging
@@ -25,16 +25,27 @@ from featstore.staging.record import SpanChecksum, checksum
 from featstore.staging.retry import RetryPolicy, Stopped, is_local, is_retryable
 
 _LOG = logging.getLogger(__name__)
-_COPY_BYTES = 8 << 20
+_COPY_BYTES = 8 << 20  # How much is copied at once from another file of the cache.
+# The disk is made to write after so many bytes. More leave a longer sync to the end, during which
+# the connection is idle; fewer make the disk write small pieces.
 _SYNC_BYTES = 16 << 20
+# How long `close` waits for threads whose answers are not wanted any more.
 _LEAVE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Received:
-    """One answer of a remote as it was seen: seconds that its first block was waited for, since it
-    was asked for or, where it `was_ahead`, since the answer before it ended; and the bytes after
-    that block, in `stream_s`."""
+    """Measurements of one answer of a remote.
+
+    Attributes:
+        url: The file.
+        waited_s: Seconds until the first block, from the request, or, if it `was_ahead`, from the
+            end of the answer before.
+        was_ahead: Whether the request was sent while an earlier answer was still coming.
+        num_bytes: Bytes of the answer.
+        later_bytes: Bytes after the first block.
+        stream_s: Seconds in which they came.
+    """
 
     url: str
     waited_s: float
@@ -45,9 +56,16 @@ class Received:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """How bytes come: from where, with which retries, how fast, until when; and who is told of
-    answers and retries.
+class Connection:
+    """How bytes are requested.
+
+    Attributes:
+        read: Reads a range of a URL.
+        retry: When and how often failed requests are sent again.
+        throttle: Limits bytes per second.
+        stop: Ends the download once it is set.
+        on_stream: Called with the measurements of each complete answer.
+        on_retry: Called before each retry.
     """
 
     read: ReadSpan
@@ -58,29 +76,33 @@ class Line:
     on_retry: Callable[[], None]
 
     def pause(self, failure: str, num_failures: int) -> None:
-        """Tells of a failure and waits before the next attempt. Stopped once closed."""
+        """Logs a failure and waits before the next attempt. Raises Stopped once `stop` is set."""
         self.on_retry()
         _LOG.warning("%s; trying again", failure)
         if self.stop.wait(self.retry.pause_s(num_failures, random.random())):
             raise Stopped
 
 
-class _Askers:
-    """Threads that wait for answers which are not wanted yet. One for each that is waited for, and
-    each serves again: to start one takes as long as a short answer where other threads compute."""
+class _RequestThreads:
+    """Threads that send requests ahead, one for each request in flight. They are reused: with other
+    threads computing, starting one takes as long as a short answer. Used by one thread.
+
+    Unlike those of a ThreadPoolExecutor they are daemons, and `close` does not wait for one that a
+    stalled remote holds up.
+    """
 
     def __init__(self) -> None:
-        self._questions: SimpleQueue[
+        self._requests: SimpleQueue[
             tuple[Callable[[], RangeResponse], Future[RangeResponse]] | None
         ] = SimpleQueue()
         self._threads = list[threading.Thread]()
         self._answers = list[Future[RangeResponse]]()
 
-    def ask(self, question: Callable[[], RangeResponse]) -> Future[RangeResponse]:
-        """The answer, or what `question` raises, as soon as that is there."""
+    def send(self, request: Callable[[], RangeResponse]) -> Future[RangeResponse]:
+        """Calls `request` in a thread; its result or error is that of the future."""
         answer = Future[RangeResponse]()
         self._answers = [*(other for other in self._answers if not other.done()), answer]
-        self._questions.put((question, answer))
+        self._requests.put((request, answer))
         if len(self._answers) > len(self._threads):
             thread = threading.Thread(target=self._run, name="featstore-ask", daemon=True)
             self._threads.append(thread)
@@ -88,34 +110,29 @@ class _Askers:
         return answer
 
     def close(self) -> None:
-        """Lets go of answers and ends the threads. Where the remote stalls, one ends later, when
-        the client lets it.
+        """Drops answers and ends the threads. One that a stalled remote holds up ends later, when
+        the client returns.
         """
         self._answers = []
         for _ in self._threads:
-            self._questions.put(None)
+            self._requests.put(None)
         deadline = time.monotonic() + _LEAVE_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
-        while (entry := self._questions.get()) is not None:
-            question, answer = entry
+        while (entry := self._requests.get()) is not None:
+            request, answer = entry
             try:
-                answer.set_result(question())
+                answer.set_result(request())
             except BaseException as error:  # noqa: BLE001  a thread's boundary: who waits raises it
                 answer.set_exception(error)
-            del (
-                entry,
-                question,
-                answer,
-            )  # or an answer that nobody wants would stay until the next question
+            # An answer that is not wanted any more must not stay until the next request.
+            del entry, request, answer
 
 
 class _Watch:
-    """Times one answer: the first block, of however many bytes, counts to what was waited, the
-    others to the stream.
-    """
+    """Measures one answer: the time until the first block is waiting, the rest is the stream."""
 
     def __init__(self, *, was_ahead: bool) -> None:
         self._was_ahead = was_ahead
@@ -124,17 +141,17 @@ class _Watch:
         self._setup_s, self._first_bytes, self._num_bytes = 0.0, 0, 0
 
     def begin(self, setup_s: float) -> None:
-        """Leaves out what came before the request."""
+        """Excludes the seconds that the client took before it sent the request."""
         self._setup_s = 0.0 if self._was_ahead else setup_s
 
     def see(self, num_bytes: int) -> None:
-        """A block has come."""
+        """Called when a block has come."""
         if self._first_at_s is None:
             self._first_at_s, self._first_bytes = time.monotonic(), num_bytes
         self._num_bytes += num_bytes
 
     def received(self, url: str) -> Received:
-        """All has come."""
+        """The measurements, once the answer is complete."""
         now_s = time.monotonic()
         first_at_s = now_s if self._first_at_s is None else self._first_at_s
         return Received(
@@ -148,8 +165,8 @@ class _Watch:
 
 
 class _Pace:
-    """Notices a stream that only trickles. What passes between `see` and `ask` is not waited for
-    the remote.
+    """Detects a stream that only trickles. Counts the time from `ask` to `see`, which is spent
+    waiting for the remote, and not that between `see` and `ask`.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
@@ -157,11 +174,11 @@ class _Pace:
         self._in_flight_at_s, self._waited_s, self._num_bytes = time.monotonic(), 0.0, 0
 
     def ask(self) -> None:
-        """The next block is waited for."""
+        """Called before the next block is waited for."""
         self._in_flight_at_s = time.monotonic()
 
     def see(self, num_bytes: int) -> None:
-        """A block has come. TimeoutError where that took too long."""
+        """Called when a block has come. TimeoutError if too few bytes came in too long a time."""
         self._waited_s += time.monotonic() - self._in_flight_at_s
         self._num_bytes += num_bytes
         if self._policy.is_stalled(self._num_bytes, self._waited_s):
@@ -171,8 +188,8 @@ class _Pace:
 
 
 class _WriteBack:
-    """Has the disk write while the download goes on, so that the last sync, during which the line
-    is idle, is short.
+    """Makes the disk write while the download goes on, so that the last sync, during which the
+    connection is idle, is short.
     """
 
     def __init__(self, file: int) -> None:
@@ -181,8 +198,8 @@ class _WriteBack:
         self._sync: Future[None] | None = None
 
     def wrote(self, num_bytes: int) -> None:
-        """So much was written; begins a sync where enough was, unless one is under way or has
-        failed.
+        """Called after each write. Starts a sync when enough was written, unless one is running or
+        has failed.
         """
         self._num_bytes += num_bytes
         is_free = self._sync is None or (self._sync.done() and self._sync.exception() is None)
@@ -190,8 +207,8 @@ class _WriteBack:
             self._num_bytes, self._sync = 0, self._pool.submit(os.fdatasync, self._file)
 
     def finish(self) -> None:
-        """All is on the disk, or OSError: the kernel tells of a failure once, perhaps to a sync
-        before the last.
+        """Waits until everything is on the disk. OSError if any sync failed: the kernel reports a
+        failure only once, perhaps to a sync before the last one.
         """
         if self._sync is not None:
             self._sync.result()
@@ -202,35 +219,44 @@ class _WriteBack:
 
 
 class Filling:
-    """Fills the file at `path`; `tag` is the version of which the bytes are, empty before the first
-    and where the store does not say; `sums` are checksums of what is held. Owned by one thread,
-    which closes it."""
+    """Fills a local file with spans of a remote one. Owned by one thread, which closes it.
 
-    def __init__(self, url: str, size_bytes: int, path: Path, line: Line) -> None:
-        self._url, self._size_bytes, self._line = url, size_bytes, line
+    Args:
+        url: The remote file.
+        size_bytes: Its size.
+        path: The local file, which exists.
+        connection: How bytes are requested.
+
+    Attributes:
+        tag: The version of the remote file to which the bytes belong; empty before the first
+            answer, and if the store does not name versions.
+        held: The spans that are held.
+        sums: Checksums of the spans as they were downloaded.
+    """
+
+    def __init__(self, url: str, size_bytes: int, path: Path, connection: Connection) -> None:
+        self._url, self._size_bytes, self._connection = url, size_bytes, connection
         self._place = path.parent
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._write_back, self._crc = _WriteBack(self._file), 0
-        self._askers, self._in_flight = _Askers(), dict[Span, Future[RangeResponse]]()
-        # Of the span that is being downloaded: how far it is, and what failed in the last attempt.
+        self._threads, self._in_flight = _RequestThreads(), dict[Span, Future[RangeResponse]]()
+        # How far the current span is downloaded, and what failed in the last attempt.
         self._at, self._failure = 0, ""
         self._current: Span = (0, 0)
         self.tag, self.held, self.sums = "", tuple[Span, ...](), tuple[SpanChecksum, ...]()
 
     @property
     def in_flight(self) -> tuple[Span, ...]:
-        """The spans whose requests were sent ahead, in the order in which they are to be
-        downloaded.
-        """
+        """The spans whose requests were sent ahead, in the order in which to fetch them."""
         return tuple(self._in_flight)
 
     @property
     def coming(self) -> tuple[Span, ...]:
-        """What is held, being fetched or asked for."""
+        """The spans that are held, being fetched, or in flight."""
         return united([*self.held, self._current, *self._in_flight])
 
     def adopt(self, pin: Pin) -> None:
-        """Takes over what another staged file of the same version holds, without a request."""
+        """Copies what another staged file of the same version holds."""
         source = os.open(pin.open_path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for first, end in pin.record.held:
@@ -240,7 +266,7 @@ class Filling:
         self.tag, self.held, self.sums = pin.record.tag, pin.record.held, pin.record.sums
 
     def tail(self, num_bytes: int) -> bytes:
-        """The last bytes of the file, fetched where they are not held."""
+        """The last bytes of the file. Fetches what is not held of them."""
         first = self._size_bytes - num_bytes
         if not covers(self.held, [(first, self._size_bytes)]):
             end = (
@@ -252,29 +278,29 @@ class Filling:
         return os.pread(self._file, num_bytes, first)
 
     def send(self, first: int, end: int) -> None:
-        """Sends the request for a span that is fetched later, in vain where one before that breaks.
-        `fetch` raises for it.
+        """Sends the request for a span ahead of its `fetch`, which raises its errors. If a span
+        fetched before breaks, the request is dropped.
         """
-        self._in_flight[first, end] = self._askers.ask(partial(self._read, first, end))
+        self._in_flight[first, end] = self._threads.send(partial(self._read, first, end))
 
     def fetch(self, first: int, end: int) -> None:
-        """Downloads one span; errors as of `attempts`."""
+        """Downloads one span; see `attempts` for errors."""
         for attempt in self.attempts(first, end):
             for _ in attempt:
                 pass
 
     def attempts(self, first: int, end: int) -> Iterator[Iterator[int]]:
-        """Downloads one span, going on where a connection broke. To be iterated to its end.
+        """Downloads one span, and continues it after a connection broke. To be iterated to its end.
 
-        A store that does not name versions is asked again for all of the span: what comes might be
-        of another file.
+        If the store does not name versions, the whole span is requested again, since the file could
+        be another one by then.
 
         Yields:
-            One iterator for each attempt, to be iterated to its end, too. It yields how many bytes
-            of the span are still to come, after each block.
+            One iterator for each attempt, also to be iterated to its end. After each block it
+            yields how many bytes of the span are still to come.
 
         Raises:
-            StagingError: It keeps failing, or the local disk does.
+            StagingError: The download keeps failing, or the local disk fails.
             ReplacedError: The file has changed.
             Stopped: The stager was closed.
         """
@@ -285,21 +311,21 @@ class Filling:
             yield self._attempt(end)
             if not self._failure:
                 break
-            has_progress = self._at - begun >= self._line.retry.progress_bytes
+            has_progress = self._at - begun >= self._connection.retry.progress_bytes
             num_failures = 1 if has_progress else num_failures + 1
-            if self._line.retry.gives_up(num_failures):
+            if self._connection.retry.gives_up(num_failures):
                 raise StagingError(f"{self._failure}; gave up after {num_failures} attempts")
             if not self.tag:
                 self._at, self._crc = first, 0
-            # A store that serves one request of ours at a time would serve these first, and nobody
-            # would read them.
+            # A store that serves only one of our requests at a time would serve those in flight
+            # first, whose answers nobody reads now.
             self._in_flight.clear()
-            self._line.pause(self._failure, num_failures)
+            self._connection.pause(self._failure, num_failures)
         self.held = united([*self.held, (first, end)])
         self.sums = (*self.sums, (first, end, self._crc))
 
     def restart(self) -> None:
-        """Forgets all bytes: they are of a file that is no more."""
+        """Drops all bytes, after the remote file was replaced."""
         os.ftruncate(self._file, 0)
         os.ftruncate(self._file, self._size_bytes)
         self.tag, self.held, self.sums = "", (), ()
@@ -316,15 +342,17 @@ class Filling:
         self._write_back.close()
         os.close(self._file)
         self._in_flight.clear()
-        self._askers.close()
+        self._threads.close()
 
     def _read(self, first: int, end: int) -> RangeResponse:
-        return self._line.read(self._url, first, end, size_bytes=self._size_bytes, tag=self.tag)
+        return self._connection.read(
+            self._url, first, end, size_bytes=self._size_bytes, tag=self.tag
+        )
 
     def _attempt(self, end: int) -> Iterator[int]:
-        """One request, from `_at` on; says in `_failure` what failed if trying again may help."""
+        """Sends one request, from `_at` on. Sets `_failure` if it failed and a retry may help."""
         sent = self._in_flight.pop((self._at, end), None)
-        watch, pace = _Watch(was_ahead=sent is not None), _Pace(self._line.retry)
+        watch, pace = _Watch(was_ahead=sent is not None), _Pace(self._connection.retry)
         try:
             answer = self._read(self._at, end) if sent is None else sent.result()
             watch.begin(answer.setup_s)
@@ -346,7 +374,7 @@ class Filling:
                 f"{type(error).__name__}: {redact_text(str(error))}"
             )
             return
-        self._line.on_stream(watch.received(self._url))
+        self._connection.on_stream(watch.received(self._url))
         if self._at != end:
             self._failure = (
                 f"download of {redact(self._url)} has the wrong size: expected {end} bytes, found "
@@ -357,19 +385,19 @@ class Filling:
         if answer.size_bytes != self._size_bytes:
             raise StagingError(
                 f"download of {redact(self._url)} has the wrong size: expected {self._size_bytes} "
-                f"bytes, found {answer.size_bytes}; was it replaced? open the table anew"
+                f"bytes, found {answer.size_bytes}; if the file was replaced, open the table again"
             )
         if self.tag and answer.tag != self.tag:
             raise ReplacedError(f"{redact(self._url)} was replaced while it was downloaded")
         self.tag = answer.tag
 
     def _write(self, block: bytes | memoryview | object, at: int, end: int) -> int:
-        if self._line.stop.is_set():
+        if self._connection.stop.is_set():
             raise Stopped
         data = memoryview(block)  # type: ignore[arg-type]
         if at + len(data) > end:
-            raise ConnectionError(f"{at + len(data) - end} more bytes came than were asked for")
-        self._line.throttle.wait(len(data), self._line.stop)
+            raise ConnectionError(f"{at + len(data) - end} more bytes came than were requested")
+        self._connection.throttle.wait(len(data), self._connection.stop)
         self._crc = checksum(data, self._crc)
         self._write_back.wrote(len(data))
         while data:

@@ -16,10 +16,14 @@ __all__ = ["Staged", "Stager"]
 
 
 class Stager(Closing):
-    """Stages files into one cache. A context manager, to be closed by the one that made it.
+    """Stages files into one cache. A context manager; whoever made it closes it. `stage` and
+    `close` may be called from any thread.
 
-    `grace_s`: how long `next()` waits for room that only the reader itself can give, before
-    BudgetError.
+    Args:
+        options: The staging options.
+        source: How files are read and checked; None stages whole files of any kind.
+        grace_s: How long iteration waits for room that only the reader itself could free, before a
+            BudgetError.
     """
 
     def __init__(
@@ -40,26 +44,35 @@ class Stager(Closing):
         self._streams: list[Stream[Any]] = []
 
     def require_fits(self, sizes: Iterable[tuple[str, int]], *, num_open: int = 1) -> None:
-        """BudgetError, before anything is downloaded, unless the `num_open` largest of (URL, bytes)
-        fit at once.
+        """Checks, before anything is downloaded, that the largest files fit into the budget.
+
+        Args:
+            sizes: URLs and sizes in bytes.
+            num_open: How many files are open at once.
+
+        Raises:
+            BudgetError: The `num_open` largest ones do not fit.
         """
         named = ((redact(url), size_bytes) for url, size_bytes in sizes)
         require_fits(named, self.options.num_budget_bytes, num_open=num_open)
 
     def stage(self, items: Iterable[StageItem[Key]]) -> Stream[Key]:
-        """The items' files in order, each pinned until released. Starts downloading at once; one
-        pass may be closed alone.
+        """Starts to stage files in the background.
 
-        `items` is drawn from by the stager's threads, one at a time, no further ahead than the
-        options say. What goes wrong there, and in `items` itself, is raised by `next()` after the
-        files before it.
+        Args:
+            items: The files. The stager's threads take them one at a time, no further ahead than
+                the options allow.
+
+        Returns:
+            The staged files in order, each pinned until it is released. An error, also one that
+            `items` raises, is raised after the files before it. May be closed on its own.
         """
         stream = Stream(self.fetcher, items, self.counts, self._terms)
         self._streams = [*(s for s in self._streams if not s.is_over), stream]
         return stream
 
     def has(self, url: str, size_bytes: int, version: str = "") -> bool:
-        """Whether the file, or some of it, is in the cache now."""
+        """Whether the file, or a part of it, is in the cache now."""
         return self.cache.has(entry_name(url, size_bytes, version))
 
     def stats(self) -> StagingStats:
@@ -67,12 +80,12 @@ class Stager(Closing):
         return self.counts.stats(self.cache.num_evicted)
 
     def close(self) -> None:
-        """Ends downloads, joins the threads, unpins what was not taken, and removes a private
-        directory.
+        """Ends downloads, joins the threads, releases files that were not taken, and removes a
+        private directory.
 
-        A download that a stalled remote holds up is given up at once; its thread ends when the
-        remote's client lets it. `items` that wait must be ended by their owner first (close the
-        coordinator before the stager).
+        A download that a stalled remote holds up is abandoned; its thread ends when the remote's
+        client returns. The owner of `items` has to wake them first if they wait: close the
+        coordinator before the stager.
         """
         for stream in self._streams:
             stream.close()

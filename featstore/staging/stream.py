@@ -1,5 +1,5 @@
-"""One pass over files to stage: threads that download them in order, ahead of the reader, and the
-queue between.
+"""Stages a sequence of files: threads download them in order, ahead of the reader, through a
+bounded queue.
 """
 
 import contextlib
@@ -23,16 +23,25 @@ from featstore.staging.ranges import Span
 from featstore.staging.retry import LOG_EVERY_S, StoppableBackoff, Stopped
 
 _LOG = logging.getLogger(__name__)
+# How long `close` waits for threads before it abandons their downloads. A remote that answers ends
+# them in milliseconds.
 _CLOSE_S = 1.0
-# One downloads while the other syncs, checks and publishes what it has downloaded.
+# One thread downloads while the other syncs, checks and publishes its last download.
 _NUM_THREADS = 2
 
 
 class Staged(Generic[Key]):
-    """A file for the reader: on the local disk, pinned there until `release()` (or the end of a
-    `with` block), or, where `path` is None, to be read where it is. `held`: the spans that are
-    there, None for all of them. `is_checked`: they were compared with what their writer said of
-    them."""
+    """A file for the reader: pinned on the local disk until `release`, or the end of a `with`
+    block; or to be read in place.
+
+    Attributes:
+        key: The key of its `StageItem`.
+        url: The file.
+        path: The local file; None: it is to be read in place.
+        held: The spans that the local file holds; None is the whole file.
+        held_bytes: How many bytes it takes in the cache.
+        is_checked: Whether its bytes were compared with checksums of their writer.
+    """
 
     def __init__(
         self, item: StageItem[Key], pin: Pin | None, on_release: Callable[["Staged[Key]"], None]
@@ -48,15 +57,13 @@ class Staged(Generic[Key]):
 
     @property
     def open_path(self) -> Path | None:
-        """As `path`, for whoever opens the file: it leads there until `release()`, also where
-        somebody has removed the file.
+        """A path by which to open the file. Unlike `path` it is valid until `release`, even if the
+        file is removed from the cache.
         """
         return None if self._pin is None else self._pin.open_path
 
     def release(self) -> None:
-        """Allows the file's eviction; `path` may vanish from now on. May be called more than
-        once.
-        """
+        """Unpins the file, which may be evicted from then on. May be called more than once."""
         if self._pin is not None:
             self._pin.release()
         self._on_release(self)
@@ -75,8 +82,14 @@ class Staged(Generic[Key]):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTerms:
-    """What a pass keeps to: how far ahead it may be, under which budget, and how long a reader
-    waits for room that only it can give."""
+    """The limits of a stream.
+
+    Attributes:
+        ahead: How far it may be ahead of the reader.
+        budget_bytes: The budget of the cache.
+        grace_s: How long the reader waits for room that only the reader itself could free, before a
+            BudgetError.
+    """
 
     ahead: StageAheadLimit
     budget_bytes: int
@@ -84,9 +97,14 @@ class StreamTerms:
 
 
 @dataclass(eq=False)
-class _Place(Generic[Key]):
-    """A file's place in the queue: what it will likely hold until it is there, then it, or what
-    came instead.
+class _QueuedFile(Generic[Key]):
+    """A file in the queue.
+
+    Attributes:
+        url: The file, for messages.
+        held_bytes: What it takes in the cache; until it is staged, what it will probably take.
+        staged: The staged file, once it is.
+        error: The error that came instead.
     """
 
     url: str
@@ -100,12 +118,21 @@ class _Place(Generic[Key]):
 
 
 class Stream(Iterator[Staged[Key]], Generic[Key]):
-    """Iterated by one reader. Files come in the order of `items`, and what went wrong comes after
-    the files before it.
+    """An iterator over staged files for one reader, in the order of `items`. An error is raised
+    after the files before it.
 
-    The threads take turns: whoever has the turn draws an item and downloads it, and passes the turn
-    on when the last bytes are coming, so that the line is never idle while a file is synced,
-    checked and published.
+    The two threads take turns. The one whose turn it is takes an item and downloads it, and passes
+    the turn on when the last bytes are coming. So the connection is not idle while a file is
+    synced, checked and published.
+
+    Locks: `_changed` guards the queue and the turn. No thread downloads, or takes from `items`,
+    while holding it.
+
+    Args:
+        fetcher: Brings files into the cache.
+        items: The files, taken in the stream's threads, one at a time.
+        counts: Where waiting is counted.
+        terms: Limits.
     """
 
     def __init__(
@@ -113,7 +140,7 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
     ) -> None:
         self._fetcher, self._counts, self._terms = fetcher, counts, terms
         self._items = iter(items)
-        self._queue: deque[_Place[Key]] = deque()
+        self._queue: deque[_QueuedFile[Key]] = deque()
         self._pinned: dict[int, int] = {}
         self._changed = threading.Condition()
         self._stop = threading.Event()
@@ -128,7 +155,7 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing runs, and nothing is left that must be let go of."""
+        """Whether the threads have ended and no staged file is left in the queue."""
         return not self._num_running and not self._queue
 
     def __next__(self) -> Staged[Key]:
@@ -137,18 +164,19 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
                 self._starve()
             if self._stop.is_set() or not self._queue:
                 raise StopIteration
-            place = self._queue.popleft()
+            queued = self._queue.popleft()
             self._changed.notify_all()
-            if place.error is not None:
+            if queued.error is not None:
                 self._end()
-                raise place.error
-            assert place.staged is not None
-            return place.staged
+                raise queued.error
+            assert queued.staged is not None
+            return queued.staged
 
     def close(self) -> None:
-        """Stops and joins the threads; `next()` then ends. Does not wait for a thread that a
-        stalled remote holds up: its download is given up, and it ends when the remote's client lets
-        it."""
+        """Stops and joins the threads, after which iteration ends. Does not wait for a thread that
+        a stalled remote holds up: its download is abandoned, and the thread ends when the remote's
+        client returns.
+        """
         with self._changed:
             self._end()
         deadline = time.monotonic() + _CLOSE_S
@@ -161,12 +189,12 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
                 thread.join()
 
     def _end(self) -> None:
-        """Stops the threads, and lets go of what nobody takes any more."""
+        """Stops the threads, and releases files that the reader has not taken."""
         self._stop.set()
         while self._queue:
-            place = self._queue.popleft()
-            if place.staged is not None:
-                place.staged.release()
+            queued = self._queue.popleft()
+            if queued.staged is not None:
+                queued.staged.release()
         self._changed.notify_all()
 
     def _has_answer(self) -> bool:
@@ -187,32 +215,34 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
             while self._stage_next():
                 pass
         except Stopped:
-            pass  # close() says so to whoever waits
+            pass  # close() wakes the reader.
         finally:
             with self._changed:
                 self._num_running -= 1
                 self._changed.notify_all()
 
     def _stage_next(self) -> bool:
-        """One turn: False at the end."""
+        """Stages the next file, in one turn. False at the end."""
         with self._turn() as pass_on:
             drawn = self._draw()
             if drawn is None:
                 return False
-            place, item = drawn
+            queued, item = drawn
             try:
-                staged = self._stage(place, item, pass_on)
+                staged = self._stage(queued, item, pass_on)
             except Stopped:
                 raise
             except BaseException as error:  # noqa: BLE001  the thread's boundary: next() raises it
-                self._settle(place, error=error)
+                self._settle(queued, error=error)
                 return False
-            self._settle(place, staged=staged)
+            self._settle(queued, staged=staged)
             return True
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[Callable[[], None]]:
-        """The right to draw and to download, until the block ends or what it gets is called."""
+        """Waits for the turn and holds it until the block ends, or the function that it yields is
+        called.
+        """
         with self._changed:
             self._changed.wait_for(lambda: not self._is_taken or self._stop.is_set())
             if self._stop.is_set():
@@ -233,9 +263,9 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
         finally:
             pass_on()
 
-    def _draw(self) -> tuple[_Place[Key], StageItem[Key]] | None:
-        """The next item, drawn only when it may be fetched: drawing one takes a lease. None at the
-        end.
+    def _draw(self) -> tuple[_QueuedFile[Key], StageItem[Key]] | None:
+        """The next item; None at the end. It is taken only when it may be fetched, since the loader
+        claims a split for it.
         """
         if self._is_drawn:
             return None
@@ -245,7 +275,7 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
         except Stopped:
             raise
         except BaseException as error:  # noqa: BLE001  the thread's boundary: next() raises it
-            self._enqueue(_Place[Key](url=""))
+            self._enqueue(_QueuedFile[Key](url=""))
             self._settle(self._queue[-1], error=error)
             return None
         if item is None:
@@ -253,17 +283,17 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
             return None
         expected_bytes = self._fetcher.expected_bytes(item)
         self._wait_for_room(expected_bytes)
-        place = _Place[Key](url=redact(item.url), held_bytes=expected_bytes)
-        self._enqueue(place)
-        return place, item
+        queued = _QueuedFile[Key](url=redact(item.url), held_bytes=expected_bytes)
+        self._enqueue(queued)
+        return queued, item
 
     def _wait_for_room(self, next_bytes: int) -> None:
-        """Waits until a file of so many bytes may join those that the reader has not taken. Stopped
-        once closed.
+        """Waits until a file of `next_bytes` fits in with those that the reader has not taken.
+        Raises Stopped once the stream is closed.
         """
 
         def may_go_on() -> bool:
-            waiting_bytes = sum(place.held_bytes for place in self._queue)
+            waiting_bytes = sum(queued.held_bytes for queued in self._queue)
             return self._stop.is_set() or self._terms.ahead.has_room(
                 len(self._queue), waiting_bytes, next_bytes
             )
@@ -273,15 +303,15 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
         if self._stop.is_set():
             raise Stopped
 
-    def _enqueue(self, place: _Place[Key]) -> None:
+    def _enqueue(self, queued: _QueuedFile[Key]) -> None:
         with self._changed:
             if self._stop.is_set():
                 raise Stopped
-            self._queue.append(place)
+            self._queue.append(queued)
 
     def _settle(
         self,
-        place: _Place[Key],
+        queued: _QueuedFile[Key],
         *,
         staged: Staged[Key] | None = None,
         error: BaseException | None = None,
@@ -289,21 +319,21 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
         with self._changed:
             if self._stop.is_set():
                 if staged is not None:
-                    staged.release()  # nobody takes it any more
+                    staged.release()  # The reader will not take it any more.
                 raise Stopped
-            place.staged, place.error = staged, error
+            queued.staged, queued.error = staged, error
             self._is_drawn |= error is not None
-            place.held_bytes = 0 if staged is None else staged.held_bytes
+            queued.held_bytes = 0 if staged is None else staged.held_bytes
             self._changed.notify_all()
 
     def _stage(
-        self, place: _Place[Key], item: StageItem[Key], pass_on: Callable[[], None]
+        self, queued: _QueuedFile[Key], item: StageItem[Key], pass_on: Callable[[], None]
     ) -> Staged[Key]:
         backoff = StoppableBackoff(self._stop)
 
         def await_room(refusal: Refusal, wanted_bytes: int) -> None:
-            self._require_hope(place, refusal, wanted_bytes, backoff.waited_s)
-            backoff.wait(f"staging {place.url} waits: {refusal.value}")
+            self._require_possible(queued, refusal, wanted_bytes, backoff.waited_s)
+            backoff.wait(f"staging {queued.url} waits: {refusal.value}")
 
         pin = self._fetcher.obtain(item, Waiting(self._stop, await_room, pass_on))
         staged = Staged(item, pin, self._forget)
@@ -313,21 +343,21 @@ class Stream(Iterator[Staged[Key]], Generic[Key]):
     def _forget(self, staged: Staged[Key]) -> None:
         self._pinned.pop(id(staged), None)
 
-    def _require_hope(
-        self, place: _Place[Key], refusal: Refusal, wanted_bytes: int, waited_s: float
+    def _require_possible(
+        self, queued: _QueuedFile[Key], refusal: Refusal, wanted_bytes: int, waited_s: float
     ) -> None:
-        """BudgetError where the reader waits for this file, and itself holds what the budget has no
-        room beside.
+        """BudgetError if the reader has waited too long for this file while it holds so many bytes
+        itself that the file cannot fit.
         """
         held_bytes = sum(list(self._pinned.values()))
         budget_bytes = self._terms.budget_bytes
-        is_awaited = self._is_starving and bool(self._queue) and self._queue[0] is place
-        hopeless = (
+        is_awaited = self._is_starving and bool(self._queue) and self._queue[0] is queued
+        is_impossible = (
             refusal is Refusal.FULL and is_awaited and held_bytes + wanted_bytes > budget_bytes
         )
-        if hopeless and waited_s >= self._terms.grace_s:
+        if is_impossible and waited_s >= self._terms.grace_s:
             raise BudgetError(
                 f"staging.budget_bytes is {format_bytes(budget_bytes)}: {len(self._pinned)} files "
-                f"that are being read hold {format_bytes(held_bytes)}, no room for {place.url} of "
+                f"that are being read hold {format_bytes(held_bytes)}, no room for {queued.url} of "
                 f"{format_bytes(wanted_bytes)}; raise the budget, or read fewer files at once"
             )

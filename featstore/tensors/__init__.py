@@ -1,1 +1,1 @@
-"""What moves: batches of tensors, their columns in packed buffers and in shared memory."""
+"""Batches of tensors, and their columns in packed buffers and in shared memory."""

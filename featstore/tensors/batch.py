@@ -1,4 +1,4 @@
-"""What the training loop gets: a batch of tensors."""
+"""`Batch`, which the training loop gets, and its columns."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,22 +19,23 @@ Device = torch.device | str | int
 class Jagged:
     """A variable-length column: row i is `values[offsets[i]:offsets[i + 1]]`.
 
-    `values`: int64 or float32 (num_values,). `offsets`: int64 (num_rows + 1,), beginning with 0,
-    ending with num_values.
+    Attributes:
+        values: int64 or float32 (num_values,), or the dtype that the slot was requested with.
+        offsets: int64 (num_rows + 1,), from 0 to num_values.
     """
 
     values: torch.Tensor
     offsets: torch.Tensor
 
     def lengths(self) -> torch.Tensor:
-        """int64 (num_rows,)."""
+        """The length of each row: int64 (num_rows,)."""
         return self.offsets.diff()
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> torch.Tensor:
-        """The values of one row; negative rows count from the end."""
+        """The values of one row. Negative rows count from the end; IndexError beyond it."""
         num_rows = len(self)
         if not -num_rows <= row < num_rows:
             raise IndexError(f"row {row} of {num_rows}")
@@ -62,42 +63,48 @@ Column = torch.Tensor | Jagged
 
 
 def column_of(tensors: Sequence[torch.Tensor]) -> Column:
-    """The column of a dense one's values, or of a jagged one's values and offsets."""
+    """A column from one tensor, or from the values and offsets of a jagged one."""
     return tensors[0] if len(tensors) == 1 else Jagged(*tensors)
 
 
 def shaped(flat: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """The elements in a shape, as a view."""
+    """A view of the elements in this shape."""
     return flat if len(shape) == 1 else flat.view(shape)
 
 
 class Columns(Protocol):
-    """Where a batch finds its columns."""
+    """The columns of a batch, in whatever memory they are."""
 
     @property
     def keys(self) -> Keys:
-        """The columns there are."""
+        """The roles and names of the columns."""
 
     def made(self) -> Mapping[Key, Column]:
-        """All columns as tensors; not to be changed."""
+        """All columns as tensors. The mapping must not be changed."""
 
     def packed(self) -> "Columns":
-        """The same columns as views of few buffers, which share memory with nothing."""
+        """A copy of the columns in few buffers, which share no memory with anything."""
 
     def moved(self, **how: Any) -> "Columns":
-        """Packed columns whose buffers were moved by `Tensor.to`, or pinned (`pin=True`)."""
+        """Packed columns whose buffers are moved by `Tensor.to(**how)`, or pinned (`pin=True`)."""
 
 
 class Batch:
-    """Rows in the order of delivery: `batch["slot"]` is int64 or float32 `(num_rows,)`, `(num_rows,
-    width)`, or `Jagged`.
+    """A batch of rows: `batch["slot"]` is a tensor `(num_rows,)` or `(num_rows, width)`, or a
+    `Jagged`, with ids as int64 and floats as float32 unless the slot was requested otherwise.
 
-    As the loader delivers it in the same process, tensors are views of decoded memory that other
-    batches share: read-only by contract, `clone()` is yours to write. A batch that was moved,
-    pinned or cloned is packed into one buffer, a shuffled one lies in one buffer per dtype; one
-    that was sent from another process is in one shared-memory buffer. `is_padding`: rows that were
-    delivered before, so that ranks make equal numbers of steps; they must not count. Tensors are
-    made, all at once, when a column is first asked for. Not thread-safe while that happens.
+    Tensors that the loader delivers in the same process are views of decoded memory that other
+    batches share. They are read-only by contract; `clone()` gives tensors that may be written. A
+    batch that was moved, pinned or cloned is packed into one buffer, a shuffled one lies in one
+    buffer per dtype, and one from another process in one shared-memory buffer.
+
+    All tensors are made when the first column is asked for. Not thread-safe while that happens.
+
+    Attributes:
+        num_rows: Number of rows.
+        extras: The extra columns, an Arrow table of num_rows rows.
+        is_padding: Whether the rows were delivered before, and are repeated so that all ranks make
+            the same number of steps. They must not count.
     """
 
     def __init__(
@@ -112,18 +119,16 @@ class Batch:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The slots' names, in the order of the selection."""
+        """Names of the slots, in the order of the selection."""
         return self._names(SLOT)
 
     @property
     def columns(self) -> Columns:
-        """Where the columns are, for what moves a batch as a whole."""
+        """The columns as one object, for code that moves a batch as a whole."""
         return self._columns
 
     def __getitem__(self, slot: str) -> Any:
-        """The slot's Tensor or Jagged; KeyError with the nearest names where the batch has no such
-        slot.
-        """
+        """The slot's Tensor or Jagged. KeyError, with the nearest names, for an unknown slot."""
         try:
             return self._column((SLOT, slot))
         except KeyError:
@@ -152,15 +157,23 @@ class Batch:
 
     @property
     def weight(self) -> torch.Tensor | None:
-        """float32 (num_rows,), or None where the loader was given no weight."""
+        """float32 (num_rows,); None if the loader was given no weight."""
         names = self._names(WEIGHT)
         return self._column((WEIGHT, names[0])) if names else None
 
     def dense(self, slots: Sequence[str]) -> torch.Tensor:
-        """Float slots side by side: float32 (num_rows, k), in the order named, a fixed width or a
-        padded list as its columns.
+        """Float slots side by side in one tensor.
 
-        Missing values are NaN. TypeError for ids and for lists that were not padded.
+        Args:
+            slots: Names of float slots. A slot of fixed width, or a padded list, takes as many
+                columns.
+
+        Returns:
+            float32 (num_rows, k), in the order of `slots`, with NaN for missing values.
+
+        Raises:
+            TypeError: A slot holds ids, or lists that were not padded.
+            KeyError: There is no such slot.
         """
         columns = [self._dense_column(name) for name in _names_of("dense()", slots)]
         if not columns:
@@ -168,8 +181,8 @@ class Batch:
         dense = columns[0].new_empty(
             (self.num_rows, sum(column.shape[1] for column in columns)), dtype=torch.float32
         )
-        # Slice by slice: `torch.cat` wakes torch's threads, which then spin on the cores that
-        # decode.
+        # Copied slice by slice: `torch.cat` wakes torch's threads, which then spin on the cores
+        # that decode.
         first = 0
         for column in columns:
             dense[:, first : first + column.shape[1]] = column
@@ -177,12 +190,20 @@ class Batch:
         return dense
 
     def to_kjt(self, slots: Sequence[str] | None = None) -> Any:
-        """The id slots, or those named, as a TorchRec KeyedJaggedTensor with the slots' names as
-        keys.
+        """Id slots as a TorchRec KeyedJaggedTensor, with the slots' names as keys.
 
-        A scalar is a bag of one, a fixed width and a padded list a bag of so many, a list one of
-        its length; a missing value is the id 0. int64, or int32 where all slots are. TypeError for
-        float slots; MissingDependencyError without torchrec.
+        A scalar is a bag of one id, a slot of fixed width or a padded list a bag of that many, and
+        a list a bag of its length. A missing value is the id 0.
+
+        Args:
+            slots: Names of id slots; None is all of them.
+
+        Returns:
+            int64, or int32 if all slots are int32.
+
+        Raises:
+            TypeError: A slot holds floats.
+            MissingDependencyError: torchrec is not installed, or does not fit torch.
         """
         names = (
             [n for n in self.slots if _is_ids(self[n])]
@@ -194,17 +215,17 @@ class Batch:
         return keyed_jagged(names, [self._bag(name) for name in names])
 
     def to(self, device: Device, *, non_blocking: bool = False) -> "Batch":
-        """The batch on a device, packed: one copy per dtype. `extras` stay where they are."""
+        """The batch on a device, packed, in one copy per buffer. `extras` are not moved."""
         return self._with(
             self._columns.moved(device=torch.device(device), non_blocking=non_blocking)
         )
 
     def pin_memory(self) -> "Batch":
-        """The batch packed in page-locked memory, from where copies to a device need not block."""
+        """The batch packed in page-locked memory, from which copies to a device need not block."""
         return self._with(self._columns.moved(pin=True))
 
     def clone(self) -> "Batch":
-        """A packed copy that shares memory with nothing, yours to write."""
+        """A packed copy that shares no memory with anything and may be written."""
         return self._with(self._columns.packed())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -216,7 +237,7 @@ class Batch:
         )
 
     def _dense_column(self, name: str) -> torch.Tensor:
-        """The slot's values, (num_rows, width)."""
+        """The slot's values: (num_rows, width)."""
         column: Column = self[name]
         if isinstance(column, Jagged):
             raise TypeError(
@@ -225,8 +246,8 @@ class Batch:
             )
         if not column.is_floating_point():
             raise TypeError(
-                f"dense(): slot {name!r} holds ids, which float32 cannot keep: look them up, by "
-                f"to_kjt() for example"
+                f"dense(): slot {name!r} holds ids, which float32 cannot represent: take them with "
+                f"to_kjt() or batch[{name!r}]"
             )
         return column.reshape(self.num_rows, -1) if column.dim() > 1 else column[:, None]
 
@@ -274,8 +295,8 @@ def _names_of(what: str, slots: Sequence[str]) -> list[str]:
 
 
 def _to_ipc(table: pa.Table) -> bytes | int:
-    """Arrow pickles the whole memory under a slice; its stream format only the slice. Without
-    columns, the row count.
+    """The table in Arrow's stream format, or its number of rows if it has no columns. Pickle would
+    store the whole memory beneath a slice; the stream format stores only the slice.
     """
     if not table.num_columns:
         return int(table.num_rows)

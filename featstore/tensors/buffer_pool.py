@@ -1,8 +1,8 @@
-"""A pool of buffers for columns that are put together. New memory costs as much as filling it,
-since the kernel clears each page, so a buffer is reused once no batch refers to it.
+"""A pool of reusable buffers for columns that are gathered or joined. New memory costs as much as
+filling it, since the kernel clears each page, so a buffer is reused once no batch refers to it.
 
-Whether one does is told by the reference count of the buffer's array: every tensor and every view
-made of it keeps it alive. No batch has to give anything back, and none can be forgotten.
+The reference count of the buffer's array shows whether a batch does: every tensor and view of the
+array keeps it alive. So no batch has to give its memory back.
 """
 
 import sys
@@ -13,7 +13,8 @@ import numpy as np
 
 from featstore.reading.buffers import Array
 
-# More are in use only where a consumer keeps batches; keeping free ones for it would double memory.
+# More buffers are in use only if a consumer keeps batches. Keeping as many free ones for it, too,
+# would double the memory.
 _MAX_KEPT = 8
 
 
@@ -21,20 +22,20 @@ def _num_references(kept: Sequence[Array]) -> list[int]:
     return [sys.getrefcount(memory) for memory in kept]
 
 
-# The count of an array that only a list refers to. Measured, since Pythons differ in what looking
-# at it adds.
+# The reference count of an array that only a list refers to. It is measured here, since versions of
+# Python differ in how many references the call itself adds.
 _UNUSED = _num_references([np.empty(0, np.uint8)])[0]
 
 
 class BufferPool:
-    """Buffers of one user. Any thread may take one, and drop what lies in it."""
+    """Buffers of one user. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._kept: list[Array] = []
         self._taking = threading.Lock()
 
     def take(self, num_bytes: int) -> Array:
-        """Memory of at least so many bytes: uint8, not cleared."""
+        """Memory of at least `num_bytes`: uint8, not cleared. It is reused when no view is left."""
         with self._taking:
             are_used = [count > _UNUSED for count in _num_references(self._kept)]
             for index, is_used in enumerate(are_used):

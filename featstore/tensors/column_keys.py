@@ -1,4 +1,4 @@
-"""What names a column of a batch; without torch."""
+"""Keys of a batch's columns. Imports no torch."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -8,8 +8,8 @@ SLOT, LABEL, WEIGHT = "slot", "label", "weight"
 
 
 class Keys(tuple[Key, ...]):
-    """Columns by role and name, slots first. Batches that have one object in common look their
-    names up only once.
+    """The roles and names of columns, slots first. Batches share one object, so that names are
+    looked up only once.
     """
 
     @cached_property

@@ -1,5 +1,5 @@
-"""Arrays and tensors of one memory. numpy has no bfloat16: an array of uint16, which no column is
-otherwise, holds its bits.
+"""Tensors that share the memory of numpy arrays. numpy has no bfloat16, so an array of uint16 holds
+its bits; no column has uint16 values.
 """
 
 import numpy as np
@@ -9,11 +9,11 @@ from featstore.reading.buffers import Array
 
 
 def tensor_of(array: Array) -> torch.Tensor:
-    """The array's memory as a tensor; the bits of uint16 are those of bfloat16."""
+    """The array's memory as a tensor; uint16 becomes bfloat16."""
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """The other way: the memory of a tensor on the CPU."""
+    """The memory of a CPU tensor as an array; bfloat16 becomes uint16."""
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()

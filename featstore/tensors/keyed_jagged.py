@@ -1,6 +1,4 @@
-"""Ids of several slots as one TorchRec KeyedJaggedTensor. Without torchrec everything else
-works.
-"""
+"""Ids of several slots as one TorchRec KeyedJaggedTensor. Only this needs torchrec."""
 
 import importlib
 from collections.abc import Sequence
@@ -11,28 +9,34 @@ import torch
 
 from featstore.errors import MissingDependencyError
 
-# The values of one slot, (num_values,), and how many each row has of them, int64 (num_rows,).
+# The values of one slot, (num_values,), and the number of values of each row, int64 (num_rows,).
 Bag = tuple[torch.Tensor, torch.Tensor]
 
 
 def keyed_jagged(names: Sequence[str], bags: Sequence[Bag]) -> Any:
-    """The KeyedJaggedTensor of these slots. MissingDependencyError where torchrec is missing, or
-    does not fit torch.
+    """The KeyedJaggedTensor of these slots.
+
+    Args:
+        names: The slots' names, which become the keys.
+        bags: Their values and lengths.
+
+    Raises:
+        MissingDependencyError: torchrec is not installed, or does not fit torch.
     """
     values, lengths = join_bags(bags)
     return _torchrec().KeyedJaggedTensor(keys=list(names), values=values, lengths=lengths)
 
 
 def join_bags(bags: Sequence[Bag]) -> Bag:
-    """All values, slot by slot, and all lengths, (num_slots * num_rows,); int64 unless all values
-    are int32.
+    """The concatenated values of all slots, int64 unless all are int32, and their concatenated
+    lengths, (num_slots * num_rows,).
     """
     return _joined([values for values, _ in bags]), _joined([lengths for _, lengths in bags])
 
 
 def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """In numpy where it can be: `torch.cat` wakes torch's threads, which then spin on the cores
-    that decode.
+    """Concatenates with numpy on the CPU: `torch.cat` wakes torch's threads, which then spin on the
+    cores that decode.
     """
     if any(tensor.device.type != "cpu" for tensor in tensors):
         return torch.cat(tuple(tensors))

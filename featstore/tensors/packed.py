@@ -1,5 +1,5 @@
-"""Columns in a few buffers, so that a batch moves as one copy, or as one shared-memory buffer, and
-not as hundreds of tensors.
+"""Packs columns into few buffers, so that a batch moves as one copy, or as one shared-memory
+buffer, instead of hundreds of tensors.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,17 +14,17 @@ from featstore.tensors.column_keys import Key, Keys
 from featstore.tensors.dtypes import array_of
 
 Allocate = Callable[[int], torch.Tensor]
-# What a cache line has; more than any dtype needs.
+# A cache line, which is more than the alignment of any dtype.
 _ALIGNMENT_BYTES = 64
 
 
 class TensorPlace(NamedTuple):
-    """Where a tensor lies.
+    """Where a tensor lies in the buffers.
 
     Attributes:
         buffer: The number of the buffer.
         dtype: The tensor's dtype.
-        first: Its first element, counted in elements of its dtype from the buffer's beginning.
+        first: Its first element, counted in elements of its dtype from the start of the buffer.
         shape: Its shape.
     """
 
@@ -39,9 +39,10 @@ class PackedColumns:
     """Columns as views of buffers.
 
     Attributes:
-        buffers: Each uint8, or of the one dtype that lies in it, of one dimension, on any device.
-        places: Of each column's values and, where it is jagged, offsets. Those of one dtype lie in
-            a buffer in this order.
+        buffers: One-dimensional, on any device; each is uint8, or has the dtype of all tensors in
+            it.
+        places: For each column, the places of its values and, if it is jagged, its offsets. Tensors
+            of one dtype lie in a buffer in this order.
     """
 
     buffers: tuple[torch.Tensor, ...]
@@ -52,10 +53,10 @@ class PackedColumns:
         return Keys(self.places)
 
     def made(self) -> dict[Key, Column]:
-        """The columns, views of the buffers. One split makes all tensors of a dtype, which takes a
-        tenth of the time of so many slices.
+        """The columns as views of the buffers. All tensors of a dtype are made by one split, in a
+        tenth of the time that slicing each of them takes.
         """
-        # What lies between tensors becomes a tensor, too, so `wanted` names those that are columns.
+        # A gap between tensors becomes a tensor, too. `wanted` has the numbers of real ones.
         sizes: dict[tuple[int, torch.dtype], list[int]] = {}
         wanted: dict[tuple[int, torch.dtype], list[int]] = {}
         ends: dict[tuple[int, torch.dtype], int] = {}
@@ -79,24 +80,24 @@ class PackedColumns:
         }
 
     def packed(self) -> "PackedColumns":
-        """A copy that shares memory with nothing."""
+        """A copy that shares no memory with anything."""
         buffers = tuple(buffer.clone() for buffer in self.buffers)
         return PackedColumns(buffers=buffers, places=self.places)
 
     def moved(self, *, pin: bool = False, **how: Any) -> "PackedColumns":
-        """A copy whose buffers were moved by `Tensor.to(**how)`, or pinned."""
+        """A copy whose buffers are moved by `Tensor.to(**how)`, or pinned."""
         moved = (buffer.pin_memory() if pin else buffer.to(**how) for buffer in self.buffers)
         return PackedColumns(buffers=tuple(moved), places=self.places)
 
     @property
     def is_pinned(self) -> bool:
-        """Whether all buffers can be copied to a device without waiting."""
+        """Whether all buffers are pinned, so that copies to a device need not block."""
         return all(buffer.is_pinned() for buffer in self.buffers)
 
 
 @dataclass
 class _Layout:
-    """Where columns will lie in one buffer, decided before there is memory for them."""
+    """The layout of columns in one buffer, computed before the buffer is allocated."""
 
     places: dict[Key, tuple[TensorPlace, ...]] = field(default_factory=dict)
     tensors: list[tuple[int, torch.Tensor]] = field(default_factory=list)
@@ -113,13 +114,13 @@ class _Layout:
 def pack(
     columns: Columns, allocate: Allocate = lambda size: torch.empty(size, dtype=torch.uint8)
 ) -> PackedColumns:
-    """Copies the columns into one buffer, each tensor aligned to 64 bytes.
+    """Copies columns into one buffer, each tensor aligned to 64 bytes.
 
-    By numpy: torch's copies wake threads of its own, which then spin on the cores that decode.
+    Uses numpy: torch's copies wake its threads, which then spin on the cores that decode.
 
     Args:
-        columns: On the CPU.
-        allocate: Gives memory: uint8 (num_bytes,), or longer.
+        columns: Columns on the CPU.
+        allocate: Gives the buffer: uint8 (num_bytes,), or longer.
     """
     layout = _Layout()
     for key, column in columns.made().items():
@@ -134,5 +135,5 @@ def pack(
 
 
 def aligned(num_bytes: int) -> int:
-    """The next place at which any dtype may begin."""
+    """The number of bytes, rounded up to the alignment."""
     return -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

@@ -1,9 +1,9 @@
-"""A batch on its way to another process: one shared-memory buffer, written once by the process that
-made the batch.
+"""Sends a batch to another process in one shared-memory buffer, which the process that made the
+batch writes once.
 
-Where the system allows it buffers are reused (shared_buffers.py). Otherwise torch passes new memory
-for each batch, as one file descriptor, however many slots it has. The extras lie behind the
-columns, in Arrow's stream format, and are read there without a copy.
+Buffers are reused if the system allows it (shared_buffers.py). Otherwise torch passes new memory
+for each batch, as one file descriptor for any number of slots. The extras lie behind the columns,
+in Arrow's stream format, and are read without a copy.
 """
 
 import errno
@@ -32,20 +32,21 @@ _BUFFERS = SharedBufferPool()
 
 @dataclass(frozen=True, kw_only=True)
 class SharedColumns(PackedColumns):
-    """Columns in shared memory, one buffer.
+    """Columns in one shared-memory buffer.
 
     Attributes:
         memory: uint8: the columns, and behind them the extras.
-        shared_buffer: What the memory is of, where this process made it.
+        shared_buffer: The buffer to which the memory belongs; None if torch or another process made
+            it.
     """
 
     memory: torch.Tensor
     shared_buffer: SharedBuffer | None = None
 
     def may_be_sent(self) -> bool:
-        """Whether the memory itself may go to another process: not what came from one, nor what is
-        on its way to one, nor what torch has moved meanwhile, as it does with tensors that are sent
-        by themselves.
+        """Whether the memory itself may be sent to another process. It may not if it came from
+        another process, was already sent, or was replaced by torch, which moves tensors to other
+        memory when they are sent on their own.
         """
         if self.shared_buffer is None:
             return bool(self.memory.is_shared())  # type: ignore[no-untyped-call]
@@ -53,10 +54,10 @@ class SharedColumns(PackedColumns):
 
 
 def shared(batch: Batch) -> Batch:
-    """The batch, columns and extras, in shared memory of its own.
+    """A copy of the batch, columns and extras, in shared memory.
 
     Raises:
-        SharedMemoryError: There is no room for it.
+        SharedMemoryError: There is not enough shared memory.
     """
     extras, shared_buffer = _stream(batch.extras), None
     memory, array = torch.empty(0, dtype=torch.uint8), np.empty(0, np.uint8)
@@ -65,8 +66,8 @@ def shared(batch: Batch) -> Batch:
         nonlocal shared_buffer, memory, array
         num_bytes = aligned(num_bytes) + len(extras)
         if are_supported():
-            # This very array is what the pool watches, so the extras must keep it: torch may give
-            # its tensors other memory.
+            # The pool watches references to this array object. The extras have to refer to it, and
+            # not to a tensor, since torch may move its tensors to other memory.
             shared_buffer, array = _taken(num_bytes)
             memory = torch.from_numpy(array)
         else:
@@ -99,8 +100,8 @@ def _taken(num_bytes: int) -> tuple[SharedBuffer, Array]:
 
 _NO_ROOM = (
     "a batch of {num_bytes} bytes finds no room in shared memory: {error}; give the container "
-    "{fix}, or choose a smaller "
-    "batch_size, fewer workers, or a smaller prefetch_factor of the DataLoader"
+    "{fix}, or choose a smaller batch_size, fewer workers, or a smaller prefetch_factor of the "
+    "DataLoader"
 )
 
 
@@ -116,8 +117,8 @@ def _shared_memory(num_bytes: int) -> torch.Tensor:
 
 
 def _stream(table: pa.Table) -> pa.Buffer:
-    """The table in Arrow's stream format, of which a slice is only the slice; nothing where it has
-    no columns.
+    """The table in Arrow's stream format, which stores a slice without the memory around it; empty
+    if it has no columns.
     """
     sink = pa.BufferOutputStream()
     if table.num_columns:
@@ -127,8 +128,8 @@ def _stream(table: pa.Table) -> pa.Buffer:
 
 
 def _batch_of(columns: SharedColumns, memory: Array, num_rows: int, is_padding: bool) -> Batch:
-    """The batch of these columns. The extras are views of the memory behind them, and keep it alive
-    as the tensors do.
+    """The batch of these columns. The extras are views of the memory behind the columns, and keep
+    it alive as the tensors do.
     """
     behind = memory[aligned(len(columns.buffers[0])) :]
     extras = pa.ipc.open_stream(pa.py_buffer(behind)).read_all() if len(behind) else pa.table({})
@@ -142,7 +143,7 @@ def _received(
     num_rows: int,
     is_padding: bool,
 ) -> Batch:
-    """The batch in the process that uses it. `num_bytes`: those of the columns."""
+    """Rebuilds a batch in the receiving process. `num_bytes` is the size of the columns."""
     array = memory.numpy() if isinstance(memory, torch.Tensor) else _opened(*memory)
     tensor = memory if isinstance(memory, torch.Tensor) else torch.from_numpy(array)
     columns = SharedColumns(buffers=(tensor[:num_bytes],), places=places, memory=tensor)
@@ -165,8 +166,8 @@ def _opened(address: Address, num_bytes: int) -> Array:
         ) from error
 
 
-# A process that ends loses its memory first: from then on its descriptors are root's, and others
-# may not open them. Next its descriptors are gone. Only then does its parent, torch, hear of it.
+# A process that ends first loses its memory, after which its descriptors belong to root and cannot
+# be opened by others. Then the descriptors are closed. Only then is its parent notified.
 _OF_THE_DEAD = (FileNotFoundError, PermissionError, ProcessLookupError)
 
 

@@ -1,10 +1,10 @@
-"""A pool of reusable shared-memory buffers: one process writes a buffer, another reads it in place,
-and says when it no longer needs it. New memory costs as much as what is written to it: the kernel
-clears each page, and maps it again in each process.
+"""A pool of reusable shared-memory buffers: one process writes a buffer, another reads it in place
+and marks it as free afterwards. New memory would cost as much as writing to it, since the kernel
+clears each page and maps it in each process.
 
-A buffer is a file without a name that only lives in memory (memfd_create(2)). Its first byte says
-whether another process has it. The reader opens it by the writer's descriptor (/proc/PID/fd), so
-the writer must still be there.
+A buffer is an anonymous file in memory (memfd_create(2)). Its first byte says whether another
+process uses it. The reader opens it through the writer's descriptor (/proc/PID/fd), so the writer
+has to be alive then.
 """
 
 import errno
@@ -21,15 +21,21 @@ import numpy as np
 
 from featstore.reading.buffers import Array
 
-_HEADER_BYTES = 64
+_HEADER_BYTES = 64  # The byte that says who uses the buffer, and padding to a cache line.
 _FREE, _SENT = 0, 1
+# How many free buffers are kept: one is written, one is on its way, one is given back.
 _MAX_FREE = 3
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where another process finds a buffer: the writer's process, its descriptor there, which file
-    that is, and its bytes.
+    """Where another process finds a buffer.
+
+    Attributes:
+        process: The writer's process id.
+        descriptor: The buffer's descriptor in that process.
+        file: Device and inode of the buffer, to recognize a descriptor that is another file now.
+        num_bytes: Size of the buffer with its header.
     """
 
     process: int
@@ -39,8 +45,8 @@ class Address:
 
 
 class _Forks:
-    """How often this process was forked: a copy of it goes on to see what it had mapped, so that is
-    never written to again.
+    """Counts the forks of this process. A forked copy still sees memory that was mapped before, so
+    that memory is never written again.
     """
 
     num_forks = 0
@@ -54,13 +60,16 @@ os.register_at_fork(before=_Forks.count)
 
 
 class SharedBuffer:
-    """A shared-memory buffer that this process made. Its contents are for one receiver."""
+    """A shared-memory buffer that this process made, for one receiver at a time.
+
+    Raises:
+        OSError: There is not enough memory, or no descriptor.
+    """
 
     def __init__(self, num_bytes: int) -> None:
         size = _HEADER_BYTES + num_bytes
-        if size > (
-            available_bytes := _available_bytes()
-        ):  # the kernel would rather end some process than refuse
+        # The kernel would not refuse the memory, but kill some process later.
+        if size > (available_bytes := _available_bytes()):
             raise OSError(
                 errno.ENOMEM,
                 f"of {available_bytes} bytes of memory that are available it would take {size}",
@@ -86,28 +95,35 @@ class SharedBuffer:
 
     @property
     def is_free(self) -> bool:
-        """Whether neither this process refers to the memory nor another one has it. A weak
-        reference to the array that was handed out tells: torch and numpy keep it alive under their
-        views.
+        """Whether neither this process nor another one uses the memory. In this process a weak
+        reference to the array that was handed out shows it: views in torch and numpy keep that
+        array alive.
         """
         return self._mapped[0] == _FREE and (self._used is None or self._used() is None)
 
     @property
     def was_forked(self) -> bool:
-        """Whether a copy of this process may see the memory."""
+        """Whether a forked copy of this process may see the memory."""
         return self._num_forks != _Forks.num_forks
 
     def memory(self, num_bytes: int) -> Array:
-        """uint8 (num_bytes,). While it, or a tensor of it, is referred to, the buffer is not free.
-        A numpy slice of it is not seen.
+        """The buffer's memory: uint8 (num_bytes,). The buffer is not free as long as the array, or
+        a tensor of it, is referred to. A numpy slice of the array does not count.
         """
         memory = np.frombuffer(self._mapped, np.uint8, num_bytes, _HEADER_BYTES)
         self._used, self._place = weakref.ref(memory), memory.ctypes.data
         return memory
 
     def may_be_sent(self, place: int) -> bool:
-        """Whether what lies at this address is the buffer, and nobody else has it. If so, it is
-        marked as sent. Only the process that made it may send it."""
+        """Marks the buffer as sent, if it may be.
+
+        Args:
+            place: Address of the memory that is to be sent.
+
+        Returns:
+            Whether it was marked: the address is the buffer's, no other process has it, and this
+            process made it.
+        """
         with self._sending:
             if (
                 self.address.process != os.getpid()
@@ -120,7 +136,7 @@ class SharedBuffer:
 
 
 def _available_bytes() -> int:
-    """Memory that processes may have before the kernel ends one (proc_meminfo(5))."""
+    """Memory that can be used before the kernel kills a process (proc_meminfo(5))."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -128,7 +144,7 @@ def _available_bytes() -> int:
 
 
 class SharedBufferPool:
-    """The buffers of a process, each taken again once it is free. Safe to use from any thread."""
+    """The buffers of a process, reused once they are free. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._process, self._buffers, self._taking = (
@@ -138,12 +154,9 @@ class SharedBufferPool:
         )
 
     def take(self, num_bytes: int) -> tuple[SharedBuffer, Array]:
-        """A free buffer, and so many bytes of its memory. OSError where there is no memory for
-        one.
-        """
-        if (
-            self._process != os.getpid()
-        ):  # those of the process that forked this one are not ours to give
+        """A free buffer, and `num_bytes` of its memory. OSError if there is not enough memory."""
+        # After a fork the buffers belong to the parent.
+        if self._process != os.getpid():
             self._process, self._buffers, self._taking = os.getpid(), [], threading.Lock()
         with self._taking:
             free = [buffer for buffer in self._buffers if buffer.is_free]
@@ -157,9 +170,18 @@ class SharedBufferPool:
 
 
 def opened(address: Address, num_bytes: int) -> Array:
-    """The first bytes of a buffer in the process that received it: uint8 (num_bytes,), the same
-    memory. When nothing refers to it any more (as `SharedBuffer.memory` understands it), the writer
-    may use it again. OSError where the process that sent it is gone.
+    """Opens a buffer in the receiving process.
+
+    Args:
+        address: The buffer.
+        num_bytes: How many of its bytes are used.
+
+    Returns:
+        The same memory: uint8 (num_bytes,). When nothing refers to it any more, in the sense of
+        `SharedBuffer.memory`, the writer may reuse it.
+
+    Raises:
+        OSError: The process that sent it is gone.
     """
     descriptor = os.open(
         f"/proc/{address.process}/fd/{address.descriptor}", os.O_RDWR | os.O_CLOEXEC
@@ -177,13 +199,15 @@ def opened(address: Address, num_bytes: int) -> Array:
 
 
 def _give_back(mapped: mmap.mmap, process: int, num_forks: int) -> None:
-    """Not in a copy of the process, nor where there is one, which may still look at it."""
+    """Marks the buffer as free. Not in a forked copy of the process, nor if there is one, which may
+    still use the memory.
+    """
     if process == os.getpid() and num_forks == _Forks.num_forks:
         mapped[0] = _FREE
 
 
 def are_supported() -> bool:
-    """Whether this process can make such buffers, and the one that started it open them."""
+    """Whether this process can make such buffers, and its parent can open them."""
     return (
         hasattr(os, "memfd_create") and hasattr(mmap, "MAP_POPULATE") and _is_seen_by(os.getppid())
     )
@@ -191,8 +215,8 @@ def are_supported() -> bool:
 
 @lru_cache(maxsize=1)
 def _is_seen_by(process: int) -> bool:
-    """Whether descriptors may be opened through /proc: our own, and the other's, which is the same
-    right as it has to ours.
+    """Whether this process may open its own descriptors, and those of `process`, through /proc. The
+    right is mutual, so `process` may open ours then.
     """
     try:
         next(Path(f"/proc/{process}/fd").iterdir())

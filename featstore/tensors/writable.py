@@ -1,4 +1,4 @@
-"""Columns as numpy arrays, on their way to tensors; without torch."""
+"""Prepares numpy arrays for tensors: writable views, and bits of bfloat16. Imports no torch."""
 
 import numpy as np
 
@@ -6,21 +6,21 @@ from featstore.reading.buffers import Array, Ragged, Values
 
 
 def writable(values: Values) -> Values:
-    """The same memory under arrays that call themselves writable: torch knows no read-only tensors
-    and warns of them.
+    """The same memory as arrays that claim to be writable. torch has no read-only tensors, and
+    warns of read-only arrays.
     """
     if isinstance(values, Ragged):
-        return Ragged(_lent(values.values), values.offsets)
-    return _lent(values)
+        return Ragged(_as_writable(values.values), values.offsets)
+    return _as_writable(values)
 
 
-def _lent(array: Array) -> Array:
-    return array if array.flags.writeable else np.asarray(_Lent(array))
+def _as_writable(array: Array) -> Array:
+    return array if array.flags.writeable else np.asarray(_WritableView(array))
 
 
-class _Lent:
-    """Shows an array's memory as writable; numpy keeps this object, and so the memory, as long as a
-    view lives.
+class _WritableView:
+    """Shows an array's memory as writable. numpy keeps this object, and with it the memory, alive
+    as long as a view of it exists.
     """
 
     __slots__ = ("__array_interface__", "owner")
@@ -32,7 +32,9 @@ class _Lent:
 
 
 def bfloat16_bits(values: Array) -> Array:
-    """float32 values rounded to bfloat16, half to even, as uint16; NaN stays NaN."""
+    """float32 values rounded to bfloat16, half to even, as uint16. NaN stays NaN."""
+    # bfloat16 has the upper 16 bits of a float32. Adding 0x7FFF plus the lowest kept bit carries
+    # into it exactly if the lower half is above one half, or is one half and the kept bit is odd.
     bits = values.view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(
         16

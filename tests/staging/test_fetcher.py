@@ -289,7 +289,7 @@ def test_an_object_of_another_size_than_the_table_says_is_an_error_at_once(
     stager = make("c2", mode="whole")
     with pytest.raises(
         StagingError,
-        match=r"wrong size: expected \d+ bytes, found \d+; was it replaced\? open the table anew",
+        match=r"wrong size: expected \d+ bytes, found \d+; if the file was replaced, open the table again",
     ):
         next(stager.stage([item]))
     assert (stager.stats().num_retries, _entries(stager)) == (0, [])
