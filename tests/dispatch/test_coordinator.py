@@ -445,7 +445,7 @@ def test_a_forked_copy_of_a_coordinator_refuses_and_gives_nothing_back(tmp_path:
         timeout=60,
     )
     refusal, parent = done.stdout.splitlines()
-    assert refusal.startswith("DispatchError a coordinator cannot be used in another process"), (
+    assert refusal.startswith("DispatchError a coordinator cannot be used in a process other"), (
         done.stderr
     )
     assert parent == "True"

@@ -285,7 +285,7 @@ def test_a_file_of_the_wrong_size_is_never_published(site: Any, make: Callable[.
     item = StageItem(key=0, url=f"{site.url}/t/0.bin", size_bytes=99_000)
     with pytest.raises(
         StagingError,
-        match=r"/t/0\.bin has the wrong size: expected 99000 bytes, found 100000; was it replaced",
+        match=r"/t/0\.bin has the wrong size: expected 99000 bytes, found 100000; if the file was replaced",
     ):
         next(stager.stage([item]))
     assert _entries(stager) == []
