@@ -82,8 +82,8 @@ def test_a_column_that_was_not_staged_raises_with_slot_and_file_and_is_never_rea
         slot = name.partition(".")[0]
         with pytest.raises(
             DataFileError,
-            match=rf"t/a\.parquet: slot '{slot}': expected its bytes .* only other columns were "
-            rf"staged; stage",
+            match=rf"t/a\.parquet: slot '{slot}': expected its bytes .* found only "
+            rf"other columns; stage",
         ):
             require_held(footer, columns, spans)
         require_held(footer, columns, None)
