@@ -153,6 +153,22 @@ class MissingDependencyError(FeatstoreError, ImportError):
     """
 
 
+def require_integer(name: str, value: object, minimum: int = 1) -> int:
+    """The value of an option that is an integer.
+
+    Args:
+        name: The option's name, for the error.
+        value: Its value. `true` is an int in Python, but not an integer here.
+        minimum: The least value that is allowed.
+
+    Raises:
+        ConfigError: It is not an integer, or too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ConfigError(f"{name}: expected an integer of {minimum} or more, found {value!r}")
+    return value
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `; did you mean 'a' or 'b'?`, to append to an error about an unknown name.
 

@@ -1,12 +1,11 @@
 """The options of dispatch, as a training config has them under `dispatch:`."""
 
 from dataclasses import dataclass, field
-from types import UnionType
 
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
-from featstore.errors import ConfigError
+from featstore.errors import ConfigError, require_integer
 
 AUTO = "auto"
 ERROR, END = "error", "end"
@@ -69,18 +68,11 @@ class Dispatch:
             _is_number(self.stall_s) and self.stall_s >= self.lease_s,
             f"seconds, lease_s ({self.lease_s}) or more",
         )
-        self._require(
-            "max_failures",
-            _is_number(self.max_failures, int) and self.max_failures >= 1,
-            "an integer of 1 or more",
-        )
+        require_integer("dispatch.max_failures", self.max_failures)
         if self.split_rows is not None and self.split_bytes is not None:
             raise ConfigError("dispatch: expected split_rows or split_bytes, found both")
-        self._require(
-            "split_rows",
-            self.split_rows is None or (self.split_rows is not True and self.split_rows >= 1),
-            "an integer of 1 or more",
-        )
+        if self.split_rows is not None:
+            require_integer("dispatch.split_rows", self.split_rows)
         self._require("in_step", self.in_step in (AUTO, True, False), "auto, true or false")
         self._require("finished", self.finished in (ERROR, END), "error or end")
         if self.store != AUTO:
@@ -100,6 +92,6 @@ class Dispatch:
             )
 
 
-def _is_number(value: object, kind: UnionType | type = int | float) -> bool:
-    """Whether a value from YAML is a number; `true` is an int in Python, but no number here."""
-    return isinstance(value, kind) and not isinstance(value, bool)
+def _is_number(value: object) -> bool:
+    """Whether a value from YAML is a number. `true` is an int in Python, but not a number here."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -25,6 +25,7 @@ from obstore.store import ObjectStore, from_url
 
 from featstore.errors import ConfigError, StagingError
 from featstore.files.credentials import require_credentials
+from featstore.files.random_reader import RandomReader
 from featstore.files.redirects import own_hosts_only
 from featstore.files.store_errors import as_disk_full_errors, as_store_errors
 from featstore.redaction import LINKS, redact, redact_text, secrets_of
@@ -179,38 +180,16 @@ def canonical(url: str) -> str:
     return _ALIASES.get(name, name) + url[len(name) :] if name in _ALIASES else url
 
 
-class _RemoteFile(io.RawIOBase):
+class _RemoteFile(RandomReader):
     """An unbuffered reader of an object: each read is a range request."""
 
     def __init__(self, url: str, size_bytes: int) -> None:
-        self._url, self._size_bytes, self._position = url, size_bytes, 0
-        self._store, self._key = connect(url)
+        super().__init__(size_bytes)
+        self._url, (self._store, self._key) = url, connect(url)
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[
-            whence
-        ]
-        self._position = max(0, origin + offset)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        length = min(len(buffer), self._size_bytes - self._position)
-        if length <= 0:
-            return 0
+    def fetch(self, first: int, num_bytes: int) -> Any:
         with as_store_errors(self._url):
-            data = obstore.get_range(self._store, self._key, start=self._position, length=length)
-        buffer[: len(data)] = memoryview(data)
-        self._position += len(data)
-        return len(data)
+            return obstore.get_range(self._store, self._key, start=first, length=num_bytes)
 
 
 class _StoreFile(io.RawIOBase):

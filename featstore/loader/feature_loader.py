@@ -18,7 +18,7 @@ from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Split
-from featstore.errors import ConfigError, StateError
+from featstore.errors import ConfigError, StateError, require_integer
 from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.batches.transform import Transform, checked_transform
 from featstore.loader.cleanup import when_gone
@@ -179,9 +179,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             cut=cut,
             ordering=ordering,
             table=snapshot.digest if snapshot.data_files or ordering.kind != RANK else "",
-            seed=_count("seed", seed, minimum=0),
-            num_epochs=_count("num_epochs", num_epochs, minimum=1),
-            batch_size=_count("batch_size", batch_size, minimum=1),
+            seed=require_integer("seed", seed, minimum=0),
+            num_epochs=require_integer("num_epochs", num_epochs),
+            batch_size=require_integer("batch_size", batch_size),
             drop_last=drop_last,
             shuffle=as_options(Shuffle, shuffle, "shuffle"),
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
@@ -318,7 +318,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         Raises:
             ConfigError: `epoch` is not an integer of 0 or more.
         """
-        self._iterations.set_epoch(_count("epoch", epoch, minimum=0))
+        self._iterations.set_epoch(require_integer("epoch", epoch, minimum=0))
         if self._restored is not None and self._restored.first_epoch != epoch:
             self._restored = None
         self._forget_run()
@@ -559,9 +559,3 @@ def _snapshot(table: TableLike | Snapshot | str | Path, *, is_streamed: bool) ->
             f"table: expected a Table, a Snapshot or a URL, found {type(table).__name__}"
         )
     return snapshot
-
-
-def _count(name: str, value: object, *, minimum: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ConfigError(f"{name}: expected an integer of {minimum} or more, found {value!r}")
-    return value

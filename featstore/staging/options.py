@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from featstore.errors import ConfigError, nearest
+from featstore.errors import ConfigError, nearest, require_integer
 from featstore.files.storage import local_path
 from featstore.redaction import redact
 from featstore.staging.budget import StageAheadLimit, parse_bytes
@@ -49,9 +49,9 @@ class Staging:
                 f"staging.mode: expected one of {', '.join(_MODES)}, found "
                 f"{self.mode!r}{nearest(str(self.mode), _MODES)}"
             )
-        _require_count("ahead_files", self.ahead_files)
+        require_integer("staging.ahead_files", self.ahead_files)
         if self.max_connections is not None:
-            _require_count("max_connections", self.max_connections)
+            require_integer("staging.max_connections", self.max_connections)
         if self.directory is not None and local_path(self.directory) is None:
             raise ConfigError(
                 f"staging.directory: expected a local directory, found {redact(self.directory)!r}"
@@ -91,8 +91,3 @@ class Staging:
     def _optional_bytes(self, name: str) -> int | None:
         value = getattr(self, name)
         return None if value is None else parse_bytes(value, f"staging.{name}")
-
-
-def _require_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"staging.{name}: expected a whole number above 0, found {value!r}")

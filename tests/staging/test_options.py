@@ -14,13 +14,13 @@ from featstore.staging import Staging
             r"staging\.mode: expected one of auto, whole, ranges, direct, found 'hole'; did you "
             r"mean 'whole'",
         ),
-        ({"ahead_files": 0}, r"staging\.ahead_files: expected a whole number above 0, found 0"),
+        ({"ahead_files": 0}, r"staging\.ahead_files: expected an integer of 1 or more, found 0"),
         ({"ahead_files": True}, r"staging\.ahead_files"),
         ({"ahead_bytes": "many"}, r"staging\.ahead_bytes: expected a number of bytes"),
         ({"budget_bytes": 0}, r"staging\.budget_bytes: expected a number of bytes"),
         (
             {"max_connections": 0},
-            r"staging\.max_connections: expected a whole number above 0, found 0",
+            r"staging\.max_connections: expected an integer of 1 or more, found 0",
         ),
         ({"max_bytes_per_s": "fast"}, r"staging\.max_bytes_per_s: expected a number of bytes"),
         ({"min_free_bytes": 0}, r"staging\.min_free_bytes: expected a number of bytes"),

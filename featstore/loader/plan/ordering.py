@@ -13,7 +13,7 @@ from featstore.dispatch.leases.delivered import Done, as_ranges
 from featstore.dispatch.orders import MiniEpoch, SplitRange, WorkerInfo, static_ranges
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.terms import Claim
-from featstore.errors import ConfigError
+from featstore.errors import ConfigError, require_integer
 from featstore.files.storage import open_read
 from featstore.redaction import redact
 
@@ -45,14 +45,7 @@ class Ordering:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ConfigError(f"order: expected one of {', '.join(KINDS)}, found {self.kind!r}")
-        if (
-            isinstance(self.mini_epochs, bool)
-            or not isinstance(self.mini_epochs, int)
-            or self.mini_epochs < 1
-        ):
-            raise ConfigError(
-                f"order.mini_epochs: expected an integer of 1 or more, found {self.mini_epochs!r}"
-            )
+        require_integer("order.mini_epochs", self.mini_epochs)
         if self.mini_epochs > 1 and self.kind != RANK:
             raise ConfigError(
                 f"order.mini_epochs: only order rank has mini-epochs, found {self.mini_epochs} "

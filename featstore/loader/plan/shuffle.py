@@ -12,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 
 from featstore.dispatch.plan import Split
-from featstore.errors import ConfigError
+from featstore.errors import require_integer
 from featstore.reading.buffers import Array
 
 
@@ -33,12 +33,8 @@ class Shuffle:
     interleave: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("window_rows", "interleave"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(
-                    f"shuffle.{name}: expected an integer of 1 or more, found {value!r}"
-                )
+        require_integer("shuffle.window_rows", self.window_rows)
+        require_integer("shuffle.interleave", self.interleave)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from featstore.errors import ConfigError, nearest
+from featstore.errors import ConfigError, nearest, require_integer
 from featstore.loader.plan.train_config import require_keys
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.selection.where import select
@@ -79,9 +79,9 @@ def requested_slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotReque
 
 
 def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
-    buckets = _count(slot, options, "buckets", minimum=2)
-    max_len = _count(slot, options, "max_len", minimum=1)
-    pad = _count(slot, options, "pad", minimum=1)
+    buckets = _integer(slot, options, "buckets", minimum=2)
+    max_len = _integer(slot, options, "max_len")
+    pad = _integer(slot, options, "pad")
     if buckets is not None and slot.kind is not SlotKind.ID:
         raise ConfigError(
             f"slots: {slot.name!r}: buckets are for id slots, found a {slot.kind} slot"
@@ -128,12 +128,7 @@ def _dtype(slot: Slot, options: Mapping[str, Any], buckets: int | None) -> str |
     return None if dtype == known[0] else dtype
 
 
-def _count(slot: Slot, options: Mapping[str, Any], key: str, *, minimum: int) -> int | None:
-    value = options.get(key)
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int) or value < minimum
-    ):
-        raise ConfigError(
-            f"slots: {slot.name!r}: expected {key} of {minimum} or more, found {value!r}"
-        )
-    return value
+def _integer(slot: Slot, options: Mapping[str, Any], key: str, minimum: int = 1) -> int | None:
+    if options.get(key) is None:
+        return None
+    return require_integer(f"slots: {slot.name!r}: {key}", options[key], minimum)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from featstore.errors import ConfigError, StateError
+from featstore.errors import StateError, require_integer
 from featstore.loader.batches.pipeline import StageQueue, fill
 from featstore.loader.cleanup import when_gone
 from featstore.loader.run.iteration import Iteration
@@ -38,9 +38,8 @@ class DeviceFeed:
     """
 
     def __init__(self, source: Iterable[Batch], device: Device, *, prefetch: int = 2) -> None:
-        if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
-            raise ConfigError(f"to_device: expected prefetch of 1 or more, found {prefetch!r}")
-        self._source, self._device, self._prefetch = source, torch.device(device), prefetch
+        self._prefetch = require_integer("to_device: prefetch", prefetch)
+        self._source, self._device = source, torch.device(device)
 
     def __iter__(self) -> "Feeding":
         copy = (

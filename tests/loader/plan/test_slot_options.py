@@ -50,7 +50,7 @@ def test_an_option_is_in_the_key_of_a_request_only_where_it_is_used() -> None:
         (
             {"name": "user", "buckets": 1},
             ConfigError,
-            "'user': expected buckets of 2 or more, found 1",
+            "'user': buckets: expected an integer of 2 or more, found 1",
         ),
         (
             {"name": "price", "buckets": 9},
@@ -75,7 +75,7 @@ def test_an_option_is_in_the_key_of_a_request_only_where_it_is_used() -> None:
         (
             {"name": "tags", "pad": 0},
             ConfigError,
-            "'tags': expected pad of 1 or more, found 0",
+            "'tags': pad: expected an integer of 1 or more, found 0",
         ),
         (
             {"name": "tags", "pad": 9, "max_len": 3},

@@ -95,7 +95,9 @@ def test_what_goes_wrong_in_the_feed_is_raised_in_the_loop_after_the_batches_bef
     with pytest.raises(DataFileError, match="label 'ripe' is null"):
         next(batches)
     assert our_threads() == set()
-    with pytest.raises(ConfigError, match="to_device: expected prefetch of 1 or more, found 0"):
+    with pytest.raises(
+        ConfigError, match="to_device: prefetch: expected an integer of 1 or more, found 0"
+    ):
         loader_for(table_url).to_device("cpu", prefetch=0)
 
 

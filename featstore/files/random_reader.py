@@ -1,0 +1,43 @@
+"""A file of known size whose bytes are fetched by their positions."""
+
+import io
+import os
+from typing import Any
+
+
+class RandomReader(io.RawIOBase):
+    """An unbuffered reader over `fetch`. Not thread-safe.
+
+    Args:
+        size_bytes: Size of the file.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes, self._position = size_bytes, 0
+
+    def fetch(self, first: int, num_bytes: int) -> Any:
+        """These bytes of the file, as an object with the buffer protocol. They are within it."""
+        raise NotImplementedError
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        origin = (0, self._position, self._size_bytes)[whence]
+        self._position = max(0, origin + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any, /) -> int:
+        length = min(len(buffer), self._size_bytes - self._position)
+        if length <= 0:
+            return 0
+        data = memoryview(self.fetch(self._position, length))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
