@@ -3,18 +3,18 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.intervals import Interval, united
+from featstore.intervals import Span, united
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12)
 
 
-def members(intervals: list[Interval]) -> set[int]:
+def members(intervals: list[Span]) -> set[int]:
     return {number for first, end in intervals for number in range(first, end)}
 
 
 @given(INTERVALS)
 def test_a_union_has_the_members_of_all_in_order_and_without_touching(
-    intervals: list[Interval],
+    intervals: list[Span],
 ) -> None:
     union = list(united(intervals))
     assert members(union) == members(intervals)
@@ -23,7 +23,7 @@ def test_a_union_has_the_members_of_all_in_order_and_without_touching(
 
 @given(INTERVALS, st.integers(0, 10))
 def test_holes_up_to_a_size_are_filled_and_larger_ones_are_not(
-    intervals: list[Interval], hole: int
+    intervals: list[Span], hole: int
 ) -> None:
     union = list(united(intervals, hole))
     assert members(union) >= members(intervals)

@@ -385,7 +385,7 @@ class Coordinator(Closing):
 
     def _advance(self) -> Claim | None:
         """Takes positions from the shared cursor until it can claim one."""
-        while (index := self._take_position()) < len(self._plan):
+        while (index := self._store.add(self._keys.cursor, 1) - 1) < len(self._plan):
             self._cursor = index + 1
             if (
                 self._done.get(index) != "complete"
@@ -394,9 +394,6 @@ class Coordinator(Closing):
                 return claim
         self._cursor = len(self._plan)
         return None
-
-    def _take_position(self) -> int:
-        return self._store.add(self._keys.cursor, 1) - 1
 
     def _revisit_now_and_then(self) -> Claim | None:
         """During the epoch, twice per lease time: looks at a bounded number of the oldest splits

@@ -21,12 +21,11 @@ from featstore.extraction.raw import (
     RawFile,
     check_partition_value,
     find_raw_files,
-    input_digest,
     plan_units,
 )
 from featstore.extraction.unit import Progress, Runner, UnitReport, UnitTask, bind, ignore_progress
 from featstore.extraction.unit_statistics import merge_partition
-from featstore.files.listings import list_files
+from featstore.files.listings import list_files, listing_digest
 from featstore.files.storage import delete, join, local_path
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
@@ -179,13 +178,12 @@ def extract_files(
     started_s = time.monotonic()
     check_apart(job.input_url, job.table_url)
     base = open_table_or_none(job.table_url)
-    raw_files = find_raw_files(job.input_url, job.partition, job.partition_from_path)
-    files = [replace(file, partition=in_key_order(file.partition, base)) for file in raw_files]
+    files = raw_files_of(job, base)
     check_raw_schemas(job.spec, files)
     partitions = tuple(
         {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()
     )
-    run = begin_run(job, base, partitions, input_digest(file.listed for file in files), started_s)
+    run = begin_run(job, base, partitions, listing_digest(file.listed for file in files), started_s)
     input_bytes = sum(file.size_bytes for file in files)
     earlier = earlier_report(run, input_bytes)
     if earlier is not None:
@@ -196,6 +194,12 @@ def extract_files(
         with removing_files_on_failure(run):
             reports = (runner or LocalRunner())(run.task, units, progress)
         return end_run(run, reports, commit, input_bytes, mark)
+
+
+def raw_files_of(job: ExtractJob, base: Snapshot | None) -> list[RawFile]:
+    """The raw files of a job's input, with their partitions in the order of the table's keys."""
+    raw_files = find_raw_files(job.input_url, job.partition, job.partition_from_path)
+    return [replace(file, partition=in_key_order(file.partition, base)) for file in raw_files]
 
 
 def in_key_order(partition: Mapping[str, str], base: Snapshot | None) -> dict[str, str]:

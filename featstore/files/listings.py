@@ -1,8 +1,9 @@
 """Listings of a path, a directory or a glob on any storage: files with their sizes and versions."""
 
+import hashlib
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -68,6 +69,15 @@ class FileEntry:
         if self.inode:
             version = f"modified {self.modified_ns} ns after 1970, inode {self.inode}"
         return f"{self.size_bytes:,} bytes, {version}"
+
+
+def listing_digest(files: Iterable[FileEntry]) -> str:
+    """A digest of listed files, which changes if any of them is added, removed or replaced.
+
+    It is the SHA-256 (hex) over the sorted lines `name, size, version` of the files, tab-separated.
+    """
+    lines = sorted(f"{file.name}\t{file.size_bytes}\t{file.version}\n" for file in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def check_unchanged(listed: FileEntry, now: FileEntry | None) -> None:

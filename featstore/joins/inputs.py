@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from featstore.errors import DataFileError, InputError, nearest
-from featstore.files.listings import FileEntry, check_unchanged, list_files
+from featstore.files.listings import FileEntry, check_unchanged, list_files, listing_digest
 from featstore.files.storage import local_path
 from featstore.joins.options import Label, LabelJoin, LogSource, Lookup
 from featstore.redaction import redact
@@ -164,7 +164,7 @@ def input_digest(join: LabelJoin, logs: Mapping[LogSource, Iterable[FileEntry]])
     """
     if not logs:
         return None
-    digests = [_files_digest(logs[source]) for source in join.sources]
+    digests = [listing_digest(logs[source]) for source in join.sources]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
@@ -210,8 +210,3 @@ def _files(source: LogSource, url: str) -> list[FileEntry]:
             f"files"
         )
     return files
-
-
-def _files_digest(files: Iterable[FileEntry]) -> str:
-    lines = sorted(f"{file.name}\t{file.size_bytes}\t{file.version}\n" for file in files)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()

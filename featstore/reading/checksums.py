@@ -16,9 +16,10 @@ from isal import isal_zlib
 
 from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
+from featstore.intervals import Span
 from featstore.parquet.page_header import read_page_header
 from featstore.reading.open_file import OpenFile
-from featstore.reading.spans import Span, is_held
+from featstore.reading.spans import is_held
 
 # Bytes read at once: few enough for the CPU's cache, and more than any page header has.
 _ROOM_BYTES = 256 << 10

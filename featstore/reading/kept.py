@@ -5,9 +5,7 @@ from collections.abc import Iterable
 from typing import BinaryIO
 
 from featstore.files.random_reader import RandomReader
-from featstore.intervals import united
-
-Span = tuple[int, int]
+from featstore.intervals import Span, united
 
 # Spans with a smaller gap between them are fetched with one request, as Arrow does.
 _HOLE_BYTES = 8 << 10

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore._native.loading import KERNELS
+from featstore.intervals import aligned
 from featstore.parquet.bounds import max_page_bytes
 from featstore.parquet.footers import Chunk
 from featstore.reading.buffers import missing_mark
@@ -37,7 +38,7 @@ _MOST_VALUES = 2**31 - 1  # The offsets of the kernels have 32 bits.
 _NOT_READ, _BEYOND_FIRST = -1, -2
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # Snappy copies 16 bytes at a time, so decompression may write behind the end of a page.
-_SLOP_BYTES, _ALIGNMENT_BYTES = 64, 64
+_SLOP_BYTES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +226,14 @@ class _Out:
         width = len(column.mark)
         offset_bytes = (num_rows + 1) * 4 if column.max_repetition else 0
         self.chunks = [
-            (*_place(chunk), chunk.num_values, max_page_bytes(chunk, width)) for chunk in chunks
+            (
+                chunk.first,
+                chunk.stored_bytes,
+                chunk.codec,
+                chunk.num_values,
+                max_page_bytes(chunk, width),
+            )
+            for chunk in chunks
         ]
         self._memory = allocated(offset_bytes, self.num_values * width)
         self.room_bytes = max(_room_bytes(chunk, width) for chunk in chunks)
@@ -269,7 +277,7 @@ def allocated(offset_bytes: int, value_bytes: int) -> Memory:
     Under sanitizers each has its own, so that a write beyond its end is detected
     (fuzz/separate.py).
     """
-    values_at = _aligned(offset_bytes)
+    values_at = aligned(offset_bytes)
     memory = pa.allocate_buffer(values_at + value_bytes)
     view = memoryview(memory)
     return Memory(
@@ -285,13 +293,4 @@ def _room_bytes(chunk: Chunk, width: int) -> int:
     and one decompressed page at a time.
     """
     decompressed = chunk.num_values * width + max_page_bytes(chunk, width)
-    return _aligned(chunk.stored_bytes + min(chunk.raw_bytes, decompressed) + _SLOP_BYTES)
-
-
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-
-
-def _place(chunk: Chunk) -> tuple[int, int, int]:
-    """The chunk's first byte in the file, its size and its codec."""
-    return chunk.first, chunk.stored_bytes, chunk.codec
+    return aligned(chunk.stored_bytes + min(chunk.raw_bytes, decompressed) + _SLOP_BYTES)

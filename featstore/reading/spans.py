@@ -5,10 +5,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from featstore.errors import DataFileError
+from featstore.intervals import Span
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 
-Span = tuple[int, int]
 _MAGIC = b"PAR1"
 # A Parquet file ends with the length of its metadata, four bytes little-endian, and the magic.
 _END_BYTES = 8

@@ -99,20 +99,28 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class IsNull:
+class OfColumn:
+    """A condition on one column."""
+
     column: str
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
         known = ranges.columns.get(self.column)
-        if known is None:
-            return Unknown().outcomes(ranges)
-        return Outcomes(
-            known.may_be_null, known.may_be_value, np.zeros(ranges.num_row_groups, bool)
-        )
+        return Unknown().outcomes(ranges) if known is None else self._within(known)
+
+    def _within(self, known: Range) -> Outcomes:
+        """Which values it may have, given the column's bounds."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Compare:
+class IsNull(OfColumn):
+    def _within(self, known: Range) -> Outcomes:
+        return Outcomes(known.may_be_null, known.may_be_value, np.zeros_like(known.may_be_null))
+
+
+@dataclass(frozen=True)
+class Compare(OfColumn):
     """A column compared with a literal. Arrow compares the bounds exactly as it does the rows.
 
     Attributes:
@@ -122,15 +130,11 @@ class Compare:
         literal: The literal, in the same type.
     """
 
-    column: str
     comparison: str
     value: pc.Expression = field(compare=False)
     literal: pc.Expression = field(compare=False)
 
-    def outcomes(self, ranges: Ranges) -> Outcomes:
-        known = ranges.columns.get(self.column)
-        if known is None:
-            return Unknown().outcomes(ranges)
+    def _within(self, known: Range) -> Outcomes:
         true, false = self._of_values(known)
         return Outcomes(true & known.may_be_value, false & known.may_be_value, known.may_be_null)
 
@@ -157,7 +161,7 @@ class Compare:
 
 
 @dataclass(frozen=True)
-class IsIn:
+class IsIn(OfColumn):
     """Whether a column is one of several literals.
 
     Attributes:
@@ -166,14 +170,10 @@ class IsIn:
         values: The literals, in the same type.
     """
 
-    column: str
     value: pc.Expression = field(compare=False)
     values: pa.Array = field(compare=False)
 
-    def outcomes(self, ranges: Ranges) -> Outcomes:
-        known = ranges.columns.get(self.column)
-        if known is None:
-            return Unknown().outcomes(ranges)
+    def _within(self, known: Range) -> Outcomes:
         low, high = self._bounds(known.low), self._bounds(known.high)
         unsure = _flags(pc.or_(pc.is_null(low), pc.is_null(high)))
         least, greatest = (_sortable(pc.fill_null(bounds, self._some)) for bounds in (low, high))

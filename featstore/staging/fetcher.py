@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from featstore.errors import DataFileError, ReplacedError, StagingError
 from featstore.files import storage
 from featstore.files.transfer import ReadSpan, read_span
-from featstore.intervals import united
+from featstore.intervals import Span, united
 from featstore.redaction import redact, without_user
 from featstore.staging.budget import require_fits
 from featstore.staging.cache import (
@@ -37,7 +37,6 @@ from featstore.staging.lookahead import RequestsAhead
 from featstore.staging.options import Staging
 from featstore.staging.ranges import (
     PlanRanges,
-    Span,
     buffered,
     coalesce,
     covers,
@@ -523,7 +522,7 @@ class Fetcher:
             throttle=self._throttle,
             stop=stop,
             on_stream=self._learn,
-            on_retry=self._count_retry,
+            on_retry=partial(self._counts.add, num_retries=1),
         )
 
     def _learn(self, seen: Received) -> None:
@@ -536,9 +535,6 @@ class Fetcher:
             stream_s=seen.stream_s,
             was_ahead=seen.was_ahead,
         )
-
-    def _count_retry(self) -> None:
-        self._counts.add(num_retries=1)
 
 
 def _let_go(base: Pin | None, instead: Pin | None) -> Pin | None:

@@ -16,11 +16,11 @@ from queue import SimpleQueue
 
 from featstore.errors import ReplacedError, StagingError
 from featstore.files.transfer import RangeResponse, ReadSpan
-from featstore.intervals import united
+from featstore.intervals import Span, united
 from featstore.redaction import redact, redact_text
 from featstore.staging.cache import Pin
 from featstore.staging.limits import Throttle
-from featstore.staging.ranges import Span, covers
+from featstore.staging.ranges import covers
 from featstore.staging.record import SpanChecksum, checksum
 from featstore.staging.retry import RetryPolicy, Stopped, is_local, is_retryable
 

@@ -5,9 +5,10 @@ are here.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from featstore.intervals import Span
 from featstore.staging.cost import Remote
 from featstore.staging.filling import Filling
-from featstore.staging.ranges import Span, num_bytes
+from featstore.staging.ranges import num_bytes
 
 NEVER = -1
 # What several requests are for waits in the buffers of their connections until it is read. Those

@@ -7,9 +7,8 @@ empty, and do not touch; only requests may touch.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from featstore.intervals import united
+from featstore.intervals import Span, united
 
-Span = tuple[int, int]
 # From the last bytes of a file, its size and its name to the spans to read. A number instead asks
 # to be called again with that many last bytes.
 PlanRanges = Callable[[bytes, int, str], Sequence[Span] | int]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from isal import isal_zlib
 
-from featstore.intervals import united
+from featstore.intervals import Span, united
 from featstore.redaction import redact
-from featstore.staging.ranges import Span, covers, num_bytes
+from featstore.staging.ranges import covers, num_bytes
 
 FORMAT = 3
 # (first, end, crc): a span of a file and the CRC-32 of its bytes.

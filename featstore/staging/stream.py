@@ -13,13 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Generic
 
+from featstore.closing import Closing
 from featstore.errors import BudgetError
+from featstore.intervals import Span
 from featstore.redaction import redact
 from featstore.staging.budget import StageAheadLimit, format_bytes
 from featstore.staging.cache import Pin, Refusal
 from featstore.staging.counts import Counts
 from featstore.staging.fetcher import Fetcher, Key, StageItem, Waiting
-from featstore.staging.ranges import Span
 from featstore.staging.retry import LOG_EVERY_S, StoppableBackoff, Stopped
 
 _LOG = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ class _QueuedFile(Generic[Key]):
         return self.staged is not None or self.error is not None
 
 
-class Stream(Iterator[Staged[Key]], Generic[Key]):
+class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
     """An iterator over staged files for one reader, in the order of `items`. An error is raised
     after the files before it.
 

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from featstore.intervals import aligned
 from featstore.tensors.batch import Column, Columns, Jagged, column_of, shaped
 from featstore.tensors.column_keys import Key, Keys
 from featstore.tensors.dtypes import array_of
 
 Allocate = Callable[[int], torch.Tensor]
-# A cache line, which is more than the alignment of any dtype.
-_ALIGNMENT_BYTES = 64
 
 
 class TensorPlace(NamedTuple):
@@ -132,8 +131,3 @@ def pack(
         array = array_of(tensor).reshape(-1)
         target[first : first + array.nbytes].view(array.dtype)[:] = array
     return PackedColumns(buffers=(memory,), places=layout.places)
-
-
-def aligned(num_bytes: int) -> int:
-    """The number of bytes, rounded up to the alignment."""
-    return -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

@@ -16,9 +16,10 @@ import pyarrow as pa
 import torch
 
 from featstore.errors import SharedMemoryError, WorkerError
+from featstore.intervals import aligned
 from featstore.reading.buffers import Array
 from featstore.tensors.batch import Batch
-from featstore.tensors.packed import PackedColumns, aligned, pack
+from featstore.tensors.packed import PackedColumns, pack
 from featstore.tensors.shared_buffers import (
     Address,
     SharedBuffer,

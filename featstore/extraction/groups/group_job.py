@@ -25,12 +25,13 @@ from featstore.extraction.job import (
     check_apart,
     check_raw_schemas,
     end_run,
-    in_key_order,
+    raw_files_of,
     removing_files_on_failure,
 )
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.raw import RawFile, Unit, find_raw_files, input_digest, plan_units
+from featstore.extraction.raw import RawFile, Unit, plan_units
 from featstore.extraction.unit import Progress, Runner, UnitReport, ignore_progress
+from featstore.files.listings import listing_digest
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.table import delta
@@ -138,8 +139,7 @@ def extract_group(
 
 
 def _raw_files(job: ExtractJob, base: Snapshot) -> list[RawFile]:
-    raw_files = find_raw_files(job.input_url, job.partition, job.partition_from_path)
-    files = [replace(file, partition=in_key_order(file.partition, base)) for file in raw_files]
+    files = raw_files_of(job, base)
     keys = [key.name for key in base.schema.partition_keys]
     if list(files[0].partition) != keys:
         raise InputError(
@@ -235,7 +235,7 @@ def _missing_slots(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -
 
 def _digest(files: Sequence[RawFile], group: GroupJob) -> str:
     """Digest of the raw input and of how rows are matched, since both decide about equality."""
-    digest = input_digest(file.listed for file in files)
+    digest = listing_digest(file.listed for file in files)
     return (
         digest
         if group.key is None

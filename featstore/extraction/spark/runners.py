@@ -118,11 +118,15 @@ def check_workers(context: "SparkContext") -> None:
         )
 
 
-class SparkRunner:
-    """Runs units as Spark tasks, one per unit. Progress counts the rows of finished tasks."""
+class _OnSpark:
+    """A runner with a session."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self._context = spark.sparkContext
+
+
+class SparkRunner(_OnSpark):
+    """Runs units as Spark tasks, one per unit. Progress counts the rows of finished tasks."""
 
     def __call__(
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
@@ -134,16 +138,13 @@ class SparkRunner:
         return _collect(self._context, tasks.collect, counters)
 
 
-class SparkKeyRunner:
+class SparkKeyRunner(_OnSpark):
     """Runs `write_by_key` as Spark tasks, one per partition of the table.
 
     A task holds a partition's keys and new columns in memory, and uses as many threads as its host
     has cores. Set `spark.task.cpus` and the memory beside the JVM's
     (`spark.executor.memoryOverhead`) accordingly.
     """
-
-    def __init__(self, spark: "SparkSession") -> None:
-        self._context = spark.sparkContext
 
     def __call__(
         self, task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress
@@ -157,11 +158,8 @@ class SparkKeyRunner:
         return _collect(self._context, tasks.collect, counters)
 
 
-class SparkFitRunner:
+class SparkFitRunner(_OnSpark):
     """Runs a fitting pass as Spark tasks; their states are merged on the executors."""
-
-    def __init__(self, spark: "SparkSession") -> None:
-        self._context = spark.sparkContext
 
     def __call__(self, task: FitTask, units: Sequence[Unit]) -> list[States]:
         check_workers(self._context)

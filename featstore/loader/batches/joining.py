@@ -5,15 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from featstore.intervals import aligned
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import join_offsets
 from featstore.tensors.batch import Column, Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key
 from featstore.tensors.dtypes import tensor_of
-
-# A cache line, and the alignment that Arrow and torch give their own buffers.
-_ALIGNMENT_BYTES = 64
 
 
 def joined(columns: Mapping[Key, Sequence[Values]], pool: BufferPool) -> dict[Key, Column]:
@@ -33,7 +31,7 @@ class _Room:
 
     def take(self, num_values: int, dtype: np.dtype[Any]) -> Array:
         first, size = self._at, num_values * dtype.itemsize
-        self._at += _aligned(size)
+        self._at += aligned(size)
         return self._memory[first : first + size].view(dtype)
 
 
@@ -64,11 +62,7 @@ def _offsets(parts: Sequence[Ragged], room: _Room) -> Array:
 def _size_bytes(parts: Sequence[Values]) -> int:
     lists = [part for part in parts if isinstance(part, Ragged)]
     if not lists:
-        return _aligned(sum(part.nbytes for part in parts if not isinstance(part, Ragged)))
-    return _aligned(sum(part.values.nbytes for part in lists)) + _aligned(
+        return aligned(sum(part.nbytes for part in parts if not isinstance(part, Ragged)))
+    return aligned(sum(part.values.nbytes for part in lists)) + aligned(
         8 * (sum(map(len, lists)) + 1)
     )
-
-
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

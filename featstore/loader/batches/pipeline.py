@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import Generic, TypeVar
 
+from featstore.closing import Closing
 from featstore.errors import StateError
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.blocks import Block
@@ -86,7 +87,7 @@ class StageQueue(Generic[Item]):
             self._changed.notify_all()
 
 
-class Pipeline:
+class Pipeline(Closing):
     """Decodes windows in one thread and assembles their blocks in another, ahead of the consumer.
     For one consumer; `close` may be called from any thread.
 
@@ -140,7 +141,7 @@ class Pipeline:
                 thread.join()
 
 
-class Prefetcher(Generic[Item]):
+class Prefetcher(Closing, Generic[Item]):
     """Runs an iterator in a thread, two items ahead of the consumer. For one consumer; `close` may
     be called from any thread.
     """

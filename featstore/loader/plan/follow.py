@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress
 from featstore.errors import ConfigError
-from featstore.loader.plan.data_files import Partition
+from featstore.loader.plan.data_files import Files
 from featstore.selection.where import Where
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
 
-Files = Mapping[str, tuple[DataFile, Partition]]
 Followed = tuple[int | None, int | None]
 """Two table versions: the one all of whose partitions have been read (None: none yet), and the one
 whose new partitions are the current plan (None: the next plan is awaited).

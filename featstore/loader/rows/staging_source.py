@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from featstore.errors import DataFileError
+from featstore.intervals import Span
 from featstore.reading.checksums import require_intact
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
-from featstore.reading.spans import Span, plan_spans
+from featstore.reading.spans import plan_spans
 from featstore.staging.fetcher import Key, Source, StageItem
 from featstore.table.snapshot import DataFile
 

@@ -9,16 +9,12 @@ from typing import Any, BinaryIO
 from featstore.dispatch.terms import Claim
 from featstore.errors import StateError
 from featstore.files.storage import local_path, open_read
+from featstore.intervals import Span
 from featstore.loader.plan.data_files import Partition
-from featstore.reading.spans import Span
 from featstore.staging.stager import Staged
 from featstore.table.snapshot import DataFile
 
 Release = Callable[[], None]
-
-
-def _nothing() -> None:
-    """The `release` of files that are read in place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +54,7 @@ class Work:
     claim: Claim
     partition: Partition
     files: tuple[FileSource, ...]
-    release: Release = _nothing
+    release: Release = lambda: None
     reserve: Callable[[int], int | None] = lambda through: through
     fail: Callable[[], None] = lambda: None
 

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Protocol
 
+from featstore.closing import Closing
 from featstore.dispatch.terms import Claim
 from featstore.loader.bad_files import SKIP, BadFiles
 from featstore.loader.batches.assembly import Assembler
@@ -32,10 +32,6 @@ from featstore.table.snapshot import DataFile
 # A claim with its data file and partition. It is looked up once, and is the key that the stager
 # gives back with each staged file.
 Claimed = tuple[Claim, DataFile, Partition]
-
-
-class _Closeable(Protocol):
-    def close(self) -> None: ...
 
 
 class Feed:
@@ -72,7 +68,7 @@ class Feed:
         self._skip = self._bad_files.skip if job.on_bad_file == SKIP else None
         # The consumer waits for the last thread: the transform's if there is one.
         self._waits = "wait_s" if job.transform is None else "transform_wait_s"
-        self._open: list[_Closeable] = []
+        self._open: list[Closing] = []
         self._opening = threading.RLock()
         self._is_closed = False
 
@@ -148,7 +144,7 @@ class Feed:
             for part in reversed(opened):
                 parts.callback(part.close)
 
-    def _begin(self, part: _Closeable, *, is_first: bool = False) -> None:
+    def _begin(self, part: Closing, *, is_first: bool = False) -> None:
         """Registers a part to be closed with the feed. Closes it at once if the feed was closed
         while the part was started.
         """

@@ -36,7 +36,7 @@ class Iteration:
         self._run: Run | None = None
         # Kept here, since in the run the generator and the run would keep each other alive.
         self._slices: Iterator[BatchSlice] = iter(())
-        self._close: Callable[[], object] = _nothing
+        self._close: Callable[[], object] = lambda: None  # Until it begins.
         if run is not None:
             self._take(run)
 
@@ -133,7 +133,3 @@ def _require_open(run: Run) -> None:
             "this iteration was closed before its end, by close(), an error or a newer one; "
             "iterate anew"
         )
-
-
-def _nothing() -> None:
-    """The `close` of an iteration that has not begun."""

@@ -1,7 +1,7 @@
 """What a loader reads and how, as one immutable value that all of its workers share."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -12,7 +12,7 @@ from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.bad_files import ERROR
 from featstore.loader.batches.transform import Transform
-from featstore.loader.plan.data_files import Census, Listing, Partition
+from featstore.loader.plan.data_files import Census, Files, Listing
 from featstore.loader.plan.follow import Followed, Following, NewFiles
 from featstore.loader.plan.ordering import STATIC, Ordering, rank_claims
 from featstore.loader.plan.request import DROP as DROP_ROW
@@ -46,7 +46,7 @@ class Job:
     """
 
     request: Request
-    files: Mapping[str, tuple[DataFile, Partition]]
+    files: Files
     table: str
     seed: int = 0
     num_epochs: int = 1
