@@ -263,8 +263,8 @@ def _shown(act: Callable[[str, Path], object], url: str, here: Path) -> tuple[li
     return [text for part in found for text in (str(part), repr(part))], False
 
 
-# Of the places of staging, `redact` made what they hold; an endpoint has a host and a port only.
-CLEAN = re.compile(r"place\.url|endpoint\.url")
+# `redact` made the URLs of queued files of staging; an endpoint has a host and a port only.
+CLEAN = re.compile(r"queued\.url|endpoint\.url")
 SAYS = {"debug", "info", "warning", "error", "exception", "warn", "echo", "print"}
 
 

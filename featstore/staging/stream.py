@@ -102,7 +102,7 @@ class _QueuedFile(Generic[Key]):
     """A file in the queue.
 
     Attributes:
-        url: The file, for messages.
+        url: The file, redacted for messages.
         held_bytes: What it takes in the cache; until it is staged, what it will probably take.
         staged: The staged file, once it is.
         error: The error that came instead.

@@ -10,12 +10,6 @@ from featstore.spec.sql.call import Call, Template, literal
 _MAX_VALUES = 1_000
 
 
-def _standardize(call: Call) -> str:
-    return call.finite(
-        f"((CAST({call.text} AS DOUBLE) - {_number(call, 'mean')}) / {_number(call, 'stddev')})"
-    )
-
-
 def _min_max(call: Call) -> str:
     low, high = _number(call, "min"), _number(call, "max")
 
@@ -48,17 +42,17 @@ def _vocabulary(call: Call) -> str:
     return call.only(call.each(call.text, index), lambda e: f"{e} IS NOT NULL")
 
 
-def _index_lists(call: Call) -> str:
-    return f"coalesce({call.each(call.text, lambda e: f'{e} + 1')}, array(0L))"
-
-
 def _number(call: Call, name: str) -> str:
     return f"{call.params[name]!r}D"
 
 
 FITTED_TEMPLATES: dict[object, Template] = {
-    scaling.standardize: _standardize,
+    scaling.standardize: lambda call: call.finite(
+        f"((CAST({call.text} AS DOUBLE) - {_number(call, 'mean')}) / {_number(call, 'stddev')})"
+    ),
     scaling.min_max: _min_max,
-    slot_columns.index_list_column: _index_lists,
+    slot_columns.index_list_column: lambda call: (
+        f"coalesce({call.each(call.text, lambda e: f'{e} + 1')}, array(0L))"
+    ),
     vocabularies.find_in_vocabulary: _vocabulary,
 }

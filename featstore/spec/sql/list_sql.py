@@ -51,10 +51,6 @@ def _match(call: Call) -> str:
     return entries
 
 
-def _combine(call: Call) -> str:
-    return _combined(call, as_double(call.text, call.types[0]), call.params["by"])
-
-
 def _combined(call: Call, doubles: str, by: object) -> str:
     return call.finite(
         f"array_{by}({doubles})"
@@ -71,14 +67,6 @@ def _sum(call: Call, doubles: str, by: object) -> str:
         f"CASE WHEN size({doubles}) > 0 THEN "
         f"{added}{f' / size({doubles})' if by == 'mean' else ''} END"
     )
-
-
-def _length(call: Call) -> str:
-    return f"array_size({call.text})" if call.of_list else f"char_length({call.text})"
-
-
-def _take(call: Call) -> str:
-    return cut(call.text, call.params["n"], call.params["end"])
 
 
 def _slice(call: Call) -> str:
@@ -102,10 +90,6 @@ def _bound(position: object, size: str) -> str:
         if position >= 0
         else f"greatest({size} + {integer(position)}, 0)"
     )
-
-
-def _distinct(call: Call) -> str:
-    return f"array_distinct({call.text})"
 
 
 def _overlap(call: Call) -> str:
@@ -206,11 +190,15 @@ def _before_last(element: str, separator: str) -> str:
 LIST_TEMPLATES: dict[object, Template] = {
     maps.lookup: _lookup,
     maps.match: _match,
-    combining.combine: _combine,
-    combining.length: _length,
-    elements.take: _take,
+    combining.combine: lambda call: _combined(
+        call, as_double(call.text, call.types[0]), call.params["by"]
+    ),
+    combining.length: lambda call: (
+        f"array_size({call.text})" if call.of_list else f"char_length({call.text})"
+    ),
+    elements.take: lambda call: cut(call.text, call.params["n"], call.params["end"]),
     elements.slice_operator: _slice,
-    elements.distinct: _distinct,
+    elements.distinct: lambda call: f"array_distinct({call.text})",
     elements.overlap: _overlap,
     texts.lower: _lower,
     texts.split: _split,

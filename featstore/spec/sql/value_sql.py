@@ -73,18 +73,6 @@ def _double(call: Call, position: int = 0) -> str:
     return as_double(call.texts[position], call.types[position])
 
 
-def _log1p(call: Call) -> str:
-    return call.finite(f"log1p({_double(call)})")
-
-
-def _power(call: Call) -> str:
-    return call.finite(f"power({_double(call)}, {double(call.params['exponent'])})")
-
-
-def _ratio(call: Call) -> str:
-    return call.finite(f"({_double(call)} / nullif({_double(call, 1)}, 0.0D))")
-
-
 def _clip(call: Call) -> str:
     bounds = [(side, call.params[name]) for side, name in (("<", "min"), (">", "max"))]
 
@@ -115,16 +103,8 @@ def _bucketize(call: Call) -> str:
     return call.let(call.text if is_long else _double(call), count)
 
 
-def _hour(call: Call) -> str:
-    return f"hour({_in_zone(call)})"
-
-
 def _day_of_week(call: Call) -> str:
     return f"weekday({_in_zone(call)})"
-
-
-def _is_weekend(call: Call) -> str:
-    return f"({_day_of_week(call)} >= 5)"
 
 
 def _in_zone(call: Call) -> str:
@@ -145,10 +125,6 @@ def _elapsed(call: Call, now: str, past: str) -> str:
     """NULL where int64 cannot hold the difference."""
     unit = timestamps.UNITS[str(call.params["unit"])]
     return f"(try_subtract(unix_micros({now}), unix_micros({past})) / {double(float(unit))})"
-
-
-def _fill(call: Call) -> str:
-    return f"coalesce({', '.join([*call.texts, *_constant(call, 'value', call.type)])})"
 
 
 def _where(call: Call) -> str:
@@ -189,16 +165,22 @@ VALUE_TEMPLATES: dict[object, Template] = {
     ids.hash_operator: _hash,
     ids.cross: _cross,
     numbers.identity: _identity,
-    numbers.log1p: _log1p,
-    numbers.power: _power,
-    numbers.ratio: _ratio,
+    numbers.log1p: lambda call: call.finite(f"log1p({_double(call)})"),
+    numbers.power: lambda call: call.finite(
+        f"power({_double(call)}, {double(call.params['exponent'])})"
+    ),
+    numbers.ratio: lambda call: call.finite(
+        f"({_double(call)} / nullif({_double(call, 1)}, 0.0D))"
+    ),
     numbers.clip: _clip,
     numbers.bucketize: _bucketize,
-    timestamps.hour: _hour,
+    timestamps.hour: lambda call: f"hour({_in_zone(call)})",
     timestamps.day_of_week: _day_of_week,
-    timestamps.is_weekend: _is_weekend,
+    timestamps.is_weekend: lambda call: f"({_day_of_week(call)} >= 5)",
     timestamps.time_since: _time_since,
-    choices.fill: _fill,
+    choices.fill: lambda call: (
+        f"coalesce({', '.join([*call.texts, *_constant(call, 'value', call.type)])})"
+    ),
     choices.where: _where,
     choices.compare: _compare,
 }
