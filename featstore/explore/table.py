@@ -19,7 +19,8 @@ from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
 from featstore.redaction import redact
 from featstore.schema import Slot, SlotSchema
-from featstore.selection.where import Where, parse_where, select
+from featstore.selection.slot_names import select
+from featstore.selection.where import Where, parse_where
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.delta import Commit, history

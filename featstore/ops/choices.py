@@ -51,8 +51,8 @@ def where_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa
     num_constants = (params["then"] is not None) + (params["otherwise"] is not None)
     if len(rest) + num_constants > 2 or not rest:
         raise ValueError(
-            "needs a condition, what `then` and what `otherwise`: at least one of these in `of`, "
-            "once each"
+            "needs a condition, and values for `then` and `otherwise`: at least one of these in "
+            "`of`, once each"
         )
     _check_alike(rest)
     _check_constant("then", params["then"], rest[0])
@@ -93,13 +93,13 @@ def compare_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> 
         is_list(arrow_type) or is_map(arrow_type) or pa.types.is_struct(arrow_type)
         for arrow_type in types
     ):
-        raise TypeError("values that are no lists, maps or value hashes")
+        raise TypeError("values other than lists, maps or value hashes")
     if (len(types) == 2) == (params["value"] is not None):
         raise ValueError("needs either a second input or `value`")
     if len(set(types)) > 1 and not all(is_number(arrow_type) for arrow_type in types):
         raise TypeError("two values of one type, or two numbers")
     if params["relation"] in _ORDERED and pa.types.is_boolean(types[0]):
-        raise ValueError("of booleans has the relations == and !=")
+        raise ValueError("of booleans allows only the relations == and !=")
     value = params["value"]
     if value is not None and not (is_number(types[0]) and _is_float(value)):
         _check_constant("value", value, types[0])

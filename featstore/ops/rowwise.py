@@ -86,8 +86,8 @@ def check_rows(
         if not found.equals(expected):
             difference = _difference(found, expected, rows, len(whole))
             raise OperatorError(
-                f"{name}: {difference} {where}: expected the same, as each row must be treated "
-                f"alone"
+                f"{name}: {difference} {where}: expected the same result, since each row has to "
+                f"be computed on its own"
             )
     return whole
 

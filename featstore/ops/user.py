@@ -203,8 +203,8 @@ def _result_type(
 def _param(name: str, default: object) -> Param:
     if name in (*OPTIONS, "counts"):
         raise TypeError(
-            f"param {name!r}: expected a name that is no option of all nodes, nor counts, found "
-            f"{name!r}"
+            f"param {name!r}: expected a name other than counts and the options of all nodes, "
+            f"found {name!r}"
         )
     kind = default if isinstance(default, type) else type(default)
     if kind not in _PARAMS:

@@ -1,4 +1,4 @@
-"""Resolves what a job selects: slot names and globs to names, `where` text to Arrow expressions.
+"""Parses the text of a `where` into an Arrow expression over rows and a predicate over row groups.
 
 `where` is SQL: `= == != < <= > >= in between is null and or not % ()` over columns, and
 `sample(column, rate, seed)`. sqlglot parses it; every node outside that grammar is an error.
@@ -8,12 +8,11 @@ slots, by nulls.
 """
 
 import contextlib
-import fnmatch
 import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -55,35 +54,6 @@ _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
 }
 _SYMBOLS = {exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
 _GRAMMAR = "= == != < <= > >= in between is null and or not % () and sample(column, rate, seed)"
-
-
-def select(patterns: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Resolves patterns to names.
-
-    Args:
-        patterns: Names and globs.
-        names: All known names.
-
-    Returns:
-        The matching names, each once: in the order of the patterns, and for a glob in the order of
-        `names`.
-
-    Raises:
-        SelectionError: A pattern matches no name. The message suggests the nearest names.
-    """
-    chosen: dict[str, None] = {}
-    for pattern in patterns:
-        found = (
-            [pattern]
-            if pattern in names
-            else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-        )
-        if not found:
-            raise SelectionError(
-                f"no slot matches {pattern!r} among {len(names)} slots{nearest(pattern, names)}"
-            )
-        chosen.update(dict.fromkeys(found))
-    return tuple(chosen)
 
 
 @dataclass(frozen=True, kw_only=True)

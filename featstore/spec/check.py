@@ -51,7 +51,7 @@ def name_errors(spec: Spec) -> Iterator[SpecError]:
         if node.name in nodes:
             yield wrong(
                 f"{node.where}.name",
-                f"a name of its own, not that of {nodes[node.name]}",
+                f"a unique name, not that of {nodes[node.name]}",
                 node.name,
             )
         nodes.setdefault(node.name, node.where)
@@ -59,7 +59,7 @@ def name_errors(spec: Spec) -> Iterator[SpecError]:
     for where, name in _stored_names(spec):
         if name.casefold() in columns:
             yield wrong(
-                where, f"a column name of its own, not that of {columns[name.casefold()]}", name
+                where, f"a unique column name, not that of {columns[name.casefold()]}", name
             )
         columns.setdefault(name.casefold(), where)
 
@@ -86,7 +86,7 @@ def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
         if node.slot in owners:
             owner = owners[node.slot]
             note = f"which is that of {owner.where} ({owner.name!r})"
-            yield wrong(f"{node.where}.slot", "a number of its own", node.slot, note=note)
+            yield wrong(f"{node.where}.slot", "a unique number", node.slot, note=note)
         owners.setdefault(node.slot, node)
     if not owners and not spec.is_part:
         yield SpecError("slots: expected at least one slot with a number, found none")
@@ -105,7 +105,9 @@ def sequence_errors(spec: Spec) -> Iterator[SpecError]:
             elif not is_list(spec.inputs[name]):
                 yield wrong(where, "a list", name, note=f"a {type_name(spec.inputs[name])}")
             elif name in owners:
-                yield wrong(where, f"a column of no other place, not that of {owners[name]}", name)
+                yield wrong(
+                    where, f"a column that nothing else uses, not that of {owners[name]}", name
+                )
             owners.setdefault(name, where)
 
 
@@ -120,7 +122,7 @@ def share_errors(spec: Spec, slots: Mapping[int | None, Slot]) -> Iterator[SpecE
         where, owner = f"{node.where}.share_slot", slots.get(node.share_slot)
         if owner is None or node.share_slot in shared:
             yield wrong(
-                where, "the number of another slot, which shares none itself", node.share_slot
+                where, "the number of another slot that does not share one itself", node.share_slot
             )
             continue
         bad = [

@@ -178,9 +178,9 @@ class Builder:
         frozen = check.frozen_params(self._spec, node, operator)
         if not operator.fills and node.fill is not None:
             raise SpecError(
-                f"{node.where}.fill: expected no `fill` with {node.op}, as it would pass for one "
-                f"of its values, found "
-                f"{node.fill!r}; give `unknown: index` to tell unknown values from missing ones"
+                f"{node.where}.fill: expected no `fill` with {node.op}, since it could not be told "
+                f"from one of its values, found {node.fill!r}; give `unknown: index` to tell "
+                f"unknown values from missing ones"
             )
         meaning.check_fit(self._spec, node, self.meanings)
         return frozen

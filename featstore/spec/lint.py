@@ -106,9 +106,9 @@ def compare(spec: Spec, lock: Lock) -> Iterator[str]:
             yield f"{at} is not in the lock; --update-lock adds it"
         elif locked.hash != slot.hash:
             yield (
-                f"{at} means other values than when it was locked (as {locked.name!r}): give it a "
-                f"new number and retire "
-                f"{number}, or accept the change with --update-lock if no table holds it"
+                f"{at} has another meaning than when it was locked (as {locked.name!r}): give it a "
+                f"new number and retire {number}, or accept the change with --update-lock if no "
+                "table holds it"
             )
     yield from _unrecorded(spec, lock)
     for number in sorted(lock.slots.keys() - slots.keys()):
@@ -152,7 +152,7 @@ def _contradictions(spec: Spec, lock: Lock) -> Iterator[SpecError]:
         locked = lock.slots.get(node.slot or 0)
         if locked is not None and locked.hash != hashes[node.name]:
             yield SpecError(
-                f"{node.where}: slot {node.slot} ({node.name!r}) means other values than when it "
+                f"{node.where}: slot {node.slot} ({node.name!r}) has another meaning than when it "
                 f"was locked (as {locked.name!r}): give it a new number and retire {node.slot}, or "
                 "accept the change, if no table holds it, with `featstore spec lint SPEC "
                 "--update-lock`"
@@ -308,12 +308,12 @@ def _unused(spec: Spec) -> Iterator[SpecError]:
     for node in spec.nodes:
         if node.name not in used:
             yield SpecError(
-                f"{node.where}: expected something to read the inner node {node.name!r}, found "
-                f"nothing; remove it"
+                f"{node.where}: expected another node to read the inner node {node.name!r}, "
+                f"found none; remove it"
             )
     read = set(check.inputs_read(spec))
     for name in spec.inputs:
         if name not in read:
             yield SpecError(
-                f"inputs.{name}: expected something to read the input, found nothing; remove it"
+                f"inputs.{name}: expected a node to read the input, found none; remove it"
             )

@@ -98,8 +98,8 @@ def check_fit(spec: Spec, node: Node, meanings: Mapping[str, str]) -> None:
     fitted = spec.fitted.get(node.name)
     if fitted is not None and fitted.hash != fit_hash(spec, node, meanings):
         raise NotFittedError(
-            f"{node.where}: {node.op} ({node.name!r}) was fitted when it, or what it reads, was "
-            f"another: {check.FIT}"
+            f"{node.where}: {node.op} ({node.name!r}) was changed, or what it reads was, after it "
+            f"was fitted: {check.FIT}"
         )
 
 

@@ -148,7 +148,7 @@ def _changed(lines: _Lines, node: Node, found: str) -> SpecError:
     return SpecError(
         f"{node.where}.file: expected {redact(lines.url)} as it was recorded, or with lines "
         f"appended, found {found}; "
-        f"restore it, or give the changed vocabulary a file and its slots numbers of their own"
+        f"restore it, or give the changed vocabulary a new file, and its slots new numbers"
     )
 
 

@@ -188,7 +188,7 @@ def test_a_second_fit_keeps_what_is_fitted_unless_told_otherwise(
     assert after.hash != before.hash
     found = lint(str(path)).findings
     assert any(
-        "slot 2 ('price_share') means other values than when it was locked" in finding
+        "slot 2 ('price_share') has another meaning than when it was locked" in finding
         for finding in found
     )
     assert not any("slot 3" in finding for finding in found)

@@ -71,7 +71,9 @@ def test_an_inner_operator_that_looks_at_other_rows_is_a_finding(
     report = lint_sample(write_spec(SLOTS), prices)
     assert len(report.findings) == 1
     assert report.findings[0].startswith("bin (sampled_operators:rank): row ")
-    assert report.findings[0].endswith("expected the same, as each row must be treated alone")
+    assert report.findings[0].endswith(
+        "expected the same result, since each row must be treated alone"
+    )
 
 
 def test_lint_says_what_it_tried(write_spec: Callable[..., Any], prices: str) -> None:

@@ -194,7 +194,7 @@ def test_a_default_never_takes_an_index_of_the_vocabulary() -> None:
         assert Extractor(spec).one({"x": None})["f"] == stored
     with pytest.raises(
         SpecError,
-        match=r"slots\[0\]\.fill: expected no `fill` with vocabulary, as it would pass for one",
+        match=r"slots\[0\]\.fill: expected no `fill` with vocabulary, since it could not be told",
     ):
         Extractor(
             frozen_spec(

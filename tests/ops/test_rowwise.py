@@ -78,7 +78,7 @@ def test_an_operator_that_treats_rows_alone_gives_its_result() -> None:
         (
             centred,
             r"^centred: row 0 is 1.0 in a batch of 5 rows, and 0.0 in a batch of 1 rows: expected "
-            r"the same, as each",
+            r"the same result, since each",
         ),
         (
             previous,

@@ -279,7 +279,8 @@ def test_a_function_that_does_not_take_what_is_declared_is_refused(
 @pytest.mark.parametrize("name", ["slot", "counts", "default"])
 def test_a_param_may_not_have_the_name_of_an_option(name: str) -> None:
     with pytest.raises(
-        TypeError, match=f"param '{name}': expected a name that is no option of all nodes"
+        TypeError,
+        match=f"param '{name}': expected a name other than counts and the options of all nodes",
     ):
         featstore.operator(inputs=[pa.float64()], result=pa.float64(), params={name: 1})
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.errors import SelectionError
-from featstore.selection.where import Where, parse_where, select
+from featstore.selection.slot_names import select
+from featstore.selection.where import Where, parse_where
 
 NAMES = ("user", "item", "price", "price_bin", "tags")
 TABLE = pa.table(

@@ -289,7 +289,7 @@ def test_a_node_named_like_its_own_input_reads_the_input() -> None:
         ),
         (
             {"slot": 1},
-            r"^slots\[1\].slot: expected a number of its own, found 1, which is that of slots\[0\] "
+            r"^slots\[1\].slot: expected a unique number, found 1, which is that of slots\[0\] "
             r"\('user'\)$",
         ),
         (
@@ -299,25 +299,25 @@ def test_a_node_named_like_its_own_input_reads_the_input() -> None:
         ),
         (
             {"name": "user"},
-            r"^slots\[1\].name: expected a name of its own, not that of slots\[0\], found 'user'$",
+            r"^slots\[1\].name: expected a unique name, not that of slots\[0\], found 'user'$",
         ),
         (
             {"name": "User"},
-            r"^slots\[1\].name: expected a column name of its own, not that of slots\[0\].name, "
+            r"^slots\[1\].name: expected a unique column name, not that of slots\[0\].name, "
             r"found 'User'$",
         ),
         (
             {"name": "request_id"},
-            r"^keep\[0\]: expected a column name of its own, not that of slots\[1\].name, found",
+            r"^keep\[0\]: expected a unique column name, not that of slots\[1\].name, found",
         ),
         (
             {"name": "click"},
-            r"^labels.click: expected a column name of its own, not that of slots\[1\].name, found "
+            r"^labels.click: expected a unique column name, not that of slots\[1\].name, found "
             r"'click'$",
         ),
         (
             {"name": "price"},
-            r"^weight: expected a column name of its own, not that of slots\[1\].name, found "
+            r"^weight: expected a unique column name, not that of slots\[1\].name, found "
             r"'price'$",
         ),
     ],
@@ -430,7 +430,7 @@ def test_what_is_wrong_in_a_node_is_named_by_its_path(
         ),
         (
             {"op": "where", "of": ["flag", "price", "price"], "then": 1},
-            r"^slots\[1\]: where needs a condition, what `then` and",
+            r"^slots\[1\]: where needs a condition, and values for `then` and",
         ),
         (
             {"op": "where", "of": ["flag", "price", "clicked"]},
@@ -450,7 +450,7 @@ def test_what_is_wrong_in_a_node_is_named_by_its_path(
         ),
         (
             {"op": "compare", "of": "flag", "relation": "<", "value": True},
-            r"^slots\[1\]: compare of booleans has the relations ==",
+            r"^slots\[1\]: compare of booleans allows only the relations ==",
         ),
         (
             {"op": "compare", "of": ["price", "user_id"], "relation": "<"},
@@ -458,7 +458,7 @@ def test_what_is_wrong_in_a_node_is_named_by_its_path(
         ),
         (
             {"op": "compare", "of": "tags", "relation": "==", "value": 1},
-            r"^slots\[1\].of: expected values that are no lists, maps",
+            r"^slots\[1\].of: expected values other than lists, maps",
         ),
         (
             {"op": "compare", "relation": "==", "value": 1},
@@ -648,7 +648,7 @@ def test_a_sequence_that_no_node_reads_asks_for_no_column() -> None:
         ),
         (
             ["tags", "tags"],
-            r"^sequences.clicks.of\[1\]: expected a column of no other place, not that of sequences.clicks.of\[0\]",
+            r"^sequences.clicks.of\[1\]: expected a column that nothing else uses, not that of sequences.clicks.of\[0\]",
         ),
     ],
 )
@@ -676,15 +676,15 @@ def test_a_slot_that_shares_anothers_number_keeps_its_own_in_the_schema() -> Non
     [
         (
             {"share_slot": 9},
-            r"^slots\[1\].share_slot: expected the number of another slot, .*, found 9$",
+            r"^slots\[1\].share_slot: expected the number of another slot .*, found 9$",
         ),
         (
             {"share_slot": 2},
-            r"^slots\[1\].share_slot: expected the number of another slot, .*, found 2$",
+            r"^slots\[1\].share_slot: expected the number of another slot .*, found 2$",
         ),
         (
             {"share_slot": 3},
-            r"^slots\[1\].share_slot: expected the number of another slot, which shares none itself, found 3$",
+            r"^slots\[1\].share_slot: expected the number of another slot that does not share one itself, found 3$",
         ),
         (
             {"share_slot": 4},

@@ -124,9 +124,9 @@ def test_unused_inner_nodes_and_inputs_are_found(path: Path) -> None:
         path, *DOCUMENT["slots"], *inner, inputs=DOCUMENT["inputs"] | {"seats": "long"}
     )
     assert [finding.partition(", found")[0] for finding in report.findings] == [
-        "slots[4]: expected something to read the inner node 'bin'",
-        "slots[5]: expected something to read the inner node 'bins'",
-        "inputs.seats: expected something to read the input",
+        "slots[4]: expected another node to read the inner node 'bin'",
+        "slots[5]: expected another node to read the inner node 'bins'",
+        "inputs.seats: expected a node to read the input",
     ]
 
 
@@ -139,13 +139,13 @@ def test_a_slot_with_another_meaning_and_the_same_number_is_found(path: Path) ->
     assert lint_of(path, update_lock=True).ok
     assert lint_of(path).ok
     report = lint_of(path, *with_slot(0, of="user", default="none"))
-    assert [finding.partition(" means")[0] for finding in report.findings] == [
+    assert [finding.partition(" has another")[0] for finding in report.findings] == [
         "slots[0]: slot 1 ('u')",
         "slots[3]: slot 3 ('u_hour')",
     ]
     accepted = lint_of(path, *with_slot(0, of="user", default="none"), update_lock=True)
     assert accepted.ok
-    assert "slot 1 ('u') means other values" in str(accepted)
+    assert "slot 1 ('u') has another meaning" in str(accepted)
     assert lint_of(path, *with_slot(0, of="user", default="none")).ok
 
 
@@ -203,7 +203,7 @@ SEQUENCES = {
     ),
     "a column of two": (
         {"s": {"of": ["l", "k"]}, "t": {"of": ["k", "l"]}},
-        "sequences.t.of[0]: expected a column of no other",
+        "sequences.t.of[0]: expected a column that nothing else",
     ),
 }
 SHARES = {
@@ -325,7 +325,7 @@ def test_a_spec_that_its_lock_contradicts_is_refused_and_what_to_do_is_said(path
     lint_of(path, *with_slot(1, op="clip", min=0.0))
     with pytest.raises(
         SpecError,
-        match=r"flights\.yaml: slots\[1\]: slot 2 .* means other values .*spec lint SPEC "
+        match=r"flights\.yaml: slots\[1\]: slot 2 .* has another meaning .*spec lint SPEC "
         r"--update-lock",
     ):
         check_lock(load_spec(str(path)))

@@ -10,7 +10,7 @@ from typing import Any
 from featstore.errors import ConfigError, nearest, require_integer
 from featstore.loader.plan.train_config import require_keys
 from featstore.schema import Slot, SlotKind, SlotSchema
-from featstore.selection.where import select
+from featstore.selection.slot_names import select
 
 _DTYPES = {SlotKind.ID: ("int64", "int32"), SlotKind.FLOAT: ("float32", "float16", "bfloat16")}
 

@@ -79,7 +79,7 @@ class _Printer:
         step = self._step(position)
         template = TEMPLATES.get(step.function)
         if template is None:
-            why = ", being code of its own" if is_user_operator(step.op) else ""
+            why = ", since it is user code" if is_user_operator(step.op) else ""
             raise SpecError(
                 f"{step.owner}: the operator {step.op} has no Spark SQL expression{why}; use the "
                 f"extractor for this slot"

@@ -371,7 +371,7 @@ def test_code_of_ones_own_has_no_expression(monkeypatch: pytest.MonkeyPatch) -> 
     spec = spec_of({"n": "long"}, [{"name": "f", "op": "sql_operators:same", "of": "n"}])
     with pytest.raises(
         SpecError,
-        match="f: the operator sql_operators:same has no Spark SQL expression, being code",
+        match="f: the operator sql_operators:same has no Spark SQL expression, since it is user code",
     ):
         slot_sql(spec, "f")
 

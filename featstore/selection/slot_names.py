@@ -1,0 +1,35 @@
+"""Selects slots by names and globs."""
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+
+from featstore.errors import SelectionError, nearest
+
+
+def select(patterns: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Resolves patterns to names.
+
+    Args:
+        patterns: Names and globs.
+        names: All known names.
+
+    Returns:
+        The matching names, each once: in the order of the patterns, and for a glob in the order of
+        `names`.
+
+    Raises:
+        SelectionError: A pattern matches no name. The message suggests the nearest names.
+    """
+    chosen: dict[str, None] = {}
+    for pattern in patterns:
+        found = (
+            [pattern]
+            if pattern in names
+            else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+        )
+        if not found:
+            raise SelectionError(
+                f"no slot matches {pattern!r} among {len(names)} slots{nearest(pattern, names)}"
+            )
+        chosen.update(dict.fromkeys(found))
+    return tuple(chosen)
