@@ -21,7 +21,7 @@ from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 
 _NUM_ROWS = 1_000
-_ALL_ROWS = 2**62
+_ALL_ROWS = 2**62  # Of a unit: more than any file has.
 
 
 def lint_sample(report: LintReport, raw_url: str) -> LintReport:

@@ -38,8 +38,10 @@ _CLIENT_OPTIONS = {
     "read_timeout": "60s",  # between two reads of a response
     "timeout": "1day",  # of a whole request, which streams a file of any size
 }
+# Of one request, with pauses that double from a tenth of a second. Staging retries beyond that.
 _NUM_RETRIES = 4
-_BLOCK_BYTES = 8 << 20  # of a sequential read; large enough that the cost per call does not count
+# Of a sequential read: large enough that the cost per call does not count.
+_BLOCK_BYTES = 8 << 20
 # The size of a reader's requests when it reads a remote file in place. Larger ones fetch more bytes
 # that are not used, smaller ones take more round trips.
 BUFFER_BYTES = 1 << 20

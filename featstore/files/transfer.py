@@ -27,6 +27,8 @@ from featstore.files.storage import (
 from featstore.files.store_errors import as_store_errors
 from featstore.redaction import redact
 
+# Blocks of an answer. Smaller ones cost more calls; larger ones wait longer for the disk and the
+# checksum, while the connection's buffers fill up.
 _BLOCK_BYTES = 4 << 20
 # For clients that return whole blocks only: the size of the first block, the time after which a
 # block counts as lost, and the time below which the next block is twice as large. A small first

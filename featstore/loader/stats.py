@@ -83,7 +83,7 @@ class Stats:
             if item is None:
                 return
             yield item
-            del item
+            del item  # Frees its memory before the next one is waited for.
 
     def paced(self, items: Generator[Item, None, None], name: str) -> Generator[Item, None, None]:
         """The items; the time that their consumer takes between two of them is counted as `name`.
@@ -94,7 +94,7 @@ class Stats:
                 started = time.perf_counter()
                 yield item
                 self.seconds[name] += time.perf_counter() - started
-                del item
+                del item  # Frees its memory before the next one is made.
         finally:
             items.close()
 

@@ -18,7 +18,7 @@ from featstore.ops.lists import drop_elements, is_list, truncate_lists
 from featstore.ops.signature import number
 
 NOT_FINITE = "not finite"
-_MAX_BUCKETS = 65_536
+_MAX_BUCKETS = 65_536  # A spec lists each boundary, and its SQL expression does, too.
 _NUMBERS = "double, long or boolean"
 
 

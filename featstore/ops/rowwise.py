@@ -19,7 +19,7 @@ from featstore.ops.user import declared_operator
 
 Function = Callable[..., pa.Array]
 
-_MAX_SINGLE_ROWS = 16
+_MAX_SINGLE_ROWS = 16  # How many rows are also computed one by one, which is slow.
 _FAILURES = (pa.ArrowException, ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 
 

@@ -7,7 +7,7 @@ kernels, and the reference in tests.
 
 # The types of fields, as the protocol numbers them.
 TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
-_MAX_DEPTH = 16
+_MAX_DEPTH = 16  # Footers nest less deep; damaged bytes could nest without end.
 _FIELD_NUMBERS = range(-(2**15), 2**15)
 _WORD = 2**64 - 1
 

@@ -26,7 +26,7 @@ from featstore.spec.lock import LockedVocabulary
 from featstore.spec.model import Node, Recorded, Spec
 
 _NEWLINE = 10
-_MAX_BYTES = 2**31 - 1
+_MAX_BYTES = 2**31 - 1  # Arrow's strings have offsets of 32 bits.
 _ABSOLUTE = re.compile(r"[A-Za-z][\w+.-]*://|/|[A-Za-z]:[\\/]")
 
 

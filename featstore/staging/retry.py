@@ -16,7 +16,7 @@ _LOG = logging.getLogger(__name__)
 # cache's directory more often for all processes of the host.
 _FIRST_PAUSE_S = 0.005
 _MAX_PAUSE_S = 0.1
-LOG_EVERY_S = 60.0
+LOG_EVERY_S = 60.0  # A long wait is logged this often.
 
 # A file that is missing or refused will be so again, and so will what featstore itself found wrong.
 _FINAL = (

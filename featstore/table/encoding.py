@@ -34,7 +34,7 @@ DATA_PAGE_VERSION = "2.0"
 # the L1 cache.
 MARK_BITS = 18
 
-_LENGTH_BYTES = 4
+_LENGTH_BYTES = 4  # Parquet's plain encoding stores the length before each text.
 _WIDTHS = {pa.int64(): 8, pa.float32(): 4}
 
 

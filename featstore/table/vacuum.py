@@ -36,7 +36,9 @@ from featstore.table.layout import (
 from featstore.table.running import running, store_now_s
 from featstore.table.snapshot import Snapshot
 
+# Delta Lake's default for `VACUUM`, so that readers of older versions have a week.
 RETAIN_S = 7 * 86_400.0
+# Files that were written within a day are kept, as are those of runs that renewed their mark in it.
 GRACE_S = 86_400.0
 # Many times the 60 s after which a run renews its mark, so that a run whose renewals fail for a
 # while is not taken for dead.

@@ -281,20 +281,31 @@ def serve(host: str, port: int, on_ready: Callable[[str], None]) -> None:
     Raises:
         DispatchError: The server cannot listen there.
     """
-    ends = {signal.SIGTERM, signal.SIGINT}
-    # Before torch starts its threads, which inherit the mask and so do not take the signals.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    ends = (signal.SIGTERM, signal.SIGINT)
+    woken, waker = socket.socketpair()
+    waker.setblocking(False)
+    # Any thread may get a signal. The main thread, in which Python runs handlers, would sleep on if
+    # another one got it, but the signal's number comes through the socket in any case.
+    before = [signal.signal(number, lambda *_: None) for number in ends]
+    wakeup = signal.set_wakeup_fd(waker.fileno())
     try:
-        listener = _listen(host, port)
-        port = int(listener.getsockname()[1])
-        server = TCPStore(
-            host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-        )
-        on_ready(Endpoint(host=_reachable(host), port=port).url)
-        signal.sigwait(ends)
-        del server
+        with woken, waker:
+            listener = _listen(host, port)
+            port = int(listener.getsockname()[1])
+            server = TCPStore(
+                *(host, port),
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=listener.detach(),
+            )
+            on_ready(Endpoint(host=_reachable(host), port=port).url)
+            while woken.recv(1)[0] not in ends:
+                pass
+            del server
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in zip(ends, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _listen(host: str, port: int) -> socket.socket:

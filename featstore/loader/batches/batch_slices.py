@@ -81,7 +81,7 @@ def slice_batches(
     for block in blocks:
         for part in _parts(block, missing, batch_size, pool):
             if is_lost(part):
-                del part
+                del part  # So that no name keeps the block when the loop goes on, here and below.
                 break
             slices += [part] if len(part) else []
             segments += part.segments

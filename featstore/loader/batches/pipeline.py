@@ -46,7 +46,7 @@ class StageQueue(Generic[Item]):
             if not self._is_closed:
                 self._items.append(item)
                 self._changed.notify_all()
-            del item
+            del item  # The waiting producer must not keep what the consumer has taken.
             self._changed.wait_for(lambda: self._is_closed or len(self._items) <= self._ahead)
             return not self._is_closed
 
@@ -158,7 +158,7 @@ class Prefetcher(Closing, Generic[Item]):
             if item is None:
                 return
             yield item
-            del item
+            del item  # Frees its memory before the next one is waited for.
 
     def close(self) -> None:
         """Ends and joins the thread. The caller has to wake whatever the iterator may wait for."""
@@ -183,7 +183,7 @@ def fill(queue: StageQueue[Item], items: Generator[Item, None, None]) -> None:
     try:
         with closing(items):
             while (item := next(items, None)) is not None and queue.put(item):
-                del item
+                del item  # Frees its memory before the next one is made.
     except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
         error = raised
     queue.end(error)
@@ -203,7 +203,7 @@ def _assemble(
             del window  # Frees the rows as read before the next window is waited for.
             if not assembled.put(blocks):
                 break
-            del blocks
+            del blocks  # Frees their memory before the next window is waited for.
     except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
         error = raised
     assembled.end(error)

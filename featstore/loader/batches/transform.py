@@ -61,7 +61,7 @@ def transformed(
             with stats.timed("transform_s"):
                 batch = _applied(transform, rows, claim_of)
             yield replace(rows, made=batch)
-            del batch
+            del batch  # As below.
         else:
             yield rows
         del rows  # Frees its memory before the next slice is waited for.

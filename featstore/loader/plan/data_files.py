@@ -15,6 +15,8 @@ from featstore.loader.plan.request import Request
 from featstore.redaction import short
 from featstore.table.snapshot import DataFile, OrderedDigest, Snapshot
 
+# How many of the largest files are kept to check the staging budget: at least as many as are open
+# at once, with `shuffle.interleave` and slot groups.
 _LARGEST = 256
 
 

@@ -7,7 +7,7 @@ from featstore.ops import scaling, slot_columns, vocabularies
 from featstore.ops.vocabularies import Vocabulary
 from featstore.spec.sql.call import Call, Template, literal
 
-_MAX_VALUES = 1_000
+_MAX_VALUES = 1_000  # Each is a literal in the SQL text, and is compared one by one.
 
 
 def _min_max(call: Call) -> str:

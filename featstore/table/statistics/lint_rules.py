@@ -11,15 +11,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+# A footer is named as large above 1 MiB, about 8 ms of parsing for each open file, if it is also
+# more than 2 % of the file's bytes. Chosen.
 FOOTER_BYTES = 1 << 20
 FOOTER_SHARE = 0.02
 # Measured: a footer of 2,000 columns in 10 row groups, 2.5-3.2 MB, takes 14 to 27 ms.
 PARSE_NS_PER_BYTE = 8
+# Row groups with fewer rows cost more calls and dictionaries per row; with more rows or bytes they
+# take more memory to decode, and the first batch of a file comes later. Chosen.
 MIN_GROUP_ROWS, MAX_GROUP_ROWS = 16_384, 1_048_576
 MAX_GROUP_BYTES = 512 << 20
 # The largest file may have this many times the bytes of the median, and is ignored below 1 MiB.
 SKEW, SKEWED_BYTES = 4.0, 1 << 20
+# This many files below 16 MiB are named: opening a file then costs as much as reading it. Chosen.
 SMALL_FILE_BYTES, NUM_SMALL_FILES = 16 << 20, 16
+# More batches than this that straddle files, which are joined by a copy, are named. Chosen.
 STRADDLING_SHARE = 0.1
 # A plain slot that snappy or zstd compresses below this share repeats values, for which a
 # dictionary decodes faster.

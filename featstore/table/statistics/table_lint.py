@@ -18,8 +18,8 @@ from featstore.table.statistics.lint_rules import ColumnFacts, FileFacts, Findin
 
 # The most footers that are read. More find rarer deviations, and take longer.
 MAX_FOOTERS = 256
-BATCH_SIZE = 8_192
-_NUM_THREADS = 8
+BATCH_SIZE = 8_192  # The default of the loader.
+_NUM_THREADS = 8  # They wait for remote footers most of the time.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,243 @@
+"""Spans of one remote file in a sparse local one: what is held, resumed, refused and forgotten. The
+remote is a function.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from featstore.errors import ReplacedError, StagingError
+from featstore.files.transfer import RangeResponse
+from featstore.staging.filling import Connection, Filling, Received
+from featstore.staging.limits import Throttle
+from featstore.staging.record import checksum
+from featstore.staging.retry import RetryPolicy, Stopped
+
+SIZE_BYTES, BLOCK_BYTES = 1000, 100
+URL = "http://user:secret@store/a.bin"
+
+
+def bytes_of(version: str, first: int, end: int) -> bytes:
+    return bytes((place + len(version)) % 251 for place in range(first, end))
+
+
+class Remote:
+    """A store of one file, in blocks of 100 bytes. `cuts` holds after how many bytes each of the
+    next answers breaks.
+    """
+
+    def __init__(self) -> None:
+        self.tag, self.size_bytes = "v1", SIZE_BYTES
+        self.cuts: list[int] = []
+        self.requests: list[tuple[int, int]] = []
+        self.received: list[Received] = []
+        self.num_retries, self.extra = 0, b""
+
+    def read(
+        self, url: str, first: int, end: int, *, size_bytes: int, tag: str = ""
+    ) -> RangeResponse:
+        self.requests.append((first, end))
+        cut_at = first + self.cuts.pop(0) if self.cuts else end
+        return RangeResponse(
+            size_bytes=self.size_bytes, tag=self.tag, blocks=self._blocks(first, end, cut_at)
+        )
+
+    def _blocks(self, first: int, end: int, cut_at: int) -> Iterator[bytes]:
+        for at in range(first, end, BLOCK_BYTES):
+            if at >= cut_at:
+                raise ConnectionResetError("cut")
+            yield bytes_of(self.tag, at, min(at + BLOCK_BYTES, end))
+        if self.extra:
+            yield self.extra
+
+    def count_retry(self) -> None:
+        self.num_retries += 1
+
+
+@pytest.fixture
+def remote() -> Remote:
+    return Remote()
+
+
+@pytest.fixture
+def stop() -> threading.Event:
+    return threading.Event()
+
+
+Make = Callable[..., Filling]
+
+
+@pytest.fixture
+def make(remote: Remote, stop: threading.Event, tmp_path: Path) -> Iterator[Make]:
+    made: list[Filling] = []
+
+    def filling(**policy: int) -> Filling:
+        connection = Connection(
+            read=remote.read,
+            retry=RetryPolicy(first_pause_s=0.0, progress_bytes=SIZE_BYTES, **policy),
+            throttle=Throttle(tmp_path / "limits", None),
+            stop=stop,
+            on_stream=remote.received.append,
+            on_retry=remote.count_retry,
+        )
+        path = tmp_path / "a.part"
+        path.touch()
+        os.truncate(path, SIZE_BYTES)
+        made.append(Filling(URL, SIZE_BYTES, path, connection))
+        return made[-1]
+
+    yield filling
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Callable[[int, int], bytes]:
+    return lambda first, end: (tmp_path / "a.part").read_bytes()[first:end]
+
+
+def test_a_span_comes_to_its_own_offset_with_its_checksum(
+    make: Make, remote: Remote, held: Callable[[int, int], bytes]
+) -> None:
+    filling = make()
+    filling.fetch(300, 700)
+    assert held(0, SIZE_BYTES) == bytes(300) + bytes_of("v1", 300, 700) + bytes(300)
+    assert filling.held == filling.coming == ((300, 700),)
+    assert filling.sums == ((300, 700, checksum(bytes_of("v1", 300, 700), 0)),)
+    assert filling.tag == "v1"
+    assert [seen.num_bytes for seen in remote.received] == [400]
+
+
+def test_a_span_goes_on_where_the_connection_broke_and_has_the_checksum_of_the_whole(
+    make: Make, remote: Remote, held: Callable[[int, int], bytes]
+) -> None:
+    remote.cuts = [200, 100]
+    filling = make()
+    filling.fetch(0, 500)
+    assert remote.requests == [(0, 500), (200, 500), (300, 500)]
+    assert held(0, 500) == bytes_of("v1", 0, 500)
+    assert filling.sums == ((0, 500, checksum(bytes_of("v1", 0, 500), 0)),)
+    assert remote.num_retries == 2
+
+
+def test_without_versions_a_broken_span_is_requested_again_as_a_whole(
+    make: Make, remote: Remote
+) -> None:
+    remote.tag, remote.cuts = "", [200]
+    filling = make()
+    filling.fetch(0, 500)
+    assert remote.requests == [(0, 500), (0, 500)]
+    assert filling.sums == ((0, 500, checksum(bytes_of("", 0, 500), 0)),)
+
+
+def test_failures_in_a_row_are_final_and_the_error_shows_no_password(
+    make: Make, remote: Remote
+) -> None:
+    remote.cuts = [0, 0, 0]
+    filling = make(max_attempts=3)
+    with pytest.raises(
+        StagingError, match=r"http://.*store/a\.bin failed: .*cut; gave up after 3 attempts"
+    ) as found:
+        filling.fetch(0, 500)
+    assert "secret" not in str(found.value)
+    assert filling.held == ()
+
+
+def test_a_file_that_changes_between_two_spans_is_refused(make: Make, remote: Remote) -> None:
+    filling = make()
+    filling.fetch(0, 100)
+    remote.tag = "v2"
+    with pytest.raises(ReplacedError, match="was replaced while it was downloaded"):
+        filling.fetch(100, 200)
+
+
+def test_after_a_restart_nothing_is_held_and_bytes_are_of_the_new_version(
+    make: Make, remote: Remote, held: Callable[[int, int], bytes]
+) -> None:
+    filling = make()
+    filling.fetch(0, 100)
+    filling.send(100, 200)
+    remote.tag = "v22"
+    filling.restart()
+    assert (filling.held, filling.sums, filling.tag, filling.in_flight) == ((), (), "", ())
+    assert held(0, SIZE_BYTES) == bytes(SIZE_BYTES)
+    filling.fetch(100, 200)
+    assert held(0, 300) == bytes(100) + bytes_of("v22", 100, 200) + bytes(100)
+
+
+def test_a_file_of_another_size_and_an_answer_of_more_bytes_are_refused(
+    make: Make, remote: Remote
+) -> None:
+    filling = make(max_attempts=1)
+    remote.extra = b"more"
+    with pytest.raises(StagingError, match="4 more bytes came than were requested"):
+        filling.fetch(0, 100)
+    remote.extra, remote.size_bytes = b"", 999
+    with pytest.raises(StagingError, match="wrong size: expected 1000 bytes, found 999"):
+        filling.fetch(0, 100)
+
+
+def test_an_answer_that_ends_early_without_an_error_is_continued(
+    make: Make, remote: Remote, held: Callable[[int, int], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = remote.read
+
+    def short(url: str, first: int, end: int, *, size_bytes: int, tag: str = "") -> RangeResponse:
+        return whole(url, first, min(end, first + 300), size_bytes=size_bytes, tag=tag)
+
+    monkeypatch.setattr(remote, "read", short)
+    make().fetch(0, 500)
+    assert held(0, 500) == bytes_of("v1", 0, 500)
+    assert remote.requests == [(0, 300), (300, 500)]
+
+
+def test_the_tail_is_fetched_only_as_far_as_it_is_not_held(make: Make, remote: Remote) -> None:
+    filling = make()
+    filling.fetch(900, SIZE_BYTES)
+    assert filling.tail(50) == bytes_of("v1", 950, SIZE_BYTES)
+    assert filling.tail(300) == bytes_of("v1", 700, SIZE_BYTES)
+    assert remote.requests == [(900, SIZE_BYTES), (700, 900)]
+    assert filling.held == ((700, SIZE_BYTES),)
+
+
+def test_requests_sent_ahead_answer_their_own_spans_in_order(
+    make: Make, remote: Remote, held: Callable[[int, int], bytes]
+) -> None:
+    filling = make()
+    filling.send(100, 200)
+    filling.send(400, 500)
+    assert filling.in_flight == filling.coming == ((100, 200), (400, 500))
+    filling.fetch(100, 200)
+    filling.fetch(400, 500)
+    assert not filling.in_flight
+    assert filling.held == ((100, 200), (400, 500))
+    assert held(100, 200) + held(400, 500) == bytes_of("v1", 100, 200) + bytes_of("v1", 400, 500)
+    assert sorted(remote.requests) == [(100, 200), (400, 500)]
+    assert [seen.was_ahead for seen in remote.received] == [True, True]
+
+
+def test_a_broken_span_drops_the_requests_behind_it(make: Make, remote: Remote) -> None:
+    filling = make()
+    filling.send(400, 500)
+    while len(remote.requests) < 1:
+        pass
+    remote.cuts = [0]
+    filling.fetch(0, 100)
+    assert filling.in_flight == ()
+    filling.fetch(400, 500)
+    assert remote.requests == [(400, 500), (0, 100), (0, 100), (400, 500)]
+
+
+def test_a_stopped_download_ends_at_the_next_block(
+    make: Make, stop: threading.Event, remote: Remote
+) -> None:
+    filling = make()
+    (attempt,) = [next(iter(filling.attempts(0, 500)))]
+    assert next(attempt) == 400
+    stop.set()
+    with pytest.raises(Stopped):
+        next(attempt)
+    assert filling.held == ()
