@@ -1,5 +1,5 @@
-"""The command line. Each command parses its options, calls one function of the same name, and
-prints what it returns.
+"""The command line. Each command parses its options, imports one function of the same name, calls
+it, and prints what it returns.
 """
 
 import contextlib
@@ -12,22 +12,8 @@ from typing import Any
 
 import click
 
-import featstore.dispatch.accounts.receipt
-import featstore.dispatch.accounts.recording
-import featstore.dispatch.accounts.status
-import featstore.explore.replay
-import featstore.extraction.sample
-import featstore.loader.stage
-import featstore.spec.diff
-import featstore.spec.lint
-import featstore.spec.show
-import featstore.spec.sql.statement
-import featstore.table.statistics.table_lint
-import featstore.table.vacuum
-from featstore import __version__, api
+from featstore import __version__
 from featstore.errors import FeatstoreError, missing_extra
-from featstore.explore.table import open_table
-from featstore.extraction.progress_bar import ProgressBar
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -53,7 +39,7 @@ def cli() -> None:
 )
 def demo(directory: str, engine: str, num_rows: int | None) -> None:
     """Go from a raw log to a trained model, with the flights of 2013 out of New York."""
-    run = _optional("featstore.demo.run")
+    run = _module("featstore.demo.run")
     if num_rows is None:
         run.run_demo(directory, engine=engine)
     else:
@@ -115,8 +101,8 @@ def extract(
     **options: Any,
 ) -> None:
     """Extract features from raw Parquet into a table, without Spark."""
-    with ProgressBar() as bar:
-        report = api.extract(
+    with _module("featstore.extraction.progress_bar").ProgressBar() as bar:
+        report = _module("featstore.api").extract(
             spec,
             input_url,
             table_url,
@@ -155,7 +141,7 @@ def replay(
 
     The exit code is 1 if any value differs.
     """
-    report = featstore.explore.replay.replay(
+    report = _module("featstore.explore.replay").replay(
         spec_url, raw, table_url, partition=partition, partition_from_path=keys
     )
     click.echo(report)
@@ -182,9 +168,9 @@ def spec() -> None:
 )
 def lint(url: str, update_lock: bool, raw_url: str | None) -> None:
     """Print all errors of a spec, and the slots whose meaning differs from the lock file."""
-    report = featstore.spec.lint.lint(url, update_lock=update_lock)
+    report = _module("featstore.spec.lint").lint(url, update_lock=update_lock)
     if report.ok and raw_url is not None:
-        report = featstore.extraction.sample.lint_sample(report, raw_url)
+        report = _module("featstore.extraction.sample").lint_sample(report, raw_url)
     click.echo(report, err=not report.ok)
     sys.exit(0 if report.ok else 2)
 
@@ -204,14 +190,14 @@ def lint(url: str, update_lock: bool, raw_url: str | None) -> None:
 )
 def fit(url: str, input_url: str, again: bool) -> None:
     """Fit operators on raw Parquet, and freeze the result in the lock file beside the spec."""
-    click.echo(api.fit(url, input_url, again=again))
+    click.echo(_module("featstore.api").fit(url, input_url, again=again))
 
 
 @spec.command()
 @click.argument("url", metavar="SPEC")
 def show(url: str) -> None:
     """Print the graph in order: slots and inner nodes, kinds, shapes, operators, inputs."""
-    click.echo(featstore.spec.show.show(url))
+    click.echo(_module("featstore.spec.show").show(url))
 
 
 @spec.command()
@@ -219,7 +205,7 @@ def show(url: str) -> None:
 @click.argument("new")
 def diff(old: str, new: str) -> None:
     """Print the slots of two specs that differ in values, or are added, removed or renamed."""
-    click.echo(featstore.spec.diff.diff(old, new))
+    click.echo(_module("featstore.spec.diff").diff(old, new))
 
 
 @spec.command()
@@ -230,7 +216,7 @@ def sql(url: str, slot: str) -> None:
 
     SLOT is a name or a number.
     """
-    click.echo(featstore.spec.sql.statement.sql(url, slot))
+    click.echo(_module("featstore.spec.sql.statement").sql(url, slot))
 
 
 @cli.group()
@@ -243,7 +229,7 @@ def table() -> None:
 @click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
 def inspect(url: str, version: int | None) -> None:
     """Print slots, partitions, rows, bytes, versions and the spec hash."""
-    click.echo(open_table(url, version).inspect())
+    click.echo(_module("featstore.explore.table").open_table(url, version).inspect())
 
 
 @table.command()
@@ -268,7 +254,11 @@ def profile(
 
     They come from stored statistics if possible, otherwise from the rows.
     """
-    click.echo(open_table(url, version).profile(where, slots or None, stored=not exact))
+    click.echo(
+        _module("featstore.explore.table")
+        .open_table(url, version)
+        .profile(where, slots or None, stored=not exact)
+    )
 
 
 @table.command()
@@ -310,8 +300,8 @@ def relabel(
     keys: Sequence[str],
 ) -> None:
     """Rewrite the labels of partitions, in files beside the table's."""
-    with ProgressBar() as bar:
-        report = api.relabel(
+    with _module("featstore.extraction.progress_bar").ProgressBar() as bar:
+        report = _module("featstore.api").relabel(
             spec,
             input_url,
             table_url,
@@ -327,7 +317,7 @@ def relabel(
 @click.argument("url")
 def compact(url: str) -> None:
     """Merge slot groups into the base files, in one commit."""
-    click.echo(api.compact(url))
+    click.echo(_module("featstore.api").compact(url))
 
 
 @table.command("lint")
@@ -345,7 +335,9 @@ def lint_table(url: str, version: int | None, batch_size: int) -> None:
 
     The exit code is 1 if there are findings.
     """
-    report = featstore.table.statistics.table_lint.lint(url, version, batch_size=batch_size)
+    report = _module("featstore.table.statistics.table_lint").lint(
+        url, version, batch_size=batch_size
+    )
     click.echo(report)
     sys.exit(0 if report.ok else 1)
 
@@ -383,7 +375,9 @@ def vacuum(
     """
     times = {"retain_s": retain_hours * 3600, "grace_s": grace_hours * 3600}
     click.echo(
-        featstore.table.vacuum.vacuum(url, **times, keep_versions=keep_versions, dry_run=dry_run)
+        _module("featstore.table.vacuum").vacuum(
+            url, **times, keep_versions=keep_versions, dry_run=dry_run
+        )
     )
 
 
@@ -392,7 +386,7 @@ def vacuum(
 @click.option("--rows", "num_rows", type=click.IntRange(min=1), default=10, show_default=True)
 def head(url: str, num_rows: int) -> None:
     """Print the first rows as JSON lines, missing values as null."""
-    rows = open_table(url).head(num_rows)
+    rows = _module("featstore.explore.table").open_table(url).head(num_rows)
     for row in rows.to_pylist():
         click.echo(json.dumps(row, default=str))
 
@@ -421,7 +415,7 @@ def serve(host: str, port: int) -> None:
 
     There is no authentication: use it in trusted networks only.
     """
-    _optional("featstore.dispatch.stores.tcp").serve(host, port, click.echo)
+    _module("featstore.dispatch.stores.tcp").serve(host, port, click.echo)
 
 
 @dispatch.command()
@@ -449,10 +443,12 @@ def status(store: str, watch: bool, every_s: float, last: int) -> None:
     STORE is sqlite:///path or tcp://host:port.
     """
     if not watch:
-        click.echo(featstore.dispatch.accounts.status.status(store, last=last))
+        click.echo(_module("featstore.dispatch.accounts.status").status(store, last=last))
         return
     with contextlib.suppress(KeyboardInterrupt):
-        for text in featstore.dispatch.accounts.status.watch(store, last=last, every_s=every_s):
+        for text in _module("featstore.dispatch.accounts.status").watch(
+            store, last=last, every_s=every_s
+        ):
             click.clear()
             click.echo(text)
 
@@ -473,10 +469,10 @@ def receipt(store: str, run_id: str, epoch: int | None, save: Path | None) -> No
 
     The exit code is 1 if rows are missing.
     """
-    receipts = featstore.dispatch.accounts.receipt.receipts(store, run_id, epoch)
+    receipts = _module("featstore.dispatch.accounts.receipt").receipts(store, run_id, epoch)
     if save is not None:
         save.write_text(
-            featstore.dispatch.accounts.recording.recorded(store, run_id, epoch).encode()
+            _module("featstore.dispatch.accounts.recording").recorded(store, run_id, epoch).encode()
         )
     click.echo("\n\n".join(f"{name}\n{receipt}" for name, receipt in receipts.items()))
     sys.exit(1 if any(receipt.missing for receipt in receipts.values()) else 0)
@@ -492,26 +488,26 @@ def stage() -> None:
 @click.option("--table", help="A table to stage instead of the one in the config.")
 def warm(config: str, table: str | None) -> None:
     """Stage the files that a training config reads, so that the run finds them on local disk."""
-    click.echo(featstore.loader.stage.warm(config, table=table))
+    click.echo(_module("featstore.loader.stage").warm(config, table=table))
 
 
 @stage.command(name="list")
 @click.argument("directory")
 def list_(directory: str) -> None:
     """Print the staged files, how much of each is present, and when it was last used."""
-    click.echo(featstore.loader.stage.list(directory))
+    click.echo(_module("featstore.loader.stage").list(directory))
 
 
 @stage.command()
 @click.argument("directory")
 def clear(directory: str) -> None:
     """Remove the staged files that no process is reading, and nothing else."""
-    click.echo(featstore.loader.stage.clear(directory))
+    click.echo(_module("featstore.loader.stage").clear(directory))
 
 
-def _optional(module: str) -> Any:
-    """Imports a module that needs an extra. MissingDependencyError names the extra if it is not
-    installed.
+def _module(module: str) -> Any:
+    """Imports a module when a command needs it, so that `--help` loads no heavy library.
+    MissingDependencyError names the extra if one is not installed.
     """
     try:
         return import_module(module)

@@ -6,6 +6,7 @@ Conditions that bounds do not decide, such as a sample, may have any value.
 """
 
 import functools
+import importlib
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -31,6 +31,7 @@ FLIPPED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 def evaluate(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
     """Evaluates an Arrow expression for each row of a table, on the calling thread."""
+    acero = importlib.import_module("pyarrow.acero")  # Imports pandas, where it is installed.
     plan = [
         acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
         acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"])),
