@@ -3,7 +3,6 @@ command line.
 """
 
 import errno
-import http.server
 import io
 import json
 import os
@@ -11,7 +10,6 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from featstore.files.store_errors import as_store_errors, store_error
 from featstore.redaction import redact
 from featstore.table.delta import is_delta
 from featstore.table.open import open_snapshot
+from tests.http_servers import Handler, serving
 from tests.tiers import tiered
 
 KEYS = {
@@ -57,30 +56,23 @@ main()
 """
 
 
-class _Refusing(http.server.BaseHTTPRequestHandler):
+class _Refusing(Handler):
     """An S3 that refuses everything, and repeats the received token, as S3 does."""
 
-    def log_message(self, *args: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
+    def _answer(self) -> None:
         self.send_response(403)
         self.send_header("Content-Length", str(len(DENIED)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(DENIED)
 
-    do_HEAD = do_PUT = do_POST = do_GET  # noqa: N815
+    do_PUT = do_POST = _answer  # noqa: N815
 
 
 @pytest.fixture(scope="module")
 def refusing() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving(_Refusing) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
