@@ -222,12 +222,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk_size() -> str:
+    """The size of `small_disk`, which a module may override."""
+    return "2m"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, disk_size: str) -> Iterator[Path]:
     """A file system of 2 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)],
+        ["mount", "-t", "tmpfs", "-o", f"size={disk_size}", "tmpfs", str(place)],
         capture_output=True,
         text=True,
     )

@@ -8,7 +8,6 @@ file of its own there; if its cases need more than a spec, as a fitted file, it 
 CASES_ELSEWHERE. The golden vectors run here too, as cases of three rows.
 """
 
-import datetime
 import json
 import math
 import random
@@ -27,6 +26,7 @@ from featstore.ops.registry import OPERATORS
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.sql.statement import slot_sql
+from tests.golden_values import value_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FROZEN = ("quantile_bucketize", "standardize", "min_max", "vocabulary")
@@ -59,20 +59,6 @@ VECTORS = {
     for line in _read(GOLDEN / f"{file}.jsonl")
 }
 CASES = OPERATOR_CASES | VECTORS
-
-
-def value_of(written: Any) -> Any:
-    if isinstance(written, list):
-        return [value_of(item) for item in written]
-    if isinstance(written, dict) and "map" in written:
-        return [(key, value_of(item)) for key, item in written["map"]]
-    if isinstance(written, dict):
-        return (
-            bytes.fromhex(written["hex"])
-            if "hex" in written
-            else datetime.datetime.fromisoformat(written["time"])
-        )
-    return written
 
 
 def spec_of(case: dict[str, Any]) -> Spec:

@@ -3,14 +3,12 @@ written.
 """
 
 import datetime
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +29,7 @@ from featstore.joins.options import (
 )
 from featstore.joins.output import JoinOutput
 from featstore.spec.parse import load_spec
+from spark_jobs import join_labels as script
 
 pytestmark = pytest.mark.slow
 
@@ -358,19 +357,6 @@ def test_rows_are_spread_by_a_column(spark: Any, join: LabelJoin) -> None:
     assert sum(pq.read_metadata(url).num_rows for url in visible(join)) == 100
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    """spark_jobs/join_labels.py as a module."""
-    place = importlib.util.spec_from_file_location(
-        "join_labels", ROOT / "spark_jobs" / "join_labels.py"
-    )
-    assert place is not None
-    assert place.loader is not None
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
-
-
 def arguments(join: LabelJoin, clicks: str) -> list[str]:
     given = {
         "--impressions": f"from={join.impressions.source.url} row_id=rid event_time=ts",
@@ -383,9 +369,7 @@ def arguments(join: LabelJoin, clicks: str) -> list[str]:
     return [text for pair in given.items() for text in pair]
 
 
-def test_the_script_reads_queries_and_runs_them_each_time(
-    spark: Any, script: ModuleType, join: LabelJoin
-) -> None:
+def test_the_script_reads_queries_and_runs_them_each_time(spark: Any, join: LabelJoin) -> None:
     url = join.labels[0].source.url
     clicks = f"sql='select rid, cast(at as timestamp) as at from parquet.`file://{url}`'"
     made = script.label_join(script.parse_arguments(arguments(join, clicks)))
@@ -416,7 +400,7 @@ def test_the_script_makes_a_session_of_its_own_and_prints_the_report(
 
 
 def test_the_script_answers_bad_input_with_one_line_and_code_2(
-    script: ModuleType, join: LabelJoin, capsys: pytest.CaptureFixture[str]
+    join: LabelJoin, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = arguments(join, f"from={join.labels[0].source.url}")
     assert script.main([*given, "--negative-label", "buy"]) == 2

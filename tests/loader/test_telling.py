@@ -15,11 +15,7 @@ from torch.utils.data import DataLoader
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.hand_over import RowBar
 from featstore.loader.stats import Stats
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.terminal import Terminal
 
 
 @pytest.fixture(scope="module")

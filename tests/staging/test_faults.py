@@ -348,27 +348,14 @@ def test_a_wider_selection_is_not_built_from_a_corrupted_file(
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Any]:
-    """A file system of its own, of 512 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)],
-        capture_output=True,
-        text=True,
-    )
-    if mounted.returncode:
-        pytest.skip(
-            f"no file system can be mounted here, which takes root: {mounted.stderr.strip()}"
-        )
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+def disk_size() -> str:
+    return "512k"
 
 
 def test_a_full_disk_is_an_error_that_names_it_and_leaves_it_as_it_was(
-    unruly: Any, url: str, make: Callable[..., Any], disk: Any
+    unruly: Any, url: str, make: Callable[..., Any], small_disk: Path
 ) -> None:
-    stager = make(directory=str(disk))
+    stager = make(directory=str(small_disk))
     with pytest.raises(
         StagingError, match=r"a\.bin cannot be written to .*disk.*: No space left on device"
     ):
@@ -381,17 +368,17 @@ def test_a_full_disk_is_an_error_that_names_it_and_leaves_it_as_it_was(
 
 
 def test_a_cache_on_a_disk_that_became_read_only_is_an_error_that_names_it(
-    unruly: Any, make: Callable[..., Any], disk: Any
+    unruly: Any, make: Callable[..., Any], small_disk: Path
 ) -> None:
     unruly.files[PATH] = DATA
-    stager = make(directory=str(disk))
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    stager = make(directory=str(small_disk))
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(
         StagingError, match=r"a\.bin cannot be written to .*disk.*: Read-only file system"
     ):
         _next(stager, f"{unruly.url}{PATH}")
     with pytest.raises(StagingError, match=r"disk cannot hold the cache .*it cannot be written"):
-        make(directory=str(disk))
+        make(directory=str(small_disk))
     stager.close()
 
 
