@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 import featstore
 from featstore import cli
+from tests.parquet_files import put_parquet
 
 ROOT = Path(__file__).parents[1]
 SPEC = """
@@ -32,9 +33,10 @@ slots:
 
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
-    rows = {"user": ["a", None, "c"], "price": [1.0, 2.0, None], "clicked": [0, 1, 0]}
-    pq.write_table(pa.table(rows), tmp_path / "raw.parquet")
-    return tmp_path / "raw.parquet"
+    return put_parquet(
+        tmp_path / "raw.parquet",
+        {"user": ["a", None, "c"], "price": [1.0, 2.0, None], "clicked": [0, 1, 0]},
+    )
 
 
 @pytest.fixture

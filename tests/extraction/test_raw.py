@@ -23,6 +23,7 @@ from featstore.extraction.raw import (
 )
 from featstore.files.listings import FileEntry
 from tests.native.mutants import number_of, sound_chunks, with_number, write_file
+from tests.parquet_files import put_parquet
 
 
 def raw_file(name: str, row_groups: list[int], **partition: str) -> RawFile:
@@ -236,8 +237,7 @@ def test_a_raw_column_that_is_no_text_is_not_the_partitions(values: list[object]
 
 def test_the_files_of_a_delta_table_are_no_raw_input(tmp_path: Path) -> None:
     (tmp_path / "table" / "_delta_log").mkdir(parents=True)
-    (tmp_path / "table" / "dt=1").mkdir()
-    pq.write_table(pa.table({"user": ["a"]}), tmp_path / "table" / "dt=1" / "a.parquet")
+    put_parquet(tmp_path / "table" / "dt=1" / "a.parquet", {"user": ["a"]})
     for place in ("table", "table/dt=1", "table/dt=*"):
         with pytest.raises(
             InputError, match=r"lies in the Delta table .*some of whose files may be replaced ones"

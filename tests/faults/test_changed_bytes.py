@@ -10,8 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore._native.loading import KERNELS
@@ -33,6 +31,7 @@ from featstore.reading.open_file import OpenFile
 from featstore.spec.parse import load_spec
 from featstore.staging import Stager, Staging
 from featstore.table.open import open_snapshot
+from tests.parquet_files import put_parquet
 
 NUM_ROWS, GROUP_ROWS, FILE_ROWS = 600, 100, 300
 SPEC = {
@@ -61,10 +60,9 @@ def table_url(tmp_path_factory: pytest.TempPathFactory) -> str:
         "tags": ([f"{row}-{i}" for i in range(3)] for row in rows),
         "clicked": (row % 2.0 for row in rows),
     }
-    (root / "raw").mkdir()
-    pq.write_table(
-        pa.table({name: list(of) for name, of in columns.items()}),
+    put_parquet(
         root / "raw" / "a.parquet",
+        {name: list(of) for name, of in columns.items()},
         row_group_size=100,
     )
     raw, table = str(root / "raw"), str(root / "table")

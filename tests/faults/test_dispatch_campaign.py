@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import featstore
@@ -29,6 +28,7 @@ from featstore.dispatch.accounts.epochs import announced
 from featstore.dispatch.accounts.receipt import receipts
 from featstore.dispatch.stores.address import bind
 from featstore.errors import DispatchError
+from tests.parquet_files import put_parquet
 
 pytestmark = pytest.mark.slow
 
@@ -337,6 +337,9 @@ def loader_table(tmp_path: Path) -> Path:
 
     (tmp_path / "table").mkdir()
     for number in range(10):
-        rows = pa.table({"row": pa.array(range(number * 40 + 1, number * 40 + 41), pa.int64())})
-        pq.write_table(rows, tmp_path / "table" / f"{number}.parquet", row_group_size=10)
+        put_parquet(
+            tmp_path / "table" / f"{number}.parquet",
+            {"row": pa.array(range(number * 40 + 1, number * 40 + 41), pa.int64())},
+            row_group_size=10,
+        )
     return tmp_path / "table"

@@ -24,6 +24,7 @@ from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
+from tests.parquet_files import put_parquet
 
 pytestmark = pytest.mark.slow
 
@@ -260,10 +261,11 @@ def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_s
         )
     (tmp_path / "table").mkdir()
     for number in range(9):
-        rows = pa.table(
-            {"row": pa.array(range(number * 2_000, number * 2_000 + 2_000), pa.int64())}
+        put_parquet(
+            tmp_path / "table" / f"{number}.parquet",
+            {"row": pa.array(range(number * 2_000, number * 2_000 + 2_000), pa.int64())},
+            row_group_size=500,
         )
-        pq.write_table(rows, tmp_path / "table" / f"{number}.parquet", row_group_size=500)
     lease_s = 12.0
     main = "from featstore.cli import main; main()"
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

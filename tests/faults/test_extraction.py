@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -27,6 +26,7 @@ from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import history, open_delta, open_delta_or_none
+from tests.parquet_files import put_parquet
 
 DOCUMENT = {
     "spec": 1,
@@ -41,12 +41,14 @@ TAG = hashlib.sha256(b"new").hexdigest()[:8]
 
 
 def write_raw(path: Path, num_rows: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = {
-        "user": [f"u{row}" for row in range(num_rows)],
-        "clicked": [row % 2 for row in range(num_rows)],
-    }
-    pq.write_table(pa.table(rows), path, row_group_size=100)
+    put_parquet(
+        path,
+        {
+            "user": [f"u{row}" for row in range(num_rows)],
+            "clicked": [row % 2 for row in range(num_rows)],
+        },
+        row_group_size=100,
+    )
 
 
 @pytest.fixture(params=["no table", "a table"])

@@ -16,8 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore.errors import DiskFullError
@@ -30,6 +28,7 @@ from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.vacuum import vacuum
+from tests.parquet_files import put_parquet
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -45,13 +44,15 @@ DAY = {"dt": "1"}
 
 
 def write_raw(directory: Path, clicked: int) -> str:
-    directory.mkdir(parents=True, exist_ok=True)
-    columns = {
-        "row": list(range(500)),
-        "user": [f"u{row}" for row in range(500)],
-        "clicked": [clicked] * 500,
-    }
-    pq.write_table(pa.table(columns), directory / "a.parquet", row_group_size=100)
+    put_parquet(
+        directory / "a.parquet",
+        {
+            "row": list(range(500)),
+            "user": [f"u{row}" for row in range(500)],
+            "clicked": [clicked] * 500,
+        },
+        row_group_size=100,
+    )
     return str(directory)
 
 

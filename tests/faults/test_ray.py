@@ -8,8 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+
+from tests.parquet_files import put_parquet
 
 pytestmark = pytest.mark.slow
 
@@ -51,8 +52,10 @@ ray.shutdown()
 def test_workers_of_ray_train_share_an_epoch(tmp_path: Path) -> None:
     (tmp_path / "table").mkdir()
     for number in range(10):
-        rows = pa.table({"row": pa.array(range(number * 20, number * 20 + 20), pa.int64())})
-        pq.write_table(rows, tmp_path / "table" / f"{number:02}.parquet")
+        put_parquet(
+            tmp_path / "table" / f"{number:02}.parquet",
+            {"row": pa.array(range(number * 20, number * 20 + 20), pa.int64())},
+        )
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "table"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)

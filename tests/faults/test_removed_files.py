@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore import api
@@ -28,6 +27,7 @@ from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.spec.parse import load_spec
 from featstore.table.delta import open_delta
 from featstore.table.vacuum import vacuum
+from tests.parquet_files import put_parquet
 
 VACUUM_AHEAD = Path(__file__).parents[1] / "table" / "vacuum_ahead.py"
 SLOTS = [{"slot": 1, "name": "user_id", "op": "hash", "of": "user"}]
@@ -51,13 +51,15 @@ def spec_of(slots: list[dict[str, Any]]) -> Any:
 
 
 def write_raw(directory: Path, clicked: int) -> str:
-    directory.mkdir(parents=True, exist_ok=True)
-    columns = {
-        "row": list(range(500)),
-        "user": [f"u{row}" for row in range(500)],
-        "clicked": [clicked] * 500,
-    }
-    pq.write_table(pa.table(columns), directory / "a.parquet", row_group_size=100)
+    put_parquet(
+        directory / "a.parquet",
+        {
+            "row": list(range(500)),
+            "user": [f"u{row}" for row in range(500)],
+            "clicked": [clicked] * 500,
+        },
+        row_group_size=100,
+    )
     return str(directory)
 
 

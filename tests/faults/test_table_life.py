@@ -31,6 +31,7 @@ from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import open_delta
 from featstore.table.vacuum import vacuum
+from tests.parquet_files import put_parquet
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -42,11 +43,10 @@ DOCUMENT: dict[str, Any] = {
 
 
 def write_raw(directory: Path, first: int, num_rows: int) -> str:
-    directory.mkdir(parents=True, exist_ok=True)
     rows = range(first, first + num_rows)
-    pq.write_table(
-        pa.table({"row": list(rows), "user": [f"u{row}" for row in rows]}),
+    put_parquet(
         directory / "a.parquet",
+        {"row": list(rows), "user": [f"u{row}" for row in rows]},
         row_group_size=100,
     )
     return str(directory)

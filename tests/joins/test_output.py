@@ -30,6 +30,7 @@ from featstore.joins.options import (
 from featstore.joins.output import JoinOutput
 from featstore.spec.parse import load_spec
 from spark_jobs import join_labels as script
+from tests.parquet_files import put_parquet
 
 pytestmark = pytest.mark.slow
 
@@ -43,13 +44,14 @@ def minutes(number: int) -> datetime.datetime:
 
 
 def write_impressions(directory: Path, num_rows: int = 100) -> None:
-    rows = {
-        "rid": [f"r{n}" for n in range(num_rows)],
-        "user": [n % 7 for n in range(num_rows)],
-        "ts": pa.array([minutes(n) for n in range(num_rows)], pa.timestamp("us", tz="UTC")),
-    }
-    directory.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(rows), directory / "a.parquet")
+    put_parquet(
+        directory / "a.parquet",
+        {
+            "rid": [f"r{n}" for n in range(num_rows)],
+            "user": [n % 7 for n in range(num_rows)],
+            "ts": pa.array([minutes(n) for n in range(num_rows)], pa.timestamp("us", tz="UTC")),
+        },
+    )
 
 
 @pytest.fixture
@@ -58,12 +60,13 @@ def join(tmp_path: Path) -> LabelJoin:
     unripe.
     """
     write_impressions(tmp_path / "impressions")
-    (tmp_path / "clicks").mkdir()
-    clicks = {
-        "rid": [f"r{n}" for n in range(0, 100, 5)],
-        "at": [minutes(n + 1).replace(tzinfo=None) for n in range(0, 100, 5)],
-    }
-    pq.write_table(pa.table(clicks), tmp_path / "clicks" / "a.parquet")
+    put_parquet(
+        tmp_path / "clicks" / "a.parquet",
+        {
+            "rid": [f"r{n}" for n in range(0, 100, 5)],
+            "at": [minutes(n + 1).replace(tzinfo=None) for n in range(0, 100, 5)],
+        },
+    )
     label = Label(
         name="click",
         source=LogSource(url=str(tmp_path / "clicks")),
@@ -289,14 +292,15 @@ def test_nothing_counts_before_it_was_logged_and_unripe_is_null(
         "logged": [CUT_OFF - datetime.timedelta(microseconds=1), CUT_OFF, minutes(4)],
     }
     pq.write_table(pa.table({"rid": ["r0", "r1", "r3"]} | times), tmp_path / "clicks" / "a.parquet")
-    (tmp_path / "users").mkdir()
-    ages = {
-        "user": [0, 0],
-        "at": [minutes(0), minutes(5)],
-        "logged": [minutes(0), minutes(10)],
-        "age": [30, 31],
-    }
-    pq.write_table(pa.table(ages), tmp_path / "users" / "a.parquet")
+    put_parquet(
+        tmp_path / "users" / "a.parquet",
+        {
+            "user": [0, 0],
+            "at": [minutes(0), minutes(5)],
+            "logged": [minutes(0), minutes(10)],
+            "age": [30, 31],
+        },
+    )
     label = replace(join.labels[0], log_time="logged", horizon_s=118 * 60)
     users = LogSource(url=str(tmp_path / "users"))
     user = Lookup(

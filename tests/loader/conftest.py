@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore.dispatch.plan import Split
@@ -21,6 +20,7 @@ from featstore.loader.run.job import Job
 from featstore.schema import SlotSchema
 from featstore.table.snapshot import DataFile
 from featstore.tensors.batch import Batch
+from tests.parquet_files import put_parquet
 
 ROWS_PER_FILE = (70, 0, 45, 101, 64)
 NUM_ROWS = sum(ROWS_PER_FILE)
@@ -58,9 +58,11 @@ def table_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("table")
     first = 0
     for day, num_rows in enumerate(ROWS_PER_FILE):
-        path = Path(root / f"dt=2026-11-0{day + 1}" / "part.parquet")
-        path.parent.mkdir()
-        pq.write_table(rows_table(first, num_rows), path, row_group_size=16)
+        put_parquet(
+            root / f"dt=2026-11-0{day + 1}" / "part.parquet",
+            rows_table(first, num_rows),
+            row_group_size=16,
+        )
         first += num_rows
     return str(root)
 
@@ -93,7 +95,7 @@ def torchrun() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 def data_file(path: Path, table: pa.Table, row_group_size: int = 16) -> DataFile:
     """The table, written as a data file that is called as the path's last part."""
-    pq.write_table(table, path, row_group_size)
+    put_parquet(path, table, row_group_size=row_group_size)
     return DataFile(
         path=path.name,
         url=str(path),

@@ -16,14 +16,19 @@ from featstore.errors import ConfigError, DataFileError, MissingValueError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.snapshot import Snapshot
 from tests.loader.conftest import rows_of
+from tests.parquet_files import put_parquet
 
 ROWS = {"a": range(100), "b": range(100, 200), "c": range(200, 300)}
 
 
 def write(directory: Path) -> Snapshot:
     for name, rows in ROWS.items():
-        table = pa.table({"row": pa.array(rows, pa.int64()), "tags": [[row] * 20 for row in rows]})
-        pq.write_table(table, directory / f"{name}.parquet", 25, compression="none")
+        put_parquet(
+            directory / f"{name}.parquet",
+            {"row": pa.array(rows, pa.int64()), "tags": [[row] * 20 for row in rows]},
+            row_group_size=25,
+            compression="none",
+        )
     return featstore.open_table(str(directory)).snapshot
 
 

@@ -40,6 +40,7 @@ from featstore.loader.stats import Stats
 from featstore.staging import StageItem, Stager, Staging
 from featstore.table.open import open_snapshot
 from tests.loader.conftest import rows_of
+from tests.parquet_files import put_parquet
 from tests.process import our_files, our_threads
 
 NUM_ROWS = 280
@@ -276,10 +277,9 @@ def wide_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     for number in range(3):
         columns = {f"s{i}": pa.array(random.integers(1, 1 << 60, 20_000)) for i in range(40)}
         rows = pa.array(range(number * 20_000, (number + 1) * 20_000), pa.int64())
-        (tmp_path / "t" / f"m={number}").mkdir(parents=True)
-        pq.write_table(
-            pa.table({"row": rows, **columns}),
+        put_parquet(
             tmp_path / "t" / f"m={number}" / "a.parquet",
+            {"row": rows, **columns},
             row_group_size=10_000,
         )
     return str(tmp_path / "t")
@@ -489,8 +489,9 @@ def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(
     """The second half of the only file is sent after closing has begun, while the consumer waits
     for its first batch.
     """
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"row": pa.array(range(100), pa.int64())}), path, row_group_size=10)
+    path = put_parquet(
+        tmp_path / "a.parquet", {"row": pa.array(range(100), pa.int64())}, row_group_size=10
+    )
     loopback.files["/a.parquet"] = path.read_bytes()
     loader = FeatureLoader(f"{loopback.url}/a.parquet", slots=["row"], batch_size=8, drop_last=True)
     loopback.gates["/a.parquet"] = threading.Event()

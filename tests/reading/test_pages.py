@@ -22,6 +22,7 @@ from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
+from tests.parquet_files import put_parquet
 from tests.slot_values import assert_equal
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
@@ -78,8 +79,7 @@ def test_what_the_kernels_decode_is_what_arrow_gives(
     tmp_path_factory: pytest.TempPathFactory, drawn: Any
 ) -> None:
     slot, table, how = drawn
-    path = tmp_path_factory.mktemp("pages") / "file.parquet"
-    pq.write_table(table, path, **how)
+    path = put_parquet(tmp_path_factory.mktemp("pages") / "file.parquet", table, **how)
     for of_ours, of_arrows in _row_groups(path, slot):
         assert of_ours is not None
         of_ours.validate(full=True)
@@ -215,8 +215,7 @@ def _decoded(path: Path) -> pa.Array | None:
 
 
 def test_a_shortened_file_is_left_to_arrow(tmp_path: Path) -> None:
-    path = tmp_path / "file.parquet"
-    pq.write_table(pa.table({"x": [[1, 2, 3]] * 50}), path)
+    path = put_parquet(tmp_path / "file.parquet", {"x": [[1, 2, 3]] * 50})
     with OpenFile(path) as footer:
         reader = PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))))
         assert reader.read([0])["x"].to_pylist() == [[1, 2, 3]] * 50

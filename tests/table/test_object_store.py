@@ -34,6 +34,7 @@ from featstore.table.layout import tag_of
 from featstore.table.running import marked
 from featstore.table.store import check_store
 from featstore.table.vacuum import vacuum
+from tests.parquet_files import put_parquet
 
 SPEC: dict[str, Any] = {
     "spec": 1,
@@ -119,13 +120,12 @@ def job(tmp_path: Path) -> ExtractJob:
 
 def write_raw(directory: Path, num_rows: int) -> None:
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir()
     ids = [f"{num_rows}-{row}" for row in range(num_rows)]
     users = [None if row % 3 == 0 else f"u{row}" for row in range(num_rows)]
     prices = [None if row % 4 == 0 else float(row) for row in range(num_rows)]
-    pq.write_table(
-        pa.table({"id": ids, "user": pa.array(users, pa.string()), "price": prices}),
+    put_parquet(
         directory / "log.parquet",
+        {"id": ids, "user": pa.array(users, pa.string()), "price": prices},
     )
 
 

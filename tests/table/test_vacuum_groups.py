@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore import api
@@ -25,6 +23,7 @@ from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.layout import GROUPS_DIR, data_file_name
 from featstore.table.vacuum import VacuumReport, vacuum
+from tests.parquet_files import put_parquet
 
 DAY_S = 86_400.0
 DAY = {"day": "1"}
@@ -46,13 +45,14 @@ def spec_of(slots: list[dict[str, Any]]) -> Any:
 
 
 def write_raw(directory: Path, clicked: int) -> Path:
-    directory.mkdir(exist_ok=True)
-    columns = {
-        "user": [f"u{i}" for i in range(50)],
-        "price": [float(i) for i in range(50)],
-        "clicked": [clicked] * 50,
-    }
-    pq.write_table(pa.table(columns), directory / "a.parquet")
+    put_parquet(
+        directory / "a.parquet",
+        {
+            "user": [f"u{i}" for i in range(50)],
+            "price": [float(i) for i in range(50)],
+            "clicked": [clicked] * 50,
+        },
+    )
     return directory
 
 

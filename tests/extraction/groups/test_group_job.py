@@ -23,6 +23,7 @@ from featstore.extraction.unit import UnitTask
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.open import open_snapshot
+from tests.parquet_files import put_parquet
 
 WriteRaw = Callable[..., Path]
 INPUTS = {
@@ -77,8 +78,7 @@ def rows(num_rows: int, first: int = 0, clicked: int | None = None) -> pa.Table:
 def base(tmp_path: Path) -> ExtractJob:
     """A day of 640 rows in three base files, of two raw files; the job that made it."""
     raw = tmp_path / "raw"
-    raw.mkdir()
-    pq.write_table(rows(400), raw / "a.parquet", row_group_size=40)
+    put_parquet(raw / "a.parquet", rows(400), row_group_size=40)
     pq.write_table(rows(240, 400), raw / "b.parquet", row_group_size=40)
     job = ExtractJob(
         spec=spec_of(SLOTS), input_url=str(raw), table_url=str(tmp_path / "table"), partition=DAY
@@ -173,8 +173,11 @@ def test_a_group_of_a_replaced_day_is_stale_listed_and_read_as_missing(base: Ext
 
 
 def test_the_raw_files_must_be_those_that_made_the_base(base: ExtractJob) -> None:
-    raw = Path(base.input_url) / "b.parquet"
-    pq.write_table(rows(240, 400).sort_by([("request", "descending")]), raw, row_group_size=40)
+    put_parquet(
+        Path(base.input_url) / "b.parquet",
+        rows(240, 400).sort_by([("request", "descending")]),
+        row_group_size=40,
+    )
     with pytest.raises(InputError, match="not the raw files, whole and unchanged, that made day=1"):
         grouped(base)
 
@@ -184,9 +187,8 @@ def test_a_kept_column_binds_rows_that_come_in_another_order_and_other_files(
 ) -> None:
     expected = whole(base, tmp_path / "other")
     other = tmp_path / "raw2"
-    other.mkdir()
-    pq.write_table(
-        rows(700).sort_by([("request", "descending")]), other / "z.parquet", row_group_size=70
+    put_parquet(
+        other / "z.parquet", rows(700).sort_by([("request", "descending")]), row_group_size=70
     )
     job = replace(wider(base), input_url=str(other))
     extract_group(GroupJob(job=job, name="more", key="request"))
@@ -213,8 +215,7 @@ def test_a_key_must_name_each_row(
     base: ExtractJob, tmp_path: Path, table: pa.Table, message: str
 ) -> None:
     other = tmp_path / "raw2"
-    other.mkdir()
-    pq.write_table(table, other / "z.parquet")
+    put_parquet(other / "z.parquet", table)
     with pytest.raises(InputError, match=message):
         extract_group(
             GroupJob(job=replace(wider(base), input_url=str(other)), name="more", key="request")
@@ -223,8 +224,7 @@ def test_a_key_must_name_each_row(
 
 
 def test_a_key_must_name_each_row_of_the_table_too(tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
-    pq.write_table(pa.concat_tables([rows(50), rows(3)]), tmp_path / "raw" / "a.parquet")
+    put_parquet(tmp_path / "raw" / "a.parquet", pa.concat_tables([rows(50), rows(3)]))
     job = ExtractJob(
         spec=spec_of(SLOTS),
         input_url=str(tmp_path / "raw"),
@@ -232,8 +232,7 @@ def test_a_key_must_name_each_row_of_the_table_too(tmp_path: Path) -> None:
         partition=DAY,
     )
     extract_files(job)
-    (tmp_path / "once").mkdir()
-    pq.write_table(rows(50), tmp_path / "once" / "a.parquet")
+    put_parquet(tmp_path / "once" / "a.parquet", rows(50))
     with pytest.raises(InputError, match="not unique: it repeats 3 times in the table"):
         extract_group(
             GroupJob(
@@ -338,8 +337,7 @@ def test_ripened_labels_replace_the_tables_and_touch_no_feature_file(
     grouped(base)
     before = base_files(base)
     ripe = tmp_path / "ripe"
-    ripe.mkdir()
-    pq.write_table(rows(640, clicked=1).sort_by([("price", "descending")]), ripe / "a.parquet")
+    put_parquet(ripe / "a.parquet", rows(640, clicked=1).sort_by([("price", "descending")]))
     old = open_table(base.table_url).to_arrow()
     report = api.relabel(wider(base).spec, ripe, base.table_url, key="request", partition=DAY)
     new = open_table(base.table_url).to_arrow()
@@ -364,8 +362,7 @@ def test_compaction_folds_groups_into_new_base_files_of_equal_content(
 ) -> None:
     grouped(base)
     ripe = tmp_path / "ripe"
-    ripe.mkdir()
-    pq.write_table(rows(640, clicked=1), ripe / "a.parquet")
+    put_parquet(ripe / "a.parquet", rows(640, clicked=1))
     api.relabel(base.spec, ripe, base.table_url, key="request", partition=DAY)
     before = open_table(base.table_url)
     report = compact(base.table_url)
@@ -422,9 +419,8 @@ def test_a_run_of_several_partitions_is_known_after_some_of_them_were_compacted(
     tmp_path: Path,
 ) -> None:
     for day in (1, 2):
-        (tmp_path / "raw" / f"day={day}").mkdir(parents=True)
-        pq.write_table(
-            rows(300, 300 * day), tmp_path / "raw" / f"day={day}" / "a.parquet", row_group_size=40
+        put_parquet(
+            tmp_path / "raw" / f"day={day}" / "a.parquet", rows(300, 300 * day), row_group_size=40
         )
     both = ExtractJob(
         spec=spec_of(SLOTS),

@@ -13,6 +13,7 @@ from featstore.explore.table import open_table
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.spec.parse import load_spec
 from spark_jobs import extract_features
+from tests.parquet_files import put_parquet
 
 ROOT = Path(__file__).parents[3]
 MORE = [
@@ -107,10 +108,10 @@ def test_slots_are_added_by_key_in_one_spark_task_a_partition(
             pq.read_table(path, partitioning=None)
             for path in sorted(Path(tables[0].input_url, f"month={month}").iterdir())
         )
-        (tmp_path / "other" / f"month={month}").mkdir(parents=True)
-        shuffled = rows.sort_by([("price", "descending")])
-        pq.write_table(
-            shuffled, tmp_path / "other" / f"month={month}" / "z.parquet", row_group_size=70
+        put_parquet(
+            tmp_path / "other" / f"month={month}" / "z.parquet",
+            rows.sort_by([("price", "descending")]),
+            row_group_size=70,
         )
     seen: list[tuple[int, int, int]] = []
     for job, session in zip(tables, (spark, None), strict=True):
@@ -138,9 +139,8 @@ def test_a_key_that_names_no_row_is_the_same_error_from_a_spark_task(
     spark: Any, tables: list[ExtractJob], document: Any, tmp_path: Path
 ) -> None:
     month = Path(tables[0].input_url) / "month=1"
-    (tmp_path / "less").mkdir()
-    pq.write_table(
-        pq.read_table(month / "a.parquet", partitioning=None), tmp_path / "less" / "a.parquet"
+    put_parquet(
+        tmp_path / "less" / "a.parquet", pq.read_table(month / "a.parquet", partitioning=None)
     )
     with pytest.raises(
         InputError,

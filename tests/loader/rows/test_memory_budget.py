@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore.dispatch.plan import Split
@@ -23,6 +22,7 @@ from featstore.loader.stats import Stats
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.table.open import open_snapshot
+from tests.parquet_files import put_parquet
 
 NUM_ROWS = 20_000
 
@@ -32,13 +32,13 @@ def one_group(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A file of one row group: a number, the same in lists of 0 to 3, nulls among them."""
     row = np.arange(NUM_ROWS)
     tags = [None if r % 11 == 0 else [r] * (r % 4) for r in row.tolist()]
-    path = tmp_path_factory.mktemp("large") / "part.parquet"
-    pq.write_table(
-        pa.table({"row": row, "tags": pa.array(tags, pa.list_(pa.int64()))}),
-        path,
-        row_group_size=NUM_ROWS,
+    return str(
+        put_parquet(
+            tmp_path_factory.mktemp("large") / "part.parquet",
+            {"row": row, "tags": pa.array(tags, pa.list_(pa.int64()))},
+            row_group_size=NUM_ROWS,
+        ).parent
     )
-    return str(path.parent)
 
 
 def rows_of(url: Any, **options: Any) -> Any:
@@ -143,8 +143,11 @@ def test_a_row_group_above_half_of_the_budget_is_cut_into_quarters_of_it(
 def long_columns(tmp_path: Path) -> str:
     """Four columns that barely compress: 1 MB each in two row groups of 65,536 rows."""
     rng = np.random.default_rng(3)
-    columns = {name: rng.integers(0, 2**62, 131_072) for name in "abcd"}
-    pq.write_table(pa.table(columns), tmp_path / "part.parquet", row_group_size=65_536)
+    put_parquet(
+        tmp_path / "part.parquet",
+        {name: rng.integers(0, 2**62, 131_072) for name in "abcd"},
+        row_group_size=65_536,
+    )
     return str(tmp_path)
 
 
@@ -203,10 +206,9 @@ def test_sixteen_threads_take_no_more_memory_than_the_budget(tmp_path: Path) -> 
     more.
     """
     rows = np.random.default_rng(5).integers(0, 2**62, 3 * 262_144)
-    table = pa.table({f"s{i}": rows + i for i in range(16)})
-    pq.write_table(
-        table,
+    put_parquet(
         tmp_path / "part.parquet",
+        {f"s{i}": rows + i for i in range(16)},
         row_group_size=262_144,
         compression="none",
         use_dictionary=False,
