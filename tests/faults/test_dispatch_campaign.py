@@ -20,7 +20,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import featstore
@@ -28,7 +27,7 @@ from featstore.dispatch.accounts.epochs import announced
 from featstore.dispatch.accounts.receipt import receipts
 from featstore.dispatch.stores.address import bind
 from featstore.errors import DispatchError
-from tests.parquet_files import put_parquet
+from tests.parquet_files import put_row_files
 
 pytestmark = pytest.mark.slow
 
@@ -335,11 +334,4 @@ def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_wit
 @pytest.fixture
 def loader_table(tmp_path: Path) -> Path:
 
-    (tmp_path / "table").mkdir()
-    for number in range(10):
-        put_parquet(
-            tmp_path / "table" / f"{number}.parquet",
-            {"row": pa.array(range(number * 40 + 1, number * 40 + 41), pa.int64())},
-            row_group_size=10,
-        )
-    return tmp_path / "table"
+    return put_row_files(tmp_path / "table", [40] * 10, first=1, row_group_size=10)

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -24,7 +22,7 @@ from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
-from tests.parquet_files import put_parquet
+from tests.parquet_files import put_row_files
 
 pytestmark = pytest.mark.slow
 
@@ -182,10 +180,7 @@ def test_processes_that_come_and_go_share_an_epoch_over_a_served_store(tmp_path:
     """One is killed in the middle of the epoch, one goes of itself, one comes late and reads what
     is left.
     """
-    (tmp_path / "table").mkdir()
-    for number in range(12):
-        rows = pa.table({"row": pa.array(range(number * 20, number * 20 + 20), pa.int64())})
-        pq.write_table(rows, tmp_path / "table" / f"{number:02}.parquet", row_group_size=5)
+    put_row_files(tmp_path / "table", [20] * 12, "{:02}.parquet", row_group_size=5)
     main = "from featstore.cli import main; main()"
     pipes: dict[str, Any] = {
         "stdin": subprocess.PIPE,
@@ -259,13 +254,7 @@ def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_s
             "only in the campaign of make faults, of several processes; one worker: "
             "tests/dispatch/stores/test_tcp.py"
         )
-    (tmp_path / "table").mkdir()
-    for number in range(9):
-        put_parquet(
-            tmp_path / "table" / f"{number}.parquet",
-            {"row": pa.array(range(number * 2_000, number * 2_000 + 2_000), pa.int64())},
-            row_group_size=500,
-        )
+    put_row_files(tmp_path / "table", [2_000] * 9, row_group_size=500)
     lease_s = 12.0
     main = "from featstore.cli import main; main()"
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -7,10 +7,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from tests.parquet_files import put_parquet
+from tests.parquet_files import put_row_files
 
 pytestmark = pytest.mark.slow
 
@@ -50,12 +49,7 @@ ray.shutdown()
     reason="needs Ray: pip install 'featstore[ray]', as make faults does",
 )
 def test_workers_of_ray_train_share_an_epoch(tmp_path: Path) -> None:
-    (tmp_path / "table").mkdir()
-    for number in range(10):
-        put_parquet(
-            tmp_path / "table" / f"{number:02}.parquet",
-            {"row": pa.array(range(number * 20, number * 20 + 20), pa.int64())},
-        )
+    put_row_files(tmp_path / "table", [20] * 10, "{:02}.parquet")
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "table"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
