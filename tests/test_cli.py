@@ -18,6 +18,7 @@ from click.testing import CliRunner
 import featstore
 from featstore import cli
 from tests.parquet_files import put_parquet
+from tests.programs import CLI, run_python
 
 ROOT = Path(__file__).parents[1]
 SPEC = """
@@ -46,8 +47,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from featstore.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    return run_python(CLI, *arguments, cwd=ROOT, status=None)
 
 
 def in_process(

@@ -1,8 +1,6 @@
 """One or a few workers in one process, over both stores."""
 
 import functools
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -21,6 +19,7 @@ from featstore.errors import DispatchError
 from tests.dispatch.conftest import PREFIX, silence
 from tests.dispatch.simulated_clock import SimulatedClock
 from tests.process import our_threads
+from tests.programs import run_python
 
 LEASE_S = 60.0
 
@@ -438,12 +437,7 @@ coordinator.close()
 
 
 def test_a_forked_copy_of_a_coordinator_refuses_and_gives_nothing_back(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED, f"sqlite://{tmp_path}/x.db"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_python(FORKED, f"sqlite://{tmp_path}/x.db", timeout=60)
     refusal, parent = done.stdout.splitlines()
     assert refusal.startswith("DispatchError a coordinator cannot be used in another process"), (
         done.stderr

@@ -3,8 +3,6 @@ and who never removes them.
 """
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,6 +26,7 @@ from featstore.spec.parse import load_spec
 from featstore.table.delta import open_delta
 from featstore.table.vacuum import vacuum
 from tests.parquet_files import put_parquet
+from tests.programs import run_python
 
 VACUUM_AHEAD = Path(__file__).parents[1] / "table" / "vacuum_ahead.py"
 SLOTS = [{"slot": 1, "name": "user_id", "op": "hash", "of": "user"}]
@@ -225,8 +224,7 @@ def test_a_vacuum_by_a_host_whose_clock_is_26_hours_ahead_takes_nothing_of_a_run
     told: list[str] = []
 
     def vacuum_ahead(table: Path) -> None:
-        command = [sys.executable, str(VACUUM_AHEAD), job.table_url, "26"]
-        told.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        told.append(run_python(VACUUM_AHEAD, job.table_url, 26).stdout)
 
     way(job, vacuum_ahead, monkeypatch)
     assert "0 files, 0 bytes removed" in told[0]

@@ -32,6 +32,7 @@ from featstore.table import delta
 from featstore.table.delta import open_delta
 from featstore.table.vacuum import vacuum
 from tests.parquet_files import put_parquet
+from tests.programs import CLI, run_python
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -242,11 +243,9 @@ def test_the_command_line_names_the_file_on_a_full_disk_in_one_line(
     (tmp_path / "spec.yaml").write_text(json.dumps(DOCUMENT))
     fill(small_disk, leave_bytes=kilobytes * 1024)
     url = str(small_disk / "table")
-    program = [sys.executable, "-c", "from featstore.cli import main; main()", "extract"]
-    options = ["--spec", str(tmp_path / "spec.yaml"), "--input", job.input_url, "--table", url]
-    done = subprocess.run([*program, *options], capture_output=True, text=True)
+    options = ["--spec", tmp_path / "spec.yaml", "--input", job.input_url, "--table", url]
+    done = run_python(CLI, "extract", *options, status=2)
     (line,) = done.stderr.splitlines()
-    assert done.returncode == 2
     told = line.removeprefix("featstore: error: ")
     assert re.match(full(url, r"/part-\S+|/_stats/part-\S+" if kilobytes else r"/_runs/\S+"), told)
 
@@ -347,7 +346,7 @@ def test_a_worker_and_an_executor_killed_in_mid_file_leave_every_row_once(
         "output": {"rows_per_row_group": 5_000, "rows_per_file": 20_000},
     }
     path = os.pathsep.join([str(tmp_path / "modules"), str(Path(featstore.__file__).parents[1])])
-    environ = os.environ | {
+    environ = {
         "PYTHONPATH": path,
         "FAULTS": str(tmp_path / "faults"),
         "PYTHONWARNINGS": "ignore",
@@ -358,13 +357,7 @@ def test_a_worker_and_an_executor_killed_in_mid_file_leave_every_row_once(
         str(source),
         job.table_url,
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", CLUSTER, *arguments],
-        env=environ,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    done = run_python(CLUSTER, *arguments, variables=environ, cwd=tmp_path, status=None)
     assert "rows 80000" in done.stdout, done.stderr[-3000:]
     assert {fault.name for fault in (tmp_path / "faults").iterdir()} == {"worker", "executor"}
     assert rows_of(job.table_url) == list(range(80_000))

@@ -2,8 +2,6 @@
 redirects to the second.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -11,6 +9,7 @@ import pytest
 
 from featstore.files.redirects import own_hosts_only
 from tests.http_servers import Handler, serving
+from tests.programs import run_python
 from tests.tiers import tiered
 
 SECRETS = ("AKID", "SECRET", "TOKEN", "SIGNATURE", "authorization", "x-amz-security-token")
@@ -78,12 +77,7 @@ os._exit(0)  # the client's threads may outlive Python's own end
 
 
 def _run(url: str, what: str, environment: dict[str, str]) -> str:
-    command = [sys.executable, "-c", CLIENT, url, what]
-    done = subprocess.run(
-        command, env=environment | {"PATH": "/usr/bin"}, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_python(CLIENT, url, what, env=environment | {"PATH": "/usr/bin"}).stdout
 
 
 def _stores(site: Site) -> dict[str, tuple[str, dict[str, str]]]:

@@ -3,8 +3,6 @@
 import errno
 import io
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +16,7 @@ from obstore.fsspec import FsspecStore
 
 from featstore.errors import ConfigError
 from featstore.files import listings, storage
+from tests.programs import run_python
 
 DATA = bytes(range(256)) * 40_000
 
@@ -335,12 +334,7 @@ def test_a_forked_process_that_uses_the_remote_client_gets_an_error(
     loopback: Any,
 ) -> None:
     loopback.files["/x.bin"] = DATA
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED, f"{loopback.url}/x.bin"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_python(FORKED, f"{loopback.url}/x.bin", timeout=60)
     assert done.stdout.startswith("StagingError"), done.stderr
     assert "multiprocessing_context='spawn'" in done.stdout
 

@@ -33,6 +33,7 @@ from featstore.redaction import redact
 from featstore.table.delta import is_delta
 from featstore.table.open import open_snapshot
 from tests.http_servers import Handler, serving
+from tests.programs import run_python
 from tests.tiers import tiered
 
 KEYS = {
@@ -101,11 +102,7 @@ def _said(url: str, environment: dict[str, str]) -> tuple[str, list[str]]:
     be the same.
     """
     alone = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
-    command = [sys.executable, "-c", CLIENT, url]
-    done = subprocess.run(
-        command, env=alone | environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 2, done.stderr
+    done = run_python(CLIENT, url, env=alone | environment, status=2)
     told = json.loads(done.stdout)
     assert done.stderr == f"featstore: error: {told['said']}\n"
     return told["said"], told["kinds"]

@@ -4,9 +4,6 @@ written.
 
 import datetime
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +28,7 @@ from featstore.joins.output import JoinOutput
 from featstore.spec.parse import load_spec
 from spark_jobs import join_labels as script
 from tests.parquet_files import put_parquet
+from tests.programs import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -391,15 +389,14 @@ def test_the_script_makes_a_session_of_its_own_and_prints_the_report(
     (tmp_path / "spark-defaults.conf").write_text(
         "spark.ui.enabled false\nspark.sql.shuffle.partitions 1\n"
     )
-    environ = os.environ | {
+    environ = {
         "PYTHONPATH": str(ROOT),
         "SPARK_CONF_DIR": str(tmp_path),
         "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
     }
-    command = [sys.executable, "-W", "ignore", str(ROOT / "spark_jobs" / "join_labels.py")]
-    command += arguments(join, f"from={join.labels[0].source.url}")
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ)
-    assert done.returncode == 0, done.stderr[-3000:]
+    given = arguments(join, f"from={join.labels[0].source.url}")
+    place = ROOT / "spark_jobs" / "join_labels.py"
+    done = run_python(place, *given, warnings="ignore", cwd=tmp_path, variables=environ)
     assert "click: delay" in done.stdout
 
 

@@ -13,6 +13,7 @@ import pytest
 from featstore.errors import DispatchError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from tests.process import num_descriptors, our_files, our_threads
+from tests.programs import run_python
 from tests.tiers import tiered
 
 STAGING = [None, {"mode": "whole", "ahead_files": 1}]
@@ -131,11 +132,8 @@ def test_a_program_that_is_interrupted_ends_with_its_threads_and_leaves_no_file(
 def test_a_program_that_exits_in_the_middle_leaves_no_file(
     table_url: str, tmp_path: Path, num_workers: Any
 ) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, table_url, str(num_workers), "exit"]
-    done = subprocess.run(
-        command, timeout=60, env=os.environ | {"TMPDIR": str(tmp_path)}, check=False
-    )
-    assert done.returncode == 3
+    how: Any = {"warnings": "ignore", "variables": {"TMPDIR": str(tmp_path)}, "timeout": 60}
+    run_python(PROGRAM, table_url, num_workers, "exit", status=3, **how)
     assert list(tmp_path.glob(leavings(num_workers))) == []
 
 

@@ -1,7 +1,5 @@
 import gc
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import threading
 import weakref
@@ -42,6 +40,7 @@ from featstore.table.open import open_snapshot
 from tests.loader.conftest import rows_of
 from tests.parquet_files import put_parquet
 from tests.process import our_files, our_threads
+from tests.programs import run_python
 
 NUM_ROWS = 280
 
@@ -466,14 +465,8 @@ def test_the_interpreter_exits_with_a_loader_in_the_middle(table_url: str) -> No
         f"FeatureLoader({table_url!r}, slots=['*'], batch_size=1, memory_budget='4KB', "
         "staging={'mode': 'whole'})\nbatches = iter(loader)\nprint(next(batches).num_rows)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+    done = run_python(program, warnings="error", timeout=60)
+    assert (done.stdout, done.stderr) == ("1\n", "")
 
 
 def test_a_batch_outlives_its_loader(table_url: str) -> None:

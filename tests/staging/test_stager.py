@@ -23,6 +23,7 @@ from featstore.files.transfer import RangeResponse, read_span
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.cache import entry_name
 from featstore.staging.retry import RetryPolicy
+from tests.programs import run_python
 
 DATA = {f"/t/{i}.bin": bytes([i]) * 100_000 for i in range(8)}
 
@@ -484,4 +485,4 @@ def test_a_process_that_waits_takes_over_when_the_downloading_one_is_killed(
 @pytest.mark.parametrize("part", ["featstore.staging", "featstore.dispatch"])
 def test_importing_staging_loads_neither_torch_nor_pyarrow(part: str) -> None:
     code = f"import {part}, sys; assert not {{'torch', 'pyarrow', 'numpy'}} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    run_python(code, timeout=60)

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -30,6 +28,7 @@ from featstore.table.delta import (
 )
 from featstore.table.metadata import CommitMetadata
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, overwrite_filters
+from tests.programs import run_python
 
 
 def change(
@@ -520,8 +519,7 @@ def test_a_child_forked_after_its_parent_used_delta_rs_gets_an_error(
     tmp_path: Path, use: str
 ) -> None:
     write_deltalake(tmp_path, pa.table({"a": [1]}))
-    command = [sys.executable, "-c", _FORKS, str(tmp_path), use]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = run_python(_FORKS, tmp_path, use, timeout=60)
     refused = f"StoreError {tmp_path} cannot be opened in this process: it was forked"
     assert done.stdout.startswith(refused if use == "used" else "opened 0")
     assert done.stdout.count("\n") == 1

@@ -35,6 +35,7 @@ from featstore.table.running import marked
 from featstore.table.store import check_store
 from featstore.table.vacuum import vacuum
 from tests.parquet_files import put_parquet
+from tests.programs import run_python
 
 SPEC: dict[str, Any] = {
     "spec": 1,
@@ -300,13 +301,8 @@ def test_a_vacuum_of_s3_by_a_host_whose_clock_is_ahead_takes_nothing_of_a_runnin
 
     def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
         reports = LocalRunner()(task, units, progress)
-        command = [
-            sys.executable,
-            str(Path(__file__).with_name("vacuum_ahead.py")),
-            job.table_url,
-            "26",
-        ]
-        told.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        script = Path(__file__).with_name("vacuum_ahead.py")
+        told.append(run_python(script, job.table_url, 26).stdout)
         return reports
 
     extract_files(job)

@@ -7,6 +7,7 @@ import pytest
 
 from featstore.dispatch.stores.sqlite import SqliteStore
 from featstore.errors import DispatchError
+from tests.programs import run_python
 
 FORKED = """
 import os, sys
@@ -86,10 +87,7 @@ for _ in range(100):
 
 def test_a_handle_carried_through_a_fork_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED, str(path)], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout.strip() == "[0, 0, 0]", done.stderr
+    assert run_python(FORKED, path, timeout=120).stdout.strip() == "[0, 0, 0]"
     assert SqliteStore(path).get_or_none("n") == "801"
 
 
@@ -98,12 +96,7 @@ def test_a_handle_carried_through_a_fork_loses_nothing(tmp_path: Path) -> None:
 def test_a_fork_inherits_no_connection_while_other_threads_make_and_lose_handles(
     tmp_path: Path, handles_are: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING, str(tmp_path / "x.db"), handles_are],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_python(FORKING, tmp_path / "x.db", handles_are, timeout=120)
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 

@@ -26,6 +26,7 @@ from featstore.dispatch.stores.tcp import serve
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 from tests.process import our_threads
+from tests.programs import run_python
 from tests.tiers import tiered
 
 SERVE = "import sys; from featstore.cli import main; main()"
@@ -229,13 +230,7 @@ def test_a_pooled_connection_is_not_trusted_once_its_server_is_gone(server: Serv
 
 @pytest.mark.parametrize("kept", tiered(["kept", "not kept"], "not kept".__eq__))
 def test_forked_children_use_connections_of_their_own(server: Server, kept: Any) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED, server.url, kept],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout.strip() == "[0, 0, 0] 801", done.stderr
+    assert run_python(FORKED, server.url, kept, timeout=120).stdout.strip() == "[0, 0, 0] 801"
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])

@@ -19,6 +19,7 @@ from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta, open_delta_or_none
 from spark_jobs import extract_features
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[3]
 
@@ -202,7 +203,7 @@ def test_importing_the_spark_part_needs_no_spark() -> None:
         "import sys; sys.modules['pyspark'] = None; import featstore.extraction.spark.runners as "
         "s; s.spark_session('x')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_python(code, status=1)
     assert (
         "MissingDependencyError: Spark needs pyspark: install it with  pip install "
         "'featstore[spark]'" in done.stderr
@@ -255,9 +256,7 @@ def test_an_extraction_runs_without_a_system_java(
     arguments = [
         json.dumps(value) for value in (document, job.input_url, job.table_url, ONE_SESSION)
     ]
-    command = [sys.executable, "-W", "ignore", "-c", EXTRACTION, *arguments]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_python(EXTRACTION, *arguments, warnings="ignore", env=environ, cwd=tmp_path)
     version, num_rows, table_version = done.stdout.split()
     assert int(version.partition(".")[0]) >= 17
     assert (num_rows, table_version) == ("533", "0")

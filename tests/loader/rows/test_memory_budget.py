@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.table.open import open_snapshot
 from tests.parquet_files import put_parquet
+from tests.programs import run_python
 
 NUM_ROWS = 20_000
 
@@ -215,8 +214,7 @@ def test_sixteen_threads_take_no_more_memory_than_the_budget(tmp_path: Path) -> 
     )
 
     def peak_bytes(memory_budget: str) -> int:
-        arguments = [sys.executable, "-c", PEAK_MEMORY, str(tmp_path), memory_budget]
-        found = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()
+        found = run_python(PEAK_MEMORY, tmp_path, memory_budget).stdout.split()
         assert int(found[0]) == len(rows)
         return int(found[1])
 

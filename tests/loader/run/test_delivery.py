@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -35,6 +34,7 @@ from featstore.loader.run.state import LoaderState
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch
 from featstore.tensors.column_keys import SLOT
+from tests.programs import run_python
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 SPLITS = [Split(path=path, num_rows=rows) for path, rows in (("a", 4), ("b", 2), ("c", 5))]
@@ -392,8 +392,7 @@ def test_the_modules_of_delivery_import_no_torch() -> None:
     names = ("run.claims", "run.delivery", "batches.progress", "run.state")
     modules = [f"featstore.loader.{name}" for name in names]
     code = f"import sys, {', '.join(modules)}; assert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python(code)
 
 
 class SendsSignal:
