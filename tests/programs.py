@@ -4,9 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 CLI = "from featstore.cli import main; main()"
 
@@ -29,58 +29,69 @@ def run_python(
     """Runs a program to its end, which must have this status unless it is None. `variables` are
     added to the environment.
     """
-    how = {"env": os.environ | dict(variables or {}), "timeout": 300} | how
-    command = command_of(program, *arguments, warnings=warnings)
-    done = subprocess.run(command, capture_output=True, text=True, **how)
+    options: dict[str, Any] = {"env": os.environ | dict(variables or {}), "timeout": 300} | how
+    done = subprocess.run(
+        command_of(program, *arguments, warnings=warnings),
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
     assert status in (None, done.returncode), f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done
 
 
-class Program:
-    """A program that runs, with pipes of text. At the end of a `with` block it is killed, if it
+class Program(subprocess.Popen[str]):
+    """A program that runs, with pipes of text. At the end of a `with` block it is killed if it
     still runs.
     """
 
-    def __init__(self, program: str | Path, *arguments: object, **how: Any) -> None:
-        variables, warnings = how.pop("variables", {}), how.pop("warnings", "")
-        self.process = subprocess.Popen(
+    def __init__(
+        self,
+        program: str | Path,
+        *arguments: object,
+        variables: Mapping[str, str] | None = None,
+        warnings: str = "",
+        **how: Any,
+    ) -> None:
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        super().__init__(
             command_of(program, *arguments, warnings=warnings),
-            env=os.environ | variables,
+            env=os.environ | dict(variables or {}),
             text=True,
-            **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | how,
+            **pipes | how,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.end()
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
+    def __exit__(self, *error: Any) -> None:
+        self.kill()
+        super().__exit__(*error)
 
     def line(self) -> str:
         """The next line of its output."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip("\n")
+        assert self.stdout is not None
+        return self.stdout.readline().rstrip("\n")
 
     def go_on(self) -> None:
         """Gives it an empty line."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        assert self.stdin is not None
+        self.stdin.write("\n")
+        self.stdin.flush()
 
-    def output(self, said: str = "", *, status: int | None = 0, timeout_s: float = 120) -> str:
-        """The rest of its output, at the end, which must have this status unless it is None."""
-        out, errors = self.process.communicate(said, timeout=timeout_s)
-        assert status in (None, self.process.returncode), errors
+    def result(self, said: str = "", *, status: int = 0, timeout_s: float = 120) -> str:
+        """The rest of its output, once it has ended with this status."""
+        out, errors = self.communicate(said, timeout=timeout_s)
+        assert self.returncode == status, errors
         return out
 
-    def kill(self) -> None:
-        """Kills it, which must not have ended before."""
-        self.process.send_signal(signal.SIGKILL)
-        self.output(status=-signal.SIGKILL)
+    def die(self) -> None:
+        """Is killed, and must not have ended before."""
+        self.kill()
+        self.result(status=-signal.SIGKILL)
+
+
+def start_together(programs: Sequence[Program]) -> None:
+    """Lets programs go on at one moment, once all have said that they are ready."""
+    for program in programs:
+        assert program.line() == "ready", program.communicate()[1]
+    for program in programs:
+        program.go_on()

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import featstore
 from featstore import cli
 from tests.parquet_files import put_parquet
-from tests.programs import CLI, run_python
+from tests.programs import CLI, Program, run_python
 
 ROOT = Path(__file__).parents[1]
 SPEC = """
@@ -365,9 +365,8 @@ def test_an_interrupted_extraction_leaves_the_table_at_its_version(
     spec.write_text(
         SPEC + "output: {rows_per_row_group: 10}\n"
     )  # Ninety thousand row groups take a while.
-    command = [sys.executable, "-c", "from featstore.cli import main; main()"]
-    command += ["extract", "--spec", str(spec), "--input", str(big), "--table", str(table)]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+    given = ["extract", "--spec", spec, "--input", big, "--table", table]
+    with Program(CLI, *given, cwd=ROOT) as process:
         while process.poll() is None and len(_data_files(table)) < 2:
             pass
         process.send_signal(signal.SIGINT)

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 import yaml
-from obstore.fsspec import FsspecStore
 
 import featstore
 import featstore.explore.replay
@@ -41,6 +40,7 @@ from featstore.files.transfer import read_span
 from featstore.joins.options import LabelJoin, parse_impressions, parse_label
 from featstore.table.open import open_snapshot
 from tests.parquet_files import put_parquet
+from tests.store_clients import forget_clients
 from tests.tiers import tiered
 
 ROOT = Path(__file__).parents[1]
@@ -215,8 +215,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value.format(port=port))
     monkeypatch.setattr(sys, "argv", sys.argv)
-    storage._store.cache_clear()
-    FsspecStore.clear_instance_cache()
+    forget_clients()
     put_parquet(tmp_path / "raw" / "x.parquet", {"user": ["a", "b"]})
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
     featstore.extract(SPEC, tmp_path / "raw", tmp_path / "made", spark=None)

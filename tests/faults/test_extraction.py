@@ -4,8 +4,6 @@ one, whole.
 
 import hashlib
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +25,7 @@ from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import history, open_delta, open_delta_or_none
 from tests.parquet_files import put_parquet
+from tests.programs import Program
 
 DOCUMENT = {
     "spec": 1,
@@ -434,10 +433,8 @@ def test_a_killed_extraction_is_invisible_and_can_be_run_again(
     write_raw(tmp_path / "raw" / "a.parquet", 20_000)
     arguments = [str(tmp_path / "raw"), str(tmp_path / "table")]
     code = WRITER.format(document=DOCUMENT)
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen([sys.executable, "-c", code, *arguments], **pipes) as process:
-        assert process.stdout is not None
-        while process.stdout.readline().strip() != b"3":
+    with Program(code, *arguments) as process:
+        while process.line() != "3":
             assert process.poll() is None
         process.send_signal(kill)
         process.communicate()

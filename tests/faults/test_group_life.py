@@ -5,9 +5,6 @@ of it.
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -29,6 +26,7 @@ from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.vacuum import vacuum
 from tests.parquet_files import put_parquet
+from tests.programs import Program
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -155,13 +153,9 @@ labels = GroupJob(job=job, name="labels", key="row", labels=True)
 
 
 def kill(what: str, document: dict[str, Any], raw: str, url: str) -> None:
-    arguments = [sys.executable, "-c", DRIVER, what, json.dumps(document), raw, url]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == b"there\n"
-        driver.send_signal(signal.SIGKILL)
-        driver.communicate()
-    assert driver.returncode == -signal.SIGKILL
+    with Program(DRIVER, what, json.dumps(document), raw, url) as driver:
+        assert driver.line() == "there"
+        driver.die()
 
 
 @pytest.mark.parametrize("when", ["group, before its commit", "group, before the table names it"])

@@ -6,9 +6,6 @@ import errno
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -32,7 +29,7 @@ from featstore.table import delta
 from featstore.table.delta import open_delta
 from featstore.table.vacuum import vacuum
 from tests.parquet_files import put_parquet
-from tests.programs import CLI, run_python
+from tests.programs import CLI, Program, run_python
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -182,18 +179,14 @@ def test_a_driver_killed_between_writing_and_commit_leaves_the_old_day_and_its_f
     job: ExtractJob,
 ) -> None:
     before = parquet_files(job.table_url)
-    arguments = [sys.executable, "-c", DRIVER, json.dumps(DOCUMENT), job.input_url, job.table_url]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == b"5\n"
+    with Program(DRIVER, json.dumps(DOCUMENT), job.input_url, job.table_url) as driver:
+        assert driver.line() == "5"
         for path in Path(job.table_url).rglob("part-*.parquet"):
             os.utime(path, (time.time() - 10 * 86_400,) * 2)
         assert (
             vacuum(job.table_url).num_running == 6
         )  # five data files and their statistics: the run is older than the grace, and lives
-        driver.send_signal(signal.SIGKILL)
-        driver.communicate()
-    assert driver.returncode == -signal.SIGKILL
+        driver.die()
     assert rows_of(job.table_url) == OLD
     orphans = parquet_files(job.table_url) - before
     assert len(orphans) == 5

@@ -12,28 +12,21 @@ import obstore
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from obstore.fsspec import FsspecStore
 
 from featstore.errors import ConfigError
 from featstore.files import listings, storage
 from tests.programs import run_python
+from tests.store_clients import clients_of
 
 DATA = bytes(range(256)) * 40_000
 
 
 @pytest.fixture
-def s3(loopback: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def s3(loopback: Any) -> Iterator[Any]:
     """The loopback server as an S3 endpoint."""
-    storage._store.cache_clear()
-    FsspecStore.clear_instance_cache()
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", loopback.url)
-    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
-    monkeypatch.setenv("AWS_REGION", "eu-central-1")
-    yield loopback
-    storage._store.cache_clear()
-    FsspecStore.clear_instance_cache()
+    variables = {"AWS_SKIP_SIGNATURE": "true", "AWS_REGION": "eu-central-1"}
+    with clients_of(variables | {"AWS_ENDPOINT_URL": loopback.url}):
+        yield loopback
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,11 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from obstore.fsspec import FsspecStore
 
 from featstore.errors import (
     AccessError,
@@ -33,7 +30,8 @@ from featstore.redaction import redact
 from featstore.table.delta import is_delta
 from featstore.table.open import open_snapshot
 from tests.http_servers import Handler, serving
-from tests.programs import run_python
+from tests.programs import Program, run_python
+from tests.store_clients import clients_of, forget_clients
 from tests.tiers import tiered
 
 KEYS = {
@@ -79,14 +77,8 @@ def refusing() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
     """An S3 without a bucket."""
-    command: list[str | Path] = [
-        sys.executable,
-        Path(__file__).parents[1] / "table" / "s3_server.py",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        process.kill()
+    with Program(Path(__file__).parents[1] / "table" / "s3_server.py") as process:
+        yield f"http://127.0.0.1:{process.line()}"
 
 
 @pytest.fixture
@@ -217,14 +209,9 @@ def test_an_error_of_a_store_is_one_line(case: str, moto: str, refusing: str, cl
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    storage._store.cache_clear()
-    FsspecStore.clear_instance_cache()
-    return monkeypatch
+def s3() -> Iterator[pytest.MonkeyPatch]:
+    with clients_of(KEYS) as patch:
+        yield patch
 
 
 ACTS = {
@@ -249,8 +236,7 @@ def test_each_operation_on_a_file_names_the_store_that_refuses(
         ACTS[act]("s3://bucket/x")
     assert found.value.errno == errno.EINVAL
     s3.setenv("AWS_ENDPOINT_URL", f"http://{closed}")
-    storage._store.cache_clear()
-    FsspecStore.clear_instance_cache()
+    forget_clients()
     with pytest.raises(
         StoreError, match=rf"^s3://bucket/x: {closed} refuses the connection; check"
     ) as closed_error:

@@ -5,8 +5,6 @@ is refused.
 import json
 import re
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +15,6 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from obstore.fsspec import FsspecStore
 
 import featstore
 from featstore.errors import CommitConflictError, InputError, UnsafeStoreError
@@ -35,7 +32,8 @@ from featstore.table.running import marked
 from featstore.table.store import check_store
 from featstore.table.vacuum import vacuum
 from tests.parquet_files import put_parquet
-from tests.programs import run_python
+from tests.programs import Program, run_python
+from tests.store_clients import clients_of
 
 SPEC: dict[str, Any] = {
     "spec": 1,
@@ -78,32 +76,17 @@ def server() -> Iterator[Store]:
     """One server for all tests of the module, since the clients of a process keep their first
     endpoint.
     """
-    process = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("s3_server.py")],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        url = f"http://127.0.0.1:{int(process.stdout.readline())}"
-        settings = {
-            "ENDPOINT_URL": url,
-            "ACCESS_KEY_ID": "someone",
-            "SECRET_ACCESS_KEY": "something",
-            "ALLOW_HTTP": "true",
+    with Program(Path(__file__).with_name("s3_server.py")) as process:
+        url = f"http://127.0.0.1:{process.line()}"
+        variables = {
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ACCESS_KEY_ID": "someone",
+            "AWS_SECRET_ACCESS_KEY": "something",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
         }
-        storage._store.cache_clear()
-        FsspecStore.clear_instance_cache()
-        with pytest.MonkeyPatch.context() as patch:
-            for key, value in (settings | {"REGION": "us-east-1"}).items():
-                patch.setenv(f"AWS_{key}", value)
+        with clients_of(variables):
             yield Store(url)
-    finally:
-        storage._store.cache_clear()
-        FsspecStore.clear_instance_cache()
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 @pytest.fixture

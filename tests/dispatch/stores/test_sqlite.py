@@ -1,13 +1,11 @@
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from featstore.dispatch.stores.sqlite import SqliteStore
 from featstore.errors import DispatchError
-from tests.programs import run_python
+from tests.programs import Program, run_python
 
 FORKED = """
 import os, sys
@@ -101,12 +99,9 @@ def test_a_fork_inherits_no_connection_while_other_threads_make_and_lose_handles
 
 
 def test_several_processes_can_create_one_file_at_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", OPEN_AT_ONCE, str(tmp_path / "x.db")]
-    started = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(6)
-    ]
-    results = [process.communicate(b"\n", timeout=120) for process in started]
-    assert [process.returncode for process in started] == [0] * 6, results
+    programs = [Program(OPEN_AT_ONCE, tmp_path / "x.db") for _ in range(6)]
+    for program in programs:
+        program.result("\n")
     assert SqliteStore(tmp_path / "x.db").get_or_none("n") == "600"
 
 

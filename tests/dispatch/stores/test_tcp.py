@@ -6,8 +6,6 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +24,7 @@ from featstore.dispatch.stores.tcp import serve
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 from tests.process import our_threads
-from tests.programs import run_python
+from tests.programs import Program, run_python
 from tests.tiers import tiered
 
 SERVE = "import sys; from featstore.cli import main; main()"
@@ -91,10 +89,8 @@ def plan(num_splits: int = 20) -> Plan:
 
 @pytest.mark.parametrize("number", tiered([signal.SIGTERM, signal.SIGINT], signal.SIGINT.__eq__))
 def test_serve_prints_its_address_and_ends_cleanly(number: Any) -> None:
-    command = [sys.executable, "-c", SERVE, "dispatch", "serve", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        store = bind(process.stdout.readline().strip()).open()
+    with Program(SERVE, "dispatch", "serve", "--port", 0) as process:
+        store = bind(process.line()).open()
         assert store.add("n", 3) == 3
         store.close()
         process.send_signal(number)
