@@ -2,8 +2,6 @@
 and who never removes them.
 """
 
-import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +23,8 @@ from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.spec.parse import load_spec
 from featstore.table.delta import open_delta
 from featstore.table.vacuum import vacuum
-from tests.parquet_files import put_parquet
+from tests.faults.raw_users import write_raw
+from tests.old_files import age
 from tests.programs import run_python
 
 VACUUM_AHEAD = Path(__file__).parents[1] / "table" / "vacuum_ahead.py"
@@ -49,30 +48,17 @@ def spec_of(slots: list[dict[str, Any]]) -> Any:
     return load_spec(document)
 
 
-def write_raw(directory: Path, clicked: int) -> str:
-    put_parquet(
-        directory / "a.parquet",
-        {
-            "row": list(range(500)),
-            "user": [f"u{row}" for row in range(500)],
-            "clicked": [clicked] * 500,
-        },
-        row_group_size=100,
-    )
-    return str(directory)
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> ExtractJob:
     """A job that replaces the day of a table that has 500 rows there, in five files, all labels
     being 0.
     """
-    raw, url = write_raw(tmp_path / "raw", 0), str(tmp_path / "table")
+    raw, url = write_raw(tmp_path / "raw", clicked=0), str(tmp_path / "table")
     job = ExtractJob(
         spec=spec_of(SLOTS), input_url=raw, table_url=url, partition={"dt": "1"}, run_id="first"
     )
     extract_files(job)
-    return replace(job, input_url=write_raw(tmp_path / "ripe", 1), run_id="second")
+    return replace(job, input_url=write_raw(tmp_path / "ripe", clicked=1), run_id="second")
 
 
 class Faulty:
@@ -133,12 +119,6 @@ def lose_a_file(table: Path) -> None:
 
 def lose_the_mark(table: Path) -> None:
     own(table, "_runs/{tag}")[0].unlink()
-
-
-def age(table: Path, days: int, what: str = "*") -> None:
-    for path in table.rglob(what):
-        if path.is_file() and "_delta_log" not in path.parts:
-            os.utime(path, (time.time() - days * 86_400,) * 2)
 
 
 def be_taken_for_dead(table: Path) -> None:

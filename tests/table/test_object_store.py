@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,6 @@ from featstore.errors import CommitConflictError, InputError, UnsafeStoreError
 from featstore.extraction.hive.locations import locations, make_locations
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.raw import Unit
-from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.files import storage
 from featstore.spec.parse import load_spec
 from featstore.table import delta
@@ -31,6 +29,7 @@ from featstore.table.layout import tag_of
 from featstore.table.running import marked
 from featstore.table.store import check_store
 from featstore.table.vacuum import vacuum
+from tests.interposed import followed, preceded
 from tests.parquet_files import put_parquet
 from tests.programs import Program, run_python
 from tests.store_clients import clients_of
@@ -282,14 +281,14 @@ def test_a_vacuum_of_s3_by_a_host_whose_clock_is_ahead_takes_nothing_of_a_runnin
 ) -> None:
     told: list[str] = []
 
-    def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
-        reports = LocalRunner()(task, units, progress)
-        script = Path(__file__).with_name("vacuum_ahead.py")
-        told.append(run_python(script, job.table_url, 26).stdout)
-        return reports
-
+    script = Path(__file__).with_name("vacuum_ahead.py")
     extract_files(job)
-    extract_files(replace(job, partition={"dt": "of day 2"}, run_id="r2"), runner=run)
+    extract_files(
+        replace(job, partition={"dt": "of day 2"}, run_id="r2"),
+        runner=followed(
+            LocalRunner(), lambda: told.append(run_python(script, job.table_url, 26).stdout)
+        ),
+    )
     assert "0 files, 0 bytes removed" in told[0]
     assert not [path for path in below(store) if path.startswith("_runs/")]
     assert featstore.open_table(job.table_url).to_arrow().num_rows == 40
@@ -301,18 +300,18 @@ def test_a_job_on_s3_whose_mark_or_file_is_gone_commits_nothing(
 ) -> None:
     gone: list[str] = []
 
-    def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
-        reports = LocalRunner()(task, units, progress)
+    def lose() -> None:
         gone.extend(path for path in below(store) if path.startswith(what))
         storage.delete(f"{job.table_url}/{gone[0]}")
-        return reports
 
     extract_files(job)
     with pytest.raises(
         CommitConflictError,
         match=r"s3://tables/clicks: expected the mark and .* gone.*nothing is committed",
     ):
-        extract_files(replace(job, partition={"dt": "2"}, run_id="r2"), runner=run)
+        extract_files(
+            replace(job, partition={"dt": "2"}, run_id="r2"), runner=followed(LocalRunner(), lose)
+        )
     assert len(gone) == 1
     assert open_delta(job.table_url).version == 0
     assert below(store) == {file.path for file in open_delta(job.table_url).data_files}
@@ -357,10 +356,9 @@ def test_a_run_on_s3_has_its_mark_while_it_works_and_none_after_it(
 ) -> None:
     seen: list[set[str]] = []
 
-    def commit(url: str, change: Change) -> int:
+    def look() -> None:
         seen.append({path for path in below(store) if path.startswith("_runs/")})
-        return delta.commit(url, change)
 
-    extract_files(job, commit=commit)
+    extract_files(job, commit=preceded(delta.commit, look))
     assert [len(marks) for marks in seen] == [1]
     assert not [path for path in below(store) if path.startswith("_runs/")]

@@ -16,6 +16,7 @@ from featstore.table.metadata import CommitMetadata
 from featstore.table.running import marked, running
 from featstore.table.snapshot import files_digest
 from featstore.table.vacuum import oldest_retained, vacuum
+from tests.old_files import age
 from tests.programs import run_python
 
 TAG = "0a0a0a0a-1b1b1b1b"
@@ -60,13 +61,6 @@ def change(schema: Any, files: Any, run_id: str, base: Any) -> Any:
         files=tuple(files),
         metadata=metadata,
     )
-
-
-def age(url: Path, seconds: float = 30 * DAY_S) -> None:
-    """Makes all files but those of the log look that old."""
-    for path in url.rglob("*"):
-        if path.is_file() and "_delta_log" not in path.parts:
-            os.utime(path, (time.time() - seconds,) * 2)
 
 
 def put(url: Path, name: str) -> Path:
