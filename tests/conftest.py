@@ -11,7 +11,8 @@ import subprocess
 import tempfile
 import threading
 import xml.sax.saxutils
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,18 @@ def small_disk(tmp_path: Path, disk_size: str) -> Iterator[Path]:
         pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture
+def closed_at_end() -> Iterator[Callable[[Any], Any]]:
+    """Takes what is to be closed at the end of the test, and returns it."""
+    with ExitStack() as stack:
+
+        def take(made: Any) -> Any:
+            stack.callback(made.close)
+            return made
+
+        yield take
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ twice is accounted for.
 
 import contextlib
 import random
-import threading
 import time
 import uuid
 from collections import Counter
@@ -23,6 +22,7 @@ from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 from tests.parquet_files import put_row_files
 from tests.programs import CLI, Program
+from tests.threads import run_together
 
 pytestmark = pytest.mark.slow
 
@@ -147,12 +147,7 @@ def test_no_row_is_missing_and_only_rows_without_an_acknowledgement_come_again(
 ) -> None:
     faulty = FaultyAddress(address, seed=1)
     workers = [Worker(faulty, f"w{number}") for number in range(3)]
-    threads = [threading.Thread(target=worker.run) for worker in workers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive(), "a worker hangs"
+    run_together(*(worker.run for worker in workers), timeout_s=120)
     assert all(faulty.faults[fault] > 0 for fault in ("delay", "cut", "reply lost"))
     assert sum(worker.num_restarts for worker in workers) > 0
     delivered = sum((worker.delivered for worker in workers), Counter())

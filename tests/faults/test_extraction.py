@@ -25,6 +25,7 @@ from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import history, open_delta, open_delta_or_none
+from tests.damaged_files import overwrite
 from tests.interposed import followed, preceded
 from tests.parquet_files import put_parquet
 from tests.programs import Program
@@ -124,10 +125,7 @@ def test_a_failing_thread_stops_the_others(
     job: ExtractJob, before: set[str], tmp_path: Path
 ) -> None:
     raw = tmp_path / "raw" / "a.parquet"
-    data = bytearray(raw.read_bytes())
-    first_page = pq.read_metadata(raw).row_group(0).column(0).data_page_offset
-    data[first_page : first_page + 40] = b"\xff" * 40
-    raw.write_bytes(bytes(data))
+    overwrite(raw, pq.read_metadata(raw).row_group(0).column(0).data_page_offset)
     with pytest.raises(InputError, match=r"a\.parquet, rows 0 to 99: cannot be read"):
         extract_files(job, runner=LocalRunner(1))
     assert_as_before(job, before)

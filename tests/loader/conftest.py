@@ -1,8 +1,9 @@
 """A small table of several files, small row groups, and every kind of column."""
 
+import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import Request, resolve
 from featstore.loader.rows.split_reader import Window
@@ -48,6 +50,16 @@ def rows_table(first: int, num_rows: int) -> pa.Table:
 def rows_of(batches: Iterable[Batch]) -> list[int]:
     """The numbers of the rows, in the order of delivery."""
     return [row for batch in batches for row in batch["row"].tolist()]
+
+
+def merged_state(loaders: Sequence[FeatureLoader]) -> dict[str, Any]:
+    """The state that loaders leave which count what they have delivered, and end."""
+    for loader in loaders:
+        loader.ack()
+    states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
+    for loader in loaders:
+        loader.close()
+    return FeatureLoader.merge_states(states)
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,7 @@ from tests.loader.conftest import rows_of
 from tests.parquet_files import put_parquet
 from tests.process import our_files, our_threads
 from tests.programs import run_python
+from tests.threads import beside, run_together
 
 NUM_ROWS = 280
 
@@ -452,9 +453,7 @@ def test_close_from_another_thread_ends_a_waiting_consumer(table_url: str) -> No
     loader = FeatureLoader(table_url, slots=["row"], batch_size=8)
     batches = iter(loader)
     next(batches)
-    closer = threading.Thread(target=loader.close)
-    closer.start()
-    closer.join()
+    run_together(loader.close)
     with pytest.raises(StateError, match="closed"):
         next(batches)
 
@@ -494,18 +493,13 @@ def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(
         assert loopback.half_sent.wait(30)
         run = loader._run
         assert run is not None
-        closing = threading.Thread(target=loader.close)
-        closing.start()
-        while not run.delivery.is_closed:
-            pass
-        loopback.gates["/a.parquet"].set()
-        closing.join()
+        with beside(loader.close):
+            while not run.delivery.is_closed:
+                pass
+            loopback.gates["/a.parquet"].set()
 
-    closer = threading.Thread(target=close)
-    closer.start()
-    with pytest.raises(StateError, match="closed before its end"):
+    with beside(close), pytest.raises(StateError, match="closed before its end"):
         next(iter(loader))
-    closer.join()
     assert loader.state_dict()["complete"] == []
 
 

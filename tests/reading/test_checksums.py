@@ -18,6 +18,7 @@ from featstore.parquet.page_header import read_page_header
 from featstore.reading import checksums
 from featstore.reading.checksums import require_intact
 from featstore.reading.open_file import OpenFile
+from tests.damaged_files import flip
 from tests.parquet_files import put_parquet
 
 ROWS = 3_000
@@ -70,12 +71,6 @@ def pages_of(path: Path) -> list[tuple[int, str, int, int]]:
                     found.append((row_group, leaf.path, first, at))
                 assert at == end
     return found
-
-
-def flip(path: Path, at: int, bit: int = 0) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1 << bit
-    path.write_bytes(data)
 
 
 def check(path: Path, held: Any = None) -> None:

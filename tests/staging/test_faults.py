@@ -51,17 +51,12 @@ def url(request: pytest.FixtureRequest, unruly: Any) -> str:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    made = []
-
+def make(tmp_path: Path, closed_at_end: Callable[[Any], Any]) -> Callable[..., Any]:
     def stager(retry: Any = QUICK, **options: Any) -> Any:
         options = {"directory": str(tmp_path / "cache"), "mode": "whole"} | options
-        made.append(Stager(Staging(**options), Source(retry=retry)))
-        return made[-1]
+        return closed_at_end(Stager(Staging(**options), Source(retry=retry)))
 
-    yield stager
-    for stager_ in made:
-        stager_.close()
+    return stager
 
 
 def _next(stager: Any, url: str, size_bytes: int = 900_000) -> Any:

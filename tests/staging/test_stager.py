@@ -9,6 +9,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.cache import entry_name
 from featstore.staging.retry import RetryPolicy
 from tests.programs import Program, run_python, start_together
+from tests.threads import beside
 
 DATA = {f"/t/{i}.bin": bytes([i]) * 100_000 for i in range(8)}
 
@@ -33,7 +35,7 @@ def site(loopback: Any) -> Any:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    made = []
+    made = ExitStack()
 
     def stager(
         *, read: Any = read_span, check: Any = None, grace_s: float = 30.0, **options: Any
@@ -42,12 +44,10 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
             dict[str, Any](directory=str(tmp_path / "cache"), budget_bytes=1_000_000) | options
         )
         source = Source(read=read, check=check, retry=RetryPolicy(first_pause_s=0.01))
-        made.append(Stager(Staging(**options), source, grace_s=grace_s))
-        return made[-1]
+        return made.enter_context(Stager(Staging(**options), source, grace_s=grace_s))
 
-    yield stager
-    for stager_ in made:
-        stager_.close()
+    with made:
+        yield stager
     assert not [thread for thread in threading.enumerate() if thread.name == "featstore-stager"]
 
 
@@ -372,11 +372,9 @@ def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(
         assert list(stream) == []
         ended.set()
 
-    thread = threading.Thread(target=read)
-    thread.start()
-    stager.close()
-    assert ended.wait(60)
-    thread.join()
+    with beside(read):
+        stager.close()
+        assert ended.wait(60)
     assert _entries(stager) == []
     stager.close()
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -32,6 +32,7 @@ from featstore.table.metadata import CommitMetadata
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, overwrite_filters
 from tests.interposed import followed, preceded
 from tests.programs import run_python
+from tests.threads import run_together
 
 
 def change(
@@ -307,11 +308,7 @@ def test_one_of_many_concurrent_writers_of_an_empty_partition_wins(
         except CommitConflictError as error:
             outcomes.append(error)
 
-    threads = [threading.Thread(target=write, args=(wanted,)) for wanted in changes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*(partial(write, wanted) for wanted in changes))
     assert [outcome for outcome in outcomes if isinstance(outcome, int)] == [1]
     assert len(open_delta(str(table)).in_partitions([{"month": "2"}])) == 1
 

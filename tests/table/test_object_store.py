@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -33,6 +34,7 @@ from tests.interposed import followed, preceded
 from tests.parquet_files import put_parquet
 from tests.programs import Program, run_python
 from tests.store_clients import clients_of
+from tests.threads import run_together
 
 SPEC: dict[str, Any] = {
     "spec": 1,
@@ -169,11 +171,7 @@ def test_the_store_refuses_one_of_two_writers_of_an_empty_day_on_s3(
             outcomes.append(str(error))
 
     refused_before = store.num_refused
-    threads = [threading.Thread(target=write, args=(run_id,)) for run_id in ("r2", "r3")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*(partial(write, run_id) for run_id in ("r2", "r3")))
     [version] = [outcome for outcome in outcomes if isinstance(outcome, int)]
     [conflict] = [outcome for outcome in outcomes if isinstance(outcome, str)]
     assert version == 1

@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,13 +17,14 @@ from featstore.cli import main
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
-from featstore.dispatch.stores.address import bind
+from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.stores.tcp import serve
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 from tests.process import our_threads
 from tests.programs import Program, run_python
+from tests.threads import beside
 from tests.tiers import tiered
 
 SERVE = "import sys; from featstore.cli import main; main()"
@@ -127,12 +127,8 @@ def test_a_worker_may_start_before_its_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     stores = []
-    waiting = threading.Thread(
-        target=lambda: stores.append(bind(f"tcp://127.0.0.1:{port}", timeout_s=60).open())
-    )
-    waiting.start()
-    server = Server(port)
-    waiting.join()
+    with beside(lambda: stores.append(bind(f"tcp://127.0.0.1:{port}", timeout_s=60).open())):
+        server = Server(port)
     assert stores[0].add("n", 1) == 1
     stores[0].close()
     server.end()
@@ -174,8 +170,8 @@ def test_a_server_that_stops_answering_is_lost_within_the_timeout(server: Server
     assert time.monotonic() - start < 10
 
 
-def test_a_server_that_took_the_place_of_another_is_not_trusted(server: Server) -> None:
-    address = bind(server.url)
+def replaced(server: Server, address: StoreAddress) -> Server:
+    """A server in the place of another, whose clients notice it."""
     address.open().close()
     server.end()
     other = Server(parse_endpoint(server.url).port)
@@ -183,6 +179,12 @@ def test_a_server_that_took_the_place_of_another_is_not_trusted(server: Server) 
         DispatchError, match="was lost: another server, which holds nothing of this run"
     ):
         address.open()
+    return other
+
+
+def test_a_server_that_took_the_place_of_another_is_not_trusted(server: Server) -> None:
+    address = bind(server.url)
+    other = replaced(server, address)
     again = bind(server.url).open()
     again.close()
     other.end()
@@ -212,13 +214,7 @@ def test_a_new_handle_reuses_the_connection_of_a_closed_one(server: Server) -> N
 
 def test_a_pooled_connection_is_not_trusted_once_its_server_is_gone(server: Server) -> None:
     address = bind(server.url).keeping_connections()
-    address.open().close()
-    server.end()
-    other = Server(parse_endpoint(server.url).port)
-    with pytest.raises(
-        DispatchError, match="was lost: another server, which holds nothing of this run"
-    ):
-        address.open()
+    other = replaced(server, address)
     other.end()
     address.disconnect()
     assert not our_threads()

@@ -1,4 +1,4 @@
-import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from featstore.reading.open_file import OpenFile
 from featstore.table.open import open_snapshot
 from tests.parquet_files import put_parquet
 from tests.programs import run_python
+from tests.threads import beside
 
 NUM_ROWS = 20_000
 
@@ -96,11 +97,9 @@ def test_the_size_of_decoded_columns_is_known_before_they_are(one_group: str) ->
 def test_what_does_not_fit_waits_until_it_does() -> None:
     budget = Budget(100)
     assert budget.take(70) == 70
-    waiting = threading.Thread(target=budget.take, args=(40,))
-    waiting.start()
-    assert budget.held_bytes == 70
-    assert budget.exchange(70, 60) == 60
-    waiting.join(10)
+    with beside(partial(budget.take, 40)):
+        assert budget.held_bytes == 70
+        assert budget.exchange(70, 60) == 60
     assert budget.held_bytes == 100
 
 
@@ -121,10 +120,8 @@ def test_a_closed_budget_wakes_who_waits() -> None:
         except StateError as error:
             raised.append(error)
 
-    waiting = threading.Thread(target=take)
-    waiting.start()
-    budget.close()
-    waiting.join(10)
+    with beside(take):
+        budget.close()
     assert len(raised) == 1
     with pytest.raises(StateError, match="closed before its end"):
         budget.take(1)
