@@ -4,7 +4,6 @@ misbehave, and one Spark session.
 
 import functools
 import gc
-import http.server
 import os
 import re
 import shutil
@@ -12,7 +11,8 @@ import subprocess
 import tempfile
 import threading
 import xml.sax.saxutils
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from featstore.extraction.spark.runners import spark_session
+from tests.http_servers import Handler, serving
 
 # torch looks up the name of whom it connects to (docs/decisions/0021): a lost answer is to cost 1 s
 # here, not 5 or 10.
@@ -105,50 +106,36 @@ class Loopback:
         return sum(method == "GET" and logged == path for method, logged, _ in self.log)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(Handler):
     site: Loopback
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *args: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def _answer(self, *, body: bool) -> None:
+    def _answer(self) -> None:
         parts = urlsplit(self.path)
         path = unquote(parts.path)
         self.site.log.append((self.command, path, self.headers.get("Range")))
         if "list-type" in parts.query and path not in self.site.status:
-            self._send(
-                200, _s3_listing(self.site, path.strip("/"), parse_qs(parts.query)), body=body
-            )
+            self._send(200, _s3_listing(self.site, path.strip("/"), parse_qs(parts.query)))
         elif path in self.site.status or path not in self.site.files:
-            self._send(self.site.status.get(path, 404), b"", body=body)
+            self._send(self.site.status.get(path, 404), b"")
         else:
-            self._send_file(path, self.site.files[path], body=body)
+            self._send_file(path, self.site.files[path])
 
-    def _send_file(self, path: str, data: bytes, *, body: bool) -> None:
+    def _send_file(self, path: str, data: bytes) -> None:
         wanted = self.headers.get("Range")
         if wanted is None:
-            self._send(
-                200, self.site.changed(path, 0, data) if body else data, body=body, path=path
-            )
+            self._send(200, self._as_sent(path, 0, data), path=path)
             return
         first, _, last = wanted.removeprefix("bytes=").partition("-")
         start = int(first) if first else len(data) - int(last)
         end = min(int(last) + 1, len(data)) if first and last else len(data)
-        part = self.site.changed(path, start, data[start:end]) if body else data[start:end]
-        self._send(
-            206, part, body=body, path=path, content_range=f"bytes {start}-{end - 1}/{len(data)}"
-        )
+        part = self._as_sent(path, start, data[start:end])
+        self._send(206, part, path=path, content_range=f"bytes {start}-{end - 1}/{len(data)}")
 
-    def _send(
-        self, status: int, data: bytes, *, body: bool, path: str = "", content_range: str = ""
-    ) -> None:
+    def _as_sent(self, path: str, first: int, data: bytes) -> bytes:
+        return self.site.changed(path, first, data) if self.command == "GET" else data
+
+    def _send(self, status: int, data: bytes, *, path: str = "", content_range: str = "") -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.send_header("ETag", '"1"')
@@ -156,7 +143,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if content_range:
             self.send_header("Content-Range", content_range)
         self.end_headers()
-        if body:
+        if self.command == "GET":
             self._send_body(path, data)
 
     def _send_body(self, path: str, data: bytes) -> None:
@@ -200,26 +187,14 @@ def _s3_listing(site: Loopback, bucket: str, query: dict[str, list[str]]) -> byt
     return f'<?xml version="1.0"?><ListBucketResult>{head}{objects}{prefixes}</ListBucketResult>'.encode()
 
 
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignores clients that disconnect, as many tests do."""
-
-
 @pytest.fixture
 def loopback() -> Iterator[Loopback]:
     site = Loopback()
-    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"site": site}))
-    site.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield site
-    for gate in site.gates.values():
-        gate.set()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(_Handler, site=site) as port:
+        site.url = f"http://127.0.0.1:{port}"
+        yield site
+        for gate in site.gates.values():
+            gate.set()
 
 
 SPARK_OPTIONS = {
@@ -248,12 +223,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk_size() -> str:
+    """The size of `small_disk`, which a module may override."""
+    return "2m"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, disk_size: str) -> Iterator[Path]:
     """A file system of 2 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)],
+        ["mount", "-t", "tmpfs", "-o", f"size={disk_size}", "tmpfs", str(place)],
         capture_output=True,
         text=True,
     )
@@ -261,6 +242,18 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture
+def closed_at_end() -> Iterator[Callable[[Any], Any]]:
+    """Takes what is to be closed at the end of the test, and returns it."""
+    with ExitStack() as stack:
+
+        def take(made: Any) -> Any:
+            stack.callback(made.close)
+            return made
+
+        yield take
 
 
 @pytest.fixture

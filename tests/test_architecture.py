@@ -13,6 +13,7 @@ import grimp
 import pytest
 
 import featstore
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[1]
 OWNERS = {
@@ -101,10 +102,7 @@ def test_no_folder_holds_more_files_than_one_can_look_over() -> None:
 def _loaded(statement: str) -> dict[str, Any]:
     report = "print(json.dumps([time.perf_counter() - start, sorted(sys.modules)]))"
     code = f"import sys, time, json; start = time.perf_counter(); {statement}; {report}"
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    seconds, modules = json.loads(out)
+    seconds, modules = json.loads(run_python(code).stdout)
     return {"seconds": seconds, "modules": set(modules)}
 
 

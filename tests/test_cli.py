@@ -17,6 +17,8 @@ from click.testing import CliRunner
 
 import featstore
 from featstore import cli
+from tests.parquet_files import put_parquet
+from tests.programs import CLI, Program, run_python
 
 ROOT = Path(__file__).parents[1]
 SPEC = """
@@ -32,9 +34,10 @@ slots:
 
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
-    rows = {"user": ["a", None, "c"], "price": [1.0, 2.0, None], "clicked": [0, 1, 0]}
-    pq.write_table(pa.table(rows), tmp_path / "raw.parquet")
-    return tmp_path / "raw.parquet"
+    return put_parquet(
+        tmp_path / "raw.parquet",
+        {"user": ["a", None, "c"], "price": [1.0, 2.0, None], "clicked": [0, 1, 0]},
+    )
 
 
 @pytest.fixture
@@ -44,8 +47,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from featstore.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    return run_python(CLI, *arguments, cwd=ROOT, status=None)
 
 
 def in_process(
@@ -363,9 +365,8 @@ def test_an_interrupted_extraction_leaves_the_table_at_its_version(
     spec.write_text(
         SPEC + "output: {rows_per_row_group: 10}\n"
     )  # Ninety thousand row groups take a while.
-    command = [sys.executable, "-c", "from featstore.cli import main; main()"]
-    command += ["extract", "--spec", str(spec), "--input", str(big), "--table", str(table)]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+    given = ["extract", "--spec", spec, "--input", big, "--table", table]
+    with Program(CLI, *given, cwd=ROOT) as process:
         while process.poll() is None and len(_data_files(table)) < 2:
             pass
         process.send_signal(signal.SIGINT)

@@ -17,11 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
-from obstore.fsspec import FsspecStore
 
 import featstore
 import featstore.explore.replay
@@ -42,6 +39,8 @@ from featstore.files import listings, storage
 from featstore.files.transfer import read_span
 from featstore.joins.options import LabelJoin, parse_impressions, parse_label
 from featstore.table.open import open_snapshot
+from tests.parquet_files import put_parquet
+from tests.store_clients import forget_clients
 from tests.tiers import tiered
 
 ROOT = Path(__file__).parents[1]
@@ -216,10 +215,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value.format(port=port))
     monkeypatch.setattr(sys, "argv", sys.argv)
-    storage._store.cache_clear()
-    FsspecStore.clear_instance_cache()
-    (tmp_path / "raw").mkdir()
-    pq.write_table(pa.table({"user": ["a", "b"]}), tmp_path / "raw" / "x.parquet")
+    forget_clients()
+    put_parquet(tmp_path / "raw" / "x.parquet", {"user": ["a", "b"]})
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
     featstore.extract(SPEC, tmp_path / "raw", tmp_path / "made", spark=None)
     (tmp_path / "plain").mkdir()

@@ -23,9 +23,9 @@ from typing import Any, ClassVar
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from obstore.fsspec import FsspecStore
 
 from featstore.files import storage
+from tests.store_clients import clients_of
 
 BUCKET = "features"
 _AZURITE_KEY = (
@@ -294,16 +294,7 @@ def server(
 
 
 @pytest.fixture
-def place(
-    server: LoaderWorker, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[LoaderWorker]:
+def place(server: LoaderWorker) -> Iterator[LoaderWorker]:
     """The server's place for one test, with the environment that its client needs."""
-    storage._store.cache_clear()
-    FsspecStore.clear_instance_cache()
-    for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_"))]:
-        monkeypatch.delenv(name)
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    yield server
-    storage._store.cache_clear()
-    FsspecStore.clear_instance_cache()
+    with clients_of(server.environment):
+        yield server

@@ -8,7 +8,6 @@ file of its own there; if its cases need more than a spec, as a fitted file, it 
 CASES_ELSEWHERE. The golden vectors run here too, as cases of three rows.
 """
 
-import datetime
 import json
 import math
 import random
@@ -27,6 +26,8 @@ from featstore.ops.registry import OPERATORS
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.sql.statement import slot_sql
+from tests.golden_values import value_of
+from tests.parquet_files import put_parquet
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FROZEN = ("quantile_bucketize", "standardize", "min_max", "vocabulary")
@@ -59,20 +60,6 @@ VECTORS = {
     for line in _read(GOLDEN / f"{file}.jsonl")
 }
 CASES = OPERATOR_CASES | VECTORS
-
-
-def value_of(written: Any) -> Any:
-    if isinstance(written, list):
-        return [value_of(item) for item in written]
-    if isinstance(written, dict) and "map" in written:
-        return [(key, value_of(item)) for key, item in written["map"]]
-    if isinstance(written, dict):
-        return (
-            bytes.fromhex(written["hex"])
-            if "hex" in written
-            else datetime.datetime.fromisoformat(written["time"])
-        )
-    return written
 
 
 def spec_of(case: dict[str, Any]) -> Spec:
@@ -170,14 +157,17 @@ def test_single_rows_give_the_values_of_the_table(title: str) -> None:
 def raw_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """All cases' columns side by side in one Parquet file, named `<number of the case>_<name>`."""
     num_rows = max(len(case["stored"]) for case in CASES.values())
-    columns = {
-        f"c{i}_{name}": a
-        for i, case in enumerate(CASES.values())
-        for name, a in columns_of(case, num_rows).items()
-    }
-    path = tmp_path_factory.mktemp("cases") / "raw.parquet"
-    pq.write_table(pa.table(columns), path, use_dictionary=False)
-    return str(path)
+    return str(
+        put_parquet(
+            tmp_path_factory.mktemp("cases") / "raw.parquet",
+            {
+                f"c{i}_{name}": a
+                for i, case in enumerate(CASES.values())
+                for name, a in columns_of(case, num_rows).items()
+            },
+            use_dictionary=False,
+        )
+    )
 
 
 def queries() -> Iterator[dict[int, dict[str, Any]]]:
@@ -311,8 +301,7 @@ def test_every_operator_gives_the_same_content_on_any_engine_however_rows_are_pa
 ) -> None:
     spec = load_spec(spec_of_all_operators())
     rows = mixed_rows(160)
-    (tmp_path / "raw").mkdir()
-    pq.write_table(rows.slice(0, 101), tmp_path / "raw" / "a.parquet", row_group_size=37)
+    put_parquet(tmp_path / "raw" / "a.parquet", rows.slice(0, 101), row_group_size=37)
     pq.write_table(rows.slice(101), tmp_path / "raw" / "b.parquet", row_group_size=20)
     raw = str(tmp_path / "raw")
     featstore.extract(spec, raw, tmp_path / "local")

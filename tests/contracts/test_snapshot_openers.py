@@ -16,6 +16,7 @@ from featstore.files.storage import join, open_read
 from featstore.spec.parse import load_spec
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot, files_digest
+from tests.parquet_files import put_parquet
 
 DOCUMENT = {
     "spec": 1,
@@ -36,12 +37,15 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two days in three data files, one of the days with a name that must be escaped."""
     home = tmp_path_factory.mktemp("openers")
     for day, num_rows in (("1", 60), ("a b/c", 20)):
-        rows = {
-            "user": [f"u{i}" for i in range(num_rows)],
-            "tags": [["a"]] * num_rows,
-            "clicked": [1] * num_rows,
-        }
-        pq.write_table(pa.table(rows), home / "raw.parquet", row_group_size=30)
+        put_parquet(
+            home / "raw.parquet",
+            {
+                "user": [f"u{i}" for i in range(num_rows)],
+                "tags": [["a"]] * num_rows,
+                "clicked": [1] * num_rows,
+            },
+            row_group_size=30,
+        )
         raw, target = str(home / "raw.parquet"), str(home / "table")
         extract_files(
             ExtractJob(

@@ -2,9 +2,9 @@
 the reference.
 """
 
-import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from featstore.dispatch.stores.address import bind
 from featstore.errors import DispatchError
+from tests.threads import run_together
 
 
 class _TorchHandle:
@@ -76,10 +77,8 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def store(opener: Any) -> Iterator[Any]:
-    handle = opener()
-    yield handle
-    handle.close()
+def store(opener: Any, closed_at_end: Callable[[Any], Any]) -> Any:
+    return closed_at_end(opener())
 
 
 def test_a_missing_key_is_none_and_set_writes_over(store: Any) -> None:
@@ -172,11 +171,7 @@ def test_threads_lose_no_addition_and_win_each_key_once(opener: Any, shared: boo
         if not shared:
             store.close()
 
-    threads = [threading.Thread(target=work, args=(f"worker-{i}",)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*(partial(work, f"worker-{i}") for i in range(4)))
     first.close()
     assert sorted(totals) == list(range(1, 201))
     assert sorted(wins) == list(range(50))

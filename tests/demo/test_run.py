@@ -1,7 +1,5 @@
 """The demo end to end, on little data."""
 
-import subprocess
-import sys
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -15,6 +13,7 @@ from featstore.demo.metrics import auc
 from featstore.demo.run import Recipe, baseline_auc, run, run_demo, run_synthetic
 from featstore.errors import ConfigError, SpecError
 from featstore.spec.lint import lint
+from tests.programs import run_python
 
 
 @pytest.fixture(scope="module")
@@ -128,11 +127,7 @@ def test_the_demo_extracts_on_spark(tmp_path: Path) -> None:
         "import sys; from featstore.demo.run import run_synthetic; run_synthetic(sys.argv[1], "
         "2_000)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "start of Spark" in done.stdout
+    assert "start of Spark" in run_python(program, tmp_path).stdout
     assert featstore.open_table(str(tmp_path / "synthetic" / "table")).num_rows == 2_000
 
 

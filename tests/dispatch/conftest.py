@@ -2,7 +2,7 @@
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,10 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> StoreAddress:
 
 
 @pytest.fixture
-def make_worker(address: StoreAddress, clock: SimulatedClock) -> Iterator[MakeWorker]:
+def make_worker(
+    address: StoreAddress, clock: SimulatedClock, closed_at_end: Callable[[Any], Any]
+) -> MakeWorker:
     """Makes coordinators and closes them at the end; `terms` are the options of `Terms`."""
-    made: list[Coordinator] = []
 
     def make(
         worker: str = "w",
@@ -65,12 +66,10 @@ def make_worker(address: StoreAddress, clock: SimulatedClock) -> Iterator[MakeWo
             "boundaries": boundaries,
             "is_staged": is_staged,
         }
-        made.append(Coordinator(through or address, **options))
-        return made[-1]
+        worker_: Coordinator = closed_at_end(Coordinator(through or address, **options))
+        return worker_
 
-    yield make
-    for coordinator in made:
-        coordinator.close()
+    return make
 
 
 def silence(coordinator: Coordinator) -> Holdings:

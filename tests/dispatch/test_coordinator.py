@@ -1,8 +1,6 @@
 """One or a few workers in one process, over both stores."""
 
 import functools
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -21,6 +19,8 @@ from featstore.errors import DispatchError
 from tests.dispatch.conftest import PREFIX, silence
 from tests.dispatch.simulated_clock import SimulatedClock
 from tests.process import our_threads
+from tests.programs import run_python
+from tests.threads import beside
 
 LEASE_S = 60.0
 
@@ -184,12 +184,10 @@ def test_a_slow_worker_that_lives_keeps_its_lease(
             assert other.complete(mine)
         done.set()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert not clock.wait(done, 10 * LEASE_S)
-    assert slow.complete(claim)
-    assert clock.wait(done, LEASE_S)
-    thread.join()
+    with beside(work):
+        assert not clock.wait(done, 10 * LEASE_S)
+        assert slow.complete(claim)
+        assert clock.wait(done, LEASE_S)
     assert other.num_takeovers == 0
 
 
@@ -205,12 +203,10 @@ def test_close_wakes_a_waiting_worker_and_leaves_no_thread(
         assert list(waiting.claims()) == []
         ended.set()
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    assert not clock.wait(ended, LEASE_S)
-    waiting.close()
-    assert clock.wait(ended, LEASE_S)
-    thread.join()
+    with beside(wait):
+        assert not clock.wait(ended, LEASE_S)
+        waiting.close()
+        assert clock.wait(ended, LEASE_S)
     holder.close()
     assert our_threads() == before
 
@@ -283,12 +279,10 @@ def test_an_independent_worker_ends_only_when_every_lease_is_final(
             assert idle.complete(mine)
         ended.set()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert not clock.wait(ended, 10 * LEASE_S), "it ended while a living worker held rows"
-    assert holder.complete(held)
-    assert clock.wait(ended, LEASE_S)
-    thread.join()
+    with beside(work):
+        assert not clock.wait(ended, 10 * LEASE_S), "it ended while a living worker held rows"
+        assert holder.complete(held)
+        assert clock.wait(ended, LEASE_S)
     assert (idle.is_done, idle.num_takeovers) == (True, 0)
 
 
@@ -438,12 +432,7 @@ coordinator.close()
 
 
 def test_a_forked_copy_of_a_coordinator_refuses_and_gives_nothing_back(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED, f"sqlite://{tmp_path}/x.db"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_python(FORKED, f"sqlite://{tmp_path}/x.db", timeout=60)
     refusal, parent = done.stdout.splitlines()
     assert refusal.startswith("DispatchError a coordinator cannot be used in a process other"), (
         done.stderr

@@ -2,16 +2,17 @@
 when a worker is killed.
 """
 
+import contextlib
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.programs import Program
 
 WORKER = """
 import json, sys
@@ -40,53 +41,29 @@ print(json.dumps({"delivered": delivered, "takeovers": takeovers}), flush=True)
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    started = []
+    with contextlib.ExitStack() as started:
 
-    def worker(name: Any, num_splits: Any, lease_s: float = 60.0, hang_after: int = -1) -> Any:
-        arguments = [
-            f"sqlite://{tmp_path}/run/dispatch.db",
-            name,
-            str(num_splits),
-            str(lease_s),
-            str(hang_after),
-        ]
-        pipes: dict[str, Any] = {
-            "stdin": subprocess.PIPE,
-            "stdout": subprocess.PIPE,
-            "stderr": subprocess.PIPE,
-            "text": True,
-        }
-        started.append(subprocess.Popen([sys.executable, "-c", WORKER, *arguments], **pipes))
-        output = started[-1].stdout
-        assert output is not None
-        assert output.readline() == "ready\n"
-        return started[-1]
+        def worker(name: str, num_splits: int, lease_s: float = 60.0, hang_after: int = -1) -> Any:
+            url = f"sqlite://{tmp_path}/run/dispatch.db"
+            program = Program(WORKER, url, name, num_splits, lease_s, hang_after)
+            assert started.enter_context(program).line() == "ready"
+            return program
 
-    yield worker
-    for process in started:
-        process.kill()
-        process.communicate()
+        yield worker
 
 
-def _begin(process: Any) -> None:
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def _result(process: Any) -> Any:
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    return json.loads(out)
+def _result(program: Program) -> Any:
+    return json.loads(program.result())
 
 
 def test_four_processes_deliver_each_of_500_splits_once(start: Callable[..., Any]) -> None:
     workers = [start(f"w{i}", 500, hang_after=1) for i in range(4)]
     for worker in workers:
-        _begin(worker)
+        worker.go_on()
     for worker in workers:
-        assert "holding" in worker.stdout.readline()
+        assert "holding" in worker.line()
     for worker in workers:
-        _begin(worker)
+        worker.go_on()
     results = [_result(worker) for worker in workers]
     counts = Counter(index for result in results for index, _ in result["delivered"])
     assert counts == Counter(range(500))
@@ -98,13 +75,13 @@ def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledge
     start: Callable[..., Any],
 ) -> None:
     victim = start("victim", 100, lease_s=1.5, hang_after=3)
-    _begin(victim)
-    last_words = json.loads(victim.stdout.readline())
+    victim.go_on()
+    last_words = json.loads(victim.line())
     others = [start(f"w{i}", 100, lease_s=1.5) for i in range(2)]
     victim.send_signal(signal.SIGKILL)
     assert victim.wait(30) == -signal.SIGKILL
     for other in others:
-        _begin(other)
+        other.go_on()
     results = [_result(other) for other in others]
     assert sum(result["takeovers"] for result in results) == 1
     delivered = [tuple(pair) for result in [last_words, *results] for pair in result["delivered"]]
@@ -117,14 +94,14 @@ def test_a_stopped_process_that_resumes_too_late_cannot_complete_its_split(
     start: Callable[..., Any],
 ) -> None:
     stopped = start("stopped", 20, lease_s=1.5, hang_after=0)
-    _begin(stopped)
-    holding = json.loads(stopped.stdout.readline())["holding"]
+    stopped.go_on()
+    holding = json.loads(stopped.line())["holding"]
     stopped.send_signal(signal.SIGSTOP)
     other = start("other", 20, lease_s=1.5)
-    _begin(other)
+    other.go_on()
     result = _result(other)
     assert result["takeovers"] == 1
     assert [holding, 5] in result["delivered"]
     stopped.send_signal(signal.SIGCONT)
-    _begin(stopped)
+    stopped.go_on()
     assert _result(stopped) == {"delivered": [], "takeovers": 0}

@@ -3,7 +3,6 @@
 import collections
 import math
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from featstore.errors import MissingDependencyError, SelectionError
 from featstore.explore.profile import Profile, _connect, profile
 from featstore.schema import Slot, SlotKind
+from tests.programs import run_python
 
 SLOTS = (
     Slot(name="item", kind=SlotKind.ID, number=1, op="hash"),
@@ -192,14 +192,7 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) >> 10)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_memory_does_not_grow_with_the_rows() -> None:
     """Each of the 90 further batches has 3 MB, so a query that kept them would be noticed."""
-    few, many = (
-        int(
-            subprocess.run(
-                [sys.executable, "-c", PEAK_MEMORY, num], capture_output=True, text=True, check=True
-            ).stdout
-        )
-        for num in ("10", "100")
-    )
+    few, many = (int(run_python(PEAK_MEMORY, num).stdout) for num in ("10", "100"))
     assert many < few + 60
 
 

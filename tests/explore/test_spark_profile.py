@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import featstore
@@ -16,6 +14,7 @@ from featstore.explore.profile import NUM_TOP, QUANTILES, Profile
 from featstore.explore.spark_profile import profile_dataframe, profile_table
 from featstore.explore.table import Table
 from featstore.spec.parse import load_spec
+from tests.parquet_files import put_parquet
 
 JOB = Path(__file__).parents[2] / "spark_jobs" / "profile_slots.py"
 EXACT = [
@@ -49,14 +48,16 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     home = tmp_path_factory.mktemp("profiling")
     for day, first, num_rows in (("1", 0, 1000), ("2", 0, 500), ("2", 50, 300)):
         rows = range(first, first + num_rows)
-        columns = {
-            "user": [None if row % 11 == 0 else f"u{row % 50}" for row in rows],
-            "tags": [None if row % 13 == 0 else [f"t{row % 7}"] * (row % 5) for row in rows],
-            "price": [None if row % 4 == 0 else row / 3 for row in rows],
-            "clicked": [row % 2 for row in rows],
-        }
-        (home / "raw").mkdir(exist_ok=True)
-        pq.write_table(pa.table(columns), home / "raw" / "a.parquet", row_group_size=100)
+        put_parquet(
+            home / "raw" / "a.parquet",
+            {
+                "user": [None if row % 11 == 0 else f"u{row % 50}" for row in rows],
+                "tags": [None if row % 13 == 0 else [f"t{row % 7}"] * (row % 5) for row in rows],
+                "price": [None if row % 4 == 0 else row / 3 for row in rows],
+                "clicked": [row % 2 for row in rows],
+            },
+            row_group_size=100,
+        )
         featstore.extract(load_spec(SPEC), home / "raw", home / "table", partition={"dt": day})
     return featstore.open_table(home / "table")
 

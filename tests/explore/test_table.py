@@ -16,6 +16,7 @@ from featstore.errors import InputError, SelectionError, SpecError, TableNotFoun
 from featstore.explore.table import Table
 from featstore.extraction.job import ExtractJob
 from featstore.spec.lint import lint
+from tests.parquet_files import put_parquet
 
 SPEC: Any = {
     "spec": 1,
@@ -57,8 +58,7 @@ def raw_rows(num_rows: int, month: int) -> pa.Table:
 def table(tmp_path: Path) -> Table:
     for month in (1, 2):
         directory = tmp_path / "raw" / f"month=2013-0{month}"
-        directory.mkdir(parents=True)
-        pq.write_table(raw_rows(10, month), directory / "log.parquet")
+        put_parquet(directory / "log.parquet", raw_rows(10, month))
     url = str(tmp_path / "table")
     report = featstore.extract(SPEC, str(tmp_path / "raw"), url, partition_from_path=["month"])
     assert report.committed
@@ -212,8 +212,7 @@ def test_a_null_partition_of_a_foreign_table_is_read_as_null(tmp_path: Path) -> 
 def test_a_spec_that_contradicts_its_lock_is_not_extracted(tmp_path: Path) -> None:
     """Nor with any other entry point, since all of them make a job, which fails."""
     spec = tmp_path / "s.json"
-    (tmp_path / "raw").mkdir()
-    pq.write_table(raw_rows(10, 1), tmp_path / "raw" / "a.parquet")
+    put_parquet(tmp_path / "raw" / "a.parquet", raw_rows(10, 1))
     spec.write_text(json.dumps(SPEC))
     assert lint(str(spec), update_lock=True).ok
     slots = [

@@ -20,6 +20,7 @@ from featstore import api
 from featstore.errors import MissingDependencyError
 from featstore.explore.table import Table
 from featstore.schema import ROLE
+from tests.parquet_files import put_parquet
 
 INPUTS = {
     "id": "string",
@@ -363,8 +364,7 @@ def test_nan_in_a_label_or_a_kept_column_is_null_whoever_reads_it(tmp_path: Path
 
 def plain(directory: Path) -> None:
     for day in ("1", "2", "__HIVE_DEFAULT_PARTITION__"):
-        (directory / f"day={day}").mkdir(parents=True)
-        pq.write_table(pa.table({"id": [len(day)]}), directory / f"day={day}" / "a.parquet")
+        put_parquet(directory / f"day={day}" / "a.parquet", {"id": [len(day)]})
 
 
 def typed(directory: Path) -> None:

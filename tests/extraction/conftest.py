@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
+from tests.parquet_files import put_parquet
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -63,9 +63,6 @@ def write_raw(raw: Path) -> WriteRaw:
     """Writes one raw file of 40-row row groups; `more` are constant columns."""
 
     def write(name: str, num_rows: int, first: int = 0, **more: Any) -> Path:
-        path = raw / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(raw_rows(num_rows, first, **more), path, row_group_size=40)
-        return path
+        return put_parquet(raw / name, raw_rows(num_rows, first, **more), row_group_size=40)
 
     return write

@@ -3,12 +3,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 import featstore
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import FILLED
 from featstore.spec.parse import load_spec
+from tests.parquet_files import put_parquet
 
 INPUTS = {
     "user": "string",
@@ -120,9 +120,11 @@ def test_a_profile_tells_default_rates_dropped_nulls_and_text_errors_by_day(tmp_
         }
     )
     for day, times in (("1", 1), ("2", 2)):
-        (tmp_path / "raw" / f"dt={day}").mkdir(parents=True)
-        rows = pa.concat_tables([pa.table(ROWS)] * times)
-        pq.write_table(rows, tmp_path / "raw" / f"dt={day}" / "a.parquet", row_group_size=4)
+        put_parquet(
+            tmp_path / "raw" / f"dt={day}" / "a.parquet",
+            pa.concat_tables([pa.table(ROWS)] * times),
+            row_group_size=4,
+        )
     url = str(tmp_path / "table")
     featstore.extract(spec, str(tmp_path / "raw"), url, partition_from_path=["dt"])
     table = featstore.open_table(url)

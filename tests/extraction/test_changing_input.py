@@ -28,6 +28,7 @@ from featstore.extraction.unit import Progress, UnitReport
 from featstore.spec.parse import load_spec
 from featstore.table import parquet_dir
 from featstore.table.delta import open_delta
+from tests.parquet_files import put_parquet
 
 NUM_ROWS = 60_000
 Change = Callable[[Path], None]
@@ -55,9 +56,12 @@ def spec_of(rows_per_file: int = NUM_ROWS, slots: Sequence[Any] = (PRICE,)) -> A
 def write(path: Path, num_rows: int = NUM_ROWS, seed: int = 1) -> None:
     """Six row groups, each of which takes as many bytes whatever its values are."""
     prices = np.random.default_rng(seed).random(num_rows)
-    table = pa.table({"row": np.arange(num_rows), "price": prices})
-    pq.write_table(
-        table, path, row_group_size=num_rows // 6 or 1, use_dictionary=False, compression="none"
+    put_parquet(
+        path,
+        {"row": np.arange(num_rows), "price": prices},
+        row_group_size=num_rows // 6 or 1,
+        use_dictionary=False,
+        compression="none",
     )
 
 

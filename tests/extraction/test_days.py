@@ -1,7 +1,4 @@
 import json
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -31,6 +28,7 @@ from featstore.extraction.spark.runners import SparkRunner
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta, open_delta_or_none
+from tests.programs import Program
 
 DAYS = "2026-11-01..2026-11-03"
 
@@ -156,13 +154,9 @@ extract_days(job, Days(days="2026-11-01..2026-11-03"), runner=run)
 def test_a_backfill_that_is_killed_keeps_whole_days_and_the_same_call_goes_on(
     job: ExtractJob, document: dict[str, Any]
 ) -> None:
-    arguments = [sys.executable, "-c", DRIVER, json.dumps(document), job.input_url, job.table_url]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == b"there\n"
-        driver.send_signal(signal.SIGKILL)
-        driver.communicate()
-    assert driver.returncode == -signal.SIGKILL
+    with Program(DRIVER, json.dumps(document), job.input_url, job.table_url) as driver:
+        assert driver.line() == "there"
+        driver.die()
     assert rows_by_day(job) == {"2026-11-01": 100}
     assert reasons(job) == ["up to date", "missing", "missing"]
     assert {day: rows for day, rows in rows_by_day(job).items() if day != "2026-11-03"} == {

@@ -1,7 +1,5 @@
 import datetime
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +8,7 @@ import pytest
 from featstore.errors import InputError, OperatorError
 from featstore.extraction.extractor import Extractor
 from featstore.spec.parse import load_spec
+from tests.programs import run_python
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -238,7 +237,4 @@ Extractor(spec).one({"x": "a"})
 found = {"pyspark", "torch", "deltalake"} & set(sys.modules)
 sys.exit(f"loaded {found}" if found else 0)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_python(program)

@@ -25,6 +25,7 @@ from featstore.spec.meaning import make_lock
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.show import show
+from tests.parquet_files import put_parquet
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -68,12 +69,17 @@ def raw(tmp_path: Path) -> str:
     (tmp_path / "raw").mkdir()
     for part in range(2):
         rows = range(part * 500, part * 500 + 500)
-        columns = {
-            "price": pa.array([None if row % 10 == 9 else float(row) for row in rows]),
-            "city": pa.array([["rome", "oslo", "lima"][row % 3] for row in rows]),
-            "tags": pa.array([["rome", "lima"][: row % 3] for row in rows], pa.list_(pa.string())),
-        }
-        pq.write_table(pa.table(columns), tmp_path / "raw" / f"{part}.parquet", row_group_size=70)
+        put_parquet(
+            tmp_path / "raw" / f"{part}.parquet",
+            {
+                "price": pa.array([None if row % 10 == 9 else float(row) for row in rows]),
+                "city": pa.array([["rome", "oslo", "lima"][row % 3] for row in rows]),
+                "tags": pa.array(
+                    [["rome", "lima"][: row % 3] for row in rows], pa.list_(pa.string())
+                ),
+            },
+            row_group_size=70,
+        )
     return str(tmp_path / "raw")
 
 

@@ -21,6 +21,7 @@ from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta
+from tests.parquet_files import put_parquet
 
 
 @featstore.operator(inputs=[pa.float64()], result=pa.float64())
@@ -387,10 +388,8 @@ def write_prices(directory: Path, name: str, prices: list[Any]) -> None:
         "tags": [["t"]] * len(prices),
         "clicked": [1] * len(prices),
     }
-    path = directory / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(
-        pa.table({**rows, "price": pa.array(prices, pa.uint64())}), path, row_group_size=40
+    put_parquet(
+        directory / name, {**rows, "price": pa.array(prices, pa.uint64())}, row_group_size=40
     )
 
 

@@ -3,11 +3,7 @@ import io
 import pytest
 
 from featstore.extraction.progress_bar import ProgressBar
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.terminal import Terminal
 
 
 def test_the_bar_counts_files_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:

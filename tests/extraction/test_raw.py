@@ -21,7 +21,9 @@ from featstore.extraction.raw import (
     read_batches,
 )
 from featstore.files.listings import FileEntry, listing_digest
+from tests.damaged_files import overwrite
 from tests.native.mutants import number_of, sound_chunks, with_number, write_file
+from tests.parquet_files import put_parquet
 
 
 def raw_file(name: str, row_groups: list[int], **partition: str) -> RawFile:
@@ -176,10 +178,8 @@ def test_only_the_named_columns_of_a_range_are_read(raw: Path, write_raw: Any) -
 def test_rows_that_cannot_be_decoded_are_named(raw: Path, write_raw: Any) -> None:
     path = write_raw("a.parquet", 100)
     units = plan_units(find_raw_files(str(raw), {}, []), 40)
-    data = bytearray(path.read_bytes())
-    end_of_pages = len(data) - 8 - pq.read_metadata(path).serialized_size
-    data[4:end_of_pages] = b"\xff" * (end_of_pages - 4)
-    path.write_bytes(bytes(data))
+    end_of_pages = path.stat().st_size - 8 - pq.read_metadata(path).serialized_size
+    overwrite(path, 4, end_of_pages - 4)
     with (
         open_raw(str(path)) as file,
         pytest.raises(InputError, match=r"a\.parquet, rows 0 to 39: cannot be read"),
@@ -235,8 +235,7 @@ def test_a_raw_column_that_is_no_text_is_not_the_partitions(values: list[object]
 
 def test_the_files_of_a_delta_table_are_no_raw_input(tmp_path: Path) -> None:
     (tmp_path / "table" / "_delta_log").mkdir(parents=True)
-    (tmp_path / "table" / "dt=1").mkdir()
-    pq.write_table(pa.table({"user": ["a"]}), tmp_path / "table" / "dt=1" / "a.parquet")
+    put_parquet(tmp_path / "table" / "dt=1" / "a.parquet", {"user": ["a"]})
     for place in ("table", "table/dt=1", "table/dt=*"):
         with pytest.raises(
             InputError, match=r"lies in the Delta table .*some of whose files may be replaced ones"

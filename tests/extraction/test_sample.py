@@ -17,6 +17,7 @@ from featstore import cli
 from featstore.errors import InputError, OperatorError
 from featstore.extraction.sample import lint_sample
 from featstore.spec.lint import LintReport, lint
+from tests.parquet_files import put_parquet
 
 SLOTS: list[dict[str, Any]] = [
     {"slot": 1, "name": "cheap", "op": "sampled_operators:is_cheap", "of": "price"},
@@ -58,11 +59,12 @@ def write_spec(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def prices(tmp_path: Path) -> str:
-    pq.write_table(
-        pa.table({"price": [float(i % 37) for i in range(1500)], "other": ["x"] * 1500}),
-        tmp_path / "raw.parquet",
+    return str(
+        put_parquet(
+            tmp_path / "raw.parquet",
+            {"price": [float(i % 37) for i in range(1500)], "other": ["x"] * 1500},
+        )
     )
-    return str(tmp_path / "raw.parquet")
 
 
 def test_an_inner_operator_that_looks_at_other_rows_is_a_finding(

@@ -15,6 +15,7 @@ from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.spark.runners import SparkRunner, extract_dataframe
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
+from tests.damaged_files import overwrite
 
 EXACT = ["slot", "num_present", "coverage", "num_values", "length_mean", "length_max"]
 
@@ -157,10 +158,7 @@ def test_other_engines_do_not_take_statistics_for_data(job: ExtractJob) -> None:
 
 def test_a_run_that_fails_leaves_no_statistics(job: ExtractJob, raw: Path) -> None:
     path = raw / "dt=2" / "a.parquet"
-    data = bytearray(path.read_bytes())
-    first_page = pq.read_metadata(path).row_group(0).column(0).data_page_offset
-    data[first_page : first_page + 40] = b"\xff" * 40
-    path.write_bytes(bytes(data))
+    overwrite(path, pq.read_metadata(path).row_group(0).column(0).data_page_offset)
     with pytest.raises(InputError, match="cannot be read"):
         extract_files(job)
     assert statistics_files(job) == []

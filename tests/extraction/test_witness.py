@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import featstore
@@ -17,6 +16,7 @@ from featstore.extraction.unit_statistics import Gathering
 from featstore.ops.single import xxh64_bytes, xxh64_long
 from featstore.spec.parse import load_spec
 from featstore.table.statistics.sampling import SAMPLE_ROWS
+from tests.parquet_files import put_parquet
 
 MODULUS = 1 << 64
 P1, P2, P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
@@ -80,13 +80,15 @@ TWINS = twins_of(SLOT)
 
 
 def write_raw(path: Path, texts: list[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    columns = {
-        "text": texts,
-        "texts": [[text, "other"] for text in texts],
-        "day": ["1"] * len(texts),
-    }
-    pq.write_table(pa.table(columns), path, row_group_size=1000)
+    put_parquet(
+        path,
+        {
+            "text": texts,
+            "texts": [[text, "other"] for text in texts],
+            "day": ["1"] * len(texts),
+        },
+        row_group_size=1000,
+    )
 
 
 def profiled(tmp_path: Path, spec: dict[str, Any], **days: list[str]) -> Any:

@@ -2,16 +2,11 @@
 never kept in the cache.
 """
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore._native.loading import KERNELS
@@ -33,6 +28,8 @@ from featstore.reading.open_file import OpenFile
 from featstore.spec.parse import load_spec
 from featstore.staging import Stager, Staging
 from featstore.table.open import open_snapshot
+from tests.parquet_files import put_parquet
+from tests.programs import run_python
 
 NUM_ROWS, GROUP_ROWS, FILE_ROWS = 600, 100, 300
 SPEC = {
@@ -61,10 +58,9 @@ def table_url(tmp_path_factory: pytest.TempPathFactory) -> str:
         "tags": ([f"{row}-{i}" for i in range(3)] for row in rows),
         "clicked": (row % 2.0 for row in rows),
     }
-    (root / "raw").mkdir()
-    pq.write_table(
-        pa.table({name: list(of) for name, of in columns.items()}),
+    put_parquet(
         root / "raw" / "a.parquet",
+        {name: list(of) for name, of in columns.items()},
         row_group_size=100,
     )
     raw, table = str(root / "raw"), str(root / "table")
@@ -307,8 +303,6 @@ except DataFileError as error:
 
 def test_a_process_without_kernels_finds_it_too(table_url: str, tmp_path: Path) -> None:
     _, file = damaged_copy(table_url, tmp_path, "user")
-    environment = os.environ | {"FEATSTORE_NATIVE": "0"}
-    command: list[str | Path] = [sys.executable, "-c", SCRIPT, tmp_path]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = run_python(SCRIPT, tmp_path, variables={"FEATSTORE_NATIVE": "0"}, status=None)
     assert "1.parquet: column 'user': row group 1 cannot be read" in done.stdout
     assert file.url.endswith("1.parquet")

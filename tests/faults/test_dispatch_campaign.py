@@ -20,8 +20,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import featstore
@@ -29,6 +27,8 @@ from featstore.dispatch.accounts.epochs import announced
 from featstore.dispatch.accounts.receipt import receipts
 from featstore.dispatch.stores.address import bind
 from featstore.errors import DispatchError
+from tests.parquet_files import put_row_files
+from tests.programs import CLI, Program
 
 pytestmark = pytest.mark.slow
 
@@ -194,9 +194,8 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path, is_campaign: bool)
         return
     if not is_campaign:
         pytest.skip("only in the campaign of make faults: each of many processes imports torch")
-    server, url = _serve()
-    yield url
-    _end(server)
+    with Program(CLI, "dispatch", "serve", "--port", 0) as server:
+        yield server.line()
 
 
 def test_an_epoch_survives_workers_that_are_killed_stopped_and_cut_off_at_random(
@@ -278,32 +277,12 @@ def _only(url: Any) -> Any:
     return name
 
 
-def _serve() -> Any:
-    code = "from featstore.cli import main; main()"
-    server = subprocess.Popen(
-        [sys.executable, "-c", code, "dispatch", "serve", "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stdout is not None
-    return server, server.stdout.readline().strip()
-
-
-def _end(server: Any) -> None:
-    server.kill()
-    server.wait()
-    server.stdout.close()
-    server.stderr.close()
-
-
 def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_with_another(
     loader_table: Path,
 ) -> None:
     lease_s = 8.0
-    server, url = _serve()
-    try:
-        options = {"store": url, "run_id": "run", "lease_s": lease_s}
+    with Program(CLI, "dispatch", "serve", "--port", 0) as server:
+        options = {"store": server.line(), "run_id": "run", "lease_s": lease_s}
         with featstore.FeatureLoader(
             loader_table, slots=["row"], batch_size=10, dispatch=options, memory_budget=1
         ) as loader:
@@ -312,31 +291,23 @@ def test_when_the_server_is_lost_there_is_one_error_and_a_checkpoint_goes_on_wit
             loader.ack()
             checkpoint = json.loads(json.dumps(loader.state_dict()))
             next(batches)
-            _end(server)
+            server.kill()
+            server.wait()
             started = time.monotonic()
             with pytest.raises(DispatchError, match="is lost, and with it the leases of all"):
                 list(batches)
             assert time.monotonic() - started < lease_s
-    finally:
-        _end(server)
-    server, url = _serve()
-    try:
-        options = {"store": url, "run_id": "run", "lease_s": lease_s}
+    with Program(CLI, "dispatch", "serve", "--port", 0) as server:
+        options = {"store": server.line(), "run_id": "run", "lease_s": lease_s}
         with featstore.FeatureLoader(
             loader_table, slots=["row"], batch_size=10, dispatch=options
         ) as loader:
             loader.load_state_dict(checkpoint)
             rest = [row for batch in loader for row in batch["row"].tolist()]
-    finally:
-        _end(server)
     assert sorted(history + rest) == list(range(1, 401))
 
 
 @pytest.fixture
 def loader_table(tmp_path: Path) -> Path:
 
-    (tmp_path / "table").mkdir()
-    for number in range(10):
-        rows = pa.table({"row": pa.array(range(number * 40 + 1, number * 40 + 41), pa.int64())})
-        pq.write_table(rows, tmp_path / "table" / f"{number}.parquet", row_group_size=10)
-    return tmp_path / "table"
+    return put_row_files(tmp_path / "table", [40] * 10, first=1, row_group_size=10)

@@ -2,10 +2,8 @@
 twice is accounted for.
 """
 
+import contextlib
 import random
-import subprocess
-import sys
-import threading
 import time
 import uuid
 from collections import Counter
@@ -13,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -24,6 +20,9 @@ from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
+from tests.parquet_files import put_row_files
+from tests.programs import CLI, Program
+from tests.threads import run_together
 
 pytestmark = pytest.mark.slow
 
@@ -148,12 +147,7 @@ def test_no_row_is_missing_and_only_rows_without_an_acknowledgement_come_again(
 ) -> None:
     faulty = FaultyAddress(address, seed=1)
     workers = [Worker(faulty, f"w{number}") for number in range(3)]
-    threads = [threading.Thread(target=worker.run) for worker in workers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive(), "a worker hangs"
+    run_together(*(worker.run for worker in workers), timeout_s=120)
     assert all(faulty.faults[fault] > 0 for fault in ("delay", "cut", "reply lost"))
     assert sum(worker.num_restarts for worker in workers) > 0
     delivered = sum((worker.delivered for worker in workers), Counter())
@@ -181,27 +175,14 @@ def test_processes_that_come_and_go_share_an_epoch_over_a_served_store(tmp_path:
     """One is killed in the middle of the epoch, one goes of itself, one comes late and reads what
     is left.
     """
-    (tmp_path / "table").mkdir()
-    for number in range(12):
-        rows = pa.table({"row": pa.array(range(number * 20, number * 20 + 20), pa.int64())})
-        pq.write_table(rows, tmp_path / "table" / f"{number:02}.parquet", row_group_size=5)
-    main = "from featstore.cli import main; main()"
-    pipes: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-    }
-    server = subprocess.Popen(
-        [sys.executable, "-c", main, "dispatch", "serve", "--port", "0"], **pipes
-    )
-    started = [server]
-    try:
-        assert server.stdout is not None
-        url = server.stdout.readline().strip()
-        start = [sys.executable, "-c", COMER, str(tmp_path / "table"), url]
-        killed, leaver = (subprocess.Popen(start, **pipes) for _ in range(2))
-        started += [killed, leaver]
+    put_row_files(tmp_path / "table", [20] * 12, "{:02}.parquet", row_group_size=5)
+    with contextlib.ExitStack() as started:
+        url = started.enter_context(Program(CLI, "dispatch", "serve", "--port", 0)).line()
+
+        def come() -> Program:
+            return started.enter_context(Program(COMER, tmp_path / "table", url))
+
+        killed, leaver = come(), come()
         delivered = [_step(killed), _step(leaver), _step(killed)]
         killed.kill()
         killed.wait(30)
@@ -213,17 +194,7 @@ def test_processes_that_come_and_go_share_an_epoch_over_a_served_store(tmp_path:
         assert leaver.stdout is not None
         last_words += leaver.stdout.readlines()
         assert leaver.wait(60) == 0
-        late = subprocess.Popen(start, **pipes)
-        started.append(late)
-        out, errors = late.communicate("\n" * 500, timeout=120)
-        assert late.returncode == 0, errors
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
+        out = come().result("\n" * 500)
     rest = [row for line in out.splitlines() for row in _rows(line)]
     before = [row for rows in [*delivered, *map(_rows, last_words)] for row in rows]
     again = Counter(before) + Counter(rest) - Counter(range(240))
@@ -258,28 +229,13 @@ def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_s
             "only in the campaign of make faults, of several processes; one worker: "
             "tests/dispatch/stores/test_tcp.py"
         )
-    (tmp_path / "table").mkdir()
-    for number in range(9):
-        rows = pa.table(
-            {"row": pa.array(range(number * 2_000, number * 2_000 + 2_000), pa.int64())}
-        )
-        pq.write_table(rows, tmp_path / "table" / f"{number}.parquet", row_group_size=500)
+    put_row_files(tmp_path / "table", [2_000] * 9, row_group_size=500)
     lease_s = 12.0
-    main = "from featstore.cli import main; main()"
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    server = subprocess.Popen(
-        [sys.executable, "-c", main, "dispatch", "serve", "--port", "0"], **pipes
-    )
-    started = [server]
-    try:
-        assert server.stdout is not None
-        url = server.stdout.readline().strip()
-        start = [sys.executable, "-c", READER, str(tmp_path / "table"), url, str(lease_s)]
-        workers = [subprocess.Popen(start, **pipes) for _ in range(3)]
-        started += workers
-        assert [worker.stdout.readline() for worker in workers if worker.stdout is not None] == [
-            "read\n"
-        ] * 3
+    with contextlib.ExitStack() as started:
+        server = started.enter_context(Program(CLI, "dispatch", "serve", "--port", 0))
+        given = [tmp_path / "table", server.line(), lease_s]
+        workers = [started.enter_context(Program(READER, *given)) for _ in range(3)]
+        assert [worker.line() for worker in workers] == ["read"] * 3
         server.kill()
         lost_at = time.monotonic()
         server.wait()
@@ -291,20 +247,11 @@ def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_s
             assert "is lost, and with it the leases of all" in said[0]
             assert float(said[0].split()[0]) - lost_at < lease_s
             assert "Traceback" not in errors
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
-            assert process.stderr is not None
-            process.stderr.close()
 
 
-def _step(process: Any) -> Any:
-    rows = _rows(process.stdout.readline())
-    process.stdin.write("\n")
-    process.stdin.flush()
+def _step(program: Program) -> Any:
+    rows = _rows(program.line())
+    program.go_on()
     return rows
 
 

@@ -4,17 +4,15 @@ one, whole.
 
 import hashlib
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -27,6 +25,10 @@ from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import history, open_delta, open_delta_or_none
+from tests.damaged_files import overwrite
+from tests.interposed import followed, preceded
+from tests.parquet_files import put_parquet
+from tests.programs import Program
 
 DOCUMENT = {
     "spec": 1,
@@ -41,12 +43,14 @@ TAG = hashlib.sha256(b"new").hexdigest()[:8]
 
 
 def write_raw(path: Path, num_rows: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = {
-        "user": [f"u{row}" for row in range(num_rows)],
-        "clicked": [row % 2 for row in range(num_rows)],
-    }
-    pq.write_table(pa.table(rows), path, row_group_size=100)
+    put_parquet(
+        path,
+        {
+            "user": [f"u{row}" for row in range(num_rows)],
+            "clicked": [row % 2 for row in range(num_rows)],
+        },
+        row_group_size=100,
+    )
 
 
 @pytest.fixture(params=["no table", "a table"])
@@ -121,10 +125,7 @@ def test_a_failing_thread_stops_the_others(
     job: ExtractJob, before: set[str], tmp_path: Path
 ) -> None:
     raw = tmp_path / "raw" / "a.parquet"
-    data = bytearray(raw.read_bytes())
-    first_page = pq.read_metadata(raw).row_group(0).column(0).data_page_offset
-    data[first_page : first_page + 40] = b"\xff" * 40
-    raw.write_bytes(bytes(data))
+    overwrite(raw, pq.read_metadata(raw).row_group(0).column(0).data_page_offset)
     with pytest.raises(InputError, match=r"a\.parquet, rows 0 to 99: cannot be read"):
         extract_files(job, runner=LocalRunner(1))
     assert_as_before(job, before)
@@ -160,40 +161,26 @@ def assert_files_left(job: ExtractJob, before: set[str], error: BaseException) -
 def test_an_interrupt_during_the_commit_leaves_the_table_and_says_which_files(
     job: ExtractJob, before: set[str]
 ) -> None:
-    interrupted: list[int] = []
-
-    def commit(url: str, change: delta.Change) -> int:
-        interrupted.append(len(change.files))
-        raise KeyboardInterrupt
-
+    commit = Mock(side_effect=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt) as raised:
         extract_files(job, commit=commit)
-    assert interrupted == [5]
+    assert [len(call.args[1].files) for call in commit.call_args_list] == [5]
     assert_files_left(job, before, raised.value)
 
 
 def test_an_interrupt_right_after_the_commit_keeps_the_new_version_whole(job: ExtractJob) -> None:
-    def commit(url: str, change: delta.Change) -> int:
-        delta.commit(url, change)
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        extract_files(job, commit=commit)
+        extract_files(job, commit=followed(delta.commit, Mock(side_effect=KeyboardInterrupt)))
     assert_new(job)
 
 
 def test_a_reply_lost_after_the_commit_landed_is_recognised_by_the_run_id(
     job: ExtractJob, before: set[str]
 ) -> None:
-    lost: list[bool] = []
-
-    def publish(url: str, table: Any, change: delta.Change) -> None:
-        delta.publish_once(url, table, change)
-        lost.append(True)
-        raise OSError("connection reset by peer")
-
+    lost = Mock(side_effect=OSError("connection reset by peer"))
+    publish = followed(delta.publish_once, lost)
     report = extract_files(job, commit=partial(delta.commit, publish=publish))
-    assert lost == [True]
+    assert lost.call_count == 1
     assert (report.committed, report.version) == (True, 1 if before else 0)
     assert len(history(job.table_url)) == report.version + 1
     assert_new(job)
@@ -202,30 +189,20 @@ def test_a_reply_lost_after_the_commit_landed_is_recognised_by_the_run_id(
 def test_a_commit_that_fails_leaves_the_table_and_says_which_files(
     job: ExtractJob, before: set[str]
 ) -> None:
-    attempts: list[bool] = []
-
-    def publish(url: str, table: Any, change: delta.Change) -> None:
-        attempts.append(True)
-        raise OSError("No space left on device")
-
+    publish = Mock(side_effect=OSError("No space left on device"))
     with pytest.raises(OSError, match="No space left on device") as raised:
         extract_files(job, commit=partial(delta.commit, publish=publish))
-    assert attempts == [True]
+    assert publish.call_count == 1
     assert_files_left(job, before, raised.value)
     extract_files(job)
     assert_new(job)
 
 
 def test_a_commit_that_lands_after_its_run_gave_up_has_all_its_files(job: ExtractJob) -> None:
-    held: list[Any] = []
-
-    def publish(url: str, table: Any, change: delta.Change) -> None:
-        held.append((url, table, change))
-        raise Exception("External error: operation timed out")
-
+    publish = Mock(side_effect=Exception("External error: operation timed out"))
     with pytest.raises(Exception, match="operation timed out"):
         extract_files(job, commit=partial(delta.commit, publish=publish))
-    delta.publish_once(*held[0])
+    delta.publish_once(*publish.call_args_list[0].args)
     assert_new(job)
 
 
@@ -236,22 +213,17 @@ def test_a_run_that_fails_leaves_the_files_of_another_under_the_same_id(job: Ext
         run_unit(task, units[0])
         raise OSError("disk full")
 
-    def commit(url: str, change: delta.Change) -> int:
+    def start_again() -> None:
         with pytest.raises(OSError, match="disk full"):
             extract_files(job, runner=fail)
-        return delta.commit(url, change)
 
-    extract_files(job, commit=commit)
+    extract_files(job, commit=preceded(delta.commit, start_again))
     assert_new(job)
 
 
 def test_of_two_runs_under_one_id_at_once_one_commits(job: ExtractJob) -> None:
-    def commit(url: str, change: delta.Change) -> int:
-        extract_files(job)
-        return delta.commit(url, change)
-
     with pytest.raises(CommitConflictError, match="another writer committed day=1"):
-        extract_files(job, commit=commit)
+        extract_files(job, commit=preceded(delta.commit, lambda: extract_files(job)))
     assert_new(job)
 
 
@@ -280,16 +252,25 @@ def test_the_second_of_two_writers_of_one_partition_fails_and_leaves_the_first(
     write_raw(tmp_path / "mine" / "a.parquet", 300)
     mine = replace(job, input_url=str(tmp_path / "mine"), run_id="mine")
 
-    def overtaken(url: str, change: delta.Change) -> int:
-        extract_files(job)
-        return delta.commit(url, change)
-
     with pytest.raises(
         CommitConflictError, match="another writer committed day=1 while this run was at work"
     ):
-        extract_files(mine, commit=overtaken)
+        extract_files(mine, commit=preceded(delta.commit, lambda: extract_files(job)))
     assert_new(job)
     assert len(data_files(job)) == 5 + (open_delta(job.table_url).version == 1)
+
+
+def meeting(num_writers: int, begun: list[str]) -> Callable[[str, Any, delta.Change], None]:
+    """Publishes, but the first time that a run does only once all writers do; `begun` has who."""
+    together = threading.Barrier(num_writers)
+
+    def publish(url: str, table: Any, change: delta.Change) -> None:
+        if change.metadata.run_id not in begun:
+            begun.append(change.metadata.run_id)
+            together.wait(60)
+        delta.publish_once(url, table, change)
+
+    return publish
 
 
 def test_of_four_writers_of_one_partition_that_commit_at_once_one_wins_and_three_are_told(
@@ -298,15 +279,10 @@ def test_of_four_writers_of_one_partition_that_commit_at_once_one_wins_and_three
     """All have read the same version when they commit. What is left is the winner's rows, and no
     file of the others.
     """
-    together = threading.Barrier(4)
     for number in range(4):
         write_raw(tmp_path / str(number) / "a.parquet", 100 * (number + 1))
-
-    def publish(url: str, table: Any, change: delta.Change) -> None:
-        if change.metadata.run_id not in begun:
-            begun.append(change.metadata.run_id)
-            together.wait(60)
-        delta.publish_once(url, table, change)
+    begun: list[str] = []
+    publish = meeting(4, begun)
 
     def run(number: int) -> str:
         mine = replace(job, input_url=str(tmp_path / str(number)), run_id=f"r{number}")
@@ -318,7 +294,6 @@ def test_of_four_writers_of_one_partition_that_commit_at_once_one_wins_and_three
             return str(error)
         return "won"
 
-    begun: list[str] = []
     with ThreadPoolExecutor(4) as threads:
         said = list(threads.map(run, range(4)))
     winner = said.index("won")
@@ -337,13 +312,7 @@ def test_of_four_writers_of_one_partition_that_commit_at_once_one_wins_and_three
 def test_writers_of_four_partitions_of_a_new_table_all_commit_at_once(job: ExtractJob) -> None:
     """Each finds no table; one makes it, and the others' days join it."""
     job = replace(job, table_url=f"{job.table_url}2")
-    together = threading.Barrier(4)
-
-    def publish(url: str, table: Any, change: delta.Change) -> None:
-        if change.metadata.run_id not in begun:
-            begun.append(change.metadata.run_id)
-            together.wait(60)
-        delta.publish_once(url, table, change)
+    publish = meeting(4, [])
 
     def run(number: int) -> int:
         mine = replace(job, partition={"day": str(number)}, run_id=f"r{number}")
@@ -351,7 +320,6 @@ def test_writers_of_four_partitions_of_a_new_table_all_commit_at_once(job: Extra
             mine, runner=LocalRunner(1), commit=partial(delta.commit, publish=publish)
         ).version
 
-    begun: list[str] = []
     with ThreadPoolExecutor(4) as threads:
         versions = list(threads.map(run, range(4)))
     assert sorted(versions) == [0, 1, 2, 3]
@@ -372,12 +340,7 @@ def test_writers_that_order_the_keys_of_a_partition_differently_conflict_too(
     if first is not None:
         extract_files(replace(one, partition=first, run_id="first"))
 
-    def publish(url: str, found: Any, change: delta.Change) -> None:
-        if not overtaken:
-            overtaken.append(extract_files(one).version)
-        delta.publish_once(url, found, change)
-
-    overtaken: list[int] = []
+    publish = preceded(delta.publish_once, cache(lambda: extract_files(one)))
     with pytest.raises(
         CommitConflictError, match=r"another writer committed (dt=1/hour=2|hour=2/dt=1)"
     ):
@@ -388,11 +351,7 @@ def test_writers_that_order_the_keys_of_a_partition_differently_conflict_too(
 def test_writers_of_two_partitions_both_commit(job: ExtractJob) -> None:
     other = replace(job, partition={"day": "2"}, run_id="other")
 
-    def overtaken(url: str, change: delta.Change) -> int:
-        extract_files(other)
-        return delta.commit(url, change)
-
-    extract_files(job, commit=overtaken)
+    extract_files(job, commit=preceded(delta.commit, lambda: extract_files(other)))
     assert {file.partition["day"] for file in open_delta(job.table_url).data_files} == {"1", "2"}
     assert open_delta(job.table_url).num_rows == 1000
 
@@ -432,10 +391,8 @@ def test_a_killed_extraction_is_invisible_and_can_be_run_again(
     write_raw(tmp_path / "raw" / "a.parquet", 20_000)
     arguments = [str(tmp_path / "raw"), str(tmp_path / "table")]
     code = WRITER.format(document=DOCUMENT)
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen([sys.executable, "-c", code, *arguments], **pipes) as process:
-        assert process.stdout is not None
-        while process.stdout.readline().strip() != b"3":
+    with Program(code, *arguments) as process:
+        while process.line() != "3":
             assert process.poll() is None
         process.send_signal(kill)
         process.communicate()

@@ -3,21 +3,12 @@ of it.
 """
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore.errors import DiskFullError
@@ -30,6 +21,12 @@ from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.vacuum import vacuum
+from tests.faults.late_attempt import LateAttempt
+from tests.faults.raw_users import write_raw
+from tests.full_disk import fill
+from tests.interposed import preceded
+from tests.old_files import age
+from tests.programs import Program
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -44,22 +41,11 @@ WIDER = DOCUMENT | {"slots": [*DOCUMENT["slots"], ADDED]}
 DAY = {"dt": "1"}
 
 
-def write_raw(directory: Path, clicked: int) -> str:
-    directory.mkdir(parents=True, exist_ok=True)
-    columns = {
-        "row": list(range(500)),
-        "user": [f"u{row}" for row in range(500)],
-        "clicked": [clicked] * 500,
-    }
-    pq.write_table(pa.table(columns), directory / "a.parquet", row_group_size=100)
-    return str(directory)
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> ExtractJob:
     """A day of 500 rows in five files, and the raw rows of riper labels beside."""
-    write_raw(tmp_path / "ripe", 1)
-    raw, url = write_raw(tmp_path / "raw", 0), str(tmp_path / "table")
+    write_raw(tmp_path / "ripe", clicked=1)
+    raw, url = write_raw(tmp_path / "raw", clicked=0), str(tmp_path / "table")
     job = ExtractJob(
         spec=load_spec(DOCUMENT), input_url=raw, table_url=url, partition=DAY, run_id="first"
     )
@@ -88,33 +74,13 @@ def state(url: str) -> tuple[bool, set[Any]]:
     return there, set(table["click"].to_pylist())
 
 
-def age(url: str) -> None:
-    for path in Path(url).rglob("*"):
-        if path.is_file() and "_delta_log" not in path.parts and "_runs" not in path.parts:
-            os.utime(path, (time.time() - 10 * 86_400,) * 2)
-
-
 def test_a_groups_attempt_that_publishes_after_the_commit_changes_nothing(job: ExtractJob) -> None:
-    begun, committed = threading.Event(), threading.Event()
-    late: list[Future[UnitReport]] = []
-
-    def wait(num_rows: int) -> None:
-        begun.set()
-        assert committed.wait(60)
-
-    with ThreadPoolExecutor(1) as threads:
-
-        def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
-            late.append(threads.submit(run_unit, task, units[0], 0, on_rows=wait))
-            assert begun.wait(60)
-            return [run_unit(task, unit, attempt=1) for unit in units]
-
+    with LateAttempt() as run:
         extract_group(added(job), runner=run)
-        committed.set()
-        path = Path(job.table_url, "_groups", "more", late[0].result(60).path)
+        path = Path(job.table_url, "_groups", "more", run.end())
     assert path.exists()
     assert state(job.table_url) == (True, {0})
-    age(job.table_url)
+    age(job.table_url, 10, but=["_runs"])
     assert [left.path for left in vacuum(job.table_url).removed] == [
         str(path.relative_to(job.table_url))
     ]
@@ -154,13 +120,9 @@ labels = GroupJob(job=job, name="labels", key="row", labels=True)
 
 
 def kill(what: str, document: dict[str, Any], raw: str, url: str) -> None:
-    arguments = [sys.executable, "-c", DRIVER, what, json.dumps(document), raw, url]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == b"there\n"
-        driver.send_signal(signal.SIGKILL)
-        driver.communicate()
-    assert driver.returncode == -signal.SIGKILL
+    with Program(DRIVER, what, json.dumps(document), raw, url) as driver:
+        assert driver.line() == "there"
+        driver.die()
 
 
 @pytest.mark.parametrize("when", ["group, before its commit", "group, before the table names it"])
@@ -197,9 +159,7 @@ def test_a_driver_killed_while_it_compacts_leaves_equal_rows_and_the_next_one_en
     assert state(job.table_url) == (True, {1})
     assert compact(job.table_url).groups == ("labels", "more")
     assert state(job.table_url) == (True, {1})
-    for path in Path(job.table_url).rglob("*"):  # the dead run's mark too
-        if path.is_file() and "_delta_log" not in path.parts:
-            os.utime(path, (time.time() - 10 * 86_400,) * 2)
+    age(job.table_url, 10)  # the dead run's mark too
     vacuum(job.table_url, retain_s=0)
     assert state(job.table_url) == (True, {1})
     live = {file.path for file in open_table(job.table_url).data_files()}
@@ -212,12 +172,11 @@ def test_a_vacuum_while_a_compaction_is_at_work_takes_nothing_of_it(job: Extract
     extract_group(added(job))
     seen: list[int] = []
 
-    def commit(url: str, change: delta.Change) -> int:
-        age(url)
-        seen.append(vacuum(url, retain_s=0).num_running)
-        return delta.commit(url, change)
+    def vacuum_old() -> None:
+        age(job.table_url, 10, but=["_runs"])
+        seen.append(vacuum(job.table_url, retain_s=0).num_running)
 
-    compact(job.table_url, commit=commit)
+    compact(job.table_url, commit=preceded(delta.commit, vacuum_old))
     assert seen == [5]
     assert state(job.table_url) == (True, {0})
 
@@ -225,13 +184,6 @@ def test_a_vacuum_while_a_compaction_is_at_work_takes_nothing_of_it(job: Extract
 FULL = (
     r"^{}/?\S*: cannot be written, since the disk, or the quota on it, is full \(.*\); free space "
 )
-
-
-def fill(place: Path) -> Path:
-    """Takes all space that is left."""
-    room, ballast = os.statvfs(place), place / "ballast"
-    ballast.write_bytes(b"x" * (room.f_bavail * room.f_frsize))
-    return ballast
 
 
 @pytest.mark.parametrize("when", ["data", "commit", "naming"])
@@ -251,14 +203,9 @@ def test_a_disk_that_is_full_leaves_the_table_and_a_second_run_goes_through(
         reached("data")
         return [*reports, *(run_unit(task, unit) for unit in units[3:])]
 
-    def commit(url: str, change: delta.Change) -> int:
-        reached("commit")
-        return delta.commit(url, change)
-
-    def publish(url: str, table: Any, change: delta.Change) -> None:
-        reached("naming")
-        delta.publish_groups(lambda named: named | {"more": 0})(url, table, change)
-
+    commit = preceded(delta.commit, lambda: reached("commit"))
+    name_more = delta.publish_groups(lambda named: named | {"more": 0})
+    publish = preceded(name_more, lambda: reached("naming"))
     with pytest.raises(DiskFullError, match=FULL.format(re.escape(on_disk.table_url))):
         extract_group(added(on_disk), runner=run, commit=commit, publish=publish)
     assert state(on_disk.table_url) == (False, {0})
@@ -275,10 +222,7 @@ def test_a_disk_that_is_full_at_a_compactions_commit_leaves_the_table(
     extract_group(added(on_disk))
     filled: list[Path] = []
 
-    def commit(url: str, change: delta.Change) -> int:
-        filled.append(fill(small_disk))
-        return delta.commit(url, change)
-
+    commit = preceded(delta.commit, lambda: filled.append(fill(small_disk)))
     with pytest.raises(DiskFullError, match=FULL.format(re.escape(on_disk.table_url))):
         compact(on_disk.table_url, commit=commit)
     assert state(on_disk.table_url) == (True, {0})

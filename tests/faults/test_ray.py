@@ -2,14 +2,13 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+
+from tests.parquet_files import put_row_files
+from tests.programs import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -49,13 +48,8 @@ ray.shutdown()
     reason="needs Ray: pip install 'featstore[ray]', as make faults does",
 )
 def test_workers_of_ray_train_share_an_epoch(tmp_path: Path) -> None:
-    (tmp_path / "table").mkdir()
-    for number in range(10):
-        rows = pa.table({"row": pa.array(range(number * 20, number * 20 + 20), pa.int64())})
-        pq.write_table(rows, tmp_path / "table" / f"{number:02}.parquet")
+    put_row_files(tmp_path / "table", [20] * 10, "{:02}.parquet")
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "table"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-5000:]
+    run_python(tmp_path / "script.py", tmp_path / "table", tmp_path, timeout=240)
     shares = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert Counter(row for share in shares for row in share) == Counter(range(200))

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore.errors import StagingError
 from featstore.files.transfer import read_span
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.staging import Source, StageItem, Stager, Staging
+from tests.parquet_files import put_parquet
 
 ROWS_PER_FILE, NUM_FILES = 400, 12
 
@@ -22,10 +22,10 @@ ROWS_PER_FILE, NUM_FILES = 400, 12
 def table(tmp_path: Path) -> Path:
     for number in range(NUM_FILES):
         rows = range(number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE)
-        columns = {"row": pa.array(rows, pa.int64()), "text": [f"of row {row}" for row in rows]}
-        (tmp_path / "table").mkdir(exist_ok=True)
-        pq.write_table(
-            pa.table(columns), tmp_path / "table" / f"{number:02}.parquet", row_group_size=100
+        put_parquet(
+            tmp_path / "table" / f"{number:02}.parquet",
+            {"row": pa.array(rows, pa.int64()), "text": [f"of row {row}" for row in rows]},
+            row_group_size=100,
         )
     return tmp_path / "table"
 

@@ -2,17 +2,12 @@
 and who never removes them.
 """
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore import api
@@ -28,6 +23,9 @@ from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.spec.parse import load_spec
 from featstore.table.delta import open_delta
 from featstore.table.vacuum import vacuum
+from tests.faults.raw_users import write_raw
+from tests.old_files import age
+from tests.programs import run_python
 
 VACUUM_AHEAD = Path(__file__).parents[1] / "table" / "vacuum_ahead.py"
 SLOTS = [{"slot": 1, "name": "user_id", "op": "hash", "of": "user"}]
@@ -50,28 +48,17 @@ def spec_of(slots: list[dict[str, Any]]) -> Any:
     return load_spec(document)
 
 
-def write_raw(directory: Path, clicked: int) -> str:
-    directory.mkdir(parents=True, exist_ok=True)
-    columns = {
-        "row": list(range(500)),
-        "user": [f"u{row}" for row in range(500)],
-        "clicked": [clicked] * 500,
-    }
-    pq.write_table(pa.table(columns), directory / "a.parquet", row_group_size=100)
-    return str(directory)
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> ExtractJob:
     """A job that replaces the day of a table that has 500 rows there, in five files, all labels
     being 0.
     """
-    raw, url = write_raw(tmp_path / "raw", 0), str(tmp_path / "table")
+    raw, url = write_raw(tmp_path / "raw", clicked=0), str(tmp_path / "table")
     job = ExtractJob(
         spec=spec_of(SLOTS), input_url=raw, table_url=url, partition={"dt": "1"}, run_id="first"
     )
     extract_files(job)
-    return replace(job, input_url=write_raw(tmp_path / "ripe", 1), run_id="second")
+    return replace(job, input_url=write_raw(tmp_path / "ripe", clicked=1), run_id="second")
 
 
 class Faulty:
@@ -132,12 +119,6 @@ def lose_a_file(table: Path) -> None:
 
 def lose_the_mark(table: Path) -> None:
     own(table, "_runs/{tag}")[0].unlink()
-
-
-def age(table: Path, days: int, what: str = "*") -> None:
-    for path in table.rglob(what):
-        if path.is_file() and "_delta_log" not in path.parts:
-            os.utime(path, (time.time() - days * 86_400,) * 2)
 
 
 def be_taken_for_dead(table: Path) -> None:
@@ -223,8 +204,7 @@ def test_a_vacuum_by_a_host_whose_clock_is_26_hours_ahead_takes_nothing_of_a_run
     told: list[str] = []
 
     def vacuum_ahead(table: Path) -> None:
-        command = [sys.executable, str(VACUUM_AHEAD), job.table_url, "26"]
-        told.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        told.append(run_python(VACUUM_AHEAD, job.table_url, 26).stdout)
 
     way(job, vacuum_ahead, monkeypatch)
     assert "0 files, 0 bytes removed" in told[0]

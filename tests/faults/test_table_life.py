@@ -6,13 +6,9 @@ import errno
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +21,16 @@ import pytest
 import featstore
 from featstore.errors import DiskFullError
 from featstore.extraction.job import ExtractJob, extract_files
-from featstore.extraction.raw import Unit
-from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import open_delta
 from featstore.table.vacuum import vacuum
+from tests.faults.late_attempt import LateAttempt
+from tests.faults.raw_users import write_raw
+from tests.full_disk import fill
+from tests.interposed import preceded
+from tests.old_files import age
+from tests.programs import CLI, Program, run_python
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -41,27 +41,16 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-def write_raw(directory: Path, first: int, num_rows: int) -> str:
-    directory.mkdir(parents=True, exist_ok=True)
-    rows = range(first, first + num_rows)
-    pq.write_table(
-        pa.table({"row": list(rows), "user": [f"u{row}" for row in rows]}),
-        directory / "a.parquet",
-        row_group_size=100,
-    )
-    return str(directory)
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> ExtractJob:
     """Rows 0 to 499 into day 1 of a table that holds rows 1,000,000 to 1,000,049 there."""
-    old = write_raw(tmp_path / "old", 1_000_000, 50)
+    old = write_raw(tmp_path / "old", range(1_000_000, 1_000_050))
     url = str(tmp_path / "table")
     first = ExtractJob(
         spec=load_spec(DOCUMENT), input_url=old, table_url=url, partition={"dt": "1"}, run_id="old"
     )
     extract_files(first)
-    return replace(first, input_url=write_raw(tmp_path / "raw", 0, 500), run_id="new")
+    return replace(first, input_url=write_raw(tmp_path / "raw"), run_id="new")
 
 
 OLD, NEW = list(range(1_000_000, 1_000_050)), list(range(500))
@@ -77,9 +66,7 @@ def parquet_files(url: str) -> set[str]:
 
 def vacuum_all(url: str) -> set[str]:
     """What a vacuum removes once everything that is there has grown old."""
-    for path in Path(url).rglob("*"):
-        if path.is_file() and "_delta_log" not in path.parts:
-            os.utime(path, (time.time() - 10 * 86_400,) * 2)
+    age(url, 10)
     return {left.path for left in vacuum(url).removed}
 
 
@@ -87,7 +74,9 @@ def test_a_loader_goes_on_with_its_snapshot_while_the_day_is_replaced(job: Extra
     extract_files(job)
     table = featstore.open_table(job.table_url)
     again = replace(
-        job, input_url=write_raw(Path(job.input_url).parent / "next", 2_000_000, 70), run_id="next"
+        job,
+        input_url=write_raw(Path(job.input_url).parent / "next", range(2_000_000, 2_000_070)),
+        run_id="next",
     )
     seen: list[int] = []
     with featstore.FeatureLoader(
@@ -138,27 +127,12 @@ def test_an_attempt_that_is_taken_for_dead_and_publishes_after_the_commit_change
     """A speculative duplicate: the slower attempt ends when the table has been committed with the
     other's file.
     """
-    begun, committed = threading.Event(), threading.Event()
-    late: list[str] = []
-
-    def wait(num_rows: int) -> None:
-        begun.set()
-        assert committed.wait(60)
-
-    with ThreadPoolExecutor(1) as threads:
-
-        def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
-            futures.append(threads.submit(run_unit, task, units[0], 0, on_rows=wait))
-            assert begun.wait(60)
-            return [run_unit(task, unit, attempt=1) for unit in units]
-
-        futures: list[Any] = []
+    with LateAttempt() as run:
         extract_files(job, runner=run)
-        committed.set()
-        late.append(futures[0].result(60).path)
+        late = run.end()
     assert rows_of(job.table_url) == NEW
-    assert late[0] in parquet_files(job.table_url)
-    assert {path for path in vacuum_all(job.table_url) if path.endswith(".parquet")} == set(late)
+    assert late in parquet_files(job.table_url)
+    assert {path for path in vacuum_all(job.table_url) if path.endswith(".parquet")} == {late}
     assert rows_of(job.table_url) == NEW
 
 
@@ -181,32 +155,19 @@ def test_a_driver_killed_between_writing_and_commit_leaves_the_old_day_and_its_f
     job: ExtractJob,
 ) -> None:
     before = parquet_files(job.table_url)
-    arguments = [sys.executable, "-c", DRIVER, json.dumps(DOCUMENT), job.input_url, job.table_url]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == b"5\n"
-        for path in Path(job.table_url).rglob("part-*.parquet"):
-            os.utime(path, (time.time() - 10 * 86_400,) * 2)
+    with Program(DRIVER, json.dumps(DOCUMENT), job.input_url, job.table_url) as driver:
+        assert driver.line() == "5"
+        age(job.table_url, 10, "part-*.parquet")
         assert (
             vacuum(job.table_url).num_running == 6
         )  # five data files and their statistics: the run is older than the grace, and lives
-        driver.send_signal(signal.SIGKILL)
-        driver.communicate()
-    assert driver.returncode == -signal.SIGKILL
+        driver.die()
     assert rows_of(job.table_url) == OLD
     orphans = parquet_files(job.table_url) - before
     assert len(orphans) == 5
     assert {path for path in vacuum_all(job.table_url) if path.endswith(".parquet")} == orphans
     assert extract_files(job).committed
     assert rows_of(job.table_url) == NEW
-
-
-def fill(place: Path, *, leave_bytes: int) -> Path:
-    """Takes all space but about `leave_bytes`."""
-    room = os.statvfs(place)
-    ballast = place / "ballast"
-    ballast.write_bytes(b"x" * (room.f_bavail * room.f_frsize - leave_bytes))
-    return ballast
 
 
 def full(table_url: str, path: str) -> str:
@@ -242,11 +203,9 @@ def test_the_command_line_names_the_file_on_a_full_disk_in_one_line(
     (tmp_path / "spec.yaml").write_text(json.dumps(DOCUMENT))
     fill(small_disk, leave_bytes=kilobytes * 1024)
     url = str(small_disk / "table")
-    program = [sys.executable, "-c", "from featstore.cli import main; main()", "extract"]
-    options = ["--spec", str(tmp_path / "spec.yaml"), "--input", job.input_url, "--table", url]
-    done = subprocess.run([*program, *options], capture_output=True, text=True)
+    options = ["--spec", tmp_path / "spec.yaml", "--input", job.input_url, "--table", url]
+    done = run_python(CLI, "extract", *options, status=2)
     (line,) = done.stderr.splitlines()
-    assert done.returncode == 2
     told = line.removeprefix("featstore: error: ")
     assert re.match(full(url, r"/part-\S+|/_stats/part-\S+" if kilobytes else r"/_runs/\S+"), told)
 
@@ -258,10 +217,7 @@ def test_a_disk_that_is_full_at_the_commit_leaves_the_table_and_a_second_run_goe
     extract_files(replace(on_disk, input_url=str(Path(job.input_url).parent / "old"), run_id="old"))
     ballast: list[Path] = []
 
-    def commit(url: str, change: delta.Change) -> int:
-        ballast.append(fill(small_disk, leave_bytes=0))
-        return delta.commit(url, change)
-
+    commit = preceded(delta.commit, lambda: ballast.append(fill(small_disk)))
     with pytest.raises(DiskFullError, match=full(on_disk.table_url, "")) as raised:
         extract_files(on_disk, commit=commit)
     assert raised.value.errno == errno.ENOSPC
@@ -347,7 +303,7 @@ def test_a_worker_and_an_executor_killed_in_mid_file_leave_every_row_once(
         "output": {"rows_per_row_group": 5_000, "rows_per_file": 20_000},
     }
     path = os.pathsep.join([str(tmp_path / "modules"), str(Path(featstore.__file__).parents[1])])
-    environ = os.environ | {
+    environ = {
         "PYTHONPATH": path,
         "FAULTS": str(tmp_path / "faults"),
         "PYTHONWARNINGS": "ignore",
@@ -358,13 +314,7 @@ def test_a_worker_and_an_executor_killed_in_mid_file_leave_every_row_once(
         str(source),
         job.table_url,
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", CLUSTER, *arguments],
-        env=environ,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    done = run_python(CLUSTER, *arguments, variables=environ, cwd=tmp_path, status=None)
     assert "rows 80000" in done.stdout, done.stderr[-3000:]
     assert {fault.name for fault in (tmp_path / "faults").iterdir()} == {"worker", "executor"}
     assert rows_of(job.table_url) == list(range(80_000))

@@ -8,9 +8,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+
+from tests.parquet_files import put_row_files
 
 pytestmark = pytest.mark.slow
 
@@ -108,11 +108,8 @@ def test_restarts_by_torchrun_with_fewer_and_more_workers_go_on_from_the_last_ch
     tmp_path: Path, is_campaign: bool
 ) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
-    (tmp_path / "table").mkdir()
-    for number in range(NUM_FILES):
-        first = number * ROWS_PER_FILE
-        rows = pa.table({"row": pa.array(range(first, first + ROWS_PER_FILE), pa.int64())})
-        pq.write_table(rows, tmp_path / "table" / f"{number:03}.parquet", row_group_size=5)
+    sizes = [ROWS_PER_FILE] * NUM_FILES
+    put_row_files(tmp_path / "table", sizes, "{:03}.parquet", row_group_size=5)
     # Two workers die, in a campaign are started again and die again, and then one reads on and
     # dies; then three read the rest.
     num_lives = 2 if is_campaign else 1

@@ -2,7 +2,6 @@
 that does not exist.
 """
 
-import http.server
 import os
 import socket
 import threading
@@ -18,6 +17,7 @@ from featstore.files import storage
 from featstore.files.credentials import METADATA_S, require_credentials, s3_endpoint, variables_of
 from featstore.files.listings import list_files
 from featstore.table.open import open_snapshot
+from tests.http_servers import Handler, serving
 
 ROOT = Path(__file__).parents[2]
 
@@ -112,30 +112,21 @@ def test_a_service_that_must_not_be_asked_is_not(
 def test_the_client_asks_a_metadata_service_that_answers(status: int) -> None:
     asked: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *args: object) -> None:
-            pass
-
-        def do_PUT(self) -> None:
+    class Answering(Handler):
+        def do_PUT(self) -> None:  # noqa: N802
             asked.append(self.path)
             self.send_response(status)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        environment = {"AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
-        try:
-            if status == 200:
-                for _ in range(3):
-                    require_credentials("s3://b/k", "s3", environment)
-            else:
-                with pytest.raises(AccessError):
-                    require_credentials("s3://b/k", "s3", environment)
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Answering) as port:
+        environment = {"AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{port}"}
+        if status == 200:
+            for _ in range(3):
+                require_credentials("s3://b/k", "s3", environment)
+        else:
+            with pytest.raises(AccessError):
+                require_credentials("s3://b/k", "s3", environment)
     assert asked == ["/latest/api/token"]
 
 

@@ -6,8 +6,6 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 
 from featstore.errors import StagingError
 from featstore.files.private_directory import PrivateDirectory, make_private
+from tests.programs import run_python
 
 LOADER = """
 import os, signal, sys
@@ -66,11 +65,8 @@ def test_the_directory_of_a_killed_loader_is_removed_by_the_next_one(
     tmp_path: Path, temporary: Path
 ) -> None:
     pq.write_table(pa.table({"user": pa.array(range(100), pa.int64())}), tmp_path / "a.parquet")
-    command = [sys.executable, "-c", LOADER, str(tmp_path / "a.parquet")]
-    run = subprocess.run(
-        command, env=os.environ | {"TMPDIR": str(temporary)}, timeout=120, check=False
-    )
-    assert run.returncode == -signal.SIGKILL
+    variables = {"TMPDIR": str(temporary)}
+    run_python(LOADER, tmp_path / "a.parquet", variables=variables, status=-signal.SIGKILL)
     assert (
         len(list(temporary.glob("featstore-private-*"))) == 2
     )  # of its workers' store, and of its staged files

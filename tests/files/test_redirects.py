@@ -2,16 +2,14 @@
 redirects to the second.
 """
 
-import http.server
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
 from featstore.files.redirects import own_hosts_only
+from tests.http_servers import Handler, serving
+from tests.programs import run_python
 from tests.tiers import tiered
 
 SECRETS = ("AKID", "SECRET", "TOKEN", "SIGNATURE", "authorization", "x-amz-security-token")
@@ -29,17 +27,8 @@ class Site:
     requests: list[str] = field(default_factory=list)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(Handler):
     site: Site
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
 
     def _answer(self) -> None:
         self.site.requests.append(f"{self.command} {self.path}\n{self.headers}")
@@ -56,21 +45,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def pair() -> Iterator[tuple[Site, Site]]:
     """A store, on 127.0.0.1, that redirects every request to another host, localhost."""
-    sites, running = (Site(), Site()), []
-    for site in sites:
-        server = http.server.ThreadingHTTPServer(
-            ("127.0.0.1", 0), type("Handler", (_Handler,), {"site": site})
-        )
-        site.port = server.server_port
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        running.append((server, thread))
-    sites[0].target = f"http://localhost:{sites[1].port}"
-    yield sites
-    for server, thread in running:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    store, other = Site(), Site()
+    with serving(_Handler, site=store) as store.port, serving(_Handler, site=other) as other.port:
+        store.target = f"http://localhost:{other.port}"
+        yield store, other
 
 
 CLIENT = """
@@ -99,12 +77,7 @@ os._exit(0)  # the client's threads may outlive Python's own end
 
 
 def _run(url: str, what: str, environment: dict[str, str]) -> str:
-    command = [sys.executable, "-c", CLIENT, url, what]
-    done = subprocess.run(
-        command, env=environment | {"PATH": "/usr/bin"}, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_python(CLIENT, url, what, env=environment | {"PATH": "/usr/bin"}).stdout
 
 
 def _stores(site: Site) -> dict[str, tuple[str, dict[str, str]]]:

@@ -3,8 +3,6 @@
 import errno
 import io
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,27 +12,21 @@ import obstore
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from obstore.fsspec import FsspecStore
 
 from featstore.errors import ConfigError
 from featstore.files import listings, storage
+from tests.programs import run_python
+from tests.store_clients import clients_of
 
 DATA = bytes(range(256)) * 40_000
 
 
 @pytest.fixture
-def s3(loopback: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def s3(loopback: Any) -> Iterator[Any]:
     """The loopback server as an S3 endpoint."""
-    storage._store.cache_clear()
-    FsspecStore.clear_instance_cache()
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", loopback.url)
-    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
-    monkeypatch.setenv("AWS_REGION", "eu-central-1")
-    yield loopback
-    storage._store.cache_clear()
-    FsspecStore.clear_instance_cache()
+    variables = {"AWS_SKIP_SIGNATURE": "true", "AWS_REGION": "eu-central-1"}
+    with clients_of(variables | {"AWS_ENDPOINT_URL": loopback.url}):
+        yield loopback
 
 
 @pytest.mark.parametrize(
@@ -335,12 +327,7 @@ def test_a_forked_process_that_uses_the_remote_client_gets_an_error(
     loopback: Any,
 ) -> None:
     loopback.files["/x.bin"] = DATA
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED, f"{loopback.url}/x.bin"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_python(FORKED, f"{loopback.url}/x.bin", timeout=60)
     assert done.stdout.startswith("StagingError"), done.stderr
     assert "multiprocessing_context='spawn'" in done.stdout
 

@@ -3,21 +3,16 @@ command line.
 """
 
 import errno
-import http.server
 import io
 import json
 import os
 import re
 import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from obstore.fsspec import FsspecStore
 
 from featstore.errors import (
     AccessError,
@@ -34,6 +29,9 @@ from featstore.files.store_errors import as_store_errors, store_error
 from featstore.redaction import redact
 from featstore.table.delta import is_delta
 from featstore.table.open import open_snapshot
+from tests.http_servers import Handler, serving
+from tests.programs import Program, run_python
+from tests.store_clients import clients_of, forget_clients
 from tests.tiers import tiered
 
 KEYS = {
@@ -57,43 +55,30 @@ main()
 """
 
 
-class _Refusing(http.server.BaseHTTPRequestHandler):
+class _Refusing(Handler):
     """An S3 that refuses everything, and repeats the received token, as S3 does."""
 
-    def log_message(self, *args: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
+    def _answer(self) -> None:
         self.send_response(403)
         self.send_header("Content-Length", str(len(DENIED)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(DENIED)
 
-    do_HEAD = do_PUT = do_POST = do_GET  # noqa: N815
+    do_PUT = do_POST = _answer  # noqa: N815
 
 
 @pytest.fixture(scope="module")
 def refusing() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving(_Refusing) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
     """An S3 without a bucket."""
-    command: list[str | Path] = [
-        sys.executable,
-        Path(__file__).parents[1] / "table" / "s3_server.py",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        process.kill()
+    with Program(Path(__file__).parents[1] / "table" / "s3_server.py") as process:
+        yield f"http://127.0.0.1:{process.line()}"
 
 
 @pytest.fixture
@@ -109,11 +94,7 @@ def _said(url: str, environment: dict[str, str]) -> tuple[str, list[str]]:
     be the same.
     """
     alone = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
-    command = [sys.executable, "-c", CLIENT, url]
-    done = subprocess.run(
-        command, env=alone | environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 2, done.stderr
+    done = run_python(CLIENT, url, env=alone | environment, status=2)
     told = json.loads(done.stdout)
     assert done.stderr == f"featstore: error: {told['said']}\n"
     return told["said"], told["kinds"]
@@ -228,14 +209,9 @@ def test_an_error_of_a_store_is_one_line(case: str, moto: str, refusing: str, cl
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    storage._store.cache_clear()
-    FsspecStore.clear_instance_cache()
-    return monkeypatch
+def s3() -> Iterator[pytest.MonkeyPatch]:
+    with clients_of(KEYS) as patch:
+        yield patch
 
 
 ACTS = {
@@ -260,8 +236,7 @@ def test_each_operation_on_a_file_names_the_store_that_refuses(
         ACTS[act]("s3://bucket/x")
     assert found.value.errno == errno.EINVAL
     s3.setenv("AWS_ENDPOINT_URL", f"http://{closed}")
-    storage._store.cache_clear()
-    FsspecStore.clear_instance_cache()
+    forget_clients()
     with pytest.raises(
         StoreError, match=rf"^s3://bucket/x: {closed} refuses the connection; check"
     ) as closed_error:

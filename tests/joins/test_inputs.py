@@ -3,8 +3,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore.errors import InputError
@@ -18,6 +16,7 @@ from featstore.joins.inputs import (
     list_logs,
 )
 from featstore.joins.options import Impressions, Label, LabelJoin, LogSource, Lookup
+from tests.parquet_files import put_parquet
 
 TYPES = {"rid": "string", "user": "bigint", "ts": "timestamp", "price": "double"}
 IMPRESSIONS = Impressions(
@@ -111,8 +110,7 @@ def test_output_and_logs_are_kept_apart(output: str) -> None:
 
 
 def write(directory: Path, **columns: Any) -> LogSource:
-    directory.mkdir(exist_ok=True)
-    pq.write_table(pa.table(columns), directory / "a.parquet")
+    put_parquet(directory / "a.parquet", columns)
     return LogSource(url=str(directory))
 
 

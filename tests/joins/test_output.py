@@ -3,14 +3,9 @@ written.
 """
 
 import datetime
-import importlib.util
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +26,9 @@ from featstore.joins.options import (
 )
 from featstore.joins.output import JoinOutput
 from featstore.spec.parse import load_spec
+from spark_jobs import join_labels as script
+from tests.parquet_files import put_parquet
+from tests.programs import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -44,13 +42,14 @@ def minutes(number: int) -> datetime.datetime:
 
 
 def write_impressions(directory: Path, num_rows: int = 100) -> None:
-    rows = {
-        "rid": [f"r{n}" for n in range(num_rows)],
-        "user": [n % 7 for n in range(num_rows)],
-        "ts": pa.array([minutes(n) for n in range(num_rows)], pa.timestamp("us", tz="UTC")),
-    }
-    directory.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(rows), directory / "a.parquet")
+    put_parquet(
+        directory / "a.parquet",
+        {
+            "rid": [f"r{n}" for n in range(num_rows)],
+            "user": [n % 7 for n in range(num_rows)],
+            "ts": pa.array([minutes(n) for n in range(num_rows)], pa.timestamp("us", tz="UTC")),
+        },
+    )
 
 
 @pytest.fixture
@@ -59,12 +58,13 @@ def join(tmp_path: Path) -> LabelJoin:
     unripe.
     """
     write_impressions(tmp_path / "impressions")
-    (tmp_path / "clicks").mkdir()
-    clicks = {
-        "rid": [f"r{n}" for n in range(0, 100, 5)],
-        "at": [minutes(n + 1).replace(tzinfo=None) for n in range(0, 100, 5)],
-    }
-    pq.write_table(pa.table(clicks), tmp_path / "clicks" / "a.parquet")
+    put_parquet(
+        tmp_path / "clicks" / "a.parquet",
+        {
+            "rid": [f"r{n}" for n in range(0, 100, 5)],
+            "at": [minutes(n + 1).replace(tzinfo=None) for n in range(0, 100, 5)],
+        },
+    )
     label = Label(
         name="click",
         source=LogSource(url=str(tmp_path / "clicks")),
@@ -290,14 +290,15 @@ def test_nothing_counts_before_it_was_logged_and_unripe_is_null(
         "logged": [CUT_OFF - datetime.timedelta(microseconds=1), CUT_OFF, minutes(4)],
     }
     pq.write_table(pa.table({"rid": ["r0", "r1", "r3"]} | times), tmp_path / "clicks" / "a.parquet")
-    (tmp_path / "users").mkdir()
-    ages = {
-        "user": [0, 0],
-        "at": [minutes(0), minutes(5)],
-        "logged": [minutes(0), minutes(10)],
-        "age": [30, 31],
-    }
-    pq.write_table(pa.table(ages), tmp_path / "users" / "a.parquet")
+    put_parquet(
+        tmp_path / "users" / "a.parquet",
+        {
+            "user": [0, 0],
+            "at": [minutes(0), minutes(5)],
+            "logged": [minutes(0), minutes(10)],
+            "age": [30, 31],
+        },
+    )
     label = replace(join.labels[0], log_time="logged", horizon_s=118 * 60)
     users = LogSource(url=str(tmp_path / "users"))
     user = Lookup(
@@ -358,19 +359,6 @@ def test_rows_are_spread_by_a_column(spark: Any, join: LabelJoin) -> None:
     assert sum(pq.read_metadata(url).num_rows for url in visible(join)) == 100
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    """spark_jobs/join_labels.py as a module."""
-    place = importlib.util.spec_from_file_location(
-        "join_labels", ROOT / "spark_jobs" / "join_labels.py"
-    )
-    assert place is not None
-    assert place.loader is not None
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
-
-
 def arguments(join: LabelJoin, clicks: str) -> list[str]:
     given = {
         "--impressions": f"from={join.impressions.source.url} row_id=rid event_time=ts",
@@ -383,9 +371,7 @@ def arguments(join: LabelJoin, clicks: str) -> list[str]:
     return [text for pair in given.items() for text in pair]
 
 
-def test_the_script_reads_queries_and_runs_them_each_time(
-    spark: Any, script: ModuleType, join: LabelJoin
-) -> None:
+def test_the_script_reads_queries_and_runs_them_each_time(spark: Any, join: LabelJoin) -> None:
     url = join.labels[0].source.url
     clicks = f"sql='select rid, cast(at as timestamp) as at from parquet.`file://{url}`'"
     made = script.label_join(script.parse_arguments(arguments(join, clicks)))
@@ -403,20 +389,19 @@ def test_the_script_makes_a_session_of_its_own_and_prints_the_report(
     (tmp_path / "spark-defaults.conf").write_text(
         "spark.ui.enabled false\nspark.sql.shuffle.partitions 1\n"
     )
-    environ = os.environ | {
+    environ = {
         "PYTHONPATH": str(ROOT),
         "SPARK_CONF_DIR": str(tmp_path),
         "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
     }
-    command = [sys.executable, "-W", "ignore", str(ROOT / "spark_jobs" / "join_labels.py")]
-    command += arguments(join, f"from={join.labels[0].source.url}")
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ)
-    assert done.returncode == 0, done.stderr[-3000:]
+    given = arguments(join, f"from={join.labels[0].source.url}")
+    place = ROOT / "spark_jobs" / "join_labels.py"
+    done = run_python(place, *given, warnings="ignore", cwd=tmp_path, variables=environ)
     assert "click: delay" in done.stdout
 
 
 def test_the_script_answers_bad_input_with_one_line_and_code_2(
-    script: ModuleType, join: LabelJoin, capsys: pytest.CaptureFixture[str]
+    join: LabelJoin, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = arguments(join, f"from={join.labels[0].source.url}")
     assert script.main([*given, "--negative-label", "buy"]) == 2

@@ -1,18 +1,19 @@
 """A small table of several files, small row groups, and every kind of column."""
 
+import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import Request, resolve
 from featstore.loader.rows.split_reader import Window
@@ -21,6 +22,7 @@ from featstore.loader.run.job import Job
 from featstore.schema import SlotSchema
 from featstore.table.snapshot import DataFile
 from featstore.tensors.batch import Batch
+from tests.parquet_files import put_parquet
 
 ROWS_PER_FILE = (70, 0, 45, 101, 64)
 NUM_ROWS = sum(ROWS_PER_FILE)
@@ -50,6 +52,16 @@ def rows_of(batches: Iterable[Batch]) -> list[int]:
     return [row for batch in batches for row in batch["row"].tolist()]
 
 
+def merged_state(loaders: Sequence[FeatureLoader]) -> dict[str, Any]:
+    """The state that loaders leave which count what they have delivered, and end."""
+    for loader in loaders:
+        loader.ack()
+    states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
+    for loader in loaders:
+        loader.close()
+    return FeatureLoader.merge_states(states)
+
+
 @pytest.fixture(scope="session")
 def table_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A directory of Parquet, partitioned by day, 280 rows in 5 files, one of them without rows, 16
@@ -58,9 +70,11 @@ def table_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("table")
     first = 0
     for day, num_rows in enumerate(ROWS_PER_FILE):
-        path = Path(root / f"dt=2026-11-0{day + 1}" / "part.parquet")
-        path.parent.mkdir()
-        pq.write_table(rows_table(first, num_rows), path, row_group_size=16)
+        put_parquet(
+            root / f"dt=2026-11-0{day + 1}" / "part.parquet",
+            rows_table(first, num_rows),
+            row_group_size=16,
+        )
         first += num_rows
     return str(root)
 
@@ -93,7 +107,7 @@ def torchrun() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 def data_file(path: Path, table: pa.Table, row_group_size: int = 16) -> DataFile:
     """The table, written as a data file that is called as the path's last part."""
-    pq.write_table(table, path, row_group_size)
+    put_parquet(path, table, row_group_size=row_group_size)
     return DataFile(
         path=path.name,
         url=str(path),

@@ -15,15 +15,21 @@ from featstore.dispatch.accounts.receipt import receipts
 from featstore.errors import ConfigError, DataFileError, MissingValueError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.snapshot import Snapshot
+from tests.damaged_files import overwrite
 from tests.loader.conftest import rows_of
+from tests.parquet_files import put_parquet
 
 ROWS = {"a": range(100), "b": range(100, 200), "c": range(200, 300)}
 
 
 def write(directory: Path) -> Snapshot:
     for name, rows in ROWS.items():
-        table = pa.table({"row": pa.array(rows, pa.int64()), "tags": [[row] * 20 for row in rows]})
-        pq.write_table(table, directory / f"{name}.parquet", 25, compression="none")
+        put_parquet(
+            directory / f"{name}.parquet",
+            {"row": pa.array(rows, pa.int64()), "tags": [[row] * 20 for row in rows]},
+            row_group_size=25,
+            compression="none",
+        )
     return featstore.open_table(str(directory)).snapshot
 
 
@@ -45,10 +51,7 @@ def fewer_rows(path: Path) -> None:
 
 def damaged_in_the_middle(path: Path) -> None:
     """The third row group cannot be read."""
-    first = pq.ParquetFile(path).metadata.row_group(2).column(1).dictionary_page_offset
-    data = bytearray(path.read_bytes())
-    data[first : first + 40] = b"\xff" * 40
-    path.write_bytes(data)
+    overwrite(path, pq.read_metadata(path).row_group(2).column(1).dictionary_page_offset)
 
 
 def an_unknown_codec(path: Path) -> None:

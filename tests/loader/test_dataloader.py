@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from featstore.errors import BudgetError, DispatchError, StateError
 from featstore.loader.feature_loader import FeatureLoader
+from tests.parquet_files import put_row_files
 from tests.process import our_files
 
 # Python 3.12 and newer warn of fork in a process with threads; torch's own threads make it one.
@@ -194,11 +193,7 @@ def test_a_restored_loader_goes_on_in_workers(table_url: str) -> None:
 def test_workers_whose_files_cannot_all_be_pinned_are_refused_and_those_that_fit_end(
     tmp_path: Path,
 ) -> None:
-    for index in range(6):
-        pq.write_table(
-            pa.table({"row": pa.array(range(index * 400, index * 400 + 400), pa.int64())}),
-            tmp_path / f"{index}.parquet",
-        )
+    put_row_files(tmp_path, [400] * 6)
     size = max(path.stat().st_size for path in tmp_path.glob("*.parquet"))
 
     def num_rows(budget_bytes: Any) -> Any:

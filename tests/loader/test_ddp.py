@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+
+from tests.parquet_files import put_row_files
 
 ROWS = (100, 400, 130)
 TRAINER = """
@@ -60,14 +60,7 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def uneven_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Most of the rows are in one file of one row group."""
-    root, first = tmp_path_factory.mktemp("uneven"), 0
-    for index, num_rows in enumerate(ROWS):
-        row = pa.array(range(first, first + num_rows), pa.int64())
-        pq.write_table(
-            pa.table({"row": row, "half": row.cast(pa.float32())}), root / f"{index}.parquet"
-        )
-        first += num_rows
-    return str(root)
+    return str(put_row_files(tmp_path_factory.mktemp("uneven"), ROWS, floats=["half"]))
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """A DataLoader's worker that dies is said to have died, however workers are started."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import featstore
+from tests.programs import run_python
 
 READING = """
 import os, signal, sys
@@ -78,11 +76,14 @@ def test_a_worker_that_dies_is_said_to_have_died(
 ) -> None:
     script = tmp_path / "reading.py"  # spawned workers import it
     script.write_text(READING)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), table_url, context, str(number), way],
-        env=os.environ | {"PYTHONPATH": str(Path(featstore.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = run_python(
+        script,
+        table_url,
+        context,
+        number,
+        way,
+        status=None,
+        variables={"PYTHONPATH": str(Path(featstore.__file__).parents[1])},
+        warnings="ignore",
     )
     assert re.match(DIED, done.stdout), (done.stdout, done.stderr[-2000:])

@@ -3,8 +3,6 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from featstore.errors import DispatchError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from tests.process import num_descriptors, our_files, our_threads
+from tests.programs import Program, run_python
 from tests.tiers import tiered
 
 STAGING = [None, {"mode": "whole", "ahead_files": 1}]
@@ -110,16 +109,15 @@ def leavings(num_workers: int) -> str:
 def test_a_program_that_is_interrupted_ends_with_its_threads_and_leaves_no_file(
     table_url: str, tmp_path: Path, num_workers: Any
 ) -> None:
-    program = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, table_url, str(num_workers), "signal"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-    )
-    with program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "ready\n"
+    with Program(
+        PROGRAM,
+        table_url,
+        num_workers,
+        "signal",
+        warnings="ignore",
+        variables={"TMPDIR": str(tmp_path)},
+    ) as program:
+        assert program.line() == "ready"
         program.send_signal(signal.SIGINT)
         _, errors = program.communicate(timeout=60)
     assert "KeyboardInterrupt" in errors
@@ -131,11 +129,9 @@ def test_a_program_that_is_interrupted_ends_with_its_threads_and_leaves_no_file(
 def test_a_program_that_exits_in_the_middle_leaves_no_file(
     table_url: str, tmp_path: Path, num_workers: Any
 ) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, table_url, str(num_workers), "exit"]
-    done = subprocess.run(
-        command, timeout=60, env=os.environ | {"TMPDIR": str(tmp_path)}, check=False
-    )
-    assert done.returncode == 3
+    variables = {"TMPDIR": str(tmp_path)}
+    given = [table_url, num_workers, "exit"]
+    run_python(PROGRAM, *given, status=3, variables=variables, warnings="ignore", timeout=60)
     assert list(tmp_path.glob(leavings(num_workers))) == []
 
 

@@ -25,6 +25,7 @@ from featstore.dispatch.terms import WaitFor
 from featstore.errors import ConfigError, DispatchError
 from featstore.loader.feature_loader import FeatureLoader
 from tests.dispatch.simulated_clock import SimulatedClock
+from tests.parquet_files import put_row_files
 
 NUM_FILES, FILE_ROWS, LEASE_S = 4, 40, 1.0
 NUM_ROWS = NUM_FILES * FILE_ROWS
@@ -32,13 +33,7 @@ NUM_ROWS = NUM_FILES * FILE_ROWS
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    (tmp_path / "table").mkdir()
-    for file in range(NUM_FILES):
-        row = pa.array(range(file * FILE_ROWS, (file + 1) * FILE_ROWS), pa.int64())
-        pq.write_table(
-            pa.table({"row": row}), tmp_path / "table" / f"{file}.parquet", row_group_size=10
-        )
-    return str(tmp_path / "table")
+    return str(put_row_files(tmp_path / "table", [FILE_ROWS] * NUM_FILES, row_group_size=10))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.stage import warm
 from featstore.spec.parse import load_spec
 from featstore.table.open import open_snapshot
+from tests.parquet_files import put_parquet
 
 NUM_ROWS = 300
 SLOTS = [{"slot": 1, "name": "row", "op": "identity", "of": "row"}]
@@ -57,8 +58,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """300 rows in three files, two slots of a group, and labels anew: 1 where they were 0."""
     root = tmp_path_factory.mktemp("grouped")
     for name, clicked in (("raw", 0.0), ("ripe", 1.0)):
-        (root / name).mkdir()
-        pq.write_table(raw_rows(clicked), root / name / "a.parquet", row_group_size=50)
+        put_parquet(root / name / "a.parquet", raw_rows(clicked), row_group_size=50)
     job = ExtractJob(
         spec=spec_of(SLOTS),
         input_url=str(root / "raw"),

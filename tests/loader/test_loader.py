@@ -1,7 +1,5 @@
 import gc
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import threading
 import weakref
@@ -40,7 +38,10 @@ from featstore.loader.stats import Stats
 from featstore.staging import StageItem, Stager, Staging
 from featstore.table.open import open_snapshot
 from tests.loader.conftest import rows_of
+from tests.parquet_files import put_parquet
 from tests.process import our_files, our_threads
+from tests.programs import run_python
+from tests.threads import beside, run_together
 
 NUM_ROWS = 280
 
@@ -276,10 +277,9 @@ def wide_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     for number in range(3):
         columns = {f"s{i}": pa.array(random.integers(1, 1 << 60, 20_000)) for i in range(40)}
         rows = pa.array(range(number * 20_000, (number + 1) * 20_000), pa.int64())
-        (tmp_path / "t" / f"m={number}").mkdir(parents=True)
-        pq.write_table(
-            pa.table({"row": rows, **columns}),
+        put_parquet(
             tmp_path / "t" / f"m={number}" / "a.parquet",
+            {"row": rows, **columns},
             row_group_size=10_000,
         )
     return str(tmp_path / "t")
@@ -453,9 +453,7 @@ def test_close_from_another_thread_ends_a_waiting_consumer(table_url: str) -> No
     loader = FeatureLoader(table_url, slots=["row"], batch_size=8)
     batches = iter(loader)
     next(batches)
-    closer = threading.Thread(target=loader.close)
-    closer.start()
-    closer.join()
+    run_together(loader.close)
     with pytest.raises(StateError, match="closed"):
         next(batches)
 
@@ -466,14 +464,8 @@ def test_the_interpreter_exits_with_a_loader_in_the_middle(table_url: str) -> No
         f"FeatureLoader({table_url!r}, slots=['*'], batch_size=1, memory_budget='4KB', "
         "staging={'mode': 'whole'})\nbatches = iter(loader)\nprint(next(batches).num_rows)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+    done = run_python(program, warnings="error", timeout=60)
+    assert (done.stdout, done.stderr) == ("1\n", "")
 
 
 def test_a_batch_outlives_its_loader(table_url: str) -> None:
@@ -489,8 +481,9 @@ def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(
     """The second half of the only file is sent after closing has begun, while the consumer waits
     for its first batch.
     """
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"row": pa.array(range(100), pa.int64())}), path, row_group_size=10)
+    path = put_parquet(
+        tmp_path / "a.parquet", {"row": pa.array(range(100), pa.int64())}, row_group_size=10
+    )
     loopback.files["/a.parquet"] = path.read_bytes()
     loader = FeatureLoader(f"{loopback.url}/a.parquet", slots=["row"], batch_size=8, drop_last=True)
     loopback.gates["/a.parquet"] = threading.Event()
@@ -500,18 +493,13 @@ def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(
         assert loopback.half_sent.wait(30)
         run = loader._run
         assert run is not None
-        closing = threading.Thread(target=loader.close)
-        closing.start()
-        while not run.delivery.is_closed:
-            pass
-        loopback.gates["/a.parquet"].set()
-        closing.join()
+        with beside(loader.close):
+            while not run.delivery.is_closed:
+                pass
+            loopback.gates["/a.parquet"].set()
 
-    closer = threading.Thread(target=close)
-    closer.start()
-    with pytest.raises(StateError, match="closed before its end"):
+    with beside(close), pytest.raises(StateError, match="closed before its end"):
         next(iter(loader))
-    closer.join()
     assert loader.state_dict()["complete"] == []
 
 

@@ -5,6 +5,7 @@ remainder.
 import itertools
 import json
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from featstore.dispatch.accounts.receipt import receipts
 from featstore.errors import DataFileError, DispatchError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch, Jagged
+from tests.loader.conftest import merged_state, rows_of
 
 NUM_ROWS = 280
 ORDERS = [
@@ -309,18 +311,28 @@ def one_large_file(directory: Any, row_group_size: int = 2000) -> str:
     return str(directory)
 
 
-def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(
-    tmp_path: Path,
-) -> None:
-    dispatch = {"store": "memory://lost", "run_id": "a", "lease_s": 0.3, "in_step": True}
+def paused_beside_another(
+    store: str, directory: Path
+) -> tuple[FeatureLoader, FeatureLoader, Iterator[Batch], list[int]]:
+    """Two loaders over one large file, of which the first has delivered three batches and renews
+    its lease no more; its further batches, and the rows that it delivered.
+    """
+    dispatch = {"store": store, "run_id": "a", "lease_s": 0.3, "in_step": True}
     one, other = (
-        make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch)
+        make(one_large_file(directory), slots=["row"], batch_size=10, dispatch=dispatch)
         for _ in range(2)
     )
     batches = iter(one)
-    before = [row for batch in itertools.islice(batches, 3) for row in batch["row"].tolist()]
+    rows = rows_of(itertools.islice(batches, 3))
     one.ack()
     pause(one)
+    return one, other, batches, rows
+
+
+def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(
+    tmp_path: Path,
+) -> None:
+    one, other, batches, before = paused_beside_another("memory://lost", tmp_path)
     theirs = iter(other)
     taken = next(theirs)["row"].tolist()
     assert taken == list(range(30, 40))
@@ -334,15 +346,7 @@ def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(
 
 
 def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path: Path) -> None:
-    dispatch = {"store": "memory://lost-and-found", "run_id": "a", "lease_s": 0.3, "in_step": True}
-    one, other = (
-        make(one_large_file(tmp_path), slots=["row"], batch_size=10, dispatch=dispatch)
-        for _ in range(2)
-    )
-    batches = iter(one)
-    rows = [row for batch in itertools.islice(batches, 3) for row in batch["row"].tolist()]
-    one.ack()
-    pause(one)
+    one, other, batches, rows = paused_beside_another("memory://lost-and-found", tmp_path)
     rows += next(iter(other))["row"].tolist()
     other.ack()
     other.close()
@@ -401,13 +405,7 @@ def test_a_split_that_was_cut_goes_on_on_any_number_of_workers(
     batches = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
     some = itertools.chain(itertools.islice(batches[0], 3), itertools.islice(batches[1], 4))
     rows = [row for batch in some for row in batch["row"].tolist()]
-    for loader in loaders:
-        loader.ack()
-    state = FeatureLoader.merge_states(
-        [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
-    )
-    for loader in loaders:
-        loader.close()
+    state = merged_state(loaders)
     (first, cut), rows_before = state["partial"]["0"], 150 + 200
     assert (
         (first[0], sum(end - begin for begin, end in (first, cut)))

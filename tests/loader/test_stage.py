@@ -8,7 +8,6 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from deltalake.transaction import AddAction, create_table_with_add_actions
@@ -18,14 +17,16 @@ from featstore.errors import ConfigError
 from featstore.loader import stage
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.open import open_snapshot
+from tests.parquet_files import put_parquet
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> str:
     for day in (1, 2):
-        (tmp_path / "t" / f"dt={day}").mkdir(parents=True)
-        columns = {name: pa.array(range(5000), pa.int64()) for name in ("user", "item", "other")}
-        pq.write_table(pa.table(columns), tmp_path / "t" / f"dt={day}" / "a.parquet")
+        put_parquet(
+            tmp_path / "t" / f"dt={day}" / "a.parquet",
+            {name: pa.array(range(5000), pa.int64()) for name in ("user", "item", "other")},
+        )
     return str(tmp_path / "t")
 
 
@@ -109,9 +110,9 @@ def test_a_remote_table_is_warmed_for_a_loader(tmp_path: Path, table: str, loopb
 
 def _put(path: Path, values: list[int], modified_s: int) -> None:
     """A file of a size that does not depend on the values' order."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.table({"user": pa.array(values, pa.int64())})
-    pq.write_table(table, path, compression="none", use_dictionary=False)
+    put_parquet(
+        path, {"user": pa.array(values, pa.int64())}, compression="none", use_dictionary=False
+    )
     os.utime(path, (modified_s, modified_s))
 
 

@@ -2,23 +2,17 @@
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore.loader.feature_loader import FeatureLoader
+from tests.parquet_files import put_row_files
 
 NUM_FILES, FILE_ROWS = 6, 500
 
 
 @pytest.mark.parametrize("what", ["files", "files and records"])
 def test_staged_files_that_somebody_removes_are_read_on(tmp_path: Path, what: str) -> None:
-    (tmp_path / "table").mkdir()
-    for file in range(NUM_FILES):
-        row = pa.array(range(file * FILE_ROWS, (file + 1) * FILE_ROWS), pa.int64())
-        pq.write_table(
-            pa.table({"row": row}), tmp_path / "table" / f"{file}.parquet", row_group_size=50
-        )
+    put_row_files(tmp_path / "table", [FILE_ROWS] * NUM_FILES, row_group_size=50)
     staging = {"mode": "whole", "directory": str(tmp_path / "cache")}
     rows, num_removed = [], 0
     with FeatureLoader(

@@ -3,7 +3,6 @@ workers; resumed by 1, 3 or 8. And saved and resumed where a thread copies batch
 loop, with whatever leaves rows out."""
 
 import itertools
-import json
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.device import DeviceFeed
-from tests.loader.conftest import rows_of
+from tests.loader.conftest import merged_state, rows_of
 from tests.tiers import tiered
 
 pytestmark = [
@@ -65,14 +64,7 @@ def saved(loaders: Any, shares: Any, num_batches: Any) -> tuple[list[int], dict[
         rows += [] if batch is None else batch["row"].tolist()
         if len(rows) == NUM_ROWS or num_ended == len(shares):
             break
-    for loader in loaders:
-        loader.ack()
-    state = FeatureLoader.merge_states(
-        [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
-    )
-    for loader in loaders:
-        loader.close()
-    return rows, state
+    return rows, merged_state(loaders)
 
 
 CASES = [(*case, True) for case in itertools.product([1, 2, 4], [1, 3, 8])] + [(1, 1, False)]

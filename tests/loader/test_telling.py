@@ -15,11 +15,8 @@ from torch.utils.data import DataLoader
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.hand_over import RowBar
 from featstore.loader.stats import Stats
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.parquet_files import put_parquet
+from tests.terminal import Terminal
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +27,16 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
         lists = pa.ListArray.from_arrays(
             pa.array(np.arange(0, 200_001, 10)), pa.array(random.integers(0, 1 << 60, 200_000))
         )
-        columns = {
-            "id": random.integers(0, 1 << 60, 20_000),
-            "tags": lists,
-            "y": np.arange(20_000) % 2,
-            "idle": [1] * 20_000,
-        }
-        pq.write_table(pa.table(columns), root / f"{number}.parquet", row_group_size=5000)
+        put_parquet(
+            root / f"{number}.parquet",
+            {
+                "id": random.integers(0, 1 << 60, 20_000),
+                "tags": lists,
+                "y": np.arange(20_000) % 2,
+                "idle": [1] * 20_000,
+            },
+            row_group_size=5000,
+        )
     return str(root)
 
 

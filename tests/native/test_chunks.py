@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from featstore._native import loading
+from tests.native.mutants import varint
 
 KERNELS: Any = loading.KERNELS
 
@@ -27,14 +28,6 @@ UNCOMPRESSED, SNAPPY, ZSTD = 0, 1, 6
 PRESENT = b"\2\0\0\0\4\1"  # the levels of two values that are there, and their length before them
 FIVE_AND_SIX = struct.pack("<2q", 5, 6)
 NOT_WANTED = b"\1"
-
-
-def varint(number: Any) -> bytes:
-    encoded = bytearray()
-    while number > 127:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*encoded, number])
 
 
 def integers(numbers: Any) -> Any:

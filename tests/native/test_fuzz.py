@@ -3,13 +3,13 @@
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from fuzz import run
+from tests.programs import run_python
 
 RUN = Path(run.__file__)
 
@@ -19,9 +19,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compile
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["pages", "snappy", "footer", "hash", "rows"])
 def test_nothing_near_the_corpus_ends_a_kernel(target: str) -> None:
-    command = [sys.executable, str(RUN), "--seconds", "2", "--target", target]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_python(RUN, "--seconds", 2, "--target", target, timeout=120)
     assert "found inputs for: none" in done.stdout
 
 

@@ -1,15 +1,13 @@
 """Without the compiled kernels: the same values, and one warning."""
 
-import os
 import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
 
 from featstore._native.loading import KERNELS, load_kernels
+from tests.programs import run_python
 
 HASH = (
     "import pyarrow as pa; from featstore.ops.hashing import value_hash; "
@@ -57,8 +55,5 @@ def test_a_path_names_another_build(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 @pytest.mark.parametrize("wanted", ["0", "1"])
 def test_a_process_hashes_alike_with_kernels_and_without(wanted: str) -> None:
-    environment = os.environ | {"FEATSTORE_NATIVE": wanted}
-    out = subprocess.run(
-        [sys.executable, "-c", HASH], capture_output=True, text=True, check=True, env=environment
-    ).stdout
+    out = run_python(HASH, variables={"FEATSTORE_NATIVE": wanted}).stdout
     assert out.split() == ["[-8582455328737087284]"]

@@ -1,14 +1,13 @@
 """The kernels with sanitizers, for half a minute. `make sanitize` runs longer."""
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fuzz.sanitize import build, sanitized
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[2]
 OFFSET_BYTES = 12
@@ -38,23 +37,14 @@ pytestmark = [
 
 
 def test_neither_tests_nor_damaged_files_make_the_kernels_touch_memory_that_is_not_theirs() -> None:
-    command = [sys.executable, str(ROOT / "fuzz" / "sanitize.py"), "--small"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
+    done = run_python(ROOT / "fuzz" / "sanitize.py", "--small")
     assert "1000 damaged files of seed 1; failed: none" in done.stdout
 
 
 def test_a_byte_beyond_a_columns_offsets_ends_a_process_with_sanitizers() -> None:
-    environment = os.environ | sanitized(build())
+    environment = sanitized(build())
     within, beyond = (
-        subprocess.run(
-            [sys.executable, "-c", WRITE, str(place)],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env=environment,
-            timeout=60,
-        )
+        run_python(WRITE, place, cwd=ROOT, variables=environment, timeout=60, status=None)
         for place in (OFFSET_BYTES - 1, OFFSET_BYTES)
     )
     assert within.stdout == "went on\n", within.stderr

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from featstore._native import loading
+from tests.threads import beside
 
 KERNELS: Any = loading.KERNELS
 
@@ -45,13 +46,11 @@ def toggled(numbers: np.ndarray) -> Iterator[None]:
         while not stop.is_set():
             np.copyto(target, values)
 
-    thread = threading.Thread(target=change)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    with beside(change):
+        try:
+            yield
+        finally:
+            stop.set()
 
 
 def _calls(call: Callable[[], Any], numbers: np.ndarray) -> None:

@@ -3,7 +3,6 @@
 Every id ever stored depends on them.
 """
 
-import datetime
 import hashlib
 import json
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from featstore.extraction.extractor import Extractor
 from featstore.spec.parse import load_spec
+from tests.golden_values import value_of
 
 LINES = (Path(__file__).parents[1] / "golden" / "signs.jsonl").read_text().splitlines()
 FLOATS = (Path(__file__).parents[1] / "golden" / "floats.jsonl").read_text().splitlines()
@@ -77,20 +77,6 @@ RULES = {
     "the slot's number, not its name or place, is hashed": ["another slot", "slot 1", "shared slot "
         "number"],
 }  # fmt: skip
-
-
-def value_of(written: Any) -> Any:
-    if isinstance(written, list):
-        return [value_of(item) for item in written]
-    if isinstance(written, dict) and "map" in written:
-        return [(key, value_of(item)) for key, item in written["map"]]
-    if isinstance(written, dict):
-        return (
-            bytes.fromhex(written["hex"])
-            if "hex" in written
-            else datetime.datetime.fromisoformat(written["time"])
-        )
-    return written
 
 
 def extractor_of(vector: dict[str, Any]) -> Extractor:

@@ -2,14 +2,14 @@
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+
+from tests.parquet_files import put_parquet
+from tests.programs import run_python
 
 NUM_FLIPS = 3_000
 LIMIT_S = 280
@@ -46,11 +46,8 @@ OTHERS = {"write_page_index": True, "store_schema": False}
 def test_no_flipped_bit_of_a_footer_aborts_the_process_or_invents_rows(
     tmp_path: Path, seed: int, how: Any
 ) -> None:
-    path = tmp_path / "whole.parquet"
-    pq.write_table(table(), path, row_group_size=200, **how)
-    command = [sys.executable, str(WORKER), str(path), str(NUM_FLIPS // 2), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
-    assert done.returncode == 0, f"{done.stdout}{done.stderr[-2000:]}"
+    path = put_parquet(tmp_path / "whole.parquet", table(), row_group_size=200, **how)
+    done = run_python(WORKER, path, NUM_FLIPS // 2, seed, timeout=LIMIT_S)
     found = json.loads(done.stdout)
     assert sum(found.values()) == NUM_FLIPS // 2
     assert found["refused"] > NUM_FLIPS // 20, f"expected many that are damaged, found {found}"

@@ -18,6 +18,8 @@ from featstore.parquet.page_header import read_page_header
 from featstore.reading import checksums
 from featstore.reading.checksums import require_intact
 from featstore.reading.open_file import OpenFile
+from tests.damaged_files import flip
+from tests.parquet_files import put_parquet
 
 ROWS = 3_000
 WAYS: dict[str, dict[str, Any]] = {
@@ -48,8 +50,9 @@ def table() -> pa.Table:
 
 
 def write(path: Path, *, write_page_checksum: bool = True, **how: Any) -> Path:
-    pq.write_table(table(), path, 1_000, write_page_checksum=write_page_checksum, **how)
-    return path
+    return put_parquet(
+        path, table(), row_group_size=1_000, write_page_checksum=write_page_checksum, **how
+    )
 
 
 def pages_of(path: Path) -> list[tuple[int, str, int, int]]:
@@ -68,12 +71,6 @@ def pages_of(path: Path) -> list[tuple[int, str, int, int]]:
                     found.append((row_group, leaf.path, first, at))
                 assert at == end
     return found
-
-
-def flip(path: Path, at: int, bit: int = 0) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1 << bit
-    path.write_bytes(data)
 
 
 def check(path: Path, held: Any = None) -> None:
@@ -148,10 +145,9 @@ def test_a_page_and_a_header_larger_than_what_is_read_at_a_time(tmp_path: Path, 
     texts = [
         f"{number:04}" * 1_000 for number in range(100)
     ]  # statistics of up to 4 KiB are written
-    path = tmp_path / "a.parquet"
-    pq.write_table(
-        pa.table({"text": texts}),
-        path,
+    path = put_parquet(
+        tmp_path / "a.parquet",
+        {"text": texts},
         compression="none",
         use_dictionary=False,
         write_page_checksum=True,

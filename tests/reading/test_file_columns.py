@@ -3,20 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.schema import Slot, SlotKind
+from tests.parquet_files import put_parquet
 
 A, B = (Slot(name=name, kind=SlotKind.ID) for name in "ab")
 SELECTION = Selection(slots=(A, B))
 
 
 def opened(directory: Path, name: str, **columns: Any) -> OpenFile:
-    pq.write_table(pa.table(columns), directory / name)
-    return OpenFile(directory / name)
+    return OpenFile(put_parquet(directory / name, columns))
 
 
 def cached(cache: ColumnCache, file: OpenFile, selection: Selection = SELECTION) -> FileColumns:

@@ -11,13 +11,13 @@ from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
+from tests.parquet_files import put_parquet
 
 LIST = pa.list_(pa.field("element", pa.int64()))
 
 
 def write(path: Path, schema: pa.Schema) -> OpenFile:
-    pq.write_table(schema.empty_table(), path)
-    return OpenFile(path, "day/part.parquet")
+    return OpenFile(put_parquet(path, schema.empty_table()), "day/part.parquet")
 
 
 def slot(
@@ -128,8 +128,9 @@ def two_columns(
     found = fields or tuple(pa.field(name, pa.int64()) for name in names)
     arrays = [pa.array([1, 2], field.type) for field in found]
     schema = pa.schema([field.with_name(name) for field, name in zip(found, names, strict=True)])
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path)
-    return OpenFile(path, "day/part.parquet")
+    return OpenFile(
+        put_parquet(path, pa.Table.from_arrays(arrays, schema=schema)), "day/part.parquet"
+    )
 
 
 @pytest.mark.parametrize("as_slot", [True, False], ids=["slot", "label"])

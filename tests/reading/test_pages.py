@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 
 from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
-from featstore.reading.buffers import Ragged, slot_values
+from featstore.reading.buffers import slot_values
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
+from tests.parquet_files import put_parquet
+from tests.slot_values import assert_equal
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
 ID_LIST = Slot(name="x", kind=SlotKind.ID, shape=(None,))
@@ -77,15 +79,14 @@ def test_what_the_kernels_decode_is_what_arrow_gives(
     tmp_path_factory: pytest.TempPathFactory, drawn: Any
 ) -> None:
     slot, table, how = drawn
-    path = tmp_path_factory.mktemp("pages") / "file.parquet"
-    pq.write_table(table, path, **how)
+    path = put_parquet(tmp_path_factory.mktemp("pages") / "file.parquet", table, **how)
     for of_ours, of_arrows in _row_groups(path, slot):
         assert of_ours is not None
         of_ours.validate(full=True)
-        _assert_equal(slot_values(pa.chunked_array([of_ours]), slot), slot_values(of_arrows, slot))
+        assert_equal(slot_values(pa.chunked_array([of_ours]), slot), slot_values(of_arrows, slot))
     ours, arrows = _together(path, slot)
     ours.validate(full=True)
-    _assert_equal(slot_values(pa.chunked_array([ours]), slot), slot_values(arrows, slot))
+    assert_equal(slot_values(pa.chunked_array([ours]), slot), slot_values(arrows, slot))
 
 
 def _together(path: Any, slot: Any) -> Any:
@@ -111,13 +112,6 @@ def _row_groups(path: Any, slot: Any) -> Iterator[Any]:
                 reader.read([index]).get(slot.name),
                 footer.file.read_row_group(index).column(slot.name),
             )
-
-
-def _assert_equal(found: Any, expected: Any) -> None:
-    if isinstance(expected, Ragged):
-        np.testing.assert_array_equal(np.diff(found.offsets), np.diff(expected.offsets))
-        found, expected = (of.values[of.offsets[0] : of.offsets[-1]] for of in (found, expected))
-    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -221,8 +215,7 @@ def _decoded(path: Path) -> pa.Array | None:
 
 
 def test_a_shortened_file_is_left_to_arrow(tmp_path: Path) -> None:
-    path = tmp_path / "file.parquet"
-    pq.write_table(pa.table({"x": [[1, 2, 3]] * 50}), path)
+    path = put_parquet(tmp_path / "file.parquet", {"x": [[1, 2, 3]] * 50})
     with OpenFile(path) as footer:
         reader = PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))))
         assert reader.read([0])["x"].to_pylist() == [[1, 2, 3]] * 50

@@ -11,6 +11,7 @@ from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
 from featstore.schema import Slot, SlotKind
+from tests.parquet_files import put_parquet
 
 USER = Slot(name="user", kind=SlotKind.ID, number=1)
 NEW = Slot(name="new", kind=SlotKind.ID, number=2, shape=(None,))
@@ -19,12 +20,11 @@ LABEL = pa.field("click", pa.float32())
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    pq.write_table(
-        pa.table({"user": [1, 2, 3, 4, 5], "unused": list("abcde"), "click": [0, 1, None, 1, 0]}),
+    return put_parquet(
         tmp_path / "a",
-        2,
+        {"user": [1, 2, 3, 4, 5], "unused": list("abcde"), "click": [0, 1, None, 1, 0]},
+        row_group_size=2,
     )
-    return tmp_path / "a"
 
 
 def ids_of(rows: Rows) -> list[int]:

@@ -12,6 +12,7 @@ from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
+from tests.parquet_files import put_parquet
 
 NAMES = [f"s{i}" for i in range(8)]
 SLOTS = tuple(Slot(name=name, kind=SlotKind.ID) for name in NAMES)
@@ -21,9 +22,12 @@ NUM_ROWS = 5_000
 
 def _written(path: Path, codec: str = "snappy") -> Path:
     rng = np.random.default_rng(7)
-    columns = {name: rng.integers(0, 2**62, NUM_ROWS) for name in NAMES}
-    pq.write_table(pa.table(columns), path, compression=codec, row_group_size=NUM_ROWS // 2)
-    return path
+    return put_parquet(
+        path,
+        {name: rng.integers(0, 2**62, NUM_ROWS) for name in NAMES},
+        compression=codec,
+        row_group_size=NUM_ROWS // 2,
+    )
 
 
 def _longest(path: Path) -> int:
@@ -75,8 +79,12 @@ def test_files_beside_each_other_are_read_in_turn_so_the_most_of_them_counts(
 ) -> None:
     base = _written(tmp_path / "base.parquet")
     table = pq.read_table(base)
-    group = tmp_path / "group.parquet"
-    pq.write_table(table.select(NAMES[:1]), group, compression="none", row_group_size=NUM_ROWS // 2)
+    group = put_parquet(
+        tmp_path / "group.parquet",
+        table.select(NAMES[:1]),
+        compression="none",
+        row_group_size=NUM_ROWS // 2,
+    )
     with OpenFile(base) as footer, OpenFile(group) as beside:
         reader = aligned_reader(footer, [beside], SELECTION, use_threads=False)
         assert reader.room_bytes([0]) == max(_longest(base), _longest(group))

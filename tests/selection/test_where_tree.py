@@ -1,8 +1,8 @@
 """A hostile `where` is answered at once, by an error of our own that says what to do."""
 
 import sys
-import threading
 import time
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from featstore.errors import SelectionError
 from featstore.selection.where import parse_where
 from featstore.selection.where_tree import MOST_NESTED, parse_tree
+from tests.threads import run_together
 
 COLUMNS = {"a": pa.int64(), "s": pa.string()}
 DEEP = {
@@ -40,9 +41,7 @@ def test_a_where_may_be_nested_as_deeply_as_promised_however_deep_its_caller_is(
     text = "(" * MOST_NESTED + "a = 1" + ")" * MOST_NESTED
     assert parse_where(text, COLUMNS).columns == {"a"}
     told: list[Exception] = []
-    thread = threading.Thread(target=_from_below, args=(sys.getrecursionlimit() - 200, text, told))
-    thread.start()
-    thread.join()
+    run_together(partial(_from_below, sys.getrecursionlimit() - 200, text, told))
     assert "nested too deeply" in str(told[0])
 
 

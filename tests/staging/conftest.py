@@ -1,7 +1,7 @@
 """A real HTTP server that misbehaves on request, and counts what it sends."""
 
+import contextlib
 import email.utils
-import http.server
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -10,6 +10,8 @@ from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+from tests.http_servers import Handler, serving
 
 MODIFIED = 1_700_000_000
 
@@ -93,18 +95,9 @@ class Unruly:
     released: threading.Event = field(default_factory=threading.Event)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(Handler):
     site: Unruly
     protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
 
     def _answer(self) -> None:
         site, path = self.site, unquote(urlsplit(self.path).path)
@@ -182,32 +175,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignores clients that close their connection, as they do in many tests."""
-
-
 @pytest.fixture
 def make_server() -> Iterator[Callable[[Unruly], Unruly]]:
     """Starts servers, which end with the test."""
-    running = []
+    with contextlib.ExitStack() as running:
 
-    def start(site: Unruly) -> Unruly:
-        server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"site": site}))
-        site.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        running.append((site, server, thread))
-        return site
+        def start(site: Unruly) -> Unruly:
+            site.url = f"http://127.0.0.1:{running.enter_context(serving(_Handler, site=site))}"
+            running.callback(site.released.set)
+            return site
 
-    yield start
-    for site, server, thread in running:
-        site.released.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        yield start
 
 
 @pytest.fixture

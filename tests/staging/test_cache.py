@@ -1,8 +1,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 from featstore.errors import StagingError
 from featstore.staging.cache import Cache, Download, Limits, Pin, Refusal, entry_name
 from featstore.staging.record import Record
+from tests.programs import run_python
 
 
 def _record(held: Any = ((0, 10),), size_bytes: int = 10) -> Any:
@@ -214,19 +213,13 @@ if sys.argv[1] == "die":
 def test_a_private_directory_is_removed_by_its_process_or_by_the_next_one(
     tmp_path: Path, how: str, is_left: bool
 ) -> None:
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", PRIVATE, how],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    environment = {"TMPDIR": str(tmp_path)}
+    done = run_python(PRIVATE, how, variables=environment, status=None, timeout=60)
     directory, survived_fork = done.stdout.split()
     assert survived_fork == "True", done.stderr
     assert Path(directory).exists() is is_left
     (tmp_path / "featstore-private-of-a-friend").mkdir()
-    subprocess.run([sys.executable, "-c", PRIVATE, "exit"], env=environment, check=True, timeout=60)
+    run_python(PRIVATE, "exit", variables=environment, timeout=60)
     assert [path.name for path in tmp_path.iterdir()] == ["featstore-private-of-a-friend"]
 
 

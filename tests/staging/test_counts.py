@@ -6,6 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from featstore.staging.counts import Counts, StagingStats
+from tests.threads import run_together
 
 
 def test_counts_begin_at_zero() -> None:
@@ -47,9 +48,5 @@ def test_no_count_of_any_thread_is_lost() -> None:
         for _ in range(2000):
             counts.add(fetched_bytes=1)
 
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*[count] * 4)
     assert counts.stats(0).fetched_bytes == 8000

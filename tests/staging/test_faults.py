@@ -10,7 +10,6 @@ import logging
 import os
 import random
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,9 +19,10 @@ import fsspec
 import pytest
 
 from featstore.errors import ReplacedError, StagingError
-from featstore.files import storage
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.retry import RetryPolicy
+from tests.programs import Program, start_together
+from tests.store_clients import clients_of
 
 DATA = random.Random(1).randbytes(900_000)
 OTHER = random.Random(2).randbytes(900_000)
@@ -51,17 +51,12 @@ def url(request: pytest.FixtureRequest, unruly: Any) -> str:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    made = []
-
+def make(tmp_path: Path, closed_at_end: Callable[[Any], Any]) -> Callable[..., Any]:
     def stager(retry: Any = QUICK, **options: Any) -> Any:
         options = {"directory": str(tmp_path / "cache"), "mode": "whole"} | options
-        made.append(Stager(Staging(**options), Source(retry=retry)))
-        return made[-1]
+        return closed_at_end(Stager(Staging(**options), Source(retry=retry)))
 
-    yield stager
-    for stager_ in made:
-        stager_.close()
+    return stager
 
 
 def _next(stager: Any, url: str, size_bytes: int = 900_000) -> Any:
@@ -73,18 +68,15 @@ def _names(stager: Any) -> Any:
 
 
 @pytest.fixture
-def s3(unruly: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def s3(unruly: Any) -> Iterator[Any]:
     """The server as an S3 store: the first part of a path is the bucket."""
     keys = {
         "AWS_ACCESS_KEY_ID": "someone",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_REGION": "us-east-1",
     }
-    for name, value in keys.items() | {("AWS_ENDPOINT_URL", unruly.url)}:
-        monkeypatch.setenv(name, value)
-    storage._store.cache_clear()
-    yield unruly
-    storage._store.cache_clear()
+    with clients_of(keys | {"AWS_ENDPOINT_URL": unruly.url}):
+        yield unruly
 
 
 def test_one_name_in_two_buckets_is_two_files_in_the_cache(
@@ -271,10 +263,7 @@ def test_a_process_exits_cleanly_while_a_server_stalls(unruly: Any, tmp_path: Pa
     begun, act = unruly.stall()
     unruly.files[PATH] = DATA
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=act))
-    command = [sys.executable, "-c", STALLED, f"{unruly.url}{PATH}", str(tmp_path), str(len(DATA))]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = Program(STALLED, f"{unruly.url}{PATH}", tmp_path, len(DATA))
     assert begun.wait(60)
     _, log = process.communicate("\n", timeout=40)
     assert (process.returncode, log) == (0, "")
@@ -350,27 +339,14 @@ def test_a_wider_selection_is_not_built_from_a_corrupted_file(
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Any]:
-    """A file system of its own, of 512 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)],
-        capture_output=True,
-        text=True,
-    )
-    if mounted.returncode:
-        pytest.skip(
-            f"no file system can be mounted here, which takes root: {mounted.stderr.strip()}"
-        )
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+def disk_size() -> str:
+    return "512k"
 
 
 def test_a_full_disk_is_an_error_that_names_it_and_leaves_it_as_it_was(
-    unruly: Any, url: str, make: Callable[..., Any], disk: Any
+    unruly: Any, url: str, make: Callable[..., Any], small_disk: Path
 ) -> None:
-    stager = make(directory=str(disk))
+    stager = make(directory=str(small_disk))
     with pytest.raises(
         StagingError, match=r"a\.bin cannot be written to .*disk.*: No space left on device"
     ):
@@ -383,17 +359,17 @@ def test_a_full_disk_is_an_error_that_names_it_and_leaves_it_as_it_was(
 
 
 def test_a_cache_on_a_disk_that_became_read_only_is_an_error_that_names_it(
-    unruly: Any, make: Callable[..., Any], disk: Any
+    unruly: Any, make: Callable[..., Any], small_disk: Path
 ) -> None:
     unruly.files[PATH] = DATA
-    stager = make(directory=str(disk))
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    stager = make(directory=str(small_disk))
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(
         StagingError, match=r"a\.bin cannot be written to .*disk.*: Read-only file system"
     ):
         _next(stager, f"{unruly.url}{PATH}")
     with pytest.raises(StagingError, match=r"disk cannot hold the cache .*it cannot be written"):
-        make(directory=str(disk))
+        make(directory=str(small_disk))
     stager.close()
 
 
@@ -447,28 +423,13 @@ def test_many_processes_starting_on_one_cold_cache_download_each_byte_once(
     contents = {f"/t/{i}.bin": random.Random(i).randbytes(200_000) for i in range(4)}
     unruly.files |= contents
     sizes = [(f"{unruly.url}{path}", len(data)) for path, data in contents.items()]
-    command = [sys.executable, "-c", MANY, str(tmp_path), json.dumps(sizes)]
-    pipes: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-    }
-    processes = [subprocess.Popen(command, **pipes) for _ in range(num_processes)]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n", process.communicate()[1]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
+    processes = [Program(MANY, tmp_path, json.dumps(sizes)) for _ in range(num_processes)]
+    start_together(processes)
     expected = {
         f"{unruly.url}{path}": hashlib.sha256(data).hexdigest() for path, data in contents.items()
     }
     for process in processes:
-        out, log = process.communicate(timeout=240)
-        assert process.returncode == 0, log
-        digests, imported_bytes, is_heavy = json.loads(out)
+        digests, imported_bytes, is_heavy = json.loads(process.result(timeout_s=240))
         assert digests == expected
         assert imported_bytes < 60 * 1024 * 1024
         assert not is_heavy

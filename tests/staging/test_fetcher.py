@@ -3,7 +3,7 @@
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,19 +78,15 @@ def _small_holes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    made = []
-
+def make(tmp_path: Path, closed_at_end: Callable[[Any], Any]) -> Callable[..., Any]:
     def stager(*names: Any, check: Any = None, max_attempts: int = 5, **options: Any) -> Any:
         options = {"directory": str(tmp_path / "cache"), "mode": "ranges"} | options
         plan = planner(*names) if names else None
         retry = RetryPolicy(first_pause_s=0.01, max_attempts=max_attempts)
-        made.append(Stager(Staging(**options), Source(plan_ranges=plan, check=check, retry=retry)))
-        return made[-1]
+        source = Source(plan_ranges=plan, check=check, retry=retry)
+        return closed_at_end(Stager(Staging(**options), source))
 
-    yield stager
-    for stager_ in made:
-        stager_.close()
+    return stager
 
 
 def _stage(stager: Any, site: Any, path: Any = PATH, **fields: Any) -> Any:

@@ -1,6 +1,7 @@
 import itertools
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.staging.limits import Throttle, reserve_time
+from tests.threads import run_together
 
 
 @given(
@@ -34,15 +36,7 @@ def test_a_time_left_by_another_clock_does_not_count(left: float) -> None:
 def test_two_users_of_one_file_share_the_limit(tmp_path: Path) -> None:
     throttles = [Throttle(tmp_path / "limits", 1_000_000) for _ in range(2)]
     stop, since = threading.Event(), time.monotonic()
-    threads = [
-        threading.Thread(target=throttle.wait, args=(200_000, stop))
-        for throttle in throttles
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*(partial(throttle.wait, 200_000, stop) for throttle in throttles * 2))
     assert time.monotonic() - since >= 0.55
     assert (tmp_path / "limits").stat().st_size == 8
 

@@ -3,8 +3,8 @@ that are expensive to skip are bridged, but never beyond the reserved room, and 
 room.
 """
 
-import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from featstore.staging import cost
 from featstore.staging.fetcher import Source, StageItem
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
+from tests.threads import run_together
 
 SIZE_BYTES, LATENCY_S = 100_000_000, 0.015
 TAIL_BYTES = 64 << 10
@@ -84,11 +85,7 @@ def test_two_files_that_want_more_room_do_not_wait_for_each_other(
     def work(number: int) -> None:
         held[number] = stage(stagers[number], f"host{number}")
 
-    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    run_together(*(partial(work, number) for number in range(2)))
     assert sorted(held) == [0, 1]
     for stager in stagers:
         stager.close()

@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,7 @@ from typing import Any
 import pytest
 
 from featstore.staging import StageItem, Stager, Staging
+from tests.programs import Program, start_together
 
 FILES = {f"/t/{i}.bin": bytes([i]) * 300_000 for i in range(6)}
 READER = """
@@ -39,30 +37,14 @@ def site(unruly: Any) -> Any:
     return unruly
 
 
-def _start(directory: Any, site: Any, paths: Any = tuple(FILES), **options: Any) -> Any:
+def _start(directory: Any, site: Any, paths: Any = tuple(FILES), **options: Any) -> Program:
     options = {"directory": str(directory), "mode": "whole", "budget_bytes": 10_000_000} | options
     items = [(f"{site.url}{path}", len(FILES[path])) for path in paths]
-    command = [sys.executable, "-c", READER, json.dumps(options), json.dumps(items)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-
-
-def _go(readers: Any) -> None:
-    """Lets all readers start at the same moment."""
-    for reader in readers:
-        assert reader.stdout.readline() == "ready\n", reader.communicate()[1]
-    for reader in readers:
-        reader.stdin.write("\n")
-        reader.stdin.flush()
+    return Program(READER, json.dumps(options), json.dumps(items))
 
 
 def _results(readers: Any) -> Any:
-    found = []
-    for reader in readers:
-        out, log = reader.communicate(timeout=120)
-        assert reader.returncode == 0, log
-        found.append(json.loads(out))
-    return found
+    return [json.loads(reader.result()) for reader in readers]
 
 
 def _digests(site: Any) -> Any:
@@ -77,7 +59,7 @@ def test_eight_processes_over_one_cold_cache_download_each_byte_once(
     site: Any, tmp_path: Path
 ) -> None:
     readers = [_start(tmp_path, site) for _ in range(8)]
-    _go(readers)
+    start_together(readers)
     results = _results(readers)
     assert all(digests == _digests(site) for digests, *_ in results)
     assert {path: site.sent_bytes(path) for path in FILES} == {
@@ -90,7 +72,7 @@ def test_eight_processes_over_one_cold_cache_download_each_byte_once(
 
 def test_the_budget_holds_over_all_processes(site: Any, tmp_path: Path) -> None:
     readers = [_start(tmp_path, site, budget_bytes=900_000, ahead_files=1) for _ in range(3)]
-    _go(readers)
+    start_together(readers)
     results = _results(readers)
     assert all(digests == _digests(site) for digests, *_ in results)
     assert max(most_bytes for _, _, most_bytes, _ in results) <= 900_000
@@ -114,7 +96,7 @@ def test_all_processes_together_keep_the_connection_limit(site: Any, tmp_path: P
         _start(tmp_path, site, tuple(FILES)[i:] + tuple(FILES)[:i], max_connections=1)
         for i in range(3)
     ]
-    _go(readers)
+    start_together(readers)
     assert all(digests == _digests(site) for digests, *_ in _results(readers))
     assert seen == [1] * len(FILES)
 
@@ -125,13 +107,12 @@ def test_a_process_killed_during_a_download_is_replaced_by_one_that_waits_and_le
     begun, act = site.stall()
     site.fail("/t/0.bin", site.fault(after_bytes=100_000, act=act))
     first = _start(tmp_path, site, ["/t/0.bin"])
-    _go([first])
+    start_together([first])
     assert begun.wait(60)
     assert _names(tmp_path) == {".part"}
     others = [_start(tmp_path, site, ["/t/0.bin"]) for _ in range(2)]
-    _go(others)
-    first.send_signal(signal.SIGKILL)
-    first.communicate(timeout=60)
+    start_together(others)
+    first.die()
     results = _results(others)
     assert [digests for digests, *_ in results] == 2 * [
         {f"{site.url}/t/0.bin": hashlib.sha256(FILES["/t/0.bin"]).hexdigest()}
@@ -144,10 +125,9 @@ def test_the_next_process_removes_what_a_killed_one_left(site: Any, tmp_path: Pa
     begun, act = site.stall()
     site.fail("/t/0.bin", site.fault(after_bytes=100_000, act=act))
     reader = _start(tmp_path, site, ["/t/0.bin"])
-    _go([reader])
+    start_together([reader])
     assert begun.wait(60)
-    reader.send_signal(signal.SIGKILL)
-    reader.communicate(timeout=60)
+    reader.die()
     assert _names(tmp_path) == {".part"}
     with Stager(Staging(directory=str(tmp_path), mode="whole")) as stager:
         assert list(stager.cache.root.iterdir()) == []
@@ -160,7 +140,7 @@ def test_the_next_process_removes_what_a_killed_one_left(site: Any, tmp_path: Pa
 def test_the_cache_serves_the_next_run_without_a_request(site: Any, tmp_path: Path) -> None:
     for _ in range(2):
         reader = _start(tmp_path, site)
-        _go([reader])
+        start_together([reader])
         ((digests, stats, *_),) = _results([reader])
         assert digests == _digests(site)
     assert stats["num_hits"] == len(FILES)

@@ -7,11 +7,9 @@ import http.client
 import itertools
 import json
 import logging
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +21,8 @@ from featstore.files.transfer import RangeResponse, read_span
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.cache import entry_name
 from featstore.staging.retry import RetryPolicy
+from tests.programs import Program, run_python, start_together
+from tests.threads import beside
 
 DATA = {f"/t/{i}.bin": bytes([i]) * 100_000 for i in range(8)}
 
@@ -35,7 +35,7 @@ def site(loopback: Any) -> Any:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    made = []
+    made = ExitStack()
 
     def stager(
         *, read: Any = read_span, check: Any = None, grace_s: float = 30.0, **options: Any
@@ -44,12 +44,10 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
             dict[str, Any](directory=str(tmp_path / "cache"), budget_bytes=1_000_000) | options
         )
         source = Source(read=read, check=check, retry=RetryPolicy(first_pause_s=0.01))
-        made.append(Stager(Staging(**options), source, grace_s=grace_s))
-        return made[-1]
+        return made.enter_context(Stager(Staging(**options), source, grace_s=grace_s))
 
-    yield stager
-    for stager_ in made:
-        stager_.close()
+    with made:
+        yield stager
     assert not [thread for thread in threading.enumerate() if thread.name == "featstore-stager"]
 
 
@@ -374,11 +372,9 @@ def test_close_ends_a_download_wakes_the_reader_and_leaves_nothing(
         assert list(stream) == []
         ended.set()
 
-    thread = threading.Thread(target=read)
-    thread.start()
-    stager.close()
-    assert ended.wait(60)
-    thread.join()
+    with beside(read):
+        stager.close()
+        assert ended.wait(60)
     assert _entries(stager) == []
     stager.close()
 
@@ -419,21 +415,9 @@ with Stager(Staging(directory=directory, budget_bytes=1_000_000)) as stager:
 
 
 def _start_reader(directory: Any, site: Any, num_files: int = 8) -> Any:
-    pipes: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-c", READER, str(directory), site.url, str(num_files)], **pipes
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    return process
+    reader = Program(READER, directory, site.url, num_files)
+    start_together([reader])
+    return reader
 
 
 def test_two_processes_over_one_cold_cache_download_each_file_once(
@@ -443,7 +427,7 @@ def test_two_processes_over_one_cold_cache_download_each_file_once(
     readers = [_start_reader(tmp_path, site) for _ in range(2)]
     assert site.half_sent.wait(30)
     gate.set()
-    results = [json.loads(reader.communicate(timeout=60)[0]) for reader in readers]
+    results = [json.loads(reader.result()) for reader in readers]
     assert results[0][0] == results[1][0]
     assert results[0][1] + results[1][1] == 8
     assert all(site.num_gets(path) == 1 for path in DATA)
@@ -457,9 +441,7 @@ def test_a_kill_during_a_download_leaves_nothing_that_a_next_run_would_read(
     assert site.half_sent.wait(30)
     root = tmp_path / "cache" / "featstore-staging-3"
     assert [path.suffix for path in root.iterdir()] == [".part"]
-    reader.send_signal(signal.SIGKILL)
-    reader.communicate(timeout=30)
-    assert reader.returncode == -signal.SIGKILL
+    reader.die()
     assert [path.suffix for path in root.iterdir()] == [".part"]
     site.gates.pop("/t/0.bin").set()
     stager = make()
@@ -474,8 +456,7 @@ def test_a_process_that_waits_takes_over_when_the_downloading_one_is_killed(
     reader = _start_reader(tmp_path / "cache", site, 1)
     assert site.half_sent.wait(30)
     stream = make().stage(_items(site, [0]))
-    reader.send_signal(signal.SIGKILL)
-    reader.communicate(timeout=30)
+    reader.die()
     gate.set()
     assert next(stream).path.read_bytes() == DATA["/t/0.bin"]
     assert site.num_gets("/t/0.bin") == 2
@@ -484,4 +465,4 @@ def test_a_process_that_waits_takes_over_when_the_downloading_one_is_killed(
 @pytest.mark.parametrize("part", ["featstore.staging", "featstore.dispatch"])
 def test_importing_staging_loads_neither_torch_nor_pyarrow(part: str) -> None:
     code = f"import {part}, sys; assert not {{'torch', 'pyarrow', 'numpy'}} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    run_python(code, timeout=60)

@@ -1,13 +1,13 @@
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import polars
 import pyarrow as pa
@@ -30,6 +30,9 @@ from featstore.table.delta import (
 )
 from featstore.table.metadata import CommitMetadata
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, overwrite_filters
+from tests.interposed import followed, preceded
+from tests.programs import run_python
+from tests.threads import run_together
 
 
 def change(
@@ -297,9 +300,7 @@ def test_one_of_many_concurrent_writers_of_an_empty_partition_wins(
     everyone = threading.Barrier(len(changes))
     outcomes: list[object] = []
 
-    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
-        everyone.wait(30)
-        delta.publish_once(url, found, wanted)
+    publish = preceded(delta.publish_once, lambda: everyone.wait(30))
 
     def write(wanted: Change) -> None:
         try:
@@ -307,11 +308,7 @@ def test_one_of_many_concurrent_writers_of_an_empty_partition_wins(
         except CommitConflictError as error:
             outcomes.append(error)
 
-    threads = [threading.Thread(target=write, args=(wanted,)) for wanted in changes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*(partial(write, wanted) for wanted in changes))
     assert [outcome for outcome in outcomes if isinstance(outcome, int)] == [1]
     assert len(open_delta(str(table)).in_partitions([{"month": "2"}])) == 1
 
@@ -322,15 +319,9 @@ def test_the_partitions_of_two_concurrent_first_writers_are_both_committed(
     """Both find no table. The second to commit finds one, and commits to it."""
     first = change(schema, [write_file(table, {"month": "1"}, "r1")])
     second = change(schema, [write_file(table, {"month": "2"}, "r2")], "r2")
-    raced: list[Any] = []
-
-    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
-        if not raced:
-            raced.append(commit(url, first))
-        delta.publish_once(url, found, wanted)
-
-    assert commit(str(table), second, publish) == 1
-    assert raced == [0]
+    race = cache(lambda: commit(str(table), first))
+    assert commit(str(table), second, preceded(delta.publish_once, race)) == 1
+    assert (race.cache_info().currsize, race()) == (1, 0)
     assert open_delta(str(table)).partitions == ({"month": "1"}, {"month": "2"})
 
 
@@ -340,17 +331,10 @@ def test_the_partitions_of_two_concurrent_first_writers_are_both_committed(
 def test_a_reply_lost_after_the_commit_landed_is_a_commit(
     table: Path, schema: SlotSchema, write_file: Any, reply: Exception
 ) -> None:
-    lost = []
-
-    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
-        delta.publish_once(url, found, wanted)
-        lost.append(True)
-        raise reply
-
-    assert (
-        commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]), publish) == 0
-    )
-    assert lost == [True]
+    lost = Mock(side_effect=reply)
+    wanted = change(schema, [write_file(table, {"month": "1"}, "r1")])
+    assert commit(str(table), wanted, followed(delta.publish_once, lost)) == 0
+    assert lost.call_count == 1
     assert len(history(str(table))) == 1
 
 
@@ -359,10 +343,7 @@ def test_another_process_under_the_same_run_id_is_another_writer(
 ) -> None:
     first, second = (change(schema, [write_file(table, {"month": "1"}, "r1")]) for _ in range(2))
 
-    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
-        commit(url, first)
-        delta.publish_once(url, found, wanted)
-
+    publish = preceded(delta.publish_once, lambda: commit(str(table), first))
     with pytest.raises(CommitConflictError, match="another writer committed month=1"):
         commit(str(table), second, publish)
     assert paths(table) == [first.files[0].path]
@@ -376,30 +357,22 @@ def test_an_attempt_whose_outcome_is_unknown_is_no_conflict(
     base = open_delta(str(table))
     winner = change(schema, [write_file(table, {"month": "1"}, "r1")], "r1", base)
 
-    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
-        commit(url, winner)
-        raise OSError("connection reset")
-
+    lost = Mock(side_effect=OSError("connection reset"))
     with pytest.raises(OSError, match="connection reset"):
         commit(
             str(table),
             change(schema, [write_file(table, {"month": "1"}, "r2")], "r2", base),
-            publish,
+            preceded(lost, lambda: commit(str(table), winner)),
         )
 
 
 def test_a_failure_that_is_not_a_conflict_is_raised_unchanged(
     table: Path, schema: SlotSchema, write_file: Any
 ) -> None:
-    attempts = []
-
-    def publish(url: str, found: DeltaTable | None, wanted: Change) -> None:
-        attempts.append(1)
-        raise OSError("disk full")
-
+    publish = Mock(side_effect=OSError("disk full"))
     with pytest.raises(OSError, match="disk full"):
         commit(str(table), change(schema, [write_file(table, {"month": "1"}, "r1")]), publish)
-    assert attempts == [1]
+    assert publish.call_count == 1
     assert not is_delta(str(table))
 
 
@@ -520,8 +493,7 @@ def test_a_child_forked_after_its_parent_used_delta_rs_gets_an_error(
     tmp_path: Path, use: str
 ) -> None:
     write_deltalake(tmp_path, pa.table({"a": [1]}))
-    command = [sys.executable, "-c", _FORKS, str(tmp_path), use]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = run_python(_FORKS, tmp_path, use, timeout=60)
     refused = f"StoreError {tmp_path} cannot be opened in this process: it was forked"
     assert done.stdout.startswith(refused if use == "used" else "opened 0")
     assert done.stdout.count("\n") == 1

@@ -5,11 +5,10 @@ is refused.
 import json
 import re
 import shutil
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -17,15 +16,12 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from obstore.fsspec import FsspecStore
 
 import featstore
 from featstore.errors import CommitConflictError, InputError, UnsafeStoreError
 from featstore.extraction.hive.locations import locations, make_locations
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.raw import Unit
-from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.files import storage
 from featstore.spec.parse import load_spec
 from featstore.table import delta
@@ -34,6 +30,11 @@ from featstore.table.layout import tag_of
 from featstore.table.running import marked
 from featstore.table.store import check_store
 from featstore.table.vacuum import vacuum
+from tests.interposed import followed, preceded
+from tests.parquet_files import put_parquet
+from tests.programs import Program, run_python
+from tests.store_clients import clients_of
+from tests.threads import run_together
 
 SPEC: dict[str, Any] = {
     "spec": 1,
@@ -76,32 +77,17 @@ def server() -> Iterator[Store]:
     """One server for all tests of the module, since the clients of a process keep their first
     endpoint.
     """
-    process = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("s3_server.py")],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        url = f"http://127.0.0.1:{int(process.stdout.readline())}"
-        settings = {
-            "ENDPOINT_URL": url,
-            "ACCESS_KEY_ID": "someone",
-            "SECRET_ACCESS_KEY": "something",
-            "ALLOW_HTTP": "true",
+    with Program(Path(__file__).with_name("s3_server.py")) as process:
+        url = f"http://127.0.0.1:{process.line()}"
+        variables = {
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ACCESS_KEY_ID": "someone",
+            "AWS_SECRET_ACCESS_KEY": "something",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
         }
-        storage._store.cache_clear()
-        FsspecStore.clear_instance_cache()
-        with pytest.MonkeyPatch.context() as patch:
-            for key, value in (settings | {"REGION": "us-east-1"}).items():
-                patch.setenv(f"AWS_{key}", value)
+        with clients_of(variables):
             yield Store(url)
-    finally:
-        storage._store.cache_clear()
-        FsspecStore.clear_instance_cache()
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 @pytest.fixture
@@ -119,13 +105,12 @@ def job(tmp_path: Path) -> ExtractJob:
 
 def write_raw(directory: Path, num_rows: int) -> None:
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir()
     ids = [f"{num_rows}-{row}" for row in range(num_rows)]
     users = [None if row % 3 == 0 else f"u{row}" for row in range(num_rows)]
     prices = [None if row % 4 == 0 else float(row) for row in range(num_rows)]
-    pq.write_table(
-        pa.table({"id": ids, "user": pa.array(users, pa.string()), "price": prices}),
+    put_parquet(
         directory / "log.parquet",
+        {"id": ids, "user": pa.array(users, pa.string()), "price": prices},
     )
 
 
@@ -186,11 +171,7 @@ def test_the_store_refuses_one_of_two_writers_of_an_empty_day_on_s3(
             outcomes.append(str(error))
 
     refused_before = store.num_refused
-    threads = [threading.Thread(target=write, args=(run_id,)) for run_id in ("r2", "r3")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*(partial(write, run_id) for run_id in ("r2", "r3")))
     [version] = [outcome for outcome in outcomes if isinstance(outcome, int)]
     [conflict] = [outcome for outcome in outcomes if isinstance(outcome, str)]
     assert version == 1
@@ -298,19 +279,14 @@ def test_a_vacuum_of_s3_by_a_host_whose_clock_is_ahead_takes_nothing_of_a_runnin
 ) -> None:
     told: list[str] = []
 
-    def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
-        reports = LocalRunner()(task, units, progress)
-        command = [
-            sys.executable,
-            str(Path(__file__).with_name("vacuum_ahead.py")),
-            job.table_url,
-            "26",
-        ]
-        told.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        return reports
-
+    script = Path(__file__).with_name("vacuum_ahead.py")
     extract_files(job)
-    extract_files(replace(job, partition={"dt": "of day 2"}, run_id="r2"), runner=run)
+    extract_files(
+        replace(job, partition={"dt": "of day 2"}, run_id="r2"),
+        runner=followed(
+            LocalRunner(), lambda: told.append(run_python(script, job.table_url, 26).stdout)
+        ),
+    )
     assert "0 files, 0 bytes removed" in told[0]
     assert not [path for path in below(store) if path.startswith("_runs/")]
     assert featstore.open_table(job.table_url).to_arrow().num_rows == 40
@@ -322,18 +298,18 @@ def test_a_job_on_s3_whose_mark_or_file_is_gone_commits_nothing(
 ) -> None:
     gone: list[str] = []
 
-    def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
-        reports = LocalRunner()(task, units, progress)
+    def lose() -> None:
         gone.extend(path for path in below(store) if path.startswith(what))
         storage.delete(f"{job.table_url}/{gone[0]}")
-        return reports
 
     extract_files(job)
     with pytest.raises(
         CommitConflictError,
         match=r"s3://tables/clicks: expected the mark and .* gone.*nothing is committed",
     ):
-        extract_files(replace(job, partition={"dt": "2"}, run_id="r2"), runner=run)
+        extract_files(
+            replace(job, partition={"dt": "2"}, run_id="r2"), runner=followed(LocalRunner(), lose)
+        )
     assert len(gone) == 1
     assert open_delta(job.table_url).version == 0
     assert below(store) == {file.path for file in open_delta(job.table_url).data_files}
@@ -378,10 +354,9 @@ def test_a_run_on_s3_has_its_mark_while_it_works_and_none_after_it(
 ) -> None:
     seen: list[set[str]] = []
 
-    def commit(url: str, change: Change) -> int:
+    def look() -> None:
         seen.append({path for path in below(store) if path.startswith("_runs/")})
-        return delta.commit(url, change)
 
-    extract_files(job, commit=commit)
+    extract_files(job, commit=preceded(delta.commit, look))
     assert [len(marks) for marks in seen] == [1]
     assert not [path for path in below(store) if path.startswith("_runs/")]

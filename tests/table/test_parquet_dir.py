@@ -9,11 +9,11 @@ import pytest
 from featstore.errors import DataFileError, TableNotFoundError
 from featstore.schema import SlotSchema
 from featstore.table.parquet_dir import open_parquet_dir
+from tests.parquet_files import put_parquet
 
 
 def write(path: Path, **columns: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns), path)
+    put_parquet(path, columns)
 
 
 def test_a_foreign_directory_gets_slots_by_type_and_partitions_by_path(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,8 @@ from featstore.table.metadata import CommitMetadata
 from featstore.table.running import marked, running
 from featstore.table.snapshot import files_digest
 from featstore.table.vacuum import oldest_retained, vacuum
+from tests.old_files import age
+from tests.programs import run_python
 
 TAG = "0a0a0a0a-1b1b1b1b"
 ORPHAN = f"month=1/part-00000-{TAG}-0.parquet"
@@ -61,13 +61,6 @@ def change(schema: Any, files: Any, run_id: str, base: Any) -> Any:
         files=tuple(files),
         metadata=metadata,
     )
-
-
-def age(url: Path, seconds: float = 30 * DAY_S) -> None:
-    """Makes all files but those of the log look that old."""
-    for path in url.rglob("*"):
-        if path.is_file() and "_delta_log" not in path.parts:
-            os.utime(path, (time.time() - seconds,) * 2)
 
 
 def put(url: Path, name: str) -> Path:
@@ -262,8 +255,7 @@ def test_a_vacuum_by_a_host_whose_clock_is_ten_days_ahead_keeps_what_is_retained
     table: Path,
 ) -> None:
     before = on_disk(table)
-    command = [sys.executable, str(Path(__file__).with_name("vacuum_ahead.py")), str(table), "240"]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    told = run_python(Path(__file__).with_name("vacuum_ahead.py"), table, 240).stdout
     assert (
         "0 files, 0 bytes removed; 0 too young, 0 of running jobs left alone; versions from 0 on "
         "can be read" in told

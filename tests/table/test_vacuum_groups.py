@@ -2,15 +2,12 @@
 may reference, and no others.
 """
 
-import os
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore import api
@@ -19,12 +16,13 @@ from featstore.extraction.groups.compaction import compact
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.raw import Unit
-from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.layout import GROUPS_DIR, data_file_name
 from featstore.table.vacuum import VacuumReport, vacuum
+from tests.interposed import followed, preceded
+from tests.old_files import age
+from tests.parquet_files import put_parquet
 
 DAY_S = 86_400.0
 DAY = {"day": "1"}
@@ -46,13 +44,14 @@ def spec_of(slots: list[dict[str, Any]]) -> Any:
 
 
 def write_raw(directory: Path, clicked: int) -> Path:
-    directory.mkdir(exist_ok=True)
-    columns = {
-        "user": [f"u{i}" for i in range(50)],
-        "price": [float(i) for i in range(50)],
-        "clicked": [clicked] * 50,
-    }
-    pq.write_table(pa.table(columns), directory / "a.parquet")
+    put_parquet(
+        directory / "a.parquet",
+        {
+            "user": [f"u{i}" for i in range(50)],
+            "price": [float(i) for i in range(50)],
+            "clicked": [clicked] * 50,
+        },
+    )
     return directory
 
 
@@ -85,12 +84,6 @@ def job(tmp_path: Path) -> ExtractJob:
 def later(job: ExtractJob, **options: Any) -> VacuumReport:
     """A vacuum ten days later."""
     return vacuum(job.table_url, now_s=time.time() + 10 * DAY_S, **options)
-
-
-def age(job: ExtractJob) -> None:
-    """Makes all data files look old. Marks stay as they are."""
-    for path in Path(job.table_url).rglob("part-*"):
-        os.utime(path, (time.time() - 30 * DAY_S,) * 2)
 
 
 def group_files(job: ExtractJob, name: str) -> set[str]:
@@ -151,13 +144,10 @@ def test_compacted_groups_are_removed_once_no_version_needs_them(job: ExtractJob
 def test_the_files_of_a_run_that_died_between_its_commits_are_kept(
     job: ExtractJob,
 ) -> None:
-    def killed(url: str, table: Any, change: delta.Change) -> None:
-        raise KeyboardInterrupt
-
     wide = spec_of([*MORE, {"slot": 3, "name": "cost", "op": "identity", "of": "price"}])
     died = GroupJob(job=replace(job, spec=wide, run_id="died"), name="third")
     with pytest.raises(KeyboardInterrupt):
-        extract_group(died, publish=killed)
+        extract_group(died, publish=Mock(side_effect=KeyboardInterrupt))
     files = group_files(job, "third")
     assert not any(left.path.startswith("_groups/third") for left in later(job).removed)
     assert extract_group(died).committed
@@ -174,27 +164,16 @@ def test_a_vacuum_during_any_step_of_a_group_run_removes_none_of_its_files(
     seen: list[int] = []
 
     def look() -> None:
-        age(job)
+        age(job.table_url, what="part-*")
         report = vacuum(job.table_url, retain_s=0)
         assert not any(left.path.startswith("_groups/third") for left in report.removed)
         seen.append(report.num_running)
 
-    def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
-        reports = LocalRunner(1)(task, units, progress)
-        look()
-        return reports
-
-    def commit(url: str, change: delta.Change) -> int:
-        look()
-        return delta.commit(url, change)
-
-    def publish(url: str, table: Any, change: delta.Change) -> None:
-        look()
-        delta.publish_groups(lambda named: named | {"third": 0})(url, table, change)
-
     wide = spec_of([*MORE, {"slot": 3, "name": "cost", "op": "identity", "of": "price"}])
     group = GroupJob(job=replace(job, spec=wide, run_id="third"), name="third")
-    extract_group(group, runner=run, commit=commit, publish=publish)
+    publish = preceded(delta.publish_groups(lambda named: named | {"third": 0}), look)
+    runner, commit = followed(LocalRunner(1), look), preceded(delta.commit, look)
+    extract_group(group, runner=runner, commit=commit, publish=publish)
     assert seen == [1, 1, 0]
     assert open_table(job.table_url).to_arrow()["cost"].null_count == 0
 

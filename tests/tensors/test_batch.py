@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch, Jagged
+from tests.parquet_files import put_parquet
 
 
 def make(table_url: str, batch_size: int = 50) -> Batch:
@@ -141,13 +141,15 @@ def test_jagged_rows_and_lengths() -> None:
 
 def test_dense_puts_float_slots_side_by_side(tmp_path: Path) -> None:
     lists = pa.array([[1.0, 2.0], None], pa.list_(pa.float32()))
-    columns = {
-        "a": pa.array([1.0, None], pa.float32()),
-        "b": lists.cast(pa.list_(pa.float32(), 2)),
-        "c": lists,
-        "id": [1, 2],
-    }
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    put_parquet(
+        tmp_path / "a.parquet",
+        {
+            "a": pa.array([1.0, None], pa.float32()),
+            "b": lists.cast(pa.list_(pa.float32(), 2)),
+            "c": lists,
+            "id": [1, 2],
+        },
+    )
     slots: list[Any] = ["id", {"name": "a", "dtype": "bfloat16"}, "b", {"name": "c", "pad": 3}]
     (batch,) = FeatureLoader(tmp_path, slots=slots)
     dense = batch.dense(["c", "a", "b"])

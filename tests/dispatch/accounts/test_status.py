@@ -1,8 +1,6 @@
 """The status computed from readings, and an observer of a real store."""
 
 import signal
-import subprocess
-import sys
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +18,7 @@ from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.errors import DispatchError
+from tests.programs import CLI, Program
 
 NOTE = EpochNote(
     prefix=run_prefix("run"),
@@ -197,27 +196,15 @@ def test_the_command_prints_what_a_store_holds(tmp_path: Path) -> None:
 def test_watching_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/x.db"
     bind(url).open().close()
-    code = "from featstore.cli import main; main()"
-    command = [
-        sys.executable,
-        "-u",
-        "-c",
-        code,
-        "dispatch",
-        "status",
-        url,
-        "--watch",
-        "--every",
-        "0.1",
-    ]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # A shell's background job ignores SIGINT, and so would its children.
-    with subprocess.Popen(
-        command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **pipes
-    ) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(2)]
+    given = ["dispatch", "status", url, "--watch", "--every", "0.1"]
+    how: Any = {
+        "variables": {"PYTHONUNBUFFERED": "1"},
+        # A shell's background job ignores SIGINT, and so would its children.
+        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    }
+    with Program(CLI, *given, **how) as process:
+        lines = [process.line() for _ in range(2)]
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-    assert lines == ["no epoch has begun in this store\n"] * 2
+    assert lines == ["no epoch has begun in this store"] * 2
     assert (process.returncode, errors) == (0, "")

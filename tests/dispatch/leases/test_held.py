@@ -1,6 +1,5 @@
 """A worker's view of its own leases while several of its threads change them."""
 
-import threading
 from typing import Any
 
 from hypothesis import given
@@ -11,6 +10,7 @@ from featstore.dispatch.leases.held import Holdings
 from featstore.dispatch.leases.lease import Extent, Lease
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import bind
+from tests.threads import run_together
 
 KEYS, PART = EpochKeys("p/", 0), (0, 0)
 CHANGES = {
@@ -76,9 +76,5 @@ def test_after_many_threads_changed_a_lease_the_worker_has_the_record_of_the_sto
         for _ in range(200):
             assert holdings.change(store, PART, leases.renew) is not None
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*[work] * 4)
     assert holdings.get(PART, 1) == Lease.decode(store.get_or_none(KEYS.part(PART)))

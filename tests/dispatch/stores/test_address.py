@@ -1,11 +1,10 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from featstore.dispatch.stores.address import bind, open_store
 from featstore.errors import ConfigError
+from tests.programs import run_python
 
 
 @pytest.mark.parametrize("url", ["redis://x", "nothing", "", "auto"])
@@ -22,7 +21,7 @@ def test_a_tcp_store_without_torch_names_the_extra() -> None:
         "import sys; sys.modules['torch'] = None; from featstore.dispatch.stores.address import "
         "bind; bind('tcp://h:1').open()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = run_python(code, status=1, timeout=60)
     last = done.stderr.splitlines()[-1]
     assert (
         "MissingDependencyError: a dispatch store tcp:// needs torch: install it with  pip install "

@@ -8,6 +8,7 @@ import pytest
 
 from featstore.dispatch.stores.address import bind
 from featstore.errors import DispatchError
+from tests.programs import run_python
 
 FORKED = """
 import os, sys
@@ -52,9 +53,7 @@ def test_values_live_as_long_as_an_address_or_a_handle() -> None:
 
 
 def test_a_forked_process_gets_an_error_instead_of_a_copy() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60
-    )
+    done = run_python(FORKED, timeout=60)
     lines = done.stdout.splitlines()
     assert len(lines) == 4, done.stderr
     assert all(

@@ -1,12 +1,11 @@
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from featstore.dispatch.stores.sqlite import SqliteStore
 from featstore.errors import DispatchError
+from tests.programs import Program, run_python
 
 FORKED = """
 import os, sys
@@ -86,10 +85,7 @@ for _ in range(100):
 
 def test_a_handle_carried_through_a_fork_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED, str(path)], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout.strip() == "[0, 0, 0]", done.stderr
+    assert run_python(FORKED, path, timeout=120).stdout.strip() == "[0, 0, 0]"
     assert SqliteStore(path).get_or_none("n") == "801"
 
 
@@ -98,22 +94,14 @@ def test_a_handle_carried_through_a_fork_loses_nothing(tmp_path: Path) -> None:
 def test_a_fork_inherits_no_connection_while_other_threads_make_and_lose_handles(
     tmp_path: Path, handles_are: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING, str(tmp_path / "x.db"), handles_are],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_python(FORKING, tmp_path / "x.db", handles_are, timeout=120)
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 def test_several_processes_can_create_one_file_at_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", OPEN_AT_ONCE, str(tmp_path / "x.db")]
-    started = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(6)
-    ]
-    results = [process.communicate(b"\n", timeout=120) for process in started]
-    assert [process.returncode for process in started] == [0] * 6, results
+    programs = [Program(OPEN_AT_ONCE, tmp_path / "x.db") for _ in range(6)]
+    for program in programs:
+        program.result("\n")
     assert SqliteStore(tmp_path / "x.db").get_or_none("n") == "600"
 
 

@@ -6,9 +6,6 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,12 +17,14 @@ from featstore.cli import main
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
-from featstore.dispatch.stores.address import bind
+from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.stores.tcp import serve
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 from tests.process import our_threads
+from tests.programs import Program, run_python
+from tests.threads import beside
 from tests.tiers import tiered
 
 SERVE = "import sys; from featstore.cli import main; main()"
@@ -90,10 +89,8 @@ def plan(num_splits: int = 20) -> Plan:
 
 @pytest.mark.parametrize("number", tiered([signal.SIGTERM, signal.SIGINT], signal.SIGINT.__eq__))
 def test_serve_prints_its_address_and_ends_cleanly(number: Any) -> None:
-    command = [sys.executable, "-c", SERVE, "dispatch", "serve", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        store = bind(process.stdout.readline().strip()).open()
+    with Program(SERVE, "dispatch", "serve", "--port", 0) as process:
+        store = bind(process.line()).open()
         assert store.add("n", 3) == 3
         store.close()
         process.send_signal(number)
@@ -130,12 +127,8 @@ def test_a_worker_may_start_before_its_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     stores = []
-    waiting = threading.Thread(
-        target=lambda: stores.append(bind(f"tcp://127.0.0.1:{port}", timeout_s=60).open())
-    )
-    waiting.start()
-    server = Server(port)
-    waiting.join()
+    with beside(lambda: stores.append(bind(f"tcp://127.0.0.1:{port}", timeout_s=60).open())):
+        server = Server(port)
     assert stores[0].add("n", 1) == 1
     stores[0].close()
     server.end()
@@ -177,8 +170,8 @@ def test_a_server_that_stops_answering_is_lost_within_the_timeout(server: Server
     assert time.monotonic() - start < 10
 
 
-def test_a_server_that_took_the_place_of_another_is_not_trusted(server: Server) -> None:
-    address = bind(server.url)
+def replaced(server: Server, address: StoreAddress) -> Server:
+    """A server in the place of another, whose clients notice it."""
     address.open().close()
     server.end()
     other = Server(parse_endpoint(server.url).port)
@@ -186,6 +179,12 @@ def test_a_server_that_took_the_place_of_another_is_not_trusted(server: Server) 
         DispatchError, match="was lost: another server, which holds nothing of this run"
     ):
         address.open()
+    return other
+
+
+def test_a_server_that_took_the_place_of_another_is_not_trusted(server: Server) -> None:
+    address = bind(server.url)
+    other = replaced(server, address)
     again = bind(server.url).open()
     again.close()
     other.end()
@@ -215,13 +214,7 @@ def test_a_new_handle_reuses_the_connection_of_a_closed_one(server: Server) -> N
 
 def test_a_pooled_connection_is_not_trusted_once_its_server_is_gone(server: Server) -> None:
     address = bind(server.url).keeping_connections()
-    address.open().close()
-    server.end()
-    other = Server(parse_endpoint(server.url).port)
-    with pytest.raises(
-        DispatchError, match="was lost: another server, which holds nothing of this run"
-    ):
-        address.open()
+    other = replaced(server, address)
     other.end()
     address.disconnect()
     assert not our_threads()
@@ -229,13 +222,7 @@ def test_a_pooled_connection_is_not_trusted_once_its_server_is_gone(server: Serv
 
 @pytest.mark.parametrize("kept", tiered(["kept", "not kept"], "not kept".__eq__))
 def test_forked_children_use_connections_of_their_own(server: Server, kept: Any) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED, server.url, kept],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout.strip() == "[0, 0, 0] 801", done.stderr
+    assert run_python(FORKED, server.url, kept, timeout=120).stdout.strip() == "[0, 0, 0] 801"
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])

@@ -5,8 +5,10 @@ all.
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import polars
 import pyarrow as pa
@@ -19,10 +21,11 @@ from featstore.explore.table import open_table
 from featstore.extraction.groups.compaction import compact
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
-from featstore.extraction.unit import UnitTask
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.open import open_snapshot
+from tests.interposed import followed, preceded
+from tests.parquet_files import put_parquet
 
 WriteRaw = Callable[..., Path]
 INPUTS = {
@@ -77,8 +80,7 @@ def rows(num_rows: int, first: int = 0, clicked: int | None = None) -> pa.Table:
 def base(tmp_path: Path) -> ExtractJob:
     """A day of 640 rows in three base files, of two raw files; the job that made it."""
     raw = tmp_path / "raw"
-    raw.mkdir()
-    pq.write_table(rows(400), raw / "a.parquet", row_group_size=40)
+    put_parquet(raw / "a.parquet", rows(400), row_group_size=40)
     pq.write_table(rows(240, 400), raw / "b.parquet", row_group_size=40)
     job = ExtractJob(
         spec=spec_of(SLOTS), input_url=str(raw), table_url=str(tmp_path / "table"), partition=DAY
@@ -173,8 +175,11 @@ def test_a_group_of_a_replaced_day_is_stale_listed_and_read_as_missing(base: Ext
 
 
 def test_the_raw_files_must_be_those_that_made_the_base(base: ExtractJob) -> None:
-    raw = Path(base.input_url) / "b.parquet"
-    pq.write_table(rows(240, 400).sort_by([("request", "descending")]), raw, row_group_size=40)
+    put_parquet(
+        Path(base.input_url) / "b.parquet",
+        rows(240, 400).sort_by([("request", "descending")]),
+        row_group_size=40,
+    )
     with pytest.raises(InputError, match="not the raw files, whole and unchanged, that made day=1"):
         grouped(base)
 
@@ -184,9 +189,8 @@ def test_a_kept_column_binds_rows_that_come_in_another_order_and_other_files(
 ) -> None:
     expected = whole(base, tmp_path / "other")
     other = tmp_path / "raw2"
-    other.mkdir()
-    pq.write_table(
-        rows(700).sort_by([("request", "descending")]), other / "z.parquet", row_group_size=70
+    put_parquet(
+        other / "z.parquet", rows(700).sort_by([("request", "descending")]), row_group_size=70
     )
     job = replace(wider(base), input_url=str(other))
     extract_group(GroupJob(job=job, name="more", key="request"))
@@ -213,8 +217,7 @@ def test_a_key_must_name_each_row(
     base: ExtractJob, tmp_path: Path, table: pa.Table, message: str
 ) -> None:
     other = tmp_path / "raw2"
-    other.mkdir()
-    pq.write_table(table, other / "z.parquet")
+    put_parquet(other / "z.parquet", table)
     with pytest.raises(InputError, match=message):
         extract_group(
             GroupJob(job=replace(wider(base), input_url=str(other)), name="more", key="request")
@@ -223,8 +226,7 @@ def test_a_key_must_name_each_row(
 
 
 def test_a_key_must_name_each_row_of_the_table_too(tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
-    pq.write_table(pa.concat_tables([rows(50), rows(3)]), tmp_path / "raw" / "a.parquet")
+    put_parquet(tmp_path / "raw" / "a.parquet", pa.concat_tables([rows(50), rows(3)]))
     job = ExtractJob(
         spec=spec_of(SLOTS),
         input_url=str(tmp_path / "raw"),
@@ -232,8 +234,7 @@ def test_a_key_must_name_each_row_of_the_table_too(tmp_path: Path) -> None:
         partition=DAY,
     )
     extract_files(job)
-    (tmp_path / "once").mkdir()
-    pq.write_table(rows(50), tmp_path / "once" / "a.parquet")
+    put_parquet(tmp_path / "once" / "a.parquet", rows(50))
     with pytest.raises(InputError, match="not unique: it repeats 3 times in the table"):
         extract_group(
             GroupJob(
@@ -338,8 +339,7 @@ def test_ripened_labels_replace_the_tables_and_touch_no_feature_file(
     grouped(base)
     before = base_files(base)
     ripe = tmp_path / "ripe"
-    ripe.mkdir()
-    pq.write_table(rows(640, clicked=1).sort_by([("price", "descending")]), ripe / "a.parquet")
+    put_parquet(ripe / "a.parquet", rows(640, clicked=1).sort_by([("price", "descending")]))
     old = open_table(base.table_url).to_arrow()
     report = api.relabel(wider(base).spec, ripe, base.table_url, key="request", partition=DAY)
     new = open_table(base.table_url).to_arrow()
@@ -364,8 +364,7 @@ def test_compaction_folds_groups_into_new_base_files_of_equal_content(
 ) -> None:
     grouped(base)
     ripe = tmp_path / "ripe"
-    ripe.mkdir()
-    pq.write_table(rows(640, clicked=1), ripe / "a.parquet")
+    put_parquet(ripe / "a.parquet", rows(640, clicked=1))
     api.relabel(base.spec, ripe, base.table_url, key="request", partition=DAY)
     before = open_table(base.table_url)
     report = compact(base.table_url)
@@ -422,9 +421,8 @@ def test_a_run_of_several_partitions_is_known_after_some_of_them_were_compacted(
     tmp_path: Path,
 ) -> None:
     for day in (1, 2):
-        (tmp_path / "raw" / f"day={day}").mkdir(parents=True)
-        pq.write_table(
-            rows(300, 300 * day), tmp_path / "raw" / f"day={day}" / "a.parquet", row_group_size=40
+        put_parquet(
+            tmp_path / "raw" / f"day={day}" / "a.parquet", rows(300, 300 * day), row_group_size=40
         )
     both = ExtractJob(
         spec=spec_of(SLOTS),
@@ -496,12 +494,8 @@ def test_a_compaction_killed_before_it_drops_the_groups_is_whole_and_the_next_on
     grouped(base)
     expected = open_table(base.table_url).to_arrow()
 
-    def commit(url: str, change: delta.Change) -> int:
-        delta.commit(url, change)
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        compact(base.table_url, commit=commit)
+        compact(base.table_url, commit=followed(delta.commit, Mock(side_effect=KeyboardInterrupt)))
     table = open_table(base.table_url)
     assert table.to_arrow().equals(expected)
     assert len(table.snapshot.groups[0].stale) == 3
@@ -524,13 +518,12 @@ def test_a_compaction_during_which_a_group_was_written_commits_nothing(base: Ext
     ]
     seen: list[int] = []
 
-    def commit(url: str, change: delta.Change) -> int:
+    def write_late() -> None:
         extract_group(GroupJob(job=replace(base, spec=spec_of(fewer), run_id="late"), name="late"))
-        seen.append(open_snapshot(url).version or 0)
-        return delta.commit(url, change)
+        seen.append(open_snapshot(base.table_url).version or 0)
 
     with pytest.raises(CommitConflictError, match="run it again"):
-        compact(base.table_url, commit=commit)
+        compact(base.table_url, commit=preceded(delta.commit, write_late))
     assert seen == [2]
     table = open_table(base.table_url)
     assert table.version == 2
@@ -557,21 +550,19 @@ def test_a_dataframe_has_no_order_to_bind_rows_by(base: ExtractJob) -> None:
 
 # Faults
 
+name_more = delta.publish_groups(lambda named: named | {"more": 0})
+
 
 def test_killed_between_both_commits_nothing_changes_and_a_rerun_goes_on(
     base: ExtractJob, tmp_path: Path
 ) -> None:
-    before = open_table(base.table_url).to_arrow()
-
-    def killed(url: str, table: Any, change: delta.Change) -> None:
-        raise KeyboardInterrupt
-
+    old = open_table(base.table_url).to_arrow()
     with pytest.raises(KeyboardInterrupt):
-        grouped(base, publish=killed)
+        grouped(base, publish=Mock(side_effect=KeyboardInterrupt))
     files = sorted(Path(base.table_url, "_groups").rglob("*.parquet"))
     assert len(files) == 3
     assert open_table(base.table_url).version == 0
-    assert open_table(base.table_url).to_arrow().equals(before)
+    assert open_table(base.table_url).to_arrow().equals(old)
     assert grouped(base).committed
     assert sorted(Path(base.table_url, "_groups").rglob("*.parquet")) == files
     expected = whole(base, tmp_path / "other")
@@ -579,44 +570,28 @@ def test_killed_between_both_commits_nothing_changes_and_a_rerun_goes_on(
 
 
 def test_a_lost_reply_of_the_base_commit_is_no_failure(base: ExtractJob) -> None:
-    publishes: list[int] = []
-
-    def lost(url: str, table: Any, change: delta.Change) -> None:
-        delta.publish_groups(lambda named: named | {"more": 0})(url, table, change)
-        publishes.append(1)
-        raise OSError("the reply was lost")
-
-    assert grouped(base, publish=lost).version == 1
-    assert publishes == [1]
+    lost = Mock(side_effect=OSError("the reply was lost"))
+    assert grouped(base, publish=followed(name_more, lost)).version == 1
+    assert lost.call_count == 1
 
 
 def test_of_two_writers_of_one_group_the_second_fails(base: ExtractJob) -> None:
-    entered: list[int] = []
-
-    def commit(url: str, change: delta.Change) -> int:
-        if not entered:
-            entered.append(1)
-            grouped(base)
-        return delta.commit(url, change)
-
     with pytest.raises(CommitConflictError, match="another writer committed day=1"):
         extract_group(
-            GroupJob(job=replace(wider(base), run_id="second"), name="more"), commit=commit
+            GroupJob(job=replace(wider(base), run_id="second"), name="more"),
+            commit=preceded(delta.commit, cache(lambda: grouped(base))),
         )
     assert open_table(base.table_url).to_arrow().column("price_log").null_count == 0
     assert len(list(Path(base.table_url, "_groups").rglob("*.parquet"))) == 3
 
 
 def test_a_base_that_is_replaced_meanwhile_is_a_conflict(base: ExtractJob) -> None:
-    def publish(url: str, table: Any, change: delta.Change) -> None:
-        extract_files(replace(base, spec=spec_of([SLOTS[0]]), run_id="meanwhile"))
-        delta.publish_groups(lambda named: named | {"more": 0})(url, table, change)
-
+    meanwhile = replace(base, spec=spec_of([SLOTS[0]]), run_id="meanwhile")
     with pytest.raises(
         CommitConflictError,
         match="the base of slot group 'more' was replaced during this run",
     ):
-        grouped(base, publish=publish)
+        grouped(base, publish=preceded(name_more, lambda: extract_files(meanwhile)))
     table = open_table(base.table_url)
     assert (table.version, table.snapshot.groups) == (1, ())
     assert "price_log" not in table.schema
@@ -630,18 +605,8 @@ def test_two_groups_written_at_once_are_both_named(base: ExtractJob) -> None:
         "of": "price",
         "boundaries": [10, 50],
     }
-    entered: list[int] = []
-
-    def publish(url: str, table: Any, change: delta.Change) -> None:
-        if not entered:
-            entered.append(1)
-            extract_group(
-                GroupJob(
-                    job=replace(base, spec=spec_of([*SLOTS, third]), run_id="third"), name="third"
-                )
-            )
-        delta.publish_groups(lambda named: named | {"more": 0})(url, table, change)
-
+    job = GroupJob(job=replace(base, spec=spec_of([*SLOTS, third]), run_id="third"), name="third")
+    publish = preceded(name_more, cache(lambda: extract_group(job)))
     assert grouped(base, publish=publish).version == 2
     table = open_table(base.table_url)
     assert {group.name for group in table.snapshot.groups} == {"more", "third"}
@@ -653,14 +618,7 @@ def test_two_groups_written_at_once_are_both_named(base: ExtractJob) -> None:
 
 
 def test_a_days_commit_and_a_groups_commit_at_once_lose_neither(base: ExtractJob) -> None:
-    entered: list[int] = []
-
-    def publish(url: str, table: Any, change: delta.Change) -> None:
-        if not entered:
-            entered.append(1)
-            grouped(base)
-        delta.publish_once(url, table, change)
-
+    publish = preceded(delta.publish_once, cache(lambda: grouped(base)))
     other = replace(base, partition={"day": "2"}, run_id="other day")
     extract_files(other, commit=lambda url, change: delta.commit(url, change, publish))
     table = open_table(base.table_url)
@@ -670,11 +628,8 @@ def test_a_days_commit_and_a_groups_commit_at_once_lose_neither(base: ExtractJob
 
 
 def test_the_group_of_one_unit_that_fails_leaves_no_file(base: ExtractJob) -> None:
-    def runner(task: UnitTask, units: Any, progress: Any) -> Any:
-        raise OSError("disk full")
-
     with pytest.raises(OSError, match="disk full"):
-        grouped(base, runner=runner)
+        grouped(base, runner=Mock(side_effect=OSError("disk full")))
     assert not Path(base.table_url, "_groups").exists() or not list(
         Path(base.table_url, "_groups").rglob("*.parquet")
     )

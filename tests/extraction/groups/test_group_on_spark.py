@@ -1,8 +1,6 @@
 """Slot groups and labels that Spark's tasks write are those that this process writes."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +12,8 @@ from featstore.errors import InputError
 from featstore.explore.table import open_table
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.spec.parse import load_spec
+from spark_jobs import extract_features
+from tests.parquet_files import put_parquet
 
 ROOT = Path(__file__).parents[3]
 MORE = [
@@ -108,10 +108,10 @@ def test_slots_are_added_by_key_in_one_spark_task_a_partition(
             pq.read_table(path, partitioning=None)
             for path in sorted(Path(tables[0].input_url, f"month={month}").iterdir())
         )
-        (tmp_path / "other" / f"month={month}").mkdir(parents=True)
-        shuffled = rows.sort_by([("price", "descending")])
-        pq.write_table(
-            shuffled, tmp_path / "other" / f"month={month}" / "z.parquet", row_group_size=70
+        put_parquet(
+            tmp_path / "other" / f"month={month}" / "z.parquet",
+            rows.sort_by([("price", "descending")]),
+            row_group_size=70,
         )
     seen: list[tuple[int, int, int]] = []
     for job, session in zip(tables, (spark, None), strict=True):
@@ -139,9 +139,8 @@ def test_a_key_that_names_no_row_is_the_same_error_from_a_spark_task(
     spark: Any, tables: list[ExtractJob], document: Any, tmp_path: Path
 ) -> None:
     month = Path(tables[0].input_url) / "month=1"
-    (tmp_path / "less").mkdir()
-    pq.write_table(
-        pq.read_table(month / "a.parquet", partitioning=None), tmp_path / "less" / "a.parquet"
+    put_parquet(
+        tmp_path / "less" / "a.parquet", pq.read_table(month / "a.parquet", partitioning=None)
     )
     with pytest.raises(
         InputError,
@@ -160,20 +159,7 @@ def test_a_key_that_names_no_row_is_the_same_error_from_a_spark_task(
     assert not list(Path(tables[0].table_url, "_groups").rglob("*.parquet"))
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    """spark_jobs/extract_features.py as a module."""
-    place = importlib.util.spec_from_file_location(
-        "extract_features", ROOT / "spark_jobs" / "extract_features.py"
-    )
-    assert place is not None
-    assert place.loader is not None
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
-
-
-def options(script: ModuleType, job: ExtractJob, *arguments: str) -> Any:
+def options(job: ExtractJob, *arguments: str) -> Any:
     asked = [
         "--spec",
         "spec.yaml",
@@ -184,16 +170,16 @@ def options(script: ModuleType, job: ExtractJob, *arguments: str) -> Any:
         "--partition-from-path",
         "month",
     ]
-    return script.parse_arguments([*asked, *arguments])
+    return extract_features.parse_arguments([*asked, *arguments])
 
 
 def test_the_script_adds_a_group_and_writes_labels_anew(
-    spark: Any, script: ModuleType, tables: list[ExtractJob], document: Any
+    spark: Any, tables: list[ExtractJob], document: Any
 ) -> None:
     job = tables[0]
     before = sorted(Path(job.table_url).glob("month=*/*.parquet"))
-    report = script.extract(
-        options(script, job, "--group", "more"), load_spec(widened(document)), spark
+    report: Any = extract_features.extract(
+        options(job, "--group", "more"), load_spec(widened(document)), spark
     )
     assert (report.committed, report.num_files) == (True, 4)
     ripe = load_spec(
@@ -202,7 +188,7 @@ def test_the_script_adds_a_group_and_writes_labels_anew(
     for path in Path(job.input_url).rglob("*.parquet"):
         rows = pq.read_table(path, partitioning=None)
         pq.write_table(rows.append_column("ripe", pa.array([7] * len(rows))), path)
-    report = script.extract(options(script, job, "--relabel", "--key", "request"), ripe, spark)
+    report = extract_features.extract(options(job, "--relabel", "--key", "request"), ripe, spark)
     assert (report.committed, report.num_files) == (True, 4)
     table = open_table(job.table_url)
     assert set(table.to_arrow()["click"].to_pylist()) == {7}
@@ -219,21 +205,18 @@ def test_the_script_adds_a_group_and_writes_labels_anew(
     ],
 )
 def test_options_that_do_not_go_together_end_with_code_2(
-    script: ModuleType,
     tables: list[ExtractJob],
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
     message: str,
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        options(script, tables[0], *arguments)
+        options(tables[0], *arguments)
     assert message in capsys.readouterr().err
 
 
-def test_a_query_cannot_become_a_group(
-    spark: Any, script: ModuleType, tables: list[ExtractJob]
-) -> None:
-    asked = script.parse_arguments(
+def test_a_query_cannot_become_a_group(spark: Any, tables: list[ExtractJob]) -> None:
+    asked = extract_features.parse_arguments(
         [
             "--spec",
             "s",
@@ -248,4 +231,4 @@ def test_a_query_cannot_become_a_group(
         ]
     )
     with pytest.raises(InputError, match="a DataFrame has no order"):
-        script.extract(asked, tables[0].spec, spark)
+        extract_features.extract(asked, tables[0].spec, spark)

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -29,6 +28,7 @@ from featstore.extraction.spark.java import java_environment
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import open_delta
+from tests.programs import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -365,14 +365,13 @@ def test_jobs_on_a_metastore_server_register_and_read(
         "spark.sql.warehouse.dir": f"{tmp_path}/warehouse",
     }
     arguments = " ".join(f"--conf {key}={value}" for key, value in conf.items())
-    environment = os.environ | {
+    environment = {
         "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
         "PYTHONPATH": str(ROOT),
     }
     urls = [f"{job.input_url}/old", f"{job.input_url}/new", job.table_url]
-    command = [sys.executable, "-c", JOBS, str(ROOT / "spark_jobs"), *urls, "default.clicks"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    given = [ROOT / "spark_jobs", *urls, "default.clicks"]
+    done = run_python(JOBS, *given, cwd=tmp_path, variables=environment)
     assert "default.clicks made; it shows version 0 of " in done.stdout
     *_, shown, again = done.stdout.splitlines()
     before, num_switched, after = json.loads(shown)

@@ -1,13 +1,13 @@
 import importlib.util
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from featstore.errors import MissingDependencyError
 from featstore.extraction.spark.java import java_environment, java_version, wrap_java
+from tests.programs import run_python
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the wrapper is a shell script")
 
@@ -104,5 +104,4 @@ def test_the_wrapper_is_removed_with_its_process(tmp_path: Path) -> None:
         "from pathlib import Path; from featstore.extraction.spark.java import wrap_java; "
         "print(wrap_java(Path('/x')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not Path(done.stdout.strip()).exists()
+    assert not Path(run_python(code).stdout.strip()).exists()

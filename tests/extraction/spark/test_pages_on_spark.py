@@ -5,17 +5,17 @@ that they do not know.
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from featstore._native.loading import KERNELS
-from featstore.reading.buffers import Ragged, slot_values
+from featstore.reading.buffers import slot_values
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.schema import Slot, SlotKind
+from tests.slot_values import assert_equal
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
 
@@ -69,7 +69,7 @@ def test_what_spark_wrote_is_decoded_as_arrow_does(
             if slot.name in decoded:
                 decoded[slot.name].validate(full=True)
                 found = slot_values(pa.chunked_array([decoded[slot.name]]), slot)
-                _assert_equal(found, slot_values(arrows.column(slot.name), slot))
+                assert_equal(found, slot_values(arrows.column(slot.name), slot))
 
 
 def _write(spark: Any, folder: Path, options: dict[str, str]) -> Path:
@@ -92,10 +92,3 @@ def _chunk(footer: OpenFile, slot: Slot) -> pq.ColumnChunkMetaData:
     return footer.file.metadata.row_group(0).column(
         [found.name for found in SLOTS].index(slot.name)
     )
-
-
-def _assert_equal(found: Any, expected: Any) -> None:
-    if isinstance(expected, Ragged):
-        np.testing.assert_array_equal(np.diff(found.offsets), np.diff(expected.offsets))
-        found, expected = (of.values[of.offsets[0] : of.offsets[-1]] for of in (found, expected))
-    np.testing.assert_array_equal(found, expected)

@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import os
 import shutil
@@ -7,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import polars
@@ -20,6 +18,8 @@ from featstore.extraction.spark.runners import SparkRunner, check_workers, extra
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta, open_delta_or_none
+from spark_jobs import extract_features
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[3]
 
@@ -203,7 +203,7 @@ def test_importing_the_spark_part_needs_no_spark() -> None:
         "import sys; sys.modules['pyspark'] = None; import featstore.extraction.spark.runners as "
         "s; s.spark_session('x')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_python(code, status=1)
     assert (
         "MissingDependencyError: Spark needs pyspark: install it with  pip install "
         "'featstore[spark]'" in done.stderr
@@ -256,9 +256,7 @@ def test_an_extraction_runs_without_a_system_java(
     arguments = [
         json.dumps(value) for value in (document, job.input_url, job.table_url, ONE_SESSION)
     ]
-    command = [sys.executable, "-W", "ignore", "-c", EXTRACTION, *arguments]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_python(EXTRACTION, *arguments, warnings="ignore", env=environ, cwd=tmp_path)
     version, num_rows, table_version = done.stdout.split()
     assert int(version.partition(".")[0]) >= 17
     assert (num_rows, table_version) == ("533", "0")
@@ -318,21 +316,8 @@ def test_spark_submit_answers_bad_input_with_one_line_and_code_2(
     assert said[0].startswith(f"extract_features: error: {spec}: slots[0]")
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    """spark_jobs/extract_features.py as a module."""
-    place = importlib.util.spec_from_file_location(
-        "extract_features", ROOT / "spark_jobs" / "extract_features.py"
-    )
-    assert place is not None
-    assert place.loader is not None
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
-
-
-def options(script: ModuleType, job: ExtractJob, *arguments: str) -> Any:
-    return script.parse_arguments(
+def options(job: ExtractJob, *arguments: str) -> Any:
+    return extract_features.parse_arguments(
         ["--spec", "spec.yaml", "--table", job.table_url, "--partition", "month=1", *arguments]
     )
 
@@ -350,10 +335,10 @@ def hive_table(frame: DataFrame) -> Iterator[str]:
     ("option", "source"), [("--sql", "select * from {} where price < 50"), ("--hive-table", "{}")]
 )
 def test_the_script_extracts_queries_and_hive_tables(
-    script: ModuleType, job: ExtractJob, spark: Any, hive_table: str, option: str, source: str
+    job: ExtractJob, spark: Any, hive_table: str, option: str, source: str
 ) -> None:
-    report = script.extract(
-        options(script, job, option, source.format(hive_table)), job.spec, spark
+    report: Any = extract_features.extract(
+        options(job, option, source.format(hive_table)), job.spec, spark
     )
     assert report.num_rows == (150 if option == "--sql" else 533)
     assert report.partitions == ({"month": "1"},)
@@ -363,11 +348,9 @@ def test_the_script_extracts_queries_and_hive_tables(
     "source",
     [("--sql", "selekt 1"), ("--sql", "select * from nowhere"), ("--hive-table", "nowhere")],
 )
-def test_a_query_that_spark_refuses_is_bad_input(
-    script: ModuleType, job: ExtractJob, spark: Any, source: Any
-) -> None:
+def test_a_query_that_spark_refuses_is_bad_input(job: ExtractJob, spark: Any, source: Any) -> None:
     with pytest.raises(InputError, match="Spark cannot run the query: "):
-        script.extract(options(script, job, *source), job.spec, spark)
+        extract_features.extract(options(job, *source), job.spec, spark)
 
 
 @pytest.mark.parametrize(
@@ -379,12 +362,11 @@ def test_a_query_that_spark_refuses_is_bad_input(
     ],
 )
 def test_wrong_options_end_with_code_2(
-    script: ModuleType,
     job: ExtractJob,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
     message: str,
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        options(script, job, *arguments)
+        options(job, *arguments)
     assert message in capsys.readouterr().err

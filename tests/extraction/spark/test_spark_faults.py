@@ -19,6 +19,7 @@ from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.spark.runners import SparkRunner, extract_dataframe
 from featstore.spec.model import Spec
 from featstore.table.delta import open_delta_or_none
+from tests.full_disk import fill
 
 Run = Callable[[Any, ExtractJob], None]
 
@@ -43,8 +44,7 @@ def test_a_disk_that_is_full_under_sparks_tasks_is_named_with_the_file(
     spark: Any, job: ExtractJob, small_disk: Path, run: Run
 ) -> None:
     on_disk = replace(job, table_url=str(small_disk / "table"))
-    room = os.statvfs(small_disk)
-    (small_disk / "ballast").write_bytes(b"x" * ((room.f_bavail - 4) * room.f_frsize))
+    fill(small_disk, leave_bytes=4 * os.statvfs(small_disk).f_frsize)
     file = rf"{re.escape(on_disk.table_url)}/(_stats/)?month=1/part-\S+"
     said = rf"^{file}: cannot be written, since .*is full"
     with pytest.raises(DiskFullError, match=said) as raised:

@@ -18,6 +18,7 @@ from featstore.loader.rows.split_reader import SplitReader, Window
 from featstore.loader.stats import Stats
 from tests.loader.conftest import data_file, request_of, work_on
 from tests.process import our_threads
+from tests.threads import beside
 
 SCHEMA = pa.schema([("row", pa.int64()), ("click", pa.float32())])
 
@@ -34,16 +35,14 @@ def test_a_producer_is_so_many_items_ahead_of_its_consumer_and_no_more(ahead: in
             is_put.release()
         handoff.end()
 
-    thread = threading.Thread(target=produce)
-    thread.start()
-    for item in range(5):
-        for _ in range(ahead if item == 0 else 0):
-            assert is_put.acquire(timeout=10)
-        assert put["items"] <= item + ahead
-        assert handoff.get() == item
-        if item + ahead < 5:
-            assert is_put.acquire(timeout=10)
-    thread.join(10)
+    with beside(produce):
+        for item in range(5):
+            for _ in range(ahead if item == 0 else 0):
+                assert is_put.acquire(timeout=10)
+            assert put["items"] <= item + ahead
+            assert handoff.get() == item
+            if item + ahead < 5:
+                assert is_put.acquire(timeout=10)
     assert handoff.get() is None
 
 
@@ -59,10 +58,8 @@ def test_an_error_comes_after_what_was_put_before_it_and_once() -> None:
 
 def test_a_closed_handoff_wakes_both_sides_and_takes_nothing_more() -> None:
     handoff, answers = StageQueue[int](), list[bool]()
-    thread = threading.Thread(target=lambda: answers.append(handoff.put(1)))
-    thread.start()
-    handoff.close()
-    thread.join(10)
+    with beside(lambda: answers.append(handoff.put(1))):
+        handoff.close()
     assert answers == [False]
     assert not handoff.put(2)
     with pytest.raises(StateError, match="closed before its end"):

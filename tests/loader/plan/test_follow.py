@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader
 import featstore
 from featstore.errors import ConfigError, StateError
 from tests.loader.conftest import rows_of
+from tests.threads import beside
 
 
 def append(url: Any, dt: Any, first: Any, num_rows: int = 20) -> None:
@@ -67,13 +69,8 @@ def test_workers_agree_on_the_plans_and_share_each(url: Path, tmp_path: Path) ->
         def read(number: Any) -> None:
             found[number] += [row for batch in both[number] for row in batch["row"].tolist()]
 
-        threads = [threading.Thread(target=read, args=(number,)) for number in range(2)]
-        for thread in threads:
-            thread.start()
-        append(url, "2026-11-03", 41)
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive()
+        with beside(*(partial(read, number) for number in range(2))):
+            append(url, "2026-11-03", 41)
         rows = sorted(found[0] + found[1])
     assert rows == list(range(1, 61))
 

@@ -13,6 +13,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.request import resolve
 from featstore.ops import hashing
 from featstore.table.open import open_snapshot
+from tests.parquet_files import put_parquet
 
 NUM_ROWS = 4000
 
@@ -131,8 +132,7 @@ def test_places_are_a_contract(url: str) -> None:
 
 
 def test_a_missing_row_id_is_told_of(tmp_path: Path) -> None:
-    table = pa.table({"click": [0, 1], "key": ["a", None]})
-    pq.write_table(table, tmp_path / "a.parquet")
+    put_parquet(tmp_path / "a.parquet", {"click": [0, 1], "key": ["a", None]})
     with pytest.raises(
         DataFileError,
         match=r"a\.parquet: negatives\.column 'key' is missing in 1 of 2 rows: leave the option out",

@@ -26,6 +26,7 @@ from featstore.loader.stats import Stats
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import ROLE, SlotSchema
+from tests.damaged_files import overwrite
 
 LABEL = {ROLE: b"label"}
 SCHEMA = pa.schema(
@@ -200,10 +201,7 @@ def write_damaged(path: Any, ids: Any) -> None:
     """64 rows in 4 row groups; the lists of the second row group cannot be read."""
     lists = pa.array([[n] * 50 for n in range(64)], pa.list_(pa.int64()))
     pq.write_table(pa.table({"id": ids, "tags": lists}), path, 16, compression="none")
-    first = pq.ParquetFile(path).metadata.row_group(1).column(1).dictionary_page_offset
-    data = bytearray(path.read_bytes())
-    data[first : first + 40] = b"\xff" * 40
-    path.write_bytes(data)
+    overwrite(path, pq.read_metadata(path).row_group(1).column(1).dictionary_page_offset)
 
 
 @pytest.mark.parametrize(

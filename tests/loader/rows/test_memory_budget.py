@@ -1,12 +1,9 @@
-import subprocess
-import sys
-import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from featstore.dispatch.plan import Split
@@ -23,6 +20,9 @@ from featstore.loader.stats import Stats
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.table.open import open_snapshot
+from tests.parquet_files import put_parquet
+from tests.programs import run_python
+from tests.threads import beside
 
 NUM_ROWS = 20_000
 
@@ -32,13 +32,13 @@ def one_group(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A file of one row group: a number, the same in lists of 0 to 3, nulls among them."""
     row = np.arange(NUM_ROWS)
     tags = [None if r % 11 == 0 else [r] * (r % 4) for r in row.tolist()]
-    path = tmp_path_factory.mktemp("large") / "part.parquet"
-    pq.write_table(
-        pa.table({"row": row, "tags": pa.array(tags, pa.list_(pa.int64()))}),
-        path,
-        row_group_size=NUM_ROWS,
+    return str(
+        put_parquet(
+            tmp_path_factory.mktemp("large") / "part.parquet",
+            {"row": row, "tags": pa.array(tags, pa.list_(pa.int64()))},
+            row_group_size=NUM_ROWS,
+        ).parent
     )
-    return str(path.parent)
 
 
 def rows_of(url: Any, **options: Any) -> Any:
@@ -97,11 +97,9 @@ def test_the_size_of_decoded_columns_is_known_before_they_are(one_group: str) ->
 def test_what_does_not_fit_waits_until_it_does() -> None:
     budget = Budget(100)
     assert budget.take(70) == 70
-    waiting = threading.Thread(target=budget.take, args=(40,))
-    waiting.start()
-    assert budget.held_bytes == 70
-    assert budget.exchange(70, 60) == 60
-    waiting.join(10)
+    with beside(partial(budget.take, 40)):
+        assert budget.held_bytes == 70
+        assert budget.exchange(70, 60) == 60
     assert budget.held_bytes == 100
 
 
@@ -122,10 +120,8 @@ def test_a_closed_budget_wakes_who_waits() -> None:
         except StateError as error:
             raised.append(error)
 
-    waiting = threading.Thread(target=take)
-    waiting.start()
-    budget.close()
-    waiting.join(10)
+    with beside(take):
+        budget.close()
     assert len(raised) == 1
     with pytest.raises(StateError, match="closed before its end"):
         budget.take(1)
@@ -143,8 +139,11 @@ def test_a_row_group_above_half_of_the_budget_is_cut_into_quarters_of_it(
 def long_columns(tmp_path: Path) -> str:
     """Four columns that barely compress: 1 MB each in two row groups of 65,536 rows."""
     rng = np.random.default_rng(3)
-    columns = {name: rng.integers(0, 2**62, 131_072) for name in "abcd"}
-    pq.write_table(pa.table(columns), tmp_path / "part.parquet", row_group_size=65_536)
+    put_parquet(
+        tmp_path / "part.parquet",
+        {name: rng.integers(0, 2**62, 131_072) for name in "abcd"},
+        row_group_size=65_536,
+    )
     return str(tmp_path)
 
 
@@ -203,18 +202,16 @@ def test_sixteen_threads_take_no_more_memory_than_the_budget(tmp_path: Path) -> 
     more.
     """
     rows = np.random.default_rng(5).integers(0, 2**62, 3 * 262_144)
-    table = pa.table({f"s{i}": rows + i for i in range(16)})
-    pq.write_table(
-        table,
+    put_parquet(
         tmp_path / "part.parquet",
+        {f"s{i}": rows + i for i in range(16)},
         row_group_size=262_144,
         compression="none",
         use_dictionary=False,
     )
 
     def peak_bytes(memory_budget: str) -> int:
-        arguments = [sys.executable, "-c", PEAK_MEMORY, str(tmp_path), memory_budget]
-        found = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()
+        found = run_python(PEAK_MEMORY, tmp_path, memory_budget).stdout.split()
         assert int(found[0]) == len(rows)
         return int(found[1])
 

@@ -11,7 +11,9 @@ from featstore.loader.rows.staging_source import check, stage_items, staging_sou
 from featstore.reading.file_columns import Selection
 from featstore.schema import Slot, SlotKind
 from featstore.table.snapshot import DataFile, GroupFile
+from tests.damaged_files import flip
 from tests.loader.conftest import data_file
+from tests.parquet_files import put_parquet
 
 SELECTION = Selection(slots=(Slot(name="a", kind=SlotKind.ID),))
 
@@ -72,14 +74,12 @@ def test_a_file_without_a_footer_is_refused_or_brought_whole_for_a_reader_that_w
 
 
 def test_a_damaged_page_is_found_where_it_was_brought_and_only_there(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"a": range(3_000)}), path, write_page_checksum=True)
-    data = bytearray(path.read_bytes())
-    data[2_000] ^= 16
-    path.write_bytes(data)
+    path = put_parquet(tmp_path / "a.parquet", {"a": range(3_000)}, write_page_checksum=True)
+    flip(path, 2_000, bit=4)
+    end = path.stat().st_size
     with pytest.raises(DataFileError, match=r"^day/a\.parquet: "):
-        check(path, "day/a.parquet", [(0, len(data))])
-    check(path, "day/a.parquet", [(len(data) - 8, len(data))])
+        check(path, "day/a.parquet", [(0, end)])
+    check(path, "day/a.parquet", [(end - 8, end)])
 
 
 def test_a_file_that_was_cut_off_has_no_footer(path: Path) -> None:

@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -35,6 +34,8 @@ from featstore.loader.run.state import LoaderState
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch
 from featstore.tensors.column_keys import SLOT
+from tests.programs import run_python
+from tests.threads import beside
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 SPLITS = [Split(path=path, num_rows=rows) for path, rows in (("a", 4), ("b", 2), ("c", 5))]
@@ -392,8 +393,7 @@ def test_the_modules_of_delivery_import_no_torch() -> None:
     names = ("run.claims", "run.delivery", "batches.progress", "run.state")
     modules = [f"featstore.loader.{name}" for name in names]
     code = f"import sys, {', '.join(modules)}; assert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python(code)
 
 
 class SendsSignal:
@@ -434,18 +434,16 @@ class HoldsUp:
 def test_a_forked_copy_is_refused_though_the_lock_was_held_when_it_was_made() -> None:
     delivery, watch = delivery_of(), HoldsUp()
     delivery.add(Progress(segments_of(STREAM[:3])), watch)
-    thread = threading.Thread(target=delivery.acknowledge)
-    thread.start()
-    assert watch.has_begun.wait(20)
 
     def use() -> None:
         assert delivery.close() is False
         with pytest.raises(DispatchError, match=r"was copied into .* by a fork"):
             delivery.acknowledge()
 
-    code = in_a_fork(use)
-    watch.may_end.set()
-    thread.join()
+    with beside(delivery.acknowledge):
+        assert watch.has_begun.wait(20)
+        code = in_a_fork(use)
+        watch.may_end.set()
     assert code == 0
     assert delivery.state.done == {0: 3}
 
@@ -465,19 +463,16 @@ def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_tol
                 is_held.set()
                 may_end.wait(20)
 
-        thread = threading.Thread(target=tell)
-        thread.start()
-        assert is_held.wait(20)
-
         def forget() -> None:
             nonlocal batches
             loader._run = None
             del batches
             gc.collect()
 
-        code = in_a_fork(forget)
-        may_end.set()
-        thread.join()
+        with beside(tell):
+            assert is_held.wait(20)
+            code = in_a_fork(forget)
+            may_end.set()
         assert code == 0
         assert sum(batch.num_rows for batch in batches) == 280 - 40
 
@@ -507,11 +502,9 @@ def test_a_run_stops_while_another_thread_claims() -> None:
                 if number == 1000:
                     has_begun.set()
 
-        thread = threading.Thread(target=claim)
-        thread.start()
-        has_begun.wait(20)
-        delivery.stop(1)
-        thread.join()
+        with beside(claim):
+            has_begun.wait(20)
+            delivery.stop(1)
         assert 1000 < counts["rows_dropped_tail"] <= 2000
 
 
@@ -531,13 +524,11 @@ def test_batches_given_by_one_thread_and_added_by_another_are_all_delivered_once
             handoff.put(row)
         handoff.end()
 
-    thread = threading.Thread(target=make)
-    thread.start()
-    while (row := handoff.get()) is not None:
-        delivery.give()
-        assert delivery.state.done == ({0: row} if row else {})
-        delivery.acknowledge()
-    thread.join()
+    with beside(make):
+        while (row := handoff.get()) is not None:
+            delivery.give()
+            assert delivery.state.done == ({0: row} if row else {})
+            delivery.acknowledge()
     assert delivery.state.done == {0: num_batches}
 
 
@@ -599,23 +590,19 @@ def test_a_loop_is_told_of_in_order_and_to_the_end_while_states_are_saved(number
         while not has_ended.is_set():
             states.append(maker.delivery.state.done)
 
-    threads = [threading.Thread(target=maker.make), threading.Thread(target=save)]
-    for thread in threads:
-        thread.start()
-    try:
-        while (first_row := maker.handoff.get()) is not None:
-            maker.delivery.give()
-            assert num_rows_of(maker.delivery.state.done, maker.plan) == first_row
-            maker.reports.tell(is_complete=maker.delivery.acknowledge())
-            num_states = len(states)
-            while len(states) == num_states:
-                time.sleep(0)  # Lets the saving thread save.
-    finally:
-        has_ended.set()
-        maker.delivery.close()
-        maker.handoff.close()
-        for thread in threads:
-            thread.join()
+    with beside(maker.make, save):
+        try:
+            while (first_row := maker.handoff.get()) is not None:
+                maker.delivery.give()
+                assert num_rows_of(maker.delivery.state.done, maker.plan) == first_row
+                maker.reports.tell(is_complete=maker.delivery.acknowledge())
+                num_states = len(states)
+                while len(states) == num_states:
+                    time.sleep(0)  # Lets the saving thread save.
+        finally:
+            has_ended.set()
+            maker.delivery.close()
+            maker.handoff.close()
     assert maker.delivery.state.done == dict.fromkeys(range(8), "complete")
     assert maker.stats.counts["leases_lost"] == 0
     counts = [num_rows_of(done, maker.plan) for done in states]

@@ -19,6 +19,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.device import DeviceFeed
 from featstore.table.open import open_snapshot
 from tests.loader.conftest import rows_of
+from tests.parquet_files import put_parquet
 from tests.process import our_threads
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -112,8 +113,11 @@ def test_the_batches_of_workers_are_fed_too(table_url: str) -> None:
 def hundred(tmp_path: Path) -> str:
     """One file of 100 rows; the first 60 are positives."""
     rows = pa.array(range(100), pa.int64())
-    table = pa.table({"row": rows, "click": [row < 60 for row in range(100)]})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=20)
+    put_parquet(
+        tmp_path / "a.parquet",
+        {"row": rows, "click": [row < 60 for row in range(100)]},
+        row_group_size=20,
+    )
     return str(tmp_path)
 
 

@@ -5,8 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -16,6 +14,7 @@ from featstore.errors import ConfigError, DispatchError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.step_agreement import Announcement, StepDecision, decide
 from featstore.tensors.batch import Batch
+from tests.parquet_files import put_row_files
 
 ROWS = (
     10,
@@ -27,14 +26,7 @@ ROWS = (
 
 @pytest.fixture(scope="module")
 def uneven_url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    root, first = tmp_path_factory.mktemp("uneven"), 0
-    for index, num_rows in enumerate(ROWS):
-        row = pa.array(range(first, first + num_rows), pa.int64())
-        pq.write_table(
-            pa.table({"row": row, "weight": row.cast(pa.float32())}), root / f"{index}.parquet"
-        )
-        first += num_rows
-    return str(root)
+    return str(put_row_files(tmp_path_factory.mktemp("uneven"), ROWS, floats=["weight"]))
 
 
 class InStep:

@@ -20,6 +20,7 @@ from featstore.table.statistics import table_lint as lint_module
 from featstore.table.statistics.lint_rules import Finding
 from featstore.table.statistics.table_lint import TableLintReport, lint
 from featstore.table.writer import open_data_file
+from tests.parquet_files import put_parquet
 
 RNG = np.random.default_rng(0)
 NUM_ROWS = 32_768
@@ -76,8 +77,7 @@ def write_ids(
     schema = pa.schema(
         [Slot(name="user", kind=SlotKind.ID, number=number).to_field(nullable=nullable)]
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table([pa.array(values)], schema=schema), path, **options)
+    put_parquet(path, pa.table([pa.array(values)], schema=schema), **options)
 
 
 def rules(report: TableLintReport) -> list[str]:
@@ -249,8 +249,9 @@ def test_files_whose_columns_differ_even_if_they_cannot_be_opened_as_a_table(
 
 
 def test_a_delta_table_is_linted_at_its_version(tmp_path: Path) -> None:
-    raw = {"user": [f"u{i}" for i in range(2_000)], "clicked": [1] * 2_000}
-    pq.write_table(pa.table(raw), tmp_path / "raw.parquet")
+    put_parquet(
+        tmp_path / "raw.parquet", {"user": [f"u{i}" for i in range(2_000)], "clicked": [1] * 2_000}
+    )
     document: dict[str, Any] = {
         "spec": 1,
         "inputs": {"user": "string", "clicked": "long"},

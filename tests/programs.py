@@ -1,0 +1,97 @@
+"""Python programs that tests run in processes of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+CLI = "from featstore.cli import main; main()"
+
+
+def command_of(program: str | Path, *arguments: object, warnings: str = "") -> list[str]:
+    """The command of a program, which is code or the path of a script."""
+    start = [sys.executable, *(["-W", warnings] if warnings else [])]
+    start += [str(program)] if isinstance(program, Path) else ["-c", program]
+    return [*start, *map(str, arguments)]
+
+
+def run_python(
+    program: str | Path,
+    *arguments: object,
+    status: int | None = 0,
+    variables: Mapping[str, str] | None = None,
+    warnings: str = "",
+    **how: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end, which must have this status unless it is None. `variables` are
+    added to the environment.
+    """
+    options: dict[str, Any] = {"env": os.environ | dict(variables or {}), "timeout": 300} | how
+    done = subprocess.run(
+        command_of(program, *arguments, warnings=warnings),
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+    assert status in (None, done.returncode), f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done
+
+
+class Program(subprocess.Popen[str]):
+    """A program that runs, with pipes of text. At the end of a `with` block it is killed if it
+    still runs.
+    """
+
+    def __init__(
+        self,
+        program: str | Path,
+        *arguments: object,
+        variables: Mapping[str, str] | None = None,
+        warnings: str = "",
+        **how: Any,
+    ) -> None:
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        super().__init__(
+            command_of(program, *arguments, warnings=warnings),
+            env=os.environ | dict(variables or {}),
+            text=True,
+            **pipes | how,
+        )
+
+    def __exit__(self, *error: Any) -> None:
+        self.kill()
+        super().__exit__(*error)
+
+    def line(self) -> str:
+        """The next line of its output."""
+        assert self.stdout is not None
+        return self.stdout.readline().rstrip("\n")
+
+    def go_on(self) -> None:
+        """Gives it an empty line."""
+        assert self.stdin is not None
+        self.stdin.write("\n")
+        self.stdin.flush()
+
+    def result(self, said: str = "", *, status: int = 0, timeout_s: float = 120) -> str:
+        """The rest of its output, once it has ended with this status."""
+        out, errors = self.communicate(said, timeout=timeout_s)
+        assert self.returncode == status, errors
+        return out
+
+    def die(self) -> None:
+        """Is killed, and must not have ended before."""
+        self.kill()
+        self.result(status=-signal.SIGKILL)
+
+
+def start_together(programs: Sequence[Program]) -> None:
+    """Lets programs go on at one moment, once all have said that they are ready."""
+    for program in programs:
+        assert program.line() == "ready", program.communicate()[1]
+    for program in programs:
+        program.go_on()

@@ -1,0 +1,30 @@
+"""Clients of stores that know the variables of a test."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+
+import pytest
+from obstore.fsspec import FsspecStore
+
+from featstore.files import storage
+
+
+def forget_clients() -> None:
+    """The next access to a store makes a new client."""
+    storage._store.cache_clear()
+    FsspecStore.clear_instance_cache()
+
+
+@contextlib.contextmanager
+def clients_of(variables: Mapping[str, str]) -> Iterator[pytest.MonkeyPatch]:
+    """New clients, which know these variables and no others of S3 or Azure."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith(("AWS_", "AZURE_")):
+                patch.delenv(name)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        forget_clients()
+        yield patch
+    forget_clients()
