@@ -14,9 +14,8 @@ from datetime import date, timedelta
 from featstore.errors import EmptyInputError, InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
-from featstore.extraction.raw import input_digest
 from featstore.extraction.unit import Progress, Runner, ignore_progress
-from featstore.files.listings import list_files
+from featstore.files.listings import list_files, listing_digest
 from featstore.redaction import redact
 from featstore.table.delta import Commit, history, open_delta_or_none, with_origins
 from featstore.table.layout import partition_path
@@ -244,7 +243,7 @@ def find_digests(days: Sequence[Day]) -> list[str | None]:
     Files are listed, not opened.
     """
     listed = [list_files(day.input_url) for day in days]
-    return [input_digest(files) if files else None for files in listed]
+    return [listing_digest(files) if files else None for files in listed]
 
 
 def check_input(actions: Sequence[Action]) -> None:

@@ -1,7 +1,6 @@
 """Raw Parquet files: listing them, cutting them into units of work, and reading them."""
 
 import contextlib
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -161,15 +160,6 @@ def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]
             waiting.append(raw)
     flush()
     return tuple(units)
-
-
-def input_digest(files: Iterable[FileEntry]) -> str:
-    """Returns a digest of the raw input.
-
-    It is the SHA-256 (hex) over the sorted lines `name, size, version` of its files, tab-separated.
-    """
-    lines = sorted(f"{file.name}\t{file.size_bytes}\t{file.version}\n" for file in files)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def read_batches(

@@ -1,8 +1,9 @@
 """Listings of a path, a directory or a glob on any storage: files with their sizes and versions."""
 
+import hashlib
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -88,6 +89,12 @@ def check_unchanged(listed: FileEntry, now: FileEntry | None) -> None:
             f"complete. Write such files under a name that begins with '_' or '.', and rename them "
             f"when they are complete"
         )
+
+
+def listing_digest(files: Iterable[FileEntry]) -> str:
+    """The SHA-256 (hex) over the sorted lines `name, size, version` of the files, tab-separated."""
+    lines = sorted(f"{file.name}\t{file.size_bytes}\t{file.version}\n" for file in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def find_file(url: str) -> FileEntry | None:

@@ -78,6 +78,12 @@ def absolute(url: str) -> str:
     return url if path is None else str(path.absolute())
 
 
+def spark_url(url: str) -> str:
+    """The URL in the form that Spark and Hive expect: a path without a scheme is local."""
+    path = local_path(url)
+    return url if path is None else f"file://{path.absolute()}"
+
+
 def join(base: str, *parts: str) -> str:
     """`base` extended by relative parts, with single slashes."""
     return "/".join([base.rstrip("/"), *(part.strip("/") for part in parts if part)])

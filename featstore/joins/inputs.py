@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from featstore.errors import DataFileError, InputError, nearest
-from featstore.files.listings import FileEntry, check_unchanged, list_files
-from featstore.files.storage import local_path
+from featstore.files.listings import FileEntry, check_unchanged, list_files, listing_digest
+from featstore.files.storage import absolute
 from featstore.joins.options import Label, LabelJoin, LogSource, Lookup
 from featstore.redaction import redact
 from featstore.table.parquet_dir import columns_of, delta_table_around, read_footers
@@ -139,8 +139,7 @@ def check_apart(join: LabelJoin) -> None:
 
 
 def _comparable(url: str) -> str:
-    path = local_path(url)
-    return f"{url if path is None else path.absolute()}".rstrip("/") + "/"
+    return absolute(url).rstrip("/") + "/"
 
 
 def list_logs(join: LabelJoin) -> dict[LogSource, list[FileEntry]]:
@@ -164,7 +163,7 @@ def input_digest(join: LabelJoin, logs: Mapping[LogSource, Iterable[FileEntry]])
     """
     if not logs:
         return None
-    digests = [_files_digest(logs[source]) for source in join.sources]
+    digests = [listing_digest(logs[source]) for source in join.sources]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
@@ -210,8 +209,3 @@ def _files(source: LogSource, url: str) -> list[FileEntry]:
             f"files"
         )
     return files
-
-
-def _files_digest(files: Iterable[FileEntry]) -> str:
-    lines = sorted(f"{file.name}\t{file.size_bytes}\t{file.version}\n" for file in files)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -15,13 +15,12 @@ from featstore.extraction.raw import (
     batch_rows,
     check_constant,
     find_raw_files,
-    input_digest,
     open_range,
     open_raw,
     plan_units,
     read_batches,
 )
-from featstore.files.listings import FileEntry
+from featstore.files.listings import FileEntry, listing_digest
 from tests.native.mutants import number_of, sound_chunks, with_number, write_file
 
 
@@ -153,7 +152,7 @@ def test_a_raw_file_whose_footer_is_damaged_after_it_was_listed_is_named(
 
 def test_the_input_digest_changes_when_a_file_is_replaced(raw: Path, write_raw: Any) -> None:
     def digest() -> str:
-        return input_digest(file.listed for file in find_raw_files(str(raw), {}, []))
+        return listing_digest(file.listed for file in find_raw_files(str(raw), {}, []))
 
     write_raw("a.parquet", 10)
     before = digest()

@@ -24,13 +24,16 @@ from featstore.extraction.job import (
     ExtractReport,
     check_apart,
     check_raw_schemas,
+    commit_of_input,
     end_run,
     in_key_order,
     removing_files_on_failure,
+    report_of_commit,
 )
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.raw import RawFile, Unit, find_raw_files, input_digest, plan_units
+from featstore.extraction.raw import RawFile, Unit, find_raw_files, plan_units
 from featstore.extraction.unit import Progress, Runner, UnitReport, ignore_progress
+from featstore.files.listings import listing_digest
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.table import delta
@@ -235,7 +238,7 @@ def _missing_slots(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -
 
 def _digest(files: Sequence[RawFile], group: GroupJob) -> str:
     """Digest of the raw input and of how rows are matched, since both decide about equality."""
-    digest = input_digest(file.listed for file in files)
+    digest = listing_digest(file.listed for file in files)
     return (
         digest
         if group.key is None
@@ -276,31 +279,10 @@ def _begin(
 
 def _earlier(run: ExtractionRun, base: Snapshot, files: Sequence[RawFile]) -> ExtractReport | None:
     """Returns the report of an equal run, if its files still match the current base files."""
-    if (
-        run.base is None
-        or run.input_digest is None
-        or not matches_base(run.base, run.partitions, base)
-    ):
+    if run.base is None or not matches_base(run.base, run.partitions, base):
         return None
-    equal_commit = delta.commit_of_input(
-        run.base, run.partitions, spec_hash=run.task.spec.hash, input_digest=run.input_digest
-    )
-    if equal_commit is None or equal_commit.metadata is None:
-        return None
-    metadata = equal_commit.metadata
-    return ExtractReport(
-        table_url=run.task.table_url,
-        run_id=metadata.run_id,
-        version=equal_commit.version,
-        committed=False,
-        partitions=metadata.partitions,
-        num_files=metadata.num_files,
-        num_rows=metadata.num_rows,
-        size_bytes=metadata.size_bytes,
-        input_bytes=sum(file.size_bytes for file in files),
-        seconds=time.monotonic() - run.started_s,
-        counts=metadata.counts,
-        num_rows_skipped=metadata.num_rows_skipped,
+    return report_of_commit(
+        run, commit_of_input(run, run.base), sum(file.size_bytes for file in files)
     )
 
 
