@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.errors import missing_extra
-from featstore.files.storage import canonical, filesystem, local_path, scheme
+from featstore.files.storage import absolute, canonical, filesystem, local_path, scheme
 from featstore.schema import Slot, SlotKind
 from featstore.table.layout import partition_path
 from featstore.table.parquet_dir import read_footers
-from featstore.table.snapshot import DataFile, GroupFile, Snapshot
+from featstore.table.snapshot import DataFile, Snapshot, TableFile
 
 
 def duckdb_view(snapshot: Snapshot, connection: Any = None) -> Any:
@@ -119,9 +119,8 @@ def _schema(snapshot: Snapshot) -> pa.Schema:
     return snapshot.schema.to_arrow(nullable=True, partition_keys=True)
 
 
-def _url(file: DataFile | GroupFile) -> str:
-    path = local_path(file.url)
-    return canonical(file.url) if path is None else str(path.absolute())
+def _url(file: TableFile) -> str:
+    return absolute(canonical(file.url))
 
 
 def _select(snapshot: Snapshot) -> str:

@@ -5,6 +5,7 @@ one pass, so the number of passes is the depth of fitted nodes in the graph. A p
 operators as an extraction to compute a node's input.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -242,11 +243,9 @@ def _pass_spec(spec: Spec, labels: Mapping[str, str]) -> Spec:
 
 def _below(spec: Spec, names: Iterable[str]) -> list[Node]:
     """Returns all nodes that these depend on."""
-    found: dict[str, Node] = {}
-    waiting = [spec.by_name[name] for name in names]
-    while waiting:
-        for name in check.nodes_read(spec, waiting.pop()):
-            if name not in found:
-                found[name] = spec.by_name[name]
-                waiting.append(found[name])
-    return list(found.values())
+
+    def reads(name: str) -> list[str]:
+        return check.nodes_read(spec, spec.by_name[name])
+
+    below = check.reached(itertools.chain.from_iterable(map(reads, names)), reads)
+    return [node for node in spec.nodes if node.name in below]

@@ -26,7 +26,7 @@ from featstore.extraction.raw import (
 from featstore.extraction.unit import Progress, Runner, UnitReport, UnitTask, bind, ignore_progress
 from featstore.extraction.unit_statistics import merge_partition
 from featstore.files.listings import list_files, listing_digest
-from featstore.files.storage import delete, join, local_path
+from featstore.files.storage import absolute, delete, join
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.spec.lint import check_lock
@@ -391,10 +391,8 @@ def check_apart(input_url: str, table_url: str) -> None:
 
     Its data files would otherwise become raw input of the next run.
     """
-    source, target = (
-        str(path.absolute()) if (path := local_path(url)) else url for url in (input_url, table_url)
-    )
-    if f"{target.rstrip('/')}/".startswith(f"{source.rstrip('/')}/"):
+    source, target = (f"{absolute(url).rstrip('/')}/" for url in (input_url, table_url))
+    if target.startswith(source):
         raise InputError(
             f"the table {redact(table_url)} lies within the input {redact(input_url)}; use "
             f"separate directories"
@@ -431,10 +429,17 @@ def earlier_report(run: ExtractionRun, input_bytes: int | None) -> ExtractReport
     """
     if run.base is None:
         return None
-    earlier = _commit_of_run(run) or _commit_of_input(run, run.base)
-    if earlier is None or earlier.metadata is None:
+    earlier = _commit_of_run(run) or commit_of_input(run, run.base)
+    return report_of_commit(run, earlier, input_bytes)
+
+
+def report_of_commit(
+    run: ExtractionRun, commit: delta.Commit | None, input_bytes: int | None
+) -> ExtractReport | None:
+    """Returns the report of a run whose rows a commit holds; None if there is no such commit."""
+    if commit is None or commit.metadata is None:
         return None
-    return _report(run, earlier.version, earlier.metadata, committed=False, input_bytes=input_bytes)
+    return _report(run, commit.version, commit.metadata, committed=False, input_bytes=input_bytes)
 
 
 def _commit_of_run(run: ExtractionRun) -> delta.Commit | None:
@@ -458,7 +463,8 @@ def _as_set(partitions: Sequence[Mapping[str, str]]) -> set[str]:
     return {to_json(partition) for partition in partitions}
 
 
-def _commit_of_input(run: ExtractionRun, base: Snapshot) -> delta.Commit | None:
+def commit_of_input(run: ExtractionRun, base: Snapshot) -> delta.Commit | None:
+    """Returns the commit of `base` that holds this run's rows, None if there is none."""
     if run.input_digest is None:
         return None
     return delta.commit_of_input(

@@ -1,6 +1,7 @@
 """One unit of an extraction: raw rows in, one data file out. Runners decide where units run."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -112,36 +113,54 @@ def run_unit(
     extracted = (
         batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition)
     )
-    url, output = join(task.table_url, path), task.spec.output
+    return write_unit(
+        task, path, unit.partition, extractor, extracted, index=unit.index, on_rows=on_rows
+    )
+
+
+def write_unit(
+    task: UnitTask,
+    path: str,
+    partition: Mapping[str, str],
+    extractor: Extractor,
+    extracted: Iterator[pa.RecordBatch],
+    *,
+    index: int = 0,
+    on_rows: OnRows = lambda num_rows: None,
+    max_rows: float = math.inf,
+) -> UnitReport:
+    """Writes extracted rows to the file at `path`, with their statistics.
+
+    No file is written if there are no rows.
+
+    Args:
+        index: The unit's index.
+        on_rows: As for `run_unit`.
+        max_rows: No further batch is taken once the file has as many rows.
+    """
+    output = task.spec.output
     gathering = Gathering(extractor, wanted=output.statistics)
     filled = gathering.watch(batch for batch in extracted if batch.num_rows)
+    written = DataFileReport(num_rows=0, size_bytes=0, crc32=0)
     # The file is opened only once there is a row, so that a unit of skipped rows leaves no file.
     first = next(filled, None)
-    if first is None:
-        return unit_report(path, unit.partition, None, extractor)
-    schema, cut = task.stored(extractor.schema), task.rows_per_row_group(unit.index)
-    names = schema.to_arrow().names
-    with open_data_file(
-        url, schema, task.file_metadata(unit.index), cut, output.compression
-    ) as writer:
-        for batch in itertools.chain([first], filled):
-            writer.write(batch.select(names))
-            on_rows(batch.num_rows)
-        written = writer.close()
-    gathering.store(task.table_url, path)
-    return unit_report(path, unit.partition, written, extractor)
-
-
-def unit_report(
-    path: str, partition: Mapping[str, str], written: DataFileReport | None, extractor: Extractor
-) -> UnitReport:
-    """Builds the report of a file that was written, or, without rows, was not."""
+    if first is not None:
+        schema, cut = task.stored(extractor.schema), task.rows_per_row_group(index)
+        names = schema.to_arrow().names
+        with open_data_file(
+            join(task.table_url, path), schema, task.file_metadata(index), cut, output.compression
+        ) as writer:
+            for batch in itertools.chain([first], filled):
+                writer.write(batch.select(names))
+                on_rows(batch.num_rows)
+                if writer.num_rows >= max_rows:
+                    break
+            written = writer.close()
+        gathering.store(task.table_url, path)
     return UnitReport(
         path=path,
         partition=partition,
-        num_rows=written.num_rows if written else 0,
-        size_bytes=written.size_bytes if written else 0,
-        crc32=written.crc32 if written else 0,
+        **vars(written),
         counts=dict(extractor.counts),
         num_rows_skipped=extractor.findings.num_rows_skipped,
         examples=extractor.findings.examples,

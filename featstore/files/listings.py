@@ -13,6 +13,7 @@ from featstore.errors import InputError
 from featstore.files.storage import (
     SCHEME,
     FileSystem,
+    absolute,
     filesystem,
     has_object_store,
     head,
@@ -286,8 +287,7 @@ def directories(url: str) -> list[str]:
     """The URL itself, or the directory in which its glob begins, and all directories above,
     innermost first.
     """
-    path = local_path(url)
-    root = url if path is None else str(path.absolute())
+    root = absolute(url)
     head = match.group() if (match := SCHEME.match(root)) else ""
     glob = _GLOB.search(root)
     start = PurePosixPath((root[: glob.start()].rpartition("/")[0] if glob else root)[len(head) :])

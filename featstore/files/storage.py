@@ -75,6 +75,18 @@ def local_path(url: str) -> Path | None:
     return Path(url.removeprefix("file://")).expanduser()
 
 
+def absolute(url: str) -> str:
+    """The URL, or for a local one its absolute path."""
+    path = local_path(url)
+    return url if path is None else str(path.absolute())
+
+
+def spark_url(url: str) -> str:
+    """The URL in the form that Spark and Hive expect: a path without a scheme is local."""
+    path = local_path(url)
+    return url if path is None else f"file://{path.absolute()}"
+
+
 def join(base: str, *parts: str) -> str:
     """`base` extended by relative parts, with single slashes."""
     return "/".join([base.rstrip("/"), *(part.strip("/") for part in parts if part)])

@@ -5,7 +5,7 @@ Nothing is retried here: the reader knows where the stream broke, and continues 
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -110,7 +110,11 @@ def _from_store(url: str, first: int, end: int, size_bytes: int, tag: str) -> Ra
         is_known = modified.timestamp() > 0  # obstore reports the epoch if there is no such header
         version = meta["e_tag"] or (f"{_TIME}{modified.isoformat()}" if is_known else "")
         return RangeResponse(
-            size_bytes=meta["size"], tag=version, blocks=_blocks(url, result), setup_s=setup_s
+            size_bytes=meta["size"],
+            tag=version,
+            # Blocks are passed on as they arrive, so that none are lost if the connection breaks.
+            blocks=_with_store_errors(url, result.stream(min_chunk_size=1)),
+            setup_s=setup_s,
         )
 
 
@@ -121,12 +125,6 @@ def _condition(tag: str) -> dict[str, Any]:
     if tag.startswith(_TIME):
         return {"if_unmodified_since": datetime.fromisoformat(tag.removeprefix(_TIME))}
     return {"if_match": tag} if tag and not tag.startswith("W/") else {}
-
-
-def _blocks(url: str, result: "obstore.GetResult") -> Iterator[Bytes]:
-    with as_store_errors(url):
-        # Blocks are passed on as they arrive, so that none are lost if the connection breaks.
-        yield from result.stream(min_chunk_size=1)
 
 
 def _from_filesystem(url: str, first: int, end: int) -> RangeResponse:
@@ -145,7 +143,7 @@ def _from_filesystem(url: str, first: int, end: int) -> RangeResponse:
     return replace(response, blocks=_with_store_errors(url, response.blocks))
 
 
-def _with_store_errors(url: str, blocks: Iterator[Block]) -> Iterator[Block]:
+def _with_store_errors(url: str, blocks: Iterable[Block]) -> Iterator[Block]:
     with as_store_errors(url):
         yield from blocks
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from featstore.errors import DataFileError, InputError, nearest
 from featstore.files.listings import FileEntry, check_unchanged, list_files, listing_digest
-from featstore.files.storage import local_path
+from featstore.files.storage import absolute
 from featstore.joins.options import Label, LabelJoin, LogSource, Lookup
 from featstore.redaction import redact
 from featstore.table.parquet_dir import columns_of, delta_table_around, read_footers
@@ -139,8 +139,7 @@ def check_apart(join: LabelJoin) -> None:
 
 
 def _comparable(url: str) -> str:
-    path = local_path(url)
-    return f"{url if path is None else path.absolute()}".rstrip("/") + "/"
+    return absolute(url).rstrip("/") + "/"
 
 
 def list_logs(join: LabelJoin) -> dict[LogSource, list[FileEntry]]:

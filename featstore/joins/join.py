@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from featstore.errors import InputError, not_once
 from featstore.files.storage import join as join_url
+from featstore.files.storage import spark_url
 from featstore.joins import query
 from featstore.joins.inputs import (
     check_apart,
@@ -24,7 +25,7 @@ from featstore.joins.inputs import (
     list_logs,
 )
 from featstore.joins.options import Impressions, Label, LabelJoin, LogSource, Lookup
-from featstore.joins.output import JoinOutput, spark_url
+from featstore.joins.output import JoinOutput
 from featstore.joins.report import (
     Counts,
     Digest,
@@ -40,7 +41,7 @@ from featstore.redaction import redact_text
 from featstore.table.layout import partition_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 WriteFunction = Callable[["DataFrame", str, tuple[str, ...]], None]
 _SETTINGS = {
@@ -204,10 +205,8 @@ class _JoinPlan:
 
         The number of rows does not change.
         """
-        from pyspark.sql import functions as F  # noqa: N812
-
         matched = frame.join(
-            self._versions(j, lookup), F.expr(query.lookup_condition(j, lookup)), "left"
+            self._versions(j, lookup), _expression(query.lookup_condition(j, lookup)), "left"
         )
         fresh = matched.selectExpr("*", f"{query.lookup_fresh(j, lookup)} as __fresh{j}")
         values = [
@@ -365,12 +364,17 @@ def read_source(spark: "SparkSession", source: LogSource) -> "DataFrame":
         raise InputError(f"Spark cannot read {source}: {said}") from None
 
 
+def _expression(text: str) -> "Column":
+    from pyspark.sql.functions import expr
+
+    return expr(text)
+
+
 def _counted(frame: "DataFrame", metrics: Mapping[str, str]) -> _ObservedFrame:
     from pyspark.sql import Observation
-    from pyspark.sql import functions as F  # noqa: N812
 
     observation = Observation()
-    observed = frame.observe(observation, F.expr(query.counts(metrics)))
+    observed = frame.observe(observation, _expression(query.counts(metrics)))
     return _ObservedFrame(frame=frame, observed=observed, observation=observation, metrics=metrics)
 
 
@@ -390,9 +394,7 @@ def _observed(counted: _ObservedFrame) -> Counts:
 
 def _collect(frame: "DataFrame", metrics: Mapping[str, str]) -> Counts:
     """Computes the metrics over all rows, in a separate job."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return _numbers(frame.agg(F.expr(query.counts(metrics))).collect()[0]["counts"].asDict())
+    return _numbers(frame.agg(_expression(query.counts(metrics))).collect()[0]["counts"].asDict())
 
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -420,16 +422,14 @@ def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
 
     Both groupings are by key, so rows cross the network once.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     keys = [query.quote(name) for name in label.key]
     first = (
         rows.repartition(*keys)
-        .groupBy(*keys, *map(F.expr, query.event_identity(label)))
-        .agg(F.expr(query.known_first(label)))
+        .groupBy(*keys, *map(_expression, query.event_identity(label)))
+        .agg(_expression(query.known_first(label)))
     )
     return first.groupBy(*keys).agg(
-        F.expr(f"sort_array(collect_list({query.event(label)}))").alias(f"__events{i}")
+        _expression(f"sort_array(collect_list({query.event(label)}))").alias(f"__events{i}")
     )
 
 

@@ -58,19 +58,41 @@ class LogSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Impressions:
-    """The log whose rows get labels.
+class RawLog:
+    """A log of events.
 
     Attributes:
-        row_id: The columns that identify an impression. Rows with the same values are duplicates.
-        event_time: The timestamp column of the impression.
+        event_time: The timestamp column of the event.
         log_time: The timestamp column of when the row was logged, None to use the event time.
     """
 
     source: LogSource
-    row_id: tuple[str, ...]
     event_time: str
     log_time: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedLog(RawLog):
+    """A log that is joined to the impressions.
+
+    Attributes:
+        name: The name of what it adds.
+        key: The columns shared with the impressions.
+    """
+
+    name: str
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Impressions(RawLog):
+    """The log whose rows get labels.
+
+    Attributes:
+        row_id: The columns that identify an impression. Rows with the same values are duplicates.
+    """
+
+    row_id: tuple[str, ...]
 
     def __post_init__(self) -> None:
         _require(
@@ -80,11 +102,10 @@ class Impressions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Label:
+class Label(KeyedLog):
     """A label column made from the events of another log.
 
     Attributes:
-        key: The columns shared with the impressions.
         window_s: Events up to this time after the impression count, in seconds.
         horizon_s: The label is null until this time has passed between the impression and the
             cut-off, in seconds; at least `window_s`, which is the default. After that an impression
@@ -103,12 +124,7 @@ class Label:
         ConfigError: The options do not fit each other.
     """
 
-    name: str
-    source: LogSource
-    key: tuple[str, ...]
-    event_time: str
     window_s: int
-    log_time: str | None = None
     horizon_s: int | None = None
     event_id: tuple[str, ...] = ()
     value: str | None = None
@@ -156,7 +172,7 @@ class Label:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lookup:
+class Lookup(KeyedLog):
     """A lookup of a dimension's latest row at or before the impression.
 
     Its columns are added as `{name}_{column}`. If the dimension has a log time, only rows known at
@@ -164,7 +180,6 @@ class Lookup:
     a hash of its values.
 
     Attributes:
-        key: The columns shared with the impressions.
         columns: The columns to add.
         max_age_s: Older rows give nulls; in seconds, None for no limit.
 
@@ -172,12 +187,7 @@ class Lookup:
         ConfigError: The options do not fit each other.
     """
 
-    name: str
-    source: LogSource
-    key: tuple[str, ...]
-    event_time: str
     columns: tuple[str, ...]
-    log_time: str | None = None
     max_age_s: int | None = None
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from featstore.errors import CommitConflictError, InputError
-from featstore.files.storage import join, local_path, scheme
+from featstore.files.storage import join, scheme, spark_url
 from featstore.redaction import redact, redact_text
 
 if TYPE_CHECKING:
@@ -21,12 +21,6 @@ REPORT_JSON, REPORT_TEXT = "_report.json", "_report.txt"
 _HIDDEN = "_join_labels-"
 # Object stores are not listed: they rename a directory by copying file after file.
 _RENAMES = frozenset({"file", "hdfs", "viewfs", "webhdfs", "swebhdfs"})
-
-
-def spark_url(url: str) -> str:
-    """Converts a URL to the form that Spark expects: a path without a scheme is local."""
-    path = local_path(url)
-    return url if path is None else f"file://{path.absolute()}"
 
 
 class JoinOutput:

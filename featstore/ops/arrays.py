@@ -5,6 +5,7 @@ view is read-only and covers exactly the array's slice. Its values are undefined
 null.
 """
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,14 @@ def either(left: Mask | None, right: Mask | None) -> Mask | None:
     if left is None or right is None:
         return right if left is None else left
     return left | right
+
+
+def count_true(mask: Mask, counts: Counter[str], what: str) -> bool:
+    """Adds the number of True to `counts[what]`. Returns whether there is any."""
+    num_found = int(mask.sum())
+    if num_found:
+        counts[what] += num_found
+    return num_found > 0
 
 
 def _numbers(

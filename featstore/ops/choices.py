@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from featstore.ops.arrays import Integers, array_of, nulls_of, values_of
 from featstore.ops.constants import scalar_of
-from featstore.ops.lists import flat, is_list
+from featstore.ops.lists import element_type, flat, is_list
 from featstore.ops.maps import is_map
 from featstore.ops.numbers import floats_of, is_number
 
@@ -158,7 +158,7 @@ def _check_constant(name: str, value: object, arrow_type: pa.DataType) -> None:
 
 
 def _check_alike(types: Sequence[pa.DataType]) -> None:
-    values = {arrow_type.value_type if is_list(arrow_type) else arrow_type for arrow_type in types}
+    values = set(map(element_type, types))
     if len(set(types)) > 1 or any(is_map(value) or pa.types.is_struct(value) for value in values):
         raise TypeError("values of one type (no maps, no value hashes)")
 

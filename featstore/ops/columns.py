@@ -15,13 +15,15 @@ from featstore.ops.arrays import (
     Mask,
     array_of,
     bytes_of,
+    count_true,
+    either,
     list_of,
     nulls_of,
     offsets_of,
     struct_of,
     values_of,
 )
-from featstore.ops.lists import count_nulls, flat, is_list
+from featstore.ops.lists import as_list, count_nulls, flat, is_list, zero_based
 from featstore.ops.maps import entries_of, is_map, map_of
 
 _MAX_INT64 = 2**63 - 1
@@ -121,22 +123,15 @@ def _clean_floats(array: pa.Array, counts: Counter[str]) -> pa.Array:
     not_numbers = np.isnan(values)
     if nulls is not None:
         not_numbers &= ~nulls
-    if num_found := int(not_numbers.sum()):
-        counts["nan"] += num_found
-        nulls = not_numbers if nulls is None else nulls | not_numbers
+    if count_true(not_numbers, counts, "nan"):
+        nulls = either(nulls, not_numbers)
     return array_of(values + 0.0, nulls)
 
 
 def _read_lists(array: pa.Array, declared: pa.DataType, counts: Counter[str]) -> pa.ListArray:
-    lists = array if is_list(array.type) else array.cast(pa.list_(array.type.value_type))
-    offsets = offsets_of(lists)
-    # A slice of a larger batch still refers to the values of the whole batch.
-    within = lists.values.slice(offsets[0], offsets[-1] - offsets[0])
-    return list_of(
-        offsets - offsets[0],
-        read_column(within, declared=declared.value_type, counts=counts),
-        nulls_of(lists),
-    )
+    offsets, values = zero_based(as_list(array))
+    read = read_column(values, declared=declared.value_type, counts=counts)
+    return list_of(offsets, read, nulls_of(array))
 
 
 def _read_maps(array: pa.MapArray, declared: pa.DataType, counts: Counter[str]) -> pa.MapArray:

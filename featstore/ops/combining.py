@@ -1,7 +1,6 @@
 """Operators that reduce a list to one value: combine and length."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -9,20 +8,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from featstore.ops.arrays import Integers, array_of, either, nulls_of, offsets_of
-from featstore.ops.lists import is_list
+from featstore.ops.lists import is_list, is_list_or_text
 from featstore.ops.numbers import finite, floats_of, is_number
+from featstore.ops.signature import result_for
 
 COMBINERS = ("mean", "sum", "max", "min")
 
 
-def combined_type(arrow_type: pa.DataType) -> pa.DataType:
-    if not is_list(arrow_type) or not is_number(arrow_type.value_type):
-        raise TypeError("list<double>, list<long> or list<boolean>")
-    return pa.float64()
-
-
-def combine_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    return combined_type(types[0])
+combine_type = result_for(
+    lambda type_: is_list(type_) and is_number(type_.value_type),
+    "list<double>, list<long> or list<boolean>",
+    pa.float64(),
+)
 
 
 def combine(lists: pa.ListArray, *, by: str, counts: Counter[str]) -> pa.Array:
@@ -48,10 +45,7 @@ def combine(lists: pa.ListArray, *, by: str, counts: Counter[str]) -> pa.Array:
     )
 
 
-def length_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    if not is_list(types[0]) and not pa.types.is_string(types[0]):
-        raise TypeError("a list or string")
-    return pa.int64()
+length_type = result_for(is_list_or_text, "a list or string", pa.int64())
 
 
 def length(array: pa.Array, *, counts: Counter[str]) -> pa.Array:

@@ -16,27 +16,30 @@ from featstore.ops.arrays import (
     offsets_of,
     values_of,
 )
-from featstore.ops.lists import drop_elements, is_list, offsets_from, positions_of, truncate_lists
+from featstore.ops.lists import (
+    drop_elements,
+    is_list,
+    is_list_or_text,
+    offsets_from,
+    positions_of,
+    truncate_lists,
+)
 from featstore.ops.numbers import finite
+from featstore.ops.signature import result_for
 
 MEASURES = ("count", "ratio", "containment")
 
 
-def take_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    if not is_list(types[0]):
-        raise TypeError("a list")
-    return types[0]
+take_type = result_for(is_list, "a list")
+slice_type = result_for(is_list_or_text, "a list or string")
+distinct_type = result_for(
+    lambda type_: is_list(type_) and not pa.types.is_struct(type_.value_type), "a list of values"
+)
 
 
 def take(lists: pa.ListArray, *, n: int, end: str, counts: Counter[str]) -> pa.Array:
     """The first (`end: head`) or last (`end: tail`) n elements of each list, in their order."""
     return truncate_lists(lists, max_len=n, truncate=end)
-
-
-def slice_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    if not is_list(types[0]) and not pa.types.is_string(types[0]):
-        raise TypeError("a list or string")
-    return types[0]
 
 
 def slice_operator(
@@ -54,12 +57,6 @@ def slice_operator(
     kept = np.maximum((lengths if stop is None else _bound(stop, lengths)) - first, 0)
     values = array.values.take(array_of(positions_of(offsets[:-1] + first, kept)))
     return list_of(offsets_from(kept), values, nulls_of(array))
-
-
-def distinct_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    if not is_list(types[0]) or pa.types.is_struct(types[0].value_type):
-        raise TypeError("a list of values")
-    return types[0]
 
 
 def distinct(lists: pa.ListArray, *, counts: Counter[str]) -> pa.Array:

@@ -23,14 +23,14 @@ from featstore.ops.arrays import (
     struct_of,
 )
 from featstore.ops.hashing import value_hash
-from featstore.ops.lists import is_list, offsets_from, truncate_lists
+from featstore.ops.lists import element_type, is_list, offsets_from, truncate_lists
 
 _MAX_COMBINATIONS = 2**31 - 1
 
 
 def is_hashed(arrow_type: pa.DataType) -> bool:
     """Whether this is the type of value hashes, or of lists of them."""
-    return bool(pa.types.is_struct(_value_type(arrow_type)))
+    return bool(pa.types.is_struct(element_type(arrow_type)))
 
 
 def hashed_type(arrow_type: pa.DataType) -> pa.DataType:
@@ -39,7 +39,7 @@ def hashed_type(arrow_type: pa.DataType) -> pa.DataType:
     Raises:
         TypeError: Values of this type may not be hashed.
     """
-    value = _value_type(arrow_type)
+    value = element_type(arrow_type)
     if pa.types.is_struct(value):
         return arrow_type
     if pa.types.is_floating(value) or pa.types.is_map(value):
@@ -84,7 +84,7 @@ def cross_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa
     has_list = any(is_list(arrow_type) for arrow_type in types)
     if params["max_cross"] is not None and not has_list:
         raise ValueError("`max_cross` is for crosses with a list")
-    return _members_type(sum(_value_type(arrow_type).num_fields for arrow_type in types), has_list)
+    return _members_type(sum(element_type(arrow_type).num_fields for arrow_type in types), has_list)
 
 
 def cross(*hashes: pa.Array, max_cross: int | None, counts: Counter[str]) -> pa.Array:
@@ -148,10 +148,6 @@ def _count_combinations(
 
 def _lengths(member: pa.Array) -> Integers:
     return np.diff(offsets_of(member)) if is_list(member.type) else np.ones(len(member), np.int64)
-
-
-def _value_type(arrow_type: pa.DataType) -> pa.DataType:
-    return arrow_type.value_type if is_list(arrow_type) else arrow_type
 
 
 def _members_type(num_members: int, as_list: bool) -> pa.DataType:

@@ -13,7 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from featstore.ops.arrays import Integers, Mask, array_of, list_of, nulls_of, offsets_of, values_of
+from featstore.ops.arrays import (
+    Integers,
+    Mask,
+    array_of,
+    count_true,
+    list_of,
+    nulls_of,
+    offsets_of,
+    values_of,
+)
 
 
 def is_list(arrow_type: pa.DataType) -> bool:
@@ -21,11 +30,33 @@ def is_list(arrow_type: pa.DataType) -> bool:
     return bool(pa.types.is_list(arrow_type))
 
 
+def element_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The type of the elements of a list, else the type itself."""
+    return arrow_type.value_type if is_list(arrow_type) else arrow_type
+
+
+def is_list_or_text(arrow_type: pa.DataType) -> bool:
+    """Whether values of this type have a length."""
+    return is_list(arrow_type) or bool(pa.types.is_string(arrow_type))
+
+
+def as_list(array: pa.Array) -> pa.ListArray:
+    """A list array of any of Arrow's layouts, such as of large or fixed-size lists, as a list."""
+    return array if is_list(array.type) else array.cast(pa.list_(array.type.value_type))
+
+
+def zero_based(array: pa.Array) -> tuple[Integers, pa.Array]:
+    """The offsets of a list array shifted to begin at 0, and the values that they cover.
+
+    A slice of a larger array still refers to the values of the whole array.
+    """
+    offsets = offsets_of(array)
+    return offsets - offsets[0], array.values.slice(offsets[0], offsets[-1] - offsets[0])
+
+
 def flat(array: pa.ListArray) -> pa.ListArray:
     """Converts any list array to flat form; null elements are dropped."""
-    offsets, nulls = offsets_of(array), nulls_of(array)
-    values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
-    offsets = offsets - offsets[0]
+    (offsets, values), nulls = zero_based(array), nulls_of(array)
     if nulls is not None and np.diff(offsets)[nulls].any():
         lengths = np.where(nulls, 0, np.diff(offsets))
         values = values.take(array_of(positions_of(offsets[:-1], lengths)))
@@ -114,8 +145,8 @@ def array_of_bits(mask: Mask) -> pa.BooleanArray:
 
 def count_nulls(array: pa.ListArray, counts: Counter[str], what: str) -> None:
     """Adds to `counts[what]` the null elements of rows that are not null themselves."""
-    offsets = offsets_of(array)
-    missing = nulls_of(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
+    offsets, values = zero_based(array)
+    missing = nulls_of(values)
     if missing is None:
         return
     outside = nulls_of(array)
@@ -124,5 +155,4 @@ def count_nulls(array: pa.ListArray, counts: Counter[str], what: str) -> None:
         if outside is None
         else ~np.repeat(outside, np.diff(offsets))
     )
-    if num_dropped := int((missing & inside).sum()):
-        counts[what] += num_dropped
+    count_true(missing & inside, counts, what)

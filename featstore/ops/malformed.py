@@ -13,9 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.ops.arrays import Integers, Mask, array_of, list_of, nulls_of, offsets_of, values_of
+from featstore.ops.arrays import (
+    Integers,
+    Mask,
+    array_of,
+    count_true,
+    list_of,
+    nulls_of,
+    offsets_of,
+    values_of,
+)
 from featstore.ops.columns import fits, invalid_utf8, is_any_list
-from featstore.ops.lists import is_list
+from featstore.ops.lists import as_list, is_list, zero_based
 from featstore.ops.maps import entries_of, is_map
 
 INVALID_UTF8, OUT_OF_RANGE, NOT_WHOLE = "invalid utf-8", "out of range", "not whole"
@@ -66,10 +75,8 @@ def find_malformed(array: pa.Array, declared: pa.DataType) -> list[MalformedValu
     if _is.is_null(array.type):
         return []
     if is_list(declared):
-        return [
-            _by_rows(found, array)
-            for found in find_malformed(_elements(array), declared.value_type)
-        ]
+        _, values = zero_based(as_list(array))
+        return [_by_rows(found, array) for found in find_malformed(values, declared.value_type)]
     if is_map(declared):
         keys, items = entries_of(array)
         inner = find_malformed(keys, declared.key_type) + find_malformed(items, declared.item_type)
@@ -113,10 +120,9 @@ def narrow(
     if _is.is_dictionary(array.type):
         array = array.dictionary_decode()
     if is_list(declared):
-        array = _as_list(array)
-        offsets = offsets_of(array)
-        elements, inner = narrow(_elements(array), declared.value_type, counts)
-        return list_of(offsets - offsets[0], elements, nulls_of(array)), [
+        offsets, values = zero_based(as_list(array))
+        elements, inner = narrow(values, declared.value_type, counts)
+        return list_of(offsets, elements, nulls_of(array)), [
             _by_rows(found, array) for found in inner
         ]
     return _whole_decimals(array) if _is.is_decimal(array.type) else _whole_floats(array, counts)
@@ -194,22 +200,12 @@ def _text(array: pa.Array, row: int) -> str:
         return short_text(str(value[0]))
 
 
-def _elements(array: pa.Array) -> pa.Array:
-    lists = _as_list(array)
-    offsets = offsets_of(lists)
-    return lists.values.slice(offsets[0], offsets[-1] - offsets[0])
-
-
-def _as_list(array: pa.Array) -> pa.ListArray:
-    return array if is_list(array.type) else array.cast(pa.list_(array.type.value_type))
-
-
 def _by_rows(found: MalformedValues, array: pa.Array) -> MalformedValues:
     """Maps findings in the elements of lists or maps to the rows that hold the elements.
 
     Elements under a null row are dropped.
     """
-    offsets = offsets_of(array if is_map(array.type) else _as_list(array))
+    offsets = offsets_of(array if is_map(array.type) else as_list(array))
     rows: Integers = np.searchsorted(offsets - offsets[0], found.rows, side="right") - 1
     nulls = nulls_of(array)
     return (
@@ -230,8 +226,7 @@ def _whole_floats(array: pa.Array, counts: Counter[str]) -> tuple[pa.Array, list
     values, nulls = values_of(array.cast(pa.float64())), nulls_of(array)
     is_valid = np.ones(len(values), np.bool_) if nulls is None else ~nulls
     is_nan = is_valid & np.isnan(values)
-    if num_found := int(is_nan.sum()):
-        counts["nan"] += num_found
+    count_true(is_nan, counts, "nan")
     is_valid &= ~is_nan
     with np.errstate(invalid="ignore"):
         # 2**63 - 1 is not a float64, so the upper bound is exclusive.

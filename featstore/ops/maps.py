@@ -20,8 +20,8 @@ from featstore.ops.arrays import (
     offsets_of,
     values_of,
 )
-from featstore.ops.combining import combine, combined_type
-from featstore.ops.lists import drop_elements, is_list
+from featstore.ops.combining import combine, combine_type
+from featstore.ops.lists import drop_elements, element_type, is_list
 
 _KEYS = "string or long"
 
@@ -58,13 +58,13 @@ def lookup_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> p
     maps, keys = types
     if not is_map(maps) or is_map(maps.item_type):
         raise TypeError("a map<string, long, double or string> and its key")
-    if not _is_key(keys.value_type if is_list(keys) else keys):
+    if not _is_key(element_type(keys)):
         raise TypeError(f"a map and a key ({_KEYS}, or a list of these)")
     if params["combiner"] is None:
         return pa.list_(maps.item_type) if is_list(keys) else maps.item_type
     if not is_list(keys):
         raise ValueError("`combiner` is for a list of keys")
-    return combined_type(pa.list_(maps.item_type))
+    return combine_type([pa.list_(maps.item_type)], params)
 
 
 def lookup(

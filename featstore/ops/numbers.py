@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from featstore.ops.arrays import Mask, array_of, either, nulls_of, values_of
-from featstore.ops.lists import drop_elements, is_list, truncate_lists
-from featstore.ops.signature import number
+from featstore.ops.arrays import Mask, array_of, count_true, either, nulls_of, values_of
+from featstore.ops.lists import drop_elements, element_type, is_list, truncate_lists
+from featstore.ops.signature import integer_within, number, result_for
 
 NOT_FINITE = "not finite"
 _MAX_BUCKETS = 65_536  # A spec lists each boundary, and its SQL expression does, too.
@@ -32,15 +32,11 @@ def is_number(arrow_type: pa.DataType) -> bool:
 
 
 def identity_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    if is_list(types[0]):
-        if not is_number(types[0].value_type):
-            raise TypeError(f"{_NUMBERS}, or a list of these")
-        return pa.list_(pa.float64())
-    if params["max_len"] is not None:
+    if params["max_len"] is not None and not is_list(types[0]):
         raise ValueError("`max_len` is for lists")
-    if not is_number(types[0]):
+    if not is_number(element_type(types[0])):
         raise TypeError(f"{_NUMBERS}, or a list of these")
-    return pa.float64()
+    return pa.list_(pa.float64()) if is_list(types[0]) else pa.float64()
 
 
 def identity(
@@ -56,16 +52,14 @@ def identity(
     lists = truncate_lists(array, max_len=max_len, truncate=truncate)
     values, _ = floats_of(lists.values)
     dropped = ~np.isfinite(values)
-    if num_found := int(dropped.sum()):
-        counts[NOT_FINITE] += num_found
+    if count_true(dropped, counts, NOT_FINITE):
         lists = drop_elements(lists, dropped)
     return lists if pa.types.is_floating(lists.values.type) else lists.cast(pa.list_(pa.float64()))
 
 
-def float_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    if not is_number(types[0]):
-        raise TypeError(_NUMBERS)
-    return pa.float64()
+float_type = result_for(is_number, _NUMBERS, pa.float64())
+ratio_type = result_for(is_number, f"two numbers ({_NUMBERS})", pa.float64())
+bucketize_type = result_for(is_number, _NUMBERS, pa.int64())
 
 
 def log1p(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
@@ -99,12 +93,6 @@ def clip(
     return finite(np.clip(values, min, max), nulls, counts)
 
 
-def ratio_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    if not all(is_number(arrow_type) for arrow_type in types):
-        raise TypeError(f"two numbers ({_NUMBERS})")
-    return pa.float64()
-
-
 def ratio(numerator: pa.Array, denominator: pa.Array, *, counts: Counter[str]) -> pa.Array:
     """x / y; missing where x or y is missing.
 
@@ -116,8 +104,7 @@ def ratio(numerator: pa.Array, denominator: pa.Array, *, counts: Counter[str]) -
     zero = below == 0
     if nulls is not None:
         zero &= ~nulls
-    if num_found := int(zero.sum()):
-        counts["division by zero"] += num_found
+    if count_true(zero, counts, "division by zero"):
         nulls = either(nulls, zero)
     with np.errstate(invalid="ignore", over="ignore"):
         quotients = above / np.where(below == 0, 1.0, below)
@@ -145,16 +132,7 @@ def boundaries(value: object) -> tuple[float, ...]:
     return bounds
 
 
-def bucket_count(value: object) -> int:
-    """How many buckets to fit: 2 to 65,536."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= _MAX_BUCKETS:
-        raise ValueError(value)
-    return value
-
-
-def bucketize_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    float_type(types, params)
-    return pa.int64()
+bucket_count = integer_within(2, _MAX_BUCKETS)
 
 
 def bucketize(array: pa.Array, *, boundaries: tuple[float, ...], counts: Counter[str]) -> pa.Array:
@@ -209,7 +187,6 @@ def finite(
         what: The key in `counts`.
     """
     bad = ~np.isfinite(values)
-    if num_found := int(bad.sum()):
-        counts[what] += num_found
-        nulls = bad if nulls is None else nulls | bad
+    if count_true(bad, counts, what):
+        nulls = either(nulls, bad)
     return array_of(values, nulls)

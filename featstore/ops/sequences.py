@@ -10,7 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.ops.arrays import Mask, array_of, list_of, nulls_of, offsets_of, struct_of, values_of
+from featstore.ops.arrays import (
+    Mask,
+    array_of,
+    count_true,
+    list_of,
+    nulls_of,
+    offsets_of,
+    struct_of,
+    values_of,
+)
 from featstore.ops.lists import drop_elements, offsets_from, positions_of, truncate_lists
 
 
@@ -41,8 +50,7 @@ def align(
         counts: Receives `incomplete elements` and `lengths differ`.
     """
     nulls, differ = _missing_rows(lists)
-    if num_found := int(differ.sum()):
-        counts["lengths differ"] += num_found
+    count_true(differ, counts, "lengths differ")
     lengths = np.where(nulls, 0, np.diff(offsets_of(lists[0])))
     columns = [
         array.values.take(array_of(positions_of(offsets_of(array)[:-1], lengths)))
@@ -51,8 +59,7 @@ def align(
     dropped = np.zeros(int(lengths.sum()), np.bool_)
     for column in columns:
         dropped |= _incomplete(column, empty_as_null)
-    if num_dropped := int(dropped.sum()):
-        counts["incomplete elements"] += num_dropped
+    count_true(dropped, counts, "incomplete elements")
     events = list_of(offsets_from(lengths), struct_of(columns), nulls if nulls.any() else None)
     return truncate_lists(drop_elements(events, dropped), max_len=max_len, truncate=truncate)
 

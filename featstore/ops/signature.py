@@ -80,22 +80,39 @@ class Operator:
         return "vocabulary" in self.frozen
 
 
-def positive_int(value: object) -> int:
-    """An integer of at least 1 that fits in 32 bits, as Arrow's lists and Spark SQL require."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
-        raise ValueError(value)
-    return value
+def result_for(
+    accepts: Callable[[pa.DataType], bool], expected: str, result: pa.DataType | None = None
+) -> Callable[[Sequence[pa.DataType], Mapping[str, object]], pa.DataType]:
+    """An `Operator.result` for inputs of one kind.
+
+    Args:
+        accepts: Whether an input may have a type.
+        expected: The accepted types, in words for error messages.
+        result: The type of the result; by default that of the first input.
+    """
+
+    def result_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+        if not all(map(accepts, types)):
+            raise TypeError(expected)
+        return types[0] if result is None else result
+
+    return result_type
 
 
-def integer(value: object) -> int:
-    """An integer that fits in 32 bits, as Arrow's lists and Spark SQL require."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or not -MAX_COUNT <= value <= MAX_COUNT
-    ):
-        raise ValueError(value)
-    return value
+def integer_within(low: int, high: int) -> Callable[[object], int]:
+    """A `Param.read` that accepts integers from `low` to `high`."""
+
+    def read(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError(value)
+        return value
+
+    return read
+
+
+# Arrow's lists and Spark SQL require 32 bits.
+positive_int = integer_within(1, MAX_COUNT)
+integer = integer_within(-MAX_COUNT, MAX_COUNT)
 
 
 def text(value: object) -> str:

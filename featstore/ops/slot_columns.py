@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from featstore.ops.arrays import array_of, list_of, nulls_of, offsets_of, values_of
+from featstore.ops.arrays import array_of, count_true, list_of, nulls_of, offsets_of, values_of
 from featstore.ops.hashing import MISSING, sign
 from featstore.ops.ids import fields_of
 from featstore.ops.lists import drop_elements, is_list, mark_missing
@@ -73,6 +73,5 @@ def _cast(values: NDArray[np.float64]) -> NDArray[np.float32]:
 
 def _overflows(floats: NDArray[np.float32], counts: Counter[str]) -> NDArray[np.bool_]:
     found = np.isinf(floats)
-    if num_found := int(found.sum()):
-        counts[_OVERFLOW] += num_found
+    count_true(found, counts, _OVERFLOW)
     return found

@@ -12,12 +12,14 @@ from featstore.ops.arrays import (
     Integers,
     array_of,
     bytes_of,
+    count_true,
     list_of,
     nulls_of,
     offsets_of,
     values_of,
 )
-from featstore.ops.lists import drop_elements, is_list, offsets_from, positions_of
+from featstore.ops.lists import drop_elements, is_list, offsets_from, positions_of, zero_based
+from featstore.ops.signature import result_for
 
 _LARGEST = float(np.finfo(np.float32).max)
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -30,10 +32,10 @@ _WHITE_SPACE = (
 )
 
 
-def lower_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    if types[0] not in (pa.string(), pa.list_(pa.string())):
-        raise TypeError("string or list<string>")
-    return types[0]
+lower_type = result_for(
+    lambda type_: type_ in (pa.string(), pa.list_(pa.string())), "string or list<string>"
+)
+text_list_type = result_for(pa.types.is_string, "string", pa.list_(pa.string()))
 
 
 def lower(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
@@ -41,12 +43,6 @@ def lower(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
     if is_list(array.type):
         return list_of(offsets_of(array), pc.utf8_lower(array.values), nulls_of(array))
     return pc.utf8_lower(array)
-
-
-def text_list_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    if types[0] != pa.string():
-        raise TypeError("string")
-    return pa.list_(pa.string())
 
 
 def split(array: pa.StringArray, *, separator: str, counts: Counter[str]) -> pa.Array:
@@ -84,8 +80,7 @@ def weighted(lists: pa.ListArray, *, part: str, separator: str, counts: Counter[
     )
     weights = _decimals(texts)
     dropped = ~(np.abs(weights) <= _LARGEST)
-    if num_dropped := int(dropped.sum()):
-        counts["malformed weights"] += num_dropped
+    count_true(dropped, counts, "malformed weights")
     values = pieces.values.take(array_of(starts)) if part == "value" else array_of(weights + 0.0)
     return drop_elements(list_of(offsets_of(lists), values, nulls_of(lists)), dropped)
 
@@ -108,9 +103,7 @@ def _with_empty(
 
 def _flat_pieces(pieces: pa.ListArray) -> pa.ListArray:
     """The result of one of Arrow's split kernels, with offsets that begin at 0."""
-    offsets = offsets_of(pieces)
-    values = pieces.values.slice(offsets[0], offsets[-1] - offsets[0])
-    return list_of(offsets - offsets[0], values, nulls_of(pieces))
+    return list_of(*zero_based(pieces), nulls_of(pieces))
 
 
 def _word_runs(array: pa.StringArray, n: int) -> pa.ListArray:

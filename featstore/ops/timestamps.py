@@ -13,13 +13,15 @@ from featstore.ops.arrays import (
     Integers,
     Mask,
     array_of,
+    count_true,
     either,
     list_of,
     nulls_of,
     offsets_of,
     values_of,
 )
-from featstore.ops.lists import drop_elements, is_list
+from featstore.ops.lists import drop_elements, element_type, is_list
+from featstore.ops.signature import result_for
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 # 2038-01-01: Arrow's time zone tables end here.
@@ -49,10 +51,8 @@ def time_zone(value: object) -> str:
         raise ValueError(value) from error
 
 
-def time_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    if not pa.types.is_timestamp(types[0]):
-        raise TypeError("timestamp")
-    return pa.int64()
+time_type = result_for(pa.types.is_timestamp, "timestamp", pa.int64())
+weekend_type = result_for(pa.types.is_timestamp, "timestamp", pa.bool_())
 
 
 def hour(array: pa.Array, *, tz: str, counts: Counter[str]) -> pa.Array:
@@ -103,11 +103,6 @@ def _offset_us(instant: datetime.datetime) -> int:
     return 0 if offset is None else offset // datetime.timedelta(microseconds=1)
 
 
-def weekend_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    time_type(types, params)
-    return pa.bool_()
-
-
 def is_weekend(array: pa.Array, *, tz: str, counts: Counter[str]) -> pa.Array:
     """Whether the day of the week in the time zone is Saturday or Sunday."""
     return pc.greater_equal(day_of_week(array, tz=tz, counts=counts), 5)
@@ -115,9 +110,7 @@ def is_weekend(array: pa.Array, *, tz: str, counts: Counter[str]) -> pa.Array:
 
 def since_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
     now, past = types
-    if not pa.types.is_timestamp(now) or not pa.types.is_timestamp(
-        past.value_type if is_list(past) else past
-    ):
+    if not pa.types.is_timestamp(now) or not pa.types.is_timestamp(element_type(past)):
         raise TypeError("a timestamp, then a timestamp or list<timestamp>")
     return pa.list_(pa.float64()) if is_list(past) else pa.float64()
 
@@ -153,6 +146,5 @@ def _elapsed(
     overflows: Mask = ((now ^ past) & (now ^ elapsed)) < 0
     if nulls is not None:
         overflows &= ~nulls
-    if num_found := int(overflows.sum()):
-        counts["overflow"] += num_found
+    count_true(overflows, counts, "overflow")
     return elapsed, overflows

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from featstore.ops.columns import clean, read_column, readable
-from featstore.ops.lists import is_list
+from featstore.ops.lists import element_type
 from featstore.ops.maps import is_map
 from featstore.ops.numbers import identity
 from featstore.ops.signature import OPTIONS, Operator, Param
@@ -164,8 +164,7 @@ def _checked(function: Callable[..., Any], declared: pa.DataType) -> Callable[..
                 f"expected an array of {len(arrays[0])} values of {declared}, found {found}"
             )
         cleaned = clean(read_column(array, declared=declared, counts=counts), counts=counts)
-        value = declared.value_type if is_list(declared) else declared
-        if not pa.types.is_floating(value):
+        if not pa.types.is_floating(element_type(declared)):
             return cleaned
         return identity(cleaned, max_len=None, truncate="head", counts=counts)
 
@@ -234,4 +233,4 @@ def _is_canonical(arrow_type: pa.DataType) -> bool:
         return arrow_type.key_type == pa.string() and (
             is_map(arrow_type.item_type) or arrow_type.item_type in _VALUES[:3]
         )
-    return (arrow_type.value_type if is_list(arrow_type) else arrow_type) in _VALUES
+    return element_type(arrow_type) in _VALUES

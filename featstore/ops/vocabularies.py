@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from featstore.ops.arrays import Integers, array_of, list_of, nulls_of, offsets_of, values_of
 from featstore.ops.hashing import value_hash
-from featstore.ops.lists import drop_elements, is_list
+from featstore.ops.lists import drop_elements, element_type, is_list
 
 NOT_FOUND = -1
 _UNKNOWN = "not in vocabulary"
@@ -107,7 +107,7 @@ def _sort(vocabulary: Vocabulary) -> tuple[NDArray[Any], Integers]:
 
 
 def vocabulary_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-    value = types[0].value_type if is_list(types[0]) else types[0]
+    value = element_type(types[0])
     if value not in (pa.string(), pa.int64()):
         raise TypeError("string or long, or a list of these")
     return pa.list_(pa.int64()) if is_list(types[0]) else pa.int64()

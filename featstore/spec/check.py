@@ -4,7 +4,8 @@ Every function raises or yields a SpecError with the path in the document.
 """
 
 import graphlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from featstore.schema import Slot, SlotKind
 from featstore.spec.model import Node, Spec, type_name
 from featstore.spec.parse import wrong
 
+T = TypeVar("T")
 FIT = "run `featstore spec fit SPEC --input RAW`, which writes the lock beside the spec"
 RECORD = "run `featstore spec lint SPEC --update-lock`"
 
@@ -196,6 +198,17 @@ def inputs_read(spec: Spec) -> list[str]:
     for sequence in spec.sequences:
         read |= set(sequence.of) if read & set(sequence.of) else set()
     return [name for name in spec.inputs if name in read]
+
+
+def reached(first: Iterable[T], reads: Callable[[T], Iterable[T]]) -> set[T]:
+    """The first items and all that they read, directly or through others."""
+    found, waiting = set[T](), list(first)
+    while waiting:
+        item = waiting.pop()
+        if item not in found:
+            found.add(item)
+            waiting += reads(item)
+    return found
 
 
 def of_path(node: Node, i: int) -> str:

@@ -227,17 +227,12 @@ class Builder:
 
     def sources_of(self, position: int) -> frozenset[int]:
         """All positions that a value is computed from, its own included."""
-        found, waiting = set[int](), [position]
-        while waiting:
-            position = waiting.pop()
-            if position not in found:
-                found.add(position)
-                waiting += (
-                    self.steps[position - len(self.columns)].inputs
-                    if position >= len(self.columns)
-                    else ()
-                )
-        return frozenset(found)
+        num_columns = len(self.columns)
+        return frozenset(
+            check.reached(
+                [position], lambda i: self.steps[i - num_columns].inputs if i >= num_columns else ()
+            )
+        )
 
     def _operand(self, node: Node, operator: Operator, i: int) -> int:
         """The i-th input of a node in the form that its operator takes."""
@@ -268,7 +263,7 @@ class Builder:
 
     def _without_empty(self, node: Node, position: int) -> int:
         arrow_type = self._type(position)
-        if (arrow_type.value_type if lists.is_list(arrow_type) else arrow_type) != pa.string():
+        if lists.element_type(arrow_type) != pa.string():
             if len(node.of) > 1:
                 return position
             raise SpecError(
@@ -329,16 +324,11 @@ class Builder:
     def _aligned(self, sequence: Sequence, name: str) -> int:
         """A column of a sequence group, aligned with the others."""
         arrow_type = sequences.aligned_type([self.columns[other] for other in sequence.of])
-        params = {
-            "max_len": sequence.max_len,
-            "truncate": sequence.truncate,
-            "empty_as_null": sequence.empty_as_null,
-        }
         owner = (sequence.name, "sequence")
         events = self._add(
             sequences.align,
             [self._read(other) for other in sequence.of],
-            params,
+            sequence.options,
             arrow_type,
             owner,
             counted=True,
@@ -422,14 +412,14 @@ def _check_index(node: Node, operator: Operator) -> None:
 
 def _slot(spec: Spec, node: Node, arrow_type: pa.DataType) -> Slot:
     operator = check.operator_of(node)
-    value = arrow_type.value_type if lists.is_list(arrow_type) else arrow_type
+    is_float = pa.types.is_floating(lists.element_type(arrow_type))
     num_indices = None
     if node.encode == "index" and operator.num_values is not None:
         params = check.read_params(node, operator) | check.frozen_params(spec, node, operator)
         num_indices = operator.num_values(params) + 1
     return Slot(
         name=node.name,
-        kind=SlotKind.FLOAT if pa.types.is_floating(value) else SlotKind.ID,
+        kind=SlotKind.FLOAT if is_float else SlotKind.ID,
         shape=(None,) if lists.is_list(arrow_type) else (),
         number=node.slot,
         op=_op_text(node),

@@ -216,22 +216,10 @@ def _without_cycles(spec: Spec, wrong: set[str]) -> tuple[list[Node], list[SpecE
 def _sound(spec: Spec, wrong: set[str]) -> dict[str, Node]:
     """The nodes that read no wrong node, directly or through others."""
     kept = {name: node for name, node in spec.by_name.items() if name not in wrong}
-    while tainted := [
-        name
-        for name, node in kept.items()
-        if any(not _is_there(spec, kept, node, source) for source in node.of)
-    ]:
+    while tainted := [name for name, node in kept.items() if not _reads(spec, node) <= kept.keys()]:
         for name in tainted:
             del kept[name]
     return kept
-
-
-def _is_there(spec: Spec, kept: Mapping[str, Node], node: Node, source: str) -> bool:
-    return (
-        source in kept
-        or source not in spec.by_name
-        or (source == node.name and source in spec.inputs)
-    )
 
 
 def _reads(spec: Spec, node: Node) -> set[str]:

@@ -3,8 +3,6 @@
 The hashes lock what a slot number stands for, and identify what constants were fitted on.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 from featstore.errors import NotFittedError
 from featstore.spec import check
 from featstore.spec.lock import Lock, LockedSlot
-from featstore.spec.model import Node, Spec, plain, type_name
+from featstore.spec.model import Node, Spec, digest, plain, type_name, without_none
 from featstore.spec.vocabulary import locked_vocabularies
 
 _MAX_INNER_TEXT = 120
@@ -65,7 +63,7 @@ def semantic_hashes(spec: Spec) -> dict[str, str]:
 def stored_hashes(spec: Spec, meanings: Mapping[str, str]) -> dict[str, str]:
     """`semantic_hashes`, given the `meaning` of each node."""
     return {
-        node.name: _digest(_stored(spec, node) | {"node": meanings[node.name]})
+        node.name: digest(_stored(spec, node) | {"node": meanings[node.name]})
         for node in spec.nodes
         if node.store
     }
@@ -81,12 +79,12 @@ def meaning(spec: Spec, node: Node, meanings: Mapping[str, str]) -> str:
     fitted = spec.fitted.get(node.name)
     if fitted is None:
         return fit_hash(spec, node, meanings)
-    return _digest(_meaning(spec, node, meanings) | {"fitted": plain(fitted.params)})
+    return digest(_meaning(spec, node, meanings) | {"fitted": plain(fitted.params)})
 
 
 def fit_hash(spec: Spec, node: Node, meanings: Mapping[str, str]) -> str:
     """The hash of everything but the data that decides what is fitted for a node."""
-    return _digest(_meaning(spec, node, meanings))
+    return digest(_meaning(spec, node, meanings))
 
 
 def check_fit(spec: Spec, node: Node, meanings: Mapping[str, str]) -> None:
@@ -118,19 +116,20 @@ def keep_fits(spec: Spec, lock: Lock | None) -> Spec:
 def _meaning(spec: Spec, node: Node, meanings: Mapping[str, str]) -> dict[str, Any]:
     operator = check.operator_of(node)
     params = check.read_params(node, operator)
-    content = {
-        "op": node.op,
-        "params": {
-            name: plain(value)
-            for name, value in params.items()
-            if value != operator.params[name].default
+    return without_none(
+        {
+            "op": node.op,
+            "params": {
+                name: plain(value)
+                for name, value in params.items()
+                if value != operator.params[name].default
+            }
+            or None,
+            "of": [_source(spec, node, i, meanings) for i in range(len(node.of))],
+            "fill": plain(node.fill),
+            "empty_as_null": node.empty_as_null or None,
         }
-        or None,
-        "of": [_source(spec, node, i, meanings) for i in range(len(node.of))],
-        "fill": plain(node.fill),
-        "empty_as_null": node.empty_as_null or None,
-    }
-    return {key: value for key, value in content.items() if value is not None}
+    )
 
 
 def _source(spec: Spec, node: Node, i: int, meanings: Mapping[str, str]) -> dict[str, object]:
@@ -148,18 +147,8 @@ def _sequence(spec: Spec, name: str) -> dict[str, object]:
     for sequence in spec.sequences:
         if name in sequence.of:
             columns = [[other, type_name(spec.inputs[other])] for other in sequence.of]
-            options = {
-                "max_len": sequence.max_len,
-                "truncate": sequence.truncate,
-                "empty_as_null": sequence.empty_as_null,
-            }
-            return {"sequence": {"of": columns, **options}}
+            return {"sequence": {"of": columns, **sequence.options}}
     return {}
-
-
-def _digest(content: object) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def operator_paths(spec: Spec) -> dict[str, str]:

@@ -6,9 +6,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
+
+from featstore.ops.vocabularies import Vocabulary
 
 VERSION = 1
 ON_ERROR = ("fail", "null", "skip")
@@ -116,6 +118,15 @@ class Sequence:
         """Its path in the document."""
         return f"sequences.{self.name}"
 
+    @property
+    def options(self) -> dict[str, object]:
+        """How its columns are aligned."""
+        return {
+            "max_len": self.max_len,
+            "truncate": self.truncate,
+            "empty_as_null": self.empty_as_null,
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
@@ -151,21 +162,6 @@ class Fitted:
     def __str__(self) -> str:
         params = ", ".join(f"{name}={value}" for name, value in self.params.items())
         return f"{params} ({self.op} of {self.num_values:,} values)"
-
-
-class Recorded(Protocol):
-    """The recorded values of a file; equal if digest and length are equal."""
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def marks(self) -> tuple[str, ...]: ...
-
-    @property
-    def num_unrecorded(self) -> int: ...
-
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +219,7 @@ class Spec:
     optional: frozenset[str] = frozenset()
     source: str = field(default="", compare=False, repr=False)
     fitted: Mapping[str, Fitted] = field(default_factory=dict)
-    vocabularies: Mapping[str, Recorded] = field(default_factory=dict)
+    vocabularies: Mapping[str, Vocabulary] = field(default_factory=dict)
     base_url: str = field(default="", repr=False)
     is_part: bool = field(default=False, compare=False)
 
@@ -240,10 +236,7 @@ class Spec:
         that nothing reads are excluded. An option that is written out counts, even if it equals the
         default.
         """
-        text = json.dumps(
-            self._content(), sort_keys=True, separators=(",", ":"), ensure_ascii=False
-        )
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest(self._content())
 
     def _content(self) -> dict[str, Any]:
         read = (
@@ -281,8 +274,9 @@ class Spec:
 
     def _input_content(self, name: str) -> str | dict[str, object]:
         """The type's name, or a mapping where the input has options."""
-        options = {"on_error": self.on_error.get(name), "optional": name in self.optional or None}
-        given = {key: value for key, value in options.items() if value is not None}
+        given = without_none(
+            {"on_error": self.on_error.get(name), "optional": name in self.optional or None}
+        )
         return (
             {"type": type_name(self.inputs[name]), **given}
             if given
@@ -291,29 +285,44 @@ class Spec:
 
 
 def _node_content(node: Node) -> dict[str, Any]:
-    content = {
-        "name": node.name,
-        "op": node.op,
-        "of": list(node.of),
-        "slot": node.slot,
-        "params": {name: plain(value) for name, value in node.params.items() if value is not None},
-        "default": plain(node.default),
-        "fill": plain(node.fill),
-        "empty_as_null": node.empty_as_null or None,
-        "encode": None if node.encode == "sign" else node.encode,
-        "share_slot": node.share_slot,
-    }
-    return {key: value for key, value in content.items() if value is not None}
+    return without_none(
+        {
+            "name": node.name,
+            "op": node.op,
+            "of": list(node.of),
+            "slot": node.slot,
+            "params": {
+                name: plain(value) for name, value in node.params.items() if value is not None
+            },
+            "default": plain(node.default),
+            "fill": plain(node.fill),
+            "empty_as_null": node.empty_as_null or None,
+            "encode": None if node.encode == "sign" else node.encode,
+            "share_slot": node.share_slot,
+        }
+    )
 
 
 def _sequence_content(sequence: Sequence) -> dict[str, Any]:
-    content = {
-        "of": list(sequence.of),
-        "max_len": sequence.max_len,
-        "truncate": None if sequence.truncate == "head" else sequence.truncate,
-        "empty_as_null": sequence.empty_as_null or None,
-    }
+    return without_none(
+        {
+            "of": list(sequence.of),
+            "max_len": sequence.max_len,
+            "truncate": None if sequence.truncate == "head" else sequence.truncate,
+            "empty_as_null": sequence.empty_as_null or None,
+        }
+    )
+
+
+def without_none(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content without keys whose value is None."""
     return {key: value for key, value in content.items() if value is not None}
+
+
+def digest(content: object) -> str:
+    """The SHA-256 (hex) of the canonical JSON of some content."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def plain(value: object) -> object:

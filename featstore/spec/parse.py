@@ -260,9 +260,7 @@ def _on_error(entry: Mapping[str, Any], where: str) -> str | None:
     if "on_error" not in entry:
         return None
     value = "null" if entry["on_error"] is None else entry["on_error"]
-    if value not in ON_ERROR:
-        raise wrong(where, "fail, null or skip", value, ON_ERROR)
-    return str(value)
+    return _one_of(value, where, "fail, null or skip", ON_ERROR)
 
 
 def _node(value: object, where: str) -> Node:
@@ -291,7 +289,9 @@ def _node(value: object, where: str) -> Node:
         default=entry.get("default"),
         fill=entry.get("fill"),
         empty_as_null=_boolean(entry.get("empty_as_null", False), f"{where}.empty_as_null"),
-        encode=_encoding(entry.get("encode", "sign"), f"{where}.encode"),
+        encode=_one_of(
+            entry.get("encode", "sign"), f"{where}.encode", "sign or index", ("sign", "index")
+        ),
         share_slot=None
         if entry.get("share_slot") is None
         else _number(entry["share_slot"], f"{where}.share_slot"),
@@ -304,13 +304,14 @@ def _sequence(name: object, value: object) -> Sequence:
     where = f"sequences.{name}"
     entry = _mapping(value, where)
     _known_keys(entry, ("of", "max_len", "truncate", "empty_as_null"), f"{where}.")
-    max_len, truncate = entry.get("max_len"), entry.get("truncate", "head")
+    max_len = entry.get("max_len")
     if max_len is not None and (
         isinstance(max_len, bool) or not isinstance(max_len, int) or not 1 <= max_len <= MAX_COUNT
     ):
         raise wrong(f"{where}.max_len", f"an integer, 1 to {MAX_COUNT}", max_len)
-    if truncate not in ("head", "tail"):
-        raise wrong(f"{where}.truncate", "head or tail", truncate, ("head", "tail"))
+    truncate = _one_of(
+        entry.get("truncate", "head"), f"{where}.truncate", "head or tail", ("head", "tail")
+    )
     return Sequence(
         name=name,
         of=_names(entry.get("of"), f"{where}.of"),
@@ -326,8 +327,7 @@ def _output(entry: Mapping[str, Any]) -> OutputOptions:
     )
     for key, value in entry.items():
         if key == "compression":
-            if value not in COMPRESSIONS:
-                raise wrong("output.compression", " or ".join(COMPRESSIONS), value, COMPRESSIONS)
+            _one_of(value, "output.compression", " or ".join(COMPRESSIONS), COMPRESSIONS)
         elif key == "statistics":
             _boolean(value, "output.statistics")
         elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -399,7 +399,7 @@ def _boolean(value: object, where: str) -> bool:
     return value
 
 
-def _encoding(value: object, where: str) -> str:
-    if value not in ("sign", "index"):
-        raise wrong(where, "sign or index", value, ("sign", "index"))
+def _one_of(value: object, where: str, expected: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise wrong(where, expected, value, known)
     return str(value)

@@ -23,7 +23,7 @@ from featstore.ops.registry import OPERATORS
 from featstore.ops.vocabularies import Vocabulary
 from featstore.redaction import redact
 from featstore.spec.lock import LockedVocabulary
-from featstore.spec.model import Node, Recorded, Spec
+from featstore.spec.model import Node, Spec
 
 _NEWLINE = 10
 _MAX_BYTES = 2**31 - 1  # Arrow's strings have offsets of 32 bits.
@@ -84,7 +84,7 @@ def load_vocabularies(spec: Spec, locked: Mapping[str, LockedVocabulary]) -> Spe
         SpecError: A file is missing, malformed, or differs from the recorded one other than by
             appended lines.
     """
-    recorded: dict[str, Recorded] = {}
+    recorded: dict[str, Vocabulary] = {}
     for file, node in files_of(spec).items():
         if file in locked:
             recorded[file] = _recorded(_read(spec, file, node), locked[file], node)
@@ -97,7 +97,7 @@ def record_vocabularies(spec: Spec) -> Spec:
     Raises:
         SpecError: As for `load_vocabularies`.
     """
-    recorded: dict[str, Recorded] = {}
+    recorded: dict[str, Vocabulary] = {}
     for file, node in files_of(spec).items():
         known = spec.vocabularies.get(file)
         if known is not None and not known.num_unrecorded:
@@ -122,7 +122,7 @@ def locked_vocabularies(spec: Spec) -> dict[str, LockedVocabulary]:
     return {file: _locked(entry) for file, entry in spec.vocabularies.items()}
 
 
-def _locked(entry: Recorded) -> LockedVocabulary:
+def _locked(entry: Vocabulary) -> LockedVocabulary:
     return LockedVocabulary(num_values=len(entry), digest=entry.digest, marks=entry.marks)
 
 
@@ -199,15 +199,14 @@ def _lines(data: bytes, url: str) -> _Lines:
 def padded_values(spec: Spec) -> Iterator[str]:
     """Yields a note for each vocabulary with values that begin or end with white space."""
     for file, entry in spec.vocabularies.items():
-        if isinstance(entry, Vocabulary):
-            padded = values_of(pc.not_equal(pc.utf8_trim_whitespace(entry.values), entry.values))
-            if padded.any():
-                line = int(padded.argmax())
-                yield (
-                    f"vocabularies: {file} has {int(padded.sum()):,} values with white space at an "
-                    f"end, first {entry.values[line].as_py()!r} in line {line + 1:,}; values are "
-                    "taken as they are"
-                )
+        padded = values_of(pc.not_equal(pc.utf8_trim_whitespace(entry.values), entry.values))
+        if padded.any():
+            line = int(padded.argmax())
+            yield (
+                f"vocabularies: {file} has {int(padded.sum()):,} values with white space at an "
+                f"end, first {entry.values[line].as_py()!r} in line {line + 1:,}; values are "
+                "taken as they are"
+            )
 
 
 def _check(lines: _Lines) -> None:

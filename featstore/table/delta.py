@@ -27,7 +27,7 @@ from featstore.errors import (
 )
 from featstore.files.credentials import require_credentials, s3_endpoint
 from featstore.files.redirects import own_hosts_only
-from featstore.files.storage import canonical, local_path, scheme
+from featstore.files.storage import absolute, canonical, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
@@ -308,7 +308,7 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
         _require_unforked(url)
         schema = _delta_schema(change.schema)
         create_table_with_add_actions(
-            _delta_url(url),
+            absolute(canonical(url)),
             schema,
             actions,
             partition_by=keys,
@@ -429,7 +429,7 @@ def _load(url: str) -> DeltaTable | None:
         return None
     _require_unforked(url)
     try:
-        return DeltaTable(_delta_url(url), storage_options=_storage_options(url))
+        return DeltaTable(absolute(canonical(url)), storage_options=_storage_options(url))
     except NoDeltaTableError:
         return None
 
@@ -450,18 +450,15 @@ def _at_version(url: str, version: int, newest: DeltaTable) -> DeltaTable:
             f"no version {version} of {redact(url)}; it has versions {known[0]} to {known[-1]}"
         )
     try:
-        return DeltaTable(_delta_url(url), version=version, storage_options=_storage_options(url))
+        return DeltaTable(
+            absolute(canonical(url)), version=version, storage_options=_storage_options(url)
+        )
     except DeltaError as error:
         where = f"version {version} of {redact(url)}"
         why = client_words(url, error)
         raise TableNotFoundError(
             f"{where} cannot be opened any more: the log before it is gone ({why})"
         ) from None
-
-
-def _delta_url(url: str) -> str:
-    path = local_path(url)
-    return canonical(url) if path is None else str(path.absolute())
 
 
 def _storage_options(url: str) -> dict[str, str] | None:

@@ -5,7 +5,7 @@ each, zeroing its pages (done by the kernel) cost as much as encoding the rows.
 """
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -66,17 +66,7 @@ class RowGroupBuffer:
         self.num_rows = 0
 
 
-class _ColumnBuffer(Protocol):
-    """The rows of one column: appended, returned as one array in a given type, and cleared."""
-
-    def append(self, array: pa.Array) -> None: ...
-
-    def array(self, arrow_type: pa.DataType) -> pa.Array: ...
-
-    def clear(self) -> None: ...
-
-
-def _column_buffer(field: pa.Field, num_rows: int) -> _ColumnBuffer:
+def _column_buffer(field: pa.Field, num_rows: int) -> "_ScalarBuffer | _ListBuffer | _ChunkBuffer":
     """The buffer for a column. Slots, which are numbers or lists of numbers without nulls, are
     copied; the chunks of other columns are kept as they are.
     """

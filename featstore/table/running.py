@@ -127,9 +127,12 @@ def check_not_removed(mark: Mark, table_url: str, files: Sequence[DataFile]) -> 
 def running(table_url: str, *, now_s: float, grace_s: float) -> set[str]:
     """The tags of runs whose marks were renewed within the last `grace_s` before `now_s`, the
     store's time.
+
+    A mark that vanished since the listing belongs to a run that has just ended, and whose files
+    count as young.
     """
     marks = list_files(join(table_url, RUNS_DIR), suffix="", literal=True)
-    return {entry.name for entry in marks if now_s - _modified_s(entry.url, now_s) <= grace_s}
+    return {entry.name for entry in marks if now_s - modified_or(entry.url, now_s) <= grace_s}
 
 
 def store_now_s(table_url: str) -> float:
@@ -150,14 +153,12 @@ def store_now_s(table_url: str) -> float:
         delete(url)
 
 
-def _modified_s(url: str, now_s: float) -> float:
-    """The time of a mark. One that vanished since the listing belongs to a run that has just ended,
-    and whose files count as young.
-    """
+def modified_or(url: str, gone_s: float) -> float:
+    """The modification time of a file, or `gone_s` for one that has vanished since its listing."""
     try:
         return modified_s(url)
     except FileNotFoundError:
-        return now_s
+        return gone_s
 
 
 def _sizes(table_url: str, files: Sequence[DataFile]) -> dict[str, int]:

@@ -13,27 +13,38 @@ from featstore.table.metadata import to_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupFile:
-    """A slot group's file for one base data file. It has the same rows in the same order, and the
-    same row groups.
+class TableFile:
+    """One immutable Parquet file of a table.
 
     Attributes:
-        group: The name of the slot group.
-        path: The path relative to the base table. Errors name the file by it.
+        path: The path relative to the table, unique in the snapshot. Errors name the file by it.
         url: The URL that opens the file.
         size_bytes: The size of the file.
         num_rows: The number of rows.
-        version: As for `DataFile`.
-        crc32: As for `DataFile`.
+        version: Distinguishes the file from another one with the same URL and size. It is the
+            modification time in the table's log, or for plain Parquet the modification time or
+            ETag in the store. Empty before the commit.
+        crc32: The CRC-32 of the file's bytes, or None if no commit that was read records it.
     """
 
-    group: str
     path: str
     url: str = field(repr=False)
     size_bytes: int
     num_rows: int
     version: str = ""
     crc32: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupFile(TableFile):
+    """A slot group's file for one base data file. It has the same rows in the same order, and the
+    same row groups.
+
+    Attributes:
+        group: The name of the slot group.
+    """
+
+    group: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,35 +70,21 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataFile:
-    """One immutable Parquet file.
+class DataFile(TableFile):
+    """One file of the base table.
 
     Attributes:
-        path: The path relative to the table, unique in the snapshot.
-        url: The URL that opens the file.
-        size_bytes: The size of the file.
-        num_rows: The number of rows.
         partition: The values of the partition keys as text, whatever the key's type in the schema.
             None is null, which occurs in tables of other writers.
-        version: Distinguishes the file from another one with the same URL and size. It is the
-            modification time in the table's log, or for plain Parquet the modification time or
-            ETag in the store. Empty before the commit.
-        crc32: The CRC-32 of the file's bytes, or None if no commit that was read records it.
         groups: The slot groups' files for this one, sorted by name of the group. A column is taken
             from the last of them that has it, or else from the file itself.
     """
 
-    path: str
-    url: str = field(repr=False)
-    size_bytes: int
-    num_rows: int
     partition: Mapping[str, str | None]
-    version: str = ""
-    crc32: int | None = None
     groups: tuple[GroupFile, ...] = ()
 
     @property
-    def parts(self) -> "tuple[DataFile | GroupFile, ...]":
+    def parts(self) -> tuple[TableFile, ...]:
         """All files that hold the rows: this one, then those of slot groups."""
         return (self, *self.groups)
 

@@ -33,7 +33,7 @@ from featstore.table.layout import (
     statistics_tag,
     tag_of,
 )
-from featstore.table.running import running, store_now_s
+from featstore.table.running import modified_or, running, store_now_s
 from featstore.table.snapshot import Snapshot
 
 # Delta Lake's default for `VACUUM`, so that readers of older versions have a week.
@@ -372,10 +372,9 @@ def _group_references(
 def _log_times(url: str, commits: Iterable[Commit]) -> Iterator[tuple[int, float]]:
     """Yields the store's time of each commit. The time inside a commit is of a host's clock."""
     for commit in commits:
-        try:
-            yield commit.version, modified_s(join(url, LOG_DIR, f"{commit.version:020d}.json"))
-        except FileNotFoundError:  # delta-rs cleaned up the log meanwhile: the age is unknown
-            yield commit.version, math.inf
+        # If delta-rs cleaned up the log meanwhile, the age is unknown.
+        log_file = join(url, LOG_DIR, f"{commit.version:020d}.json")
+        yield commit.version, modified_or(log_file, math.inf)
 
 
 def _group_names(entries: Iterable[FileEntry]) -> set[str]:

@@ -19,6 +19,7 @@ from featstore.extraction.unit import Progress, UnitReport, extract_range
 from featstore.files.storage import join
 from featstore.table.metadata import to_json
 from featstore.table.snapshot import DataFile
+from featstore.table.statistics.column_statistics import add_counts
 from featstore.table.writer import open_data_file
 
 
@@ -207,9 +208,7 @@ def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -
     return UnitReport(
         path=path,
         partition=partition,
-        num_rows=done.num_rows,
-        size_bytes=done.size_bytes,
-        crc32=done.crc32,
+        **vars(done),
         counts={},
     )
 
@@ -220,13 +219,9 @@ def _batches(rows: pa.Table, num_rows: int) -> Iterator[pa.RecordBatch]:
 
 def _with_findings(report: UnitReport, extractors: Sequence[Extractor]) -> UnitReport:
     """Adds the findings of a whole partition to the report of one of its files."""
-    counts: dict[str, int] = {}
-    for extractor in extractors:
-        for what, number in extractor.counts.items():
-            counts[what] = counts.get(what, 0) + number
     return replace(
         report,
-        counts=counts,
+        counts=add_counts(extractor.counts for extractor in extractors),
         num_rows_skipped=sum(extractor.findings.num_rows_skipped for extractor in extractors),
         examples=first_examples(
             example for extractor in extractors for example in extractor.findings.examples

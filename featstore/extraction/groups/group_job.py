@@ -24,9 +24,11 @@ from featstore.extraction.job import (
     ExtractReport,
     check_apart,
     check_raw_schemas,
+    commit_of_input,
     end_run,
     raw_files_of,
     removing_files_on_failure,
+    report_of_commit,
 )
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import RawFile, Unit, plan_units
@@ -276,31 +278,10 @@ def _begin(
 
 def _earlier(run: ExtractionRun, base: Snapshot, files: Sequence[RawFile]) -> ExtractReport | None:
     """Returns the report of an equal run, if its files still match the current base files."""
-    if (
-        run.base is None
-        or run.input_digest is None
-        or not matches_base(run.base, run.partitions, base)
-    ):
+    if run.base is None or not matches_base(run.base, run.partitions, base):
         return None
-    equal_commit = delta.commit_of_input(
-        run.base, run.partitions, spec_hash=run.task.spec.hash, input_digest=run.input_digest
-    )
-    if equal_commit is None or equal_commit.metadata is None:
-        return None
-    metadata = equal_commit.metadata
-    return ExtractReport(
-        table_url=run.task.table_url,
-        run_id=metadata.run_id,
-        version=equal_commit.version,
-        committed=False,
-        partitions=metadata.partitions,
-        num_files=metadata.num_files,
-        num_rows=metadata.num_rows,
-        size_bytes=metadata.size_bytes,
-        input_bytes=sum(file.size_bytes for file in files),
-        seconds=time.monotonic() - run.started_s,
-        counts=metadata.counts,
-        num_rows_skipped=metadata.num_rows_skipped,
+    return report_of_commit(
+        run, commit_of_input(run, run.base), sum(file.size_bytes for file in files)
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from featstore.schema import SlotSchema
+from featstore.spec.check import reached
 from featstore.spec.model import Node, Spec
 
 
@@ -94,13 +95,9 @@ def _without(spec: Spec, names: frozenset[str]) -> Spec:
 
 def _closure(spec: Spec, names: Iterable[str]) -> set[str]:
     """Returns the nodes with these names, and all nodes that they depend on."""
-    found, waiting = set[str](), list(names)
-    while waiting:
-        node = spec.by_name.get(waiting.pop())
-        if node is not None and node.name not in found:
-            found.add(node.name)
-            waiting += [name for name in node.of if name != node.name]
-    return found
+    nodes = spec.by_name
+    found = reached(names, lambda name: nodes[name].of if name in nodes else ())
+    return found & nodes.keys()
 
 
 def _as_inner(node: Node, stored: frozenset[str]) -> Node:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from featstore.errors import InputError
 from featstore.files.listings import list_files
-from featstore.files.storage import delete, join, link, local_path
+from featstore.files.storage import delete, join, link, spark_url
 from featstore.redaction import redact
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.layout import partition_path
@@ -159,8 +159,7 @@ def remove_vacuumed(snapshot: Snapshot) -> int:
 
 def hive_root(url: str) -> str:
     """Returns the directory of all locations of a table, in the form that a metastore stores."""
-    path = local_path(url)
-    return join(url if path is None else f"file://{path.absolute()}", HIVE_DIR)
+    return join(spark_url(url), HIVE_DIR)
 
 
 def _location(snapshot: Snapshot, files: list[DataFile]) -> Location:

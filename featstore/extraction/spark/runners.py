@@ -47,15 +47,11 @@ from featstore.extraction.unit import (
     raw_columns,
     run_batch,
     run_unit,
-    unit_report,
+    write_unit,
 )
-from featstore.extraction.unit_statistics import Gathering
-from featstore.files.storage import join
-from featstore.schema import SlotSchema
 from featstore.table import delta
 from featstore.table.open import open_table_or_none
 from featstore.table.running import marked
-from featstore.table.writer import DataFileReport, open_data_file
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
@@ -68,6 +64,10 @@ _REPORT_COLUMNS = (
 )
 _WORKER_MODULES = {"pyarrow": "pyarrow", "numpy": "numpy", "featstore.extraction.unit": "featstore"}
 _Result = TypeVar("_Result")
+_Task = TypeVar("_Task", bound=UnitTask)
+_Item = TypeVar("_Item")
+_Write = Callable[[_Task, _Item, int], list[UnitReport]]
+"""Writes an item's files under the number of an attempt."""
 
 
 def spark_session(
@@ -119,10 +119,25 @@ def check_workers(context: "SparkContext") -> None:
 
 
 class _OnSpark:
-    """A runner with a session."""
+    """A runner of Spark tasks."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self._context = spark.sparkContext
+
+    def _run(
+        self,
+        task: _Task,
+        items: Sequence[_Item],
+        write: "_Write[_Task, _Item]",
+        progress: Progress,
+        num_files: int,
+    ) -> list[UnitReport]:
+        """Runs a Spark task for each item, and counts the rows of finished ones."""
+        check_workers(self._context)
+        counters = _ProgressAccumulators(self._context, progress, num_files)
+        run = partial(_run_items, task, write, counters.num_files, counters.num_rows)
+        tasks = self._context.parallelize(items, len(items)).mapPartitions(run)
+        return _collect(self._context, tasks.collect, counters)
 
 
 class SparkRunner(_OnSpark):
@@ -131,11 +146,7 @@ class SparkRunner(_OnSpark):
     def __call__(
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
-        check_workers(self._context)
-        counters = _ProgressAccumulators(self._context, progress, len(units))
-        run = partial(_run_units, task, counters.num_files, counters.num_rows)
-        tasks = self._context.parallelize(units, len(units)).mapPartitions(run)
-        return _collect(self._context, tasks.collect, counters)
+        return self._run(task, units, _write_unit, progress, len(units))
 
 
 class SparkKeyRunner(_OnSpark):
@@ -149,13 +160,8 @@ class SparkKeyRunner(_OnSpark):
     def __call__(
         self, task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress
     ) -> list[UnitReport]:
-        check_workers(self._context)
-        counters = _ProgressAccumulators(
-            self._context, progress, sum(len(partition.files) for partition in partitions)
-        )
-        run = partial(_run_keyed, task, counters.num_files, counters.num_rows)
-        tasks = self._context.parallelize(partitions, len(partitions)).mapPartitions(run)
-        return _collect(self._context, tasks.collect, counters)
+        num_files = sum(len(partition.files) for partition in partitions)
+        return self._run(task, partitions, write_by_key, progress, num_files)
 
 
 class SparkFitRunner(_OnSpark):
@@ -290,37 +296,24 @@ def _import_probe() -> Callable[[object], dict[str, str]]:
     return probe
 
 
-def _run_units(
-    task: UnitTask,
+def _write_unit(task: UnitTask, unit: Unit, attempt: int) -> list[UnitReport]:
+    return [run_unit(task, unit, attempt)]
+
+
+def _run_items(
+    task: _Task,
+    write: "_Write[_Task, _Item]",
     num_files: "Accumulator[int]",
     num_rows: "Accumulator[int]",
-    units: Iterator[Unit],
+    items: Iterator[_Item],
 ) -> Iterator[UnitReport]:
-    """Runs on a worker: writes the units of one Spark task, under the name of this attempt."""
+    """Runs on a worker: writes the items of one Spark task, under the name of this attempt."""
     from pyspark import TaskContext
 
     attempt = TaskContext.get().taskAttemptId()
-    for unit in units:
+    for item in items:
         with kept_memory():
-            report = run_unit(task, unit, attempt)
-        num_files.add(1)
-        num_rows.add(report.num_rows)
-        yield report
-
-
-def _run_keyed(
-    task: GroupTask,
-    num_files: "Accumulator[int]",
-    num_rows: "Accumulator[int]",
-    partitions: Iterator[KeyedPartition],
-) -> Iterator[UnitReport]:
-    """Runs on a worker: writes the partitions of one Spark task, under the name of this attempt."""
-    from pyspark import TaskContext
-
-    attempt = TaskContext.get().taskAttemptId()
-    for partition in partitions:
-        with kept_memory():
-            reports = write_by_key(task, partition, attempt)
+            reports = write(task, item, attempt)
         num_files.add(len(reports))
         num_rows.add(sum(report.num_rows for report in reports))
         yield from reports
@@ -353,7 +346,7 @@ def _write_partition(
 
     unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
     numbered = _numbered(batches, f"DataFrame, partition {unit}")
-    # `_write_file` takes as many batches from `numbered` as fit one file; each turn begins with
+    # `write_unit` takes as many batches from `numbered` as fit one file; each turn begins with
     # the first batch that is left.
     for part, first in enumerate(numbered):
         extractor = Extractor(task.spec)
@@ -362,14 +355,13 @@ def _write_partition(
             run_batch(extractor, batch, partition, origin)
             for batch, origin in itertools.chain([first], numbered)
         )
-        gathering = Gathering(extractor, wanted=task.spec.output.statistics)
         with kept_memory():
-            written = _write_file(task, path, extractor.schema, gathering.watch(extracted))
-        if written:
-            gathering.store(task.table_url, path)
-        num_files.add(1 if written else 0)
-        num_rows.add(written.num_rows if written else 0)
-        yield _report_row(unit_report(path, partition, written, extractor))
+            report = write_unit(
+                task, path, partition, extractor, extracted, max_rows=task.spec.output.rows_per_file
+            )
+        num_files.add(1 if report.num_rows else 0)
+        num_rows.add(report.num_rows)
+        yield _report_row(report)
 
 
 def _numbered(
@@ -381,28 +373,6 @@ def _numbered(
         if batch.num_rows:
             yield batch, origin
             origin = origin.after(batch.num_rows)
-
-
-def _write_file(
-    task: UnitTask, path: str, schema: SlotSchema, batches: Iterator[pa.RecordBatch]
-) -> DataFileReport | None:
-    """Writes one data file from as many batches as fit; the rest is left in the iterator.
-
-    Returns None if there are no rows.
-    """
-    url, output = join(task.table_url, path), task.spec.output
-    filled = (batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
-    if first is None:
-        return None
-    with open_data_file(
-        url, schema, task.file_metadata(), output.rows_per_row_group, output.compression
-    ) as writer:
-        for batch in itertools.chain([first], filled):
-            writer.write(batch)
-            if writer.num_rows >= output.rows_per_file:
-                break
-        return writer.close()
 
 
 def _report_row(report: UnitReport) -> pa.RecordBatch:

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.errors import OperatorError
+from featstore.ops.arrays import offsets_of, values_of
+from featstore.ops.numbers import is_number
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.statistics.sampling import RowSample
 from featstore.table.statistics.sketches import (
@@ -125,7 +127,7 @@ class StatisticsGatherer:
 
     def __init__(self, schema: SlotSchema) -> None:
         self._slots = schema.slots
-        self._labels = [label.name for label in schema.labels if _is_number(label.type)]
+        self._labels = [label.name for label in schema.labels if is_number(label.type)]
         self._columns = {slot.name: _new(slot) for slot in schema.slots}
         self._columns |= {name: _new_label(name) for name in self._labels}
         self._sample = RowSample()
@@ -233,37 +235,14 @@ def _new_label(name: str) -> ColumnStatistics:
     return ColumnStatistics(column=name, role="label", number=None, kind="float", shape="scalar")
 
 
-def _is_number(arrow_type: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(arrow_type)
-        or pa.types.is_floating(arrow_type)
-        or pa.types.is_boolean(arrow_type)
-    )
-
-
 def _values(column: pa.Array, slot: Slot) -> tuple[Any, Integers | None]:
     """The column's values (num_values,), marks of missing ones included, and for lists their
     lengths (num_rows,), else None.
     """
     if not slot.shape:
-        return _numpy(column, slot), None
-    values = column.flatten()
-    if slot.width is not None:
-        return _numpy(values, slot), None
-    return _numpy(values, slot), np.diff(_numpy_offsets(column))
-
-
-def _numpy(values: pa.Array, slot: Slot) -> Any:
-    item = np.int64 if slot.kind is SlotKind.ID else np.float32
-    data = values.buffers()[1]
-    if data is None:
-        return np.zeros(0, item)
-    return np.frombuffer(data, item, len(values), values.offset * np.dtype(item).itemsize)
-
-
-def _numpy_offsets(column: pa.Array) -> Integers:
-    data = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
-    return data.astype(np.int64)
+        return values_of(column), None
+    lengths = np.diff(offsets_of(column)) if slot.width is None else None
+    return values_of(column.flatten()), lengths
 
 
 def _missing(values: Any, slot: Slot) -> Any:
@@ -329,10 +308,7 @@ def _count_label(statistics: ColumnStatistics, column: pa.Array) -> None:
     statistics.num_rows += len(column)
     statistics.num_present += len(known)
     statistics.num_values += len(known)
-    _add_numbers(
-        statistics,
-        np.frombuffer(known.buffers()[1] or b"", np.float64, len(known), known.offset * 8),
-    )
+    _add_numbers(statistics, values_of(known))
 
 
 def _known_lengths(lengths: Integers, values: Any, slot: Slot) -> Integers:

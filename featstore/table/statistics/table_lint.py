@@ -1,6 +1,5 @@
 """Table lint: what makes a table slow to read, from the footers of its data files alone."""
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -8,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError, InputError
+from featstore.files.listings import FileEntry
 from featstore.parquet.walk import FooterError
 from featstore.redaction import redact
 from featstore.schema import FIELD_ID, MEANING, ROLE, Role, Slot
@@ -89,32 +89,21 @@ def lint(url: str, version: int | None = None, *, batch_size: int = BATCH_SIZE) 
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ListedFile:
-    path: str
-    url: str = field(repr=False)
-    size_bytes: int
-
-
-def _listed(url: str, version: int | None) -> Sequence[_ListedFile]:
+def _listed(url: str, version: int | None) -> list[FileEntry]:
     """The table's files. A directory is only listed, not opened as a snapshot, so that files with
     conflicting columns can be linted.
     """
     if is_delta(url):
         return [
-            _ListedFile(path=file.path, url=file.url, size_bytes=file.size_bytes)
+            FileEntry(name=file.path, url=file.url, size_bytes=file.size_bytes)
             for file in open_delta(url, version).data_files
         ]
     if version is not None:
         open_snapshot(url, version)  # raises: plain files have no versions
-    entries = list_data_files(url)
-    return [
-        _ListedFile(path=entry.name, url=entry.url, size_bytes=entry.size_bytes)
-        for entry in entries
-    ]
+    return list_data_files(url)
 
 
-def _read_facts(file: _ListedFile) -> FileFacts:
+def _read_facts(file: FileEntry) -> FileFacts:
     checked = read_footer(file.url)
     schema = checked.schema
     try:
@@ -123,7 +112,7 @@ def _read_facts(file: _ListedFile) -> FileFacts:
         raise DataFileError(f"{redact(file.url)} is not a Parquet file ({error})") from None
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     return FileFacts(
-        path=file.path,
+        path=file.name,
         size_bytes=file.size_bytes,
         footer_bytes=len(checked.data),
         group_rows=tuple(group.num_rows for group in groups),
