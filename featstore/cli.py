@@ -6,7 +6,6 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ import featstore.spec.sql.statement
 import featstore.table.statistics.table_lint
 import featstore.table.vacuum
 from featstore import __version__, api
-from featstore.errors import FeatstoreError, missing_extra
+from featstore.errors import FeatstoreError, import_extra
 from featstore.explore.table import open_table
 from featstore.extraction.progress_bar import ProgressBar
 
@@ -53,7 +52,7 @@ def cli() -> None:
 )
 def demo(directory: str, engine: str, num_rows: int | None) -> None:
     """Go from a raw log to a trained model, with the flights of 2013 out of New York."""
-    run = _optional("featstore.demo.run")
+    run = import_extra("featstore.demo.run", "this command")
     if num_rows is None:
         run.run_demo(directory, engine=engine)
     else:
@@ -67,6 +66,25 @@ def _key_values(_: click.Context, option: click.Parameter, texts: Sequence[str])
     return pairs
 
 
+def _partition_option(text: str) -> Any:
+    """The option `--partition` with this help."""
+    return click.option(
+        "--partition", multiple=True, callback=_key_values, metavar="KEY=VALUE", help=text
+    )
+
+
+_partition_from_path_option = click.option(
+    "--partition-from-path",
+    "keys",
+    multiple=True,
+    metavar="KEY",
+    help="A key to take from KEY=VALUE directories.",
+)
+_version_option = click.option(
+    "--version", type=int, help="A version of a Delta table; the newest if not given."
+)
+
+
 @cli.command()
 @click.option("--spec", required=True, help="The spec, a YAML file.")
 @click.option(
@@ -75,20 +93,8 @@ def _key_values(_: click.Context, option: click.Parameter, texts: Sequence[str])
 @click.option(
     "--table", "table_url", required=True, help="The table to write; created if it does not exist."
 )
-@click.option(
-    "--partition",
-    multiple=True,
-    callback=_key_values,
-    metavar="KEY=VALUE",
-    help="A partition value for all of the input.",
-)
-@click.option(
-    "--partition-from-path",
-    "keys",
-    multiple=True,
-    metavar="KEY",
-    help="A key to take from KEY=VALUE directories.",
-)
+@_partition_option("A partition value for all of the input.")
+@_partition_from_path_option
 @click.option(
     "--days",
     metavar="FIRST..LAST",
@@ -134,20 +140,8 @@ def extract(
     "--raw", required=True, help="The logged raw rows: a Parquet file, a directory or a glob."
 )
 @click.option("--table", "table_url", required=True, help="The table extracted from them.")
-@click.option(
-    "--partition",
-    multiple=True,
-    callback=_key_values,
-    metavar="KEY=VALUE",
-    help="The partition of all raw rows.",
-)
-@click.option(
-    "--partition-from-path",
-    "keys",
-    multiple=True,
-    metavar="KEY",
-    help="A key to take from KEY=VALUE directories.",
-)
+@_partition_option("The partition of all raw rows.")
+@_partition_from_path_option
 def replay(
     spec_url: str, raw: str, table_url: str, partition: dict[str, str], keys: Sequence[str]
 ) -> None:
@@ -240,7 +234,7 @@ def table() -> None:
 
 @table.command()
 @click.argument("url")
-@click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
+@_version_option
 def inspect(url: str, version: int | None) -> None:
     """Print slots, partitions, rows, bytes, versions and the spec hash."""
     click.echo(open_table(url, version).inspect())
@@ -248,7 +242,7 @@ def inspect(url: str, version: int | None) -> None:
 
 @table.command()
 @click.argument("url")
-@click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
+@_version_option
 @click.option("--where", help="Only rows that match, such as \"month = '2013-01'\".")
 @click.option(
     "--slots",
@@ -287,20 +281,8 @@ def profile(
 @click.option(
     "--key", required=True, metavar="COLUMN", help="The kept column that identifies each row."
 )
-@click.option(
-    "--partition",
-    multiple=True,
-    callback=_key_values,
-    metavar="KEY=VALUE",
-    help="The partition of all raw rows.",
-)
-@click.option(
-    "--partition-from-path",
-    "keys",
-    multiple=True,
-    metavar="KEY",
-    help="A key to take from KEY=VALUE directories.",
-)
+@_partition_option("The partition of all raw rows.")
+@_partition_from_path_option
 def relabel(
     spec: str,
     input_url: str,
@@ -332,7 +314,7 @@ def compact(url: str) -> None:
 
 @table.command("lint")
 @click.argument("url")
-@click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
+@_version_option
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
@@ -421,7 +403,8 @@ def serve(host: str, port: int) -> None:
 
     There is no authentication: use it in trusted networks only.
     """
-    _optional("featstore.dispatch.stores.tcp").serve(host, port, click.echo)
+    tcp = import_extra("featstore.dispatch.stores.tcp", "this command")
+    tcp.serve(host, port, click.echo)
 
 
 @dispatch.command()
@@ -507,16 +490,6 @@ def list_(directory: str) -> None:
 def clear(directory: str) -> None:
     """Remove the staged files that no process is reading, and nothing else."""
     click.echo(featstore.loader.stage.clear(directory))
-
-
-def _optional(module: str) -> Any:
-    """Imports a module that needs an extra. MissingDependencyError names the extra if it is not
-    installed.
-    """
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        raise missing_extra("this command", error) from error
 
 
 def main() -> None:

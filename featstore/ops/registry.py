@@ -7,7 +7,6 @@ from featstore.ops import (
     ids,
     maps,
     numbers,
-    scaling,
     texts,
     timestamps,
     vocabularies,
@@ -104,7 +103,7 @@ _ALL = (
     ),
     Operator(
         name="standardize",
-        function=scaling.standardize,
+        function=numbers.standardize,
         result=numbers.float_type,
         frozen={
             "mean": _FITTED,
@@ -113,7 +112,7 @@ _ALL = (
     ),
     Operator(
         name="min_max",
-        function=scaling.min_max,
+        function=numbers.min_max,
         result=numbers.float_type,
         frozen={"min": _FITTED, "max": _FITTED},
     ),

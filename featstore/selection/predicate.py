@@ -7,6 +7,7 @@ Conditions that bounds do not decide, such as a sample, may have any value.
 
 import functools
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Flags = NDArray[np.bool_]  # (num_row_groups,)
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -112,20 +113,14 @@ class IsNull:
 
 
 @dataclass(frozen=True)
-class Compare:
-    """A column compared with a literal. Arrow compares the bounds exactly as it does the rows.
+class _OfColumn(ABC):
+    """A condition on the value of a column, null where that is null.
 
     Attributes:
         column: The column's name.
-        comparison: One of `= != < <= > >=`.
-        value: The column, cast to the type that is compared.
-        literal: The literal, in the same type.
     """
 
     column: str
-    comparison: str
-    value: pc.Expression = field(compare=False)
-    literal: pc.Expression = field(compare=False)
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
         known = ranges.columns.get(self.column)
@@ -134,8 +129,29 @@ class Compare:
         true, false = self._of_values(known)
         return Outcomes(true & known.may_be_value, false & known.may_be_value, known.may_be_null)
 
+    @abstractmethod
     def _of_values(self, known: Range) -> tuple[Flags, Flags]:
-        """Whether a value between the bounds may compare true, and false."""
+        """Whether a value between the bounds may satisfy the condition, and may not."""
+
+    def _evaluate(self, expression: pc.Expression, bounds: pa.Array) -> pa.Array:
+        return evaluate(expression, pa.table({self.column: bounds})).combine_chunks()
+
+
+@dataclass(frozen=True)
+class Compare(_OfColumn):
+    """A column compared with a literal. Arrow compares the bounds exactly as it does the rows.
+
+    Attributes:
+        comparison: One of `= != < <= > >=`.
+        value: The column, cast to the type that is compared.
+        literal: The literal, in the same type.
+    """
+
+    comparison: str
+    value: pc.Expression = field(compare=False)
+    literal: pc.Expression = field(compare=False)
+
+    def _of_values(self, known: Range) -> tuple[Flags, Flags]:
         if self.comparison in ("=", "!="):
             # Only a row group whose bounds both equal the literal has no other value.
             inside = self._may(known.low, "<=", True) & self._may(known.high, ">=", True)
@@ -148,8 +164,8 @@ class Compare:
 
     def _may(self, bounds: pa.Array, comparison: str, value: bool) -> Flags:
         """Whether the comparison of each bound may be `value`; an unknown bound may be either."""
-        expression = _COMPARISONS[comparison](self.value, self.literal)
-        found = evaluate(expression, pa.table({self.column: bounds})).combine_chunks()
+        expression = COMPARISONS[comparison](self.value, self.literal)
+        found = self._evaluate(expression, bounds)
         may: Flags = np.asarray(
             pc.equal(pc.fill_null(found, value), value).cast(pa.uint8())
         ).astype(bool)
@@ -157,36 +173,26 @@ class Compare:
 
 
 @dataclass(frozen=True)
-class IsIn:
+class IsIn(_OfColumn):
     """Whether a column is one of several literals.
 
     Attributes:
-        column: The column's name.
         value: The column, cast to the type that is compared.
         values: The literals, in the same type.
     """
 
-    column: str
     value: pc.Expression = field(compare=False)
     values: pa.Array = field(compare=False)
 
-    def outcomes(self, ranges: Ranges) -> Outcomes:
-        known = ranges.columns.get(self.column)
-        if known is None:
-            return Unknown().outcomes(ranges)
-        low, high = self._bounds(known.low), self._bounds(known.high)
+    def _of_values(self, known: Range) -> tuple[Flags, Flags]:
+        low, high = (self._evaluate(self.value, bounds) for bounds in (known.low, known.high))
         unsure = _flags(pc.or_(pc.is_null(low), pc.is_null(high)))
         least, greatest = (_sortable(pc.fill_null(bounds, self._some)) for bounds in (low, high))
         # Some literal lies within the bounds if its range in the sorted literals is not empty.
         begin = np.searchsorted(self._sorted, least, "left")
         is_met = np.searchsorted(self._sorted, greatest, "right") > begin
         is_one = ~unsure & is_met & (least == greatest)
-        return Outcomes(
-            (unsure | is_met) & known.may_be_value, ~is_one & known.may_be_value, known.may_be_null
-        )
-
-    def _bounds(self, bounds: pa.Array) -> pa.Array:
-        return evaluate(self.value, pa.table({self.column: bounds})).combine_chunks()
+        return unsure | is_met, ~is_one
 
     @property
     def _some(self) -> pa.Scalar:

@@ -26,6 +26,7 @@ from featstore.errors import SelectionError, nearest
 from featstore.ops import hashing
 from featstore.redaction import short
 from featstore.selection.predicate import (
+    COMPARISONS,
     FLIPPED,
     And,
     Compare,
@@ -45,14 +46,6 @@ from featstore.selection.where_tree import parse_tree, too_deep
 # sqlglot's base class of nodes has another name in each of its newer versions.
 Node = Any
 T = TypeVar("T")
-_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
-    exp.EQ: operator.eq,
-    exp.NEQ: operator.ne,
-    exp.LT: operator.lt,
-    exp.LTE: operator.le,
-    exp.GT: operator.gt,
-    exp.GTE: operator.ge,
-}
 _SYMBOLS = {exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
 _GRAMMAR = "= == != < <= > >= in between is null and or not % () and sample(column, rate, seed)"
 
@@ -291,8 +284,9 @@ class _Builder:
         return self.comparison(node)
 
     def comparison(self, node: Node) -> pc.Expression:
-        if type(node) in _COMPARISONS:
-            return _COMPARISONS[type(node)](*self.operands(node.this, node.expression))
+        if type(node) in _SYMBOLS:
+            compare = COMPARISONS[_SYMBOLS[type(node)]]
+            return compare(*self.operands(node.this, node.expression))
         if isinstance(node, exp.Between):
             value, low, high = self.operands(node.this, node.args["low"], node.args["high"])
             return (value >= low) & (value <= high)

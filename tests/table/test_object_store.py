@@ -27,12 +27,12 @@ from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import Unit
 from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.files import storage
+from featstore.files.storage import check_store
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import Change, open_delta
 from featstore.table.layout import tag_of
 from featstore.table.running import marked
-from featstore.table.store import check_store
 from featstore.table.vacuum import vacuum
 
 SPEC: dict[str, Any] = {

@@ -143,6 +143,8 @@ def _sign(slot: object, hashes: Sequence[str]) -> str:
 
 
 def _index_column(call: Call) -> str:
+    if call.of_list:
+        return f"coalesce({call.each(call.text, lambda e: f'{e} + 1')}, array(0L))"
     return f"coalesce(CAST({call.text} AS BIGINT) + 1, 0)"
 
 

@@ -6,7 +6,6 @@ Each file of this folder has the templates of one family of operators. Add new f
 
 from featstore.spec.sql.call import Template
 from featstore.spec.sql.column_sql import COLUMN_TEMPLATES
-from featstore.spec.sql.fitted_sql import FITTED_TEMPLATES
 from featstore.spec.sql.list_sql import LIST_TEMPLATES
 from featstore.spec.sql.value_sql import VALUE_TEMPLATES
 
@@ -14,5 +13,4 @@ TEMPLATES: dict[object, Template] = {
     **COLUMN_TEMPLATES,
     **VALUE_TEMPLATES,
     **LIST_TEMPLATES,
-    **FITTED_TEMPLATES,
 }

@@ -1,13 +1,20 @@
-"""Spark SQL of operators on single values: ids, numbers, timestamps, and choices between values."""
+"""Spark SQL of operators on single values: ids, numbers, timestamps, and choices between values.
+
+`quantile_bucketize` uses that of bucketize.
+"""
 
 import pyarrow as pa
 
-from featstore.ops import choices, ids, numbers, timestamps
+from featstore.errors import SpecError
+from featstore.ops import choices, ids, numbers, timestamps, vocabularies
 from featstore.ops.constants import scalar_of
 from featstore.ops.lists import is_list
+from featstore.ops.vocabularies import Vocabulary
 from featstore.spec.model import TIMESTAMP
 from featstore.spec.sql.call import MAX_DOUBLE, Call, Members, Template, as_double, double, literal
 from featstore.spec.sql.column_sql import cut
+
+_MAX_VALUES = 1_000
 
 
 def _hash_values(call: Call) -> str | Members:
@@ -115,6 +122,48 @@ def _bucketize(call: Call) -> str:
     return call.let(call.text if is_long else _double(call), count)
 
 
+def _standardize(call: Call) -> str:
+    return call.finite(
+        f"((CAST({call.text} AS DOUBLE) - {_frozen(call, 'mean')}) / {_frozen(call, 'stddev')})"
+    )
+
+
+def _min_max(call: Call) -> str:
+    low, high = _frozen(call, "min"), _frozen(call, "max")
+
+    def scaled(value: str) -> str:
+        return (
+            f"CASE WHEN {value} IS NOT NULL THEN (least(greatest({value}, {low}), {high}) - {low}) "
+            f"/ ({high} - {low}) END"
+        )
+
+    return call.let(f"CAST({call.text} AS DOUBLE)", scaled)
+
+
+def _vocabulary(call: Call) -> str:
+    vocabulary = call.params["vocabulary"]
+    assert isinstance(vocabulary, Vocabulary)
+    if len(vocabulary) > _MAX_VALUES:
+        raise SpecError(
+            f"{call.owner}: expected a vocabulary of at most {_MAX_VALUES:,} values for Spark SQL, "
+            f"found {len(vocabulary):,}; use the extractor for this slot"
+        )
+    values = ", ".join(literal(value, pa.string()) for value in vocabulary.values.to_pylist())
+    missing = call.params["unknown"] == "missing"
+
+    def index(value: str) -> str:
+        position = f"array_position(array({values}), CAST({value} AS STRING))"
+        return f"nullif({position}, 0) - 1" if missing else position
+
+    if not call.of_list:
+        return f"({index(call.text)})"
+    return call.only(call.each(call.text, index), lambda e: f"{e} IS NOT NULL")
+
+
+def _frozen(call: Call, name: str) -> str:
+    return double(call.params[name])
+
+
 def _hour(call: Call) -> str:
     return f"hour({_in_zone(call)})"
 
@@ -194,6 +243,9 @@ VALUE_TEMPLATES: dict[object, Template] = {
     numbers.ratio: _ratio,
     numbers.clip: _clip,
     numbers.bucketize: _bucketize,
+    numbers.standardize: _standardize,
+    numbers.min_max: _min_max,
+    vocabularies.find_in_vocabulary: _vocabulary,
     timestamps.hour: _hour,
     timestamps.day_of_week: _day_of_week,
     timestamps.is_weekend: _is_weekend,
