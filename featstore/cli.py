@@ -5,15 +5,16 @@ it, and prints what it returns.
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from featstore import __version__
-from featstore.errors import FeatstoreError, missing_extra
+from featstore.errors import FeatstoreError, import_extra
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -53,6 +54,25 @@ def _key_values(_: click.Context, option: click.Parameter, texts: Sequence[str])
     return pairs
 
 
+def _partition_option(text: str) -> Callable[[Command], Command]:
+    """The option `--partition` with this help."""
+    return click.option(
+        "--partition", multiple=True, callback=_key_values, metavar="KEY=VALUE", help=text
+    )
+
+
+_partition_from_path_option = click.option(
+    "--partition-from-path",
+    "keys",
+    multiple=True,
+    metavar="KEY",
+    help="A key to take from KEY=VALUE directories.",
+)
+_version_option = click.option(
+    "--version", type=int, help="A version of a Delta table; the newest if not given."
+)
+
+
 @cli.command()
 @click.option("--spec", required=True, help="The spec, a YAML file.")
 @click.option(
@@ -61,20 +81,8 @@ def _key_values(_: click.Context, option: click.Parameter, texts: Sequence[str])
 @click.option(
     "--table", "table_url", required=True, help="The table to write; created if it does not exist."
 )
-@click.option(
-    "--partition",
-    multiple=True,
-    callback=_key_values,
-    metavar="KEY=VALUE",
-    help="A partition value for all of the input.",
-)
-@click.option(
-    "--partition-from-path",
-    "keys",
-    multiple=True,
-    metavar="KEY",
-    help="A key to take from KEY=VALUE directories.",
-)
+@_partition_option("A partition value for all of the input.")
+@_partition_from_path_option
 @click.option(
     "--days",
     metavar="FIRST..LAST",
@@ -120,20 +128,8 @@ def extract(
     "--raw", required=True, help="The logged raw rows: a Parquet file, a directory or a glob."
 )
 @click.option("--table", "table_url", required=True, help="The table extracted from them.")
-@click.option(
-    "--partition",
-    multiple=True,
-    callback=_key_values,
-    metavar="KEY=VALUE",
-    help="The partition of all raw rows.",
-)
-@click.option(
-    "--partition-from-path",
-    "keys",
-    multiple=True,
-    metavar="KEY",
-    help="A key to take from KEY=VALUE directories.",
-)
+@_partition_option("The partition of all raw rows.")
+@_partition_from_path_option
 def replay(
     spec_url: str, raw: str, table_url: str, partition: dict[str, str], keys: Sequence[str]
 ) -> None:
@@ -226,7 +222,7 @@ def table() -> None:
 
 @table.command()
 @click.argument("url")
-@click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
+@_version_option
 def inspect(url: str, version: int | None) -> None:
     """Print slots, partitions, rows, bytes, versions and the spec hash."""
     click.echo(_module("featstore.explore.table").open_table(url, version).inspect())
@@ -234,7 +230,7 @@ def inspect(url: str, version: int | None) -> None:
 
 @table.command()
 @click.argument("url")
-@click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
+@_version_option
 @click.option("--where", help="Only rows that match, such as \"month = '2013-01'\".")
 @click.option(
     "--slots",
@@ -277,20 +273,8 @@ def profile(
 @click.option(
     "--key", required=True, metavar="COLUMN", help="The kept column that identifies each row."
 )
-@click.option(
-    "--partition",
-    multiple=True,
-    callback=_key_values,
-    metavar="KEY=VALUE",
-    help="The partition of all raw rows.",
-)
-@click.option(
-    "--partition-from-path",
-    "keys",
-    multiple=True,
-    metavar="KEY",
-    help="A key to take from KEY=VALUE directories.",
-)
+@_partition_option("The partition of all raw rows.")
+@_partition_from_path_option
 def relabel(
     spec: str,
     input_url: str,
@@ -322,7 +306,7 @@ def compact(url: str) -> None:
 
 @table.command("lint")
 @click.argument("url")
-@click.option("--version", type=int, help="A version of a Delta table; the newest if not given.")
+@_version_option
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
@@ -506,13 +490,8 @@ def clear(directory: str) -> None:
 
 
 def _module(module: str) -> Any:
-    """Imports a module when a command needs it, so that `--help` loads no heavy library.
-    MissingDependencyError names the extra if one is not installed.
-    """
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        raise missing_extra("this command", error) from error
+    """Imports a module when a command needs it, so that `--help` loads no heavy library."""
+    return import_extra(module, "this command")
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ catch it. A message says what went wrong, what was expected, what was found, whe
 import difflib
 import errno
 from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
 # Importable package -> the extra of featstore that installs it.
 _EXTRAS = {
@@ -196,6 +198,22 @@ def not_once(name: str, num_found: int) -> str:
         f"column {name!r}: expected once, found {num_found} times; write the file again with "
         f"distinct column names"
     )
+
+
+def import_extra(module: str, what: str) -> Any:
+    """Imports a module that needs an extra.
+
+    Args:
+        module: The module.
+        what: The feature that needs it, as the subject of the message.
+
+    Raises:
+        MissingDependencyError: It is not installed. The message names the extra.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise missing_extra(what, error) from error
 
 
 def missing_extra(what: str, error: ModuleNotFoundError) -> ImportError:

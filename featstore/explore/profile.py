@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.errors import SelectionError, missing_extra, nearest
+from featstore.errors import SelectionError, import_extra, nearest
 from featstore.schema import Slot, SlotKind, SlotSchema
 
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
@@ -226,11 +226,7 @@ def _connect() -> Any:
     """An in-memory duckdb connection. The import is here so that tables open without the extra
     `explore`.
     """
-    try:
-        import duckdb
-    except ModuleNotFoundError as error:
-        raise missing_extra("a profile", error) from error
-    connection = duckdb.connect()
+    connection = import_extra("duckdb", "a profile").connect()
     # The progress bar would go to standard output. If it is off already, as in a notebook without
     # ipywidgets, duckdb refuses the setting.
     if connection.sql("SELECT current_setting('enable_progress_bar')").fetchall()[0][0]:
@@ -242,13 +238,15 @@ def _connect() -> Any:
 
 
 def _melted_schema(labels: Sequence[str]) -> pa.Schema:
-    columns = [
-        ("slot", pa.int32()),
-        ("id", pa.int64()),
-        ("number", pa.float64()),
-        ("length", pa.int64()),
-    ]
-    return pa.schema(columns + [(f"label{i}", pa.float64()) for i in range(len(labels))])
+    return pa.schema(
+        [
+            ("slot", pa.int32()),
+            ("id", pa.int64()),
+            ("number", pa.float64()),
+            ("length", pa.int64()),
+            *((f"label{i}", pa.float64()) for i in range(len(labels))),
+        ]
+    )
 
 
 def _melt(
@@ -348,17 +346,24 @@ def _row(
     present = counted.get("num_lists", 0) if slot.is_list else num_values // (slot.width or 1)
     copied = ("mean", "min", "max", "quantiles", "length_mean", "length_max", "length_quantiles")
     return {
+        **presence(slot, present, num_rows),
+        "num_values": num_values,
+        "distinct": counted.get("distinct", 0),
+        **{name: counted.get(name) for name in copied},
+        "top": [{**value, "share": value["count"] / num_values} for value in top],
+    }
+
+
+def presence(slot: Slot, num_present: int, num_rows: int) -> dict[str, Any]:
+    """The first columns of a slot's row of `Profile.table`: its definition and coverage."""
+    return {
         "slot": slot.name,
         "number": slot.number,
         "kind": str(slot.kind),
         "shape": slot.shape_text,
         "op": slot.op,
-        "num_present": present,
-        "coverage": present / num_rows if num_rows else 0.0,
-        "num_values": num_values,
-        "distinct": counted.get("distinct", 0),
-        **{name: counted.get(name) for name in copied},
-        "top": [{**value, "share": value["count"] / num_values} for value in top],
+        "num_present": num_present,
+        "coverage": num_present / num_rows if num_rows else 0.0,
     }
 
 
@@ -373,27 +378,24 @@ def result_schema(labels: Sequence[str]) -> pa.Schema:
             ("label_rates", rates),
         ]
     )
-    texts = [
-        ("slot", pa.string()),
-        ("number", pa.int64()),
-        ("kind", pa.string()),
-        ("shape", pa.string()),
-        ("op", pa.string()),
-    ]
-    counts = [
-        ("num_present", pa.int64()),
-        ("coverage", pa.float64()),
-        ("num_values", pa.int64()),
-        ("distinct", pa.int64()),
-    ]
-    floats = [(name, pa.float64()) for name in ("mean", "min", "max")] + [
-        ("quantiles", pa.list_(pa.float64()))
-    ]
-    lengths = [
-        ("length_mean", pa.float64()),
-        ("length_max", pa.int64()),
-        ("length_quantiles", pa.list_(pa.float64())),
-    ]
-    extraction = [("default_rate", pa.float64())]
-    extraction += [(name, pa.int64()) for name in EXTRACTION_COUNTS]
-    return pa.schema([*texts, *counts, *floats, *lengths, ("top", pa.list_(top)), *extraction])
+    return pa.schema(
+        [
+            ("slot", pa.string()),
+            ("number", pa.int64()),
+            ("kind", pa.string()),
+            ("shape", pa.string()),
+            ("op", pa.string()),
+            ("num_present", pa.int64()),
+            ("coverage", pa.float64()),
+            ("num_values", pa.int64()),
+            ("distinct", pa.int64()),
+            *((name, pa.float64()) for name in ("mean", "min", "max")),
+            ("quantiles", pa.list_(pa.float64())),
+            ("length_mean", pa.float64()),
+            ("length_max", pa.int64()),
+            ("length_quantiles", pa.list_(pa.float64())),
+            ("top", pa.list_(top)),
+            ("default_rate", pa.float64()),
+            *((name, pa.int64()) for name in EXTRACTION_COUNTS),
+        ]
+    )

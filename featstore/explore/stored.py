@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.explore.profile import (
-    EXTRACTION_COUNTS,
     LENGTH_QUANTILES,
     NUM_TOP,
     QUANTILES,
     Profile,
+    presence,
     result_schema,
 )
 from featstore.extraction.findings import FILLED, NULLS_DROPPED, TEXT_ERRORS
@@ -26,18 +26,14 @@ def rows_profile(statistics: Statistics, slots: Sequence[Slot], labels: Sequence
     """The profile of statistics gathered from a table's rows, in which the counts of extraction are
     unknown and null.
     """
-    profile = stored_profile(statistics, {}, slots, labels)
-    table = profile.table
-    for name in ("default_rate", *EXTRACTION_COUNTS):
-        index = table.schema.get_field_index(name)
-        table = table.set_column(
-            index, table.field(index), pa.nulls(len(table), table.field(index).type)
-        )
-    return replace(profile, table=table, source=_ROWS)
+    return replace(stored_profile(statistics, None, slots, labels), source=_ROWS)
 
 
 def stored_profile(
-    statistics: Statistics, counts: Mapping[str, int], slots: Sequence[Slot], labels: Sequence[str]
+    statistics: Statistics,
+    counts: Mapping[str, int] | None,
+    slots: Sequence[Slot],
+    labels: Sequence[str],
 ) -> Profile:
     """The profile of statistics that were stored with the data.
 
@@ -47,48 +43,35 @@ def stored_profile(
 
     Args:
         statistics: The merged statistics of the partitions.
-        counts: The merged counts of extraction.
+        counts: The merged counts of extraction; None if they, and those of the slots, are unknown.
         slots: The slots of the profile.
         labels: The labels whose rates are given.
     """
-    known = {
-        _key(column.number, column.column): column
-        for column in statistics.columns.values()
-        if column.role == "slot"
-    }
-    rows = [
-        _row(slot, known.get(_key(slot.number, slot.name)), statistics.num_rows) for slot in slots
-    ]
+    num_rows = statistics.num_rows
+    known = {column.key: column for column in statistics.columns.values() if column.role == "slot"}
+    rows = []
+    for slot in slots:
+        none = ColumnStatistics.of_slot(slot)
+        column = known.get(none.key, none)
+        extraction = {} if counts is None else _extraction_counts(slot, column, num_rows)
+        rows.append(_row(slot, column, num_rows) | extraction)
     rates = {name: statistics.columns.get(name) for name in labels}
     return Profile(
-        num_rows=statistics.num_rows,
+        num_rows=num_rows,
         label_rates={
             name: None if label is None else _mean(label) for name, label in rates.items()
         },
         table=pa.Table.from_pylist(rows, result_schema(labels)),
         source=_STORED,
-        counts=counts,
+        counts=counts or {},
     )
 
 
-def _key(number: int | None, name: str) -> tuple[int | None, str]:
-    return number, name if number is None else ""
-
-
-def _row(slot: Slot, column: ColumnStatistics | None, num_rows: int) -> dict[str, Any]:
-    column = column or ColumnStatistics(
-        column=slot.name, role="slot", number=slot.number, kind=slot.kind, shape=slot.shape_text
-    )
+def _row(slot: Slot, column: ColumnStatistics, num_rows: int) -> dict[str, Any]:
     has_numbers = column.num_numbers > 0
     has_lists = slot.is_list and column.num_present > 0
     return {
-        "slot": slot.name,
-        "number": slot.number,
-        "kind": str(slot.kind),
-        "shape": slot.shape_text,
-        "op": slot.op,
-        "num_present": column.num_present,
-        "coverage": column.num_present / num_rows if num_rows else 0.0,
+        **presence(slot, column.num_present, num_rows),
         "num_values": column.num_values,
         "distinct": column.distinct.estimate(),
         "mean": _mean(column),
@@ -99,7 +82,6 @@ def _row(slot: Slot, column: ColumnStatistics | None, num_rows: int) -> dict[str
         "length_max": column.length_max if has_lists else None,
         "length_quantiles": column.length_quantiles(LENGTH_QUANTILES),
         "top": _top(column),
-        **_extraction_counts(slot, column, num_rows),
     }
 
 

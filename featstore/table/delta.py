@@ -27,7 +27,7 @@ from featstore.errors import (
 )
 from featstore.files.credentials import require_credentials, s3_endpoint
 from featstore.files.redirects import own_hosts_only
-from featstore.files.storage import absolute, canonical, local_path, scheme
+from featstore.files.storage import absolute, canonical, check_store, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
@@ -42,7 +42,6 @@ from featstore.table.snapshot import (
     in_partitions,
     overwrite_filters,
 )
-from featstore.table.store import check_store
 
 # The table property with the versions of slot groups by name, as JSON.
 GROUPS = f"{KEY}.groups"

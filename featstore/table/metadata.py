@@ -106,9 +106,9 @@ class CommitMetadata:
             **vars(self),
             "partitions": partitions,
             "counts": dict(self.counts),
+            "crc32s": dict(self.crc32s),
             "origins": origins,
         }
-        mapping["crc32s"] = dict(self.crc32s)
         left_out = {key for key in ("num_rows_skipped", "crc32s", "origins") if not mapping[key]}
         left_out |= {key for key in ("groups",) if mapping[key] is None}
         return {key: value for key, value in mapping.items() if key not in left_out}

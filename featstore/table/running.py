@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 
 from featstore.errors import CommitConflictError
 from featstore.files.listings import list_files
-from featstore.files.storage import delete, join, modified_s, open_write, size_bytes
+from featstore.files.storage import check_store, delete, join, modified_s, open_write, size_bytes
 from featstore.redaction import redact
 from featstore.table.layout import RUNS_DIR
 from featstore.table.metadata import to_json
 from featstore.table.snapshot import DataFile
-from featstore.table.store import check_store
 
 # A vacuum's grace is at least an hour, so a mark stays young through many failed renewals. Each
 # renewal is one small write to the store.

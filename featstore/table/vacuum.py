@@ -122,13 +122,6 @@ class References:
         return frozenset(tag for tag in map(tag_of, self.live) if tag is not None)
 
 
-@dataclass(kw_only=True)
-class _VacuumProgress:
-    removed: list[Leftover] = field(default_factory=list)
-    num_young: int = 0
-    num_running: int = 0
-
-
 def vacuum(
     url: str,
     *,
@@ -169,7 +162,6 @@ def vacuum(
             f"no table at {redact(url)}: expected a Delta table ({LOG_DIR}/ is missing)"
         )
     now_s = store_now_s(url) if now_s is None else now_s
-    progress = _VacuumProgress()
     # The order matters: files are listed first, marks read second, the log last. A run that commits
     # in between is seen by its mark or by its commit.
     entries = list_files(url, suffix="", hidden=True, literal=True)
@@ -188,17 +180,21 @@ def vacuum(
         for name, group_url in groups.items()
     }
     # Marks first: a run that was taken for dead and wakes up then finds its mark gone.
-    for leftover in sorted(
+    leftovers = sorted(
         find_leftovers(entries, references, group_references),
         key=lambda leftover: leftover.kind != _MARK,
-    ):
-        _remove(url, leftover, running_tags, now_s - grace_s, progress, dry_run=dry_run)
+    )
+    outcomes = [
+        _remove(url, leftover, running_tags, now_s - grace_s, dry_run=dry_run)
+        for leftover in leftovers
+    ]
+    pairs = zip(leftovers, outcomes, strict=True)
     return VacuumReport(
         table_url=url,
         oldest_version=references.oldest_version,
-        removed=tuple(progress.removed),
-        num_young=progress.num_young,
-        num_running=progress.num_running,
+        removed=tuple(leftover for leftover, outcome in pairs if outcome == "removed"),
+        num_young=outcomes.count("young"),
+        num_running=outcomes.count("running"),
         dry_run=dry_run,
     )
 
@@ -302,28 +298,30 @@ def _remove(
     leftover: Leftover,
     running_tags: set[str],
     before_s: float,
-    progress: _VacuumProgress,
     *,
     dry_run: bool,
-) -> None:
-    """Removes a file unless its run is alive or it was written after `before_s`."""
+) -> str:
+    """Removes a file unless its run is alive or it was written after `before_s`.
+
+    Returns:
+        `removed`, `running` or `young`; `mark` for that of a running job, and `gone` for a file
+        that no longer exists.
+    """
     if _run_tag(leftover.path) in running_tags:
-        progress.num_running += leftover.kind != _MARK
-        return
+        return "mark" if leftover.kind == _MARK else "running"
     target = join(url, leftover.path)
     try:
         is_young = modified_s(target) > before_s
     except FileNotFoundError:
-        return
+        return "gone"
     if is_young:
         # A mark that was renewed since the marks were read: its run was suspended and goes on.
         if leftover.kind == _MARK:
             running_tags.add(_run_tag(leftover.path) or "")
-        progress.num_young += 1
-        return
+        return "young"
     if not dry_run:
         delete(target)
-    progress.removed.append(leftover)
+    return "removed"
 
 
 def _run_tag(path: str) -> str | None:

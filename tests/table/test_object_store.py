@@ -23,12 +23,12 @@ from featstore.extraction.hive.locations import locations, make_locations
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
 from featstore.files import storage
+from featstore.files.storage import check_store
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import Change, open_delta
 from featstore.table.layout import tag_of
 from featstore.table.running import marked
-from featstore.table.store import check_store
 from featstore.table.vacuum import vacuum
 from tests.interposed import followed, preceded
 from tests.parquet_files import put_parquet

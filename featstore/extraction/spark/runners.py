@@ -7,21 +7,21 @@ frame is never exposed: evaluating it twice would write twice.
 
 import importlib
 import itertools
-import json
 import os
+import pickle
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from featstore.errors import InputError, MissingDependencyError, WorkerError, missing_extra
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.findings import BatchOrigin, Malformed
+from featstore.extraction.findings import BatchOrigin
 from featstore.extraction.fit import FitTask, States, fit_units, merge_states
 from featstore.extraction.groups.by_key import KeyedPartition, write_by_key
 from featstore.extraction.groups.group_task import GroupTask
@@ -55,13 +55,9 @@ from featstore.table.running import marked
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _PROGRESS_INTERVAL_S = 0.5  # reading an accumulator on the driver costs no job
-_REPORT_COLUMNS = (
-    "path string, num_rows long, size_bytes long, crc32 long, counts string, num_rows_skipped "
-    "long, examples string"
-)
 _WORKER_MODULES = {"pyarrow": "pyarrow", "numpy": "numpy", "featstore.extraction.unit": "featstore"}
 _Result = TypeVar("_Result")
 _Task = TypeVar("_Task", bound=UnitTask)
@@ -216,8 +212,10 @@ def extract_dataframe(
     write = partial(_write_partition, run.task, partition, counters.num_files, counters.num_rows)
     with marked(job.table_url, run.task.tag) as mark:
         with removing_files_on_failure(run):
-            rows = _collect(context, chosen.mapInArrow(write, _REPORT_COLUMNS).collect, counters)
-        return end_run(run, [_unit_report(row, partition) for row in rows], commit, None, mark)
+            rows = _collect(context, chosen.mapInArrow(write, "report binary").collect, counters)
+        # Unpickling is safe here: the bytes come from our own tasks.
+        reports = [pickle.loads(row["report"]) for row in rows]
+        return end_run(run, reports, commit, None, mark)
 
 
 class _ProgressAccumulators:
@@ -361,7 +359,7 @@ def _write_partition(
             )
         num_files.add(1 if report.num_rows else 0)
         num_rows.add(report.num_rows)
-        yield _report_row(report)
+        yield pa.RecordBatch.from_pydict({"report": [pickle.dumps(report)]})
 
 
 def _numbered(
@@ -373,29 +371,3 @@ def _numbered(
         if batch.num_rows:
             yield batch, origin
             origin = origin.after(batch.num_rows)
-
-
-def _report_row(report: UnitReport) -> pa.RecordBatch:
-    columns: dict[str, list[Any]] = {
-        "path": [report.path],
-        "num_rows": [report.num_rows],
-        "size_bytes": [report.size_bytes],
-        "crc32": [report.crc32],
-        "counts": [json.dumps(dict(report.counts))],
-        "num_rows_skipped": [report.num_rows_skipped],
-        "examples": [json.dumps([vars(example) for example in report.examples])],
-    }
-    return pa.RecordBatch.from_pydict(columns)
-
-
-def _unit_report(row: "Row", partition: Mapping[str, str]) -> UnitReport:
-    return UnitReport(
-        path=row["path"],
-        partition=partition,
-        num_rows=row["num_rows"],
-        size_bytes=row["size_bytes"],
-        crc32=row["crc32"],
-        counts=json.loads(row["counts"]),
-        num_rows_skipped=row["num_rows_skipped"],
-        examples=tuple(Malformed(**example) for example in json.loads(row["examples"])),
-    )

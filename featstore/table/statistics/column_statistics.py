@@ -97,6 +97,22 @@ class ColumnStatistics:
     lengths: tuple[Floats, Floats] = (np.zeros(0), np.zeros(0))
     top: tuple[Integers, Floats] = (np.zeros(0, np.int64), np.zeros(0))
 
+    @classmethod
+    def of_slot(cls, slot: Slot) -> "ColumnStatistics":
+        """The statistics of no rows of a slot."""
+        return cls(
+            column=slot.name,
+            role="slot",
+            number=slot.number,
+            kind=str(slot.kind),
+            shape=slot.shape_text,
+        )
+
+    @property
+    def key(self) -> tuple[int | None, str]:
+        """Identifies a slot by its number, so that it may be renamed, or else a column by name."""
+        return self.number, self.column if self.number is None else ""
+
     def merge(self, other: "ColumnStatistics") -> None:
         """Adds the statistics of other rows of the same column."""
         for name in (*_SUMS, "sum"):
@@ -128,7 +144,7 @@ class StatisticsGatherer:
     def __init__(self, schema: SlotSchema) -> None:
         self._slots = schema.slots
         self._labels = [label.name for label in schema.labels if is_number(label.type)]
-        self._columns = {slot.name: _new(slot) for slot in schema.slots}
+        self._columns = {slot.name: ColumnStatistics.of_slot(slot) for slot in schema.slots}
         self._columns |= {name: _new_label(name) for name in self._labels}
         self._sample = RowSample()
 
@@ -202,11 +218,10 @@ def merge_statistics(parts: Iterable[Statistics]) -> Statistics:
     for part in parts:
         num_rows += part.num_rows
         for column in part.columns.values():
-            key = (column.number, column.column if column.number is None else "")
-            if key in known:
-                known[key].merge(column)
+            if column.key in known:
+                known[column.key].merge(column)
             else:
-                known[key] = column
+                known[column.key] = column
     return Statistics(
         num_rows=num_rows, columns={column.column: column for column in known.values()}
     )
@@ -219,16 +234,6 @@ def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
         for name, number in one.items():
             total[name] = total.get(name, 0) + number
     return dict(sorted(total.items()))
-
-
-def _new(slot: Slot) -> ColumnStatistics:
-    return ColumnStatistics(
-        column=slot.name,
-        role="slot",
-        number=slot.number,
-        kind=str(slot.kind),
-        shape=slot.shape_text,
-    )
 
 
 def _new_label(name: str) -> ColumnStatistics:
