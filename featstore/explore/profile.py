@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.errors import SelectionError, import_extra, nearest
+from featstore.errors import SelectionError, missing_extra, nearest
 from featstore.schema import Slot, SlotKind, SlotSchema
 
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
@@ -226,7 +226,11 @@ def _connect() -> Any:
     """An in-memory duckdb connection. The import is here so that tables open without the extra
     `explore`.
     """
-    connection = import_extra("duckdb", "a profile").connect()
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise missing_extra("a profile", error) from error
+    connection = duckdb.connect()
     # The progress bar would go to standard output. If it is off already, as in a notebook without
     # ipywidgets, duckdb refuses the setting.
     if connection.sql("SELECT current_setting('enable_progress_bar')").fetchall()[0][0]:

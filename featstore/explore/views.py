@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.errors import import_extra
+from featstore.errors import missing_extra
 from featstore.files.storage import absolute, canonical, filesystem, local_path, scheme
 from featstore.schema import Slot, SlotKind
 from featstore.table.layout import partition_path
@@ -28,7 +28,10 @@ def duckdb_view(snapshot: Snapshot, connection: Any = None) -> Any:
     For a remote table the store's fsspec filesystem, with its credentials, is registered with the
     connection.
     """
-    duckdb = import_extra("duckdb", "Table.duckdb()")
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise missing_extra("Table.duckdb()", error) from error
     connection = duckdb.connect() if connection is None else connection
     if local_path(snapshot.url) is None and not connection.filesystem_is_registered(
         scheme(canonical(snapshot.url))
@@ -39,7 +42,10 @@ def duckdb_view(snapshot: Snapshot, connection: Any = None) -> Any:
 
 def polars_view(snapshot: Snapshot) -> Any:
     """A `polars.LazyFrame` over the snapshot. Remote files are read by polars' own client."""
-    polars = import_extra("polars", "Table.polars()")
+    try:
+        import polars
+    except ModuleNotFoundError as error:
+        raise missing_extra("Table.polars()", error) from error
     parts = [_lazy(polars, snapshot, part) for part in _parts(snapshot)]
     return (
         polars.concat(parts)

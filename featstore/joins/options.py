@@ -58,7 +58,7 @@ class LogSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RawLog:
+class EventLog:
     """A log of events.
 
     Attributes:
@@ -72,7 +72,7 @@ class RawLog:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyedLog(RawLog):
+class KeyedLog(EventLog):
     """A log that is joined to the impressions.
 
     Attributes:
@@ -85,7 +85,7 @@ class KeyedLog(RawLog):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Impressions(RawLog):
+class Impressions(EventLog):
     """The log whose rows get labels.
 
     Attributes:

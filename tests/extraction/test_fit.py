@@ -164,10 +164,13 @@ def test_a_change_below_a_fit_makes_it_stale_and_another_name_does_not(
     write(path, [first | {"default": 1}, *rest])
     with pytest.raises(
         NotFittedError,
-        match=r"slots\[0\]: standardize \('scaled'\) was fitted when it, or what it reads",
+        match=r"slots\[0\]: standardize \('scaled'\) was changed, or what it reads was, after it was fitted",
     ):
         Extractor(load_spec(path))
-    assert "was fitted when it, or what it reads, was another" in lint(str(path)).findings[0]
+    assert (
+        "was changed, or what it reads was, after it was fitted, was another"
+        in lint(str(path)).findings[0]
+    )
     write(
         path,
         [*DOCUMENT["slots"][:2], DOCUMENT["slots"][2] | {"name": "share"}, *DOCUMENT["slots"][3:]],

@@ -74,7 +74,7 @@ def test_an_inner_operator_that_looks_at_other_rows_is_a_finding(
     assert len(report.findings) == 1
     assert report.findings[0].startswith("bin (sampled_operators:rank): row ")
     assert report.findings[0].endswith(
-        "expected the same result, since each row must be treated alone"
+        "expected the same result, since each row has to be computed on its own"
     )
 
 
