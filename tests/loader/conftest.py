@@ -20,7 +20,8 @@ from featstore.loader.rows.split_reader import Window
 from featstore.loader.rows.work import Work, files_in_place
 from featstore.loader.run.job import Job
 from featstore.schema import SlotSchema
-from featstore.table.snapshot import DataFile
+from featstore.table.open import open_snapshot
+from featstore.table.snapshot import DataFile, Snapshot
 from featstore.tensors.batch import Batch
 from tests.parquet_files import put_parquet
 
@@ -50,6 +51,19 @@ def rows_table(first: int, num_rows: int) -> pa.Table:
 def rows_of(batches: Iterable[Batch]) -> list[int]:
     """The numbers of the rows, in the order of delivery."""
     return [row for batch in batches for row in batch["row"].tolist()]
+
+
+@pytest.fixture(scope="module")
+def snapshot(table_url: str) -> Snapshot:
+    return open_snapshot(table_url)
+
+
+def loader_for(table_url: str, **options: Any) -> FeatureLoader:
+    """A loader of all columns."""
+    return FeatureLoader(
+        table_url,
+        **{"slots": ["*"], "labels": ["click"], "extras": ["note"], "batch_size": 23, **options},
+    )
 
 
 def merged_state(loaders: Sequence[FeatureLoader]) -> dict[str, Any]:
