@@ -1,9 +1,7 @@
 """A small table of several files, small row groups, and every kind of column."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,32 +89,6 @@ def table_url(tmp_path_factory: pytest.TempPathFactory) -> str:
         )
         first += num_rows
     return str(root)
-
-
-@pytest.fixture
-def torchrun() -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(script: Any, *arguments: Any, num_processes: int = 2, environ: Any = None) -> Any:
-        """A job of one host; torchrun keeps a store, unless told not to."""
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            str(num_processes),
-            "--rdzv-backend",
-            "c10d",
-        ]
-        command += [
-            "--rdzv-endpoint",
-            "127.0.0.1:0",
-            "--rdzv-id",
-            "job-1",
-            str(script),
-            *map(str, arguments),
-        ]
-        return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ)
-
-    return run
 
 
 def data_file(path: Path, table: pa.Table, row_group_size: int = 16) -> DataFile:
