@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 CLI = "from featstore.cli import main; main()"
+JOB = ("--rdzv-id", "job-1")
 
 
 def command_of(program: str | Path, *arguments: object, warnings: str = "") -> list[str]:
@@ -95,3 +96,13 @@ def start_together(programs: Sequence[Program]) -> None:
         assert program.line() == "ready", program.communicate()[1]
     for program in programs:
         program.go_on()
+
+
+def torchrun(
+    script: Path, *arguments: object, num_processes: int = 2, settings: Sequence[str] = JOB
+) -> subprocess.CompletedProcess[str]:
+    """A job of one host; torchrun keeps a store, unless told not to."""
+    job = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_processes)]
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", *settings]
+    command = [sys.executable, *job, *meeting, str(script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

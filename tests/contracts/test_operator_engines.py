@@ -9,7 +9,6 @@ CASES_ELSEWHERE. The golden vectors run here too, as cases of three rows.
 """
 
 import json
-import math
 import random
 import re
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from featstore.ops.registry import OPERATORS
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.sql.statement import slot_sql
-from tests.golden_values import value_of
+from tests.golden_values import same, value_of
 from tests.parquet_files import put_parquet
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -92,23 +91,6 @@ def columns_of(case: dict[str, Any], num_rows: int | None = None) -> dict[str, p
             [*values, *[None] * ((num_rows or len(values)) - len(values))], arrow_type
         )
     return columns
-
-
-def same(found: Any, expected: Any) -> bool:
-    """Ids exactly; floats but for the last digits of a float32, in which logarithms and powers of C
-    and Java may differ.
-    """
-    if isinstance(expected, list):
-        return (
-            isinstance(found, list)
-            and len(found) == len(expected)
-            and all(map(same, found, expected))
-        )
-    if isinstance(expected, float):
-        return (found != found and expected != expected) or math.isclose(
-            found, expected, rel_tol=2e-7
-        )
-    return type(found) is type(expected) and bool(found == expected)
 
 
 def differences(case: dict[str, Any], found: list[Any]) -> list[tuple[int, Any, Any]]:

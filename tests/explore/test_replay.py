@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import featstore
 from featstore.errors import InputError
 from featstore.explore.replay import pair_slices, replay
+from tests.parquet_files import put_parquet
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -42,12 +43,10 @@ def rows_of(num_rows: int) -> pa.Table:
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
     for month, num_rows in (("1", 640), ("2", 130)):
-        (tmp_path / "raw" / f"month={month}").mkdir(parents=True)
         for i in range(2):
             part = rows_of(num_rows).slice(i * num_rows // 2, num_rows // 2)
-            pq.write_table(
-                part, tmp_path / "raw" / f"month={month}" / f"{i}.parquet", row_group_size=40
-            )
+            place = tmp_path / "raw" / f"month={month}" / f"{i}.parquet"
+            put_parquet(place, part, row_group_size=40)
     return tmp_path / "raw"
 
 

@@ -58,12 +58,11 @@ def table(tmp_path: Path) -> Table:
     """Three days: the last has a slot that the others lack, the second was replaced. A partition
     value must be escaped.
     """
-    (tmp_path / "raw").mkdir()
     newer = [*SLOTS, {"slot": 105, "name": "newer", "op": "log1p", "of": "cost"}]
     for version, (day, slots) in enumerate(
         [("1", SLOTS), ("a:b'c", SLOTS), ("3", newer), ("a:b'c", newer)]
     ):
-        pq.write_table(raw_rows(20, 100 * version), tmp_path / "raw" / "log.parquet")
+        put_parquet(tmp_path / "raw" / "log.parquet", raw_rows(20, 100 * version))
         spec: Any = {"spec": 1, "inputs": INPUTS, "keep": ["id"], "slots": slots}
         featstore.extract(spec, tmp_path / "raw", tmp_path / "table", partition={"dt": day})
     return featstore.open_table(tmp_path / "table")

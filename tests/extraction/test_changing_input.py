@@ -67,7 +67,6 @@ def write(path: Path, num_rows: int = NUM_ROWS, seed: int = 1) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    (tmp_path / "raw").mkdir()
     write(tmp_path / "raw" / "log.parquet")
     return tmp_path / "raw" / "log.parquet"
 

@@ -66,7 +66,6 @@ DOCUMENT: dict[str, Any] = {
 @pytest.fixture
 def raw(tmp_path: Path) -> str:
     """1,000 rows in two files of several row groups; prices 0 to 998, every tenth missing."""
-    (tmp_path / "raw").mkdir()
     for part in range(2):
         rows = range(part * 500, part * 500 + 500)
         put_parquet(

@@ -3,11 +3,12 @@
 """
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -19,20 +20,11 @@ RESULTS = Path(__file__).parents[2] / ".campaign" / "epoch_end.jsonl"
 def test_no_row_is_missing_when_workers_die_at_the_end_of_an_epoch(
     store: str, is_campaign: bool
 ) -> None:
-    arguments = [
-        sys.executable,
-        str(SCRIPT),
-        "--store",
-        store,
-        "--epochs",
-        "200" if is_campaign else "10",
-    ]
+    arguments = ["--store", store, "--epochs", "200" if is_campaign else "10"]
     if is_campaign:  # Broken off, it goes on where it was.
         RESULTS.parent.mkdir(exist_ok=True)
         arguments += ["--results", str(RESULTS)]
-    done = subprocess.run(
-        arguments, capture_output=True, text=True, timeout=None if is_campaign else 900
-    )
+    done = run_python(SCRIPT, *arguments, status=None, timeout=None if is_campaign else 900)
     result = json.loads(done.stdout.splitlines()[-1].removeprefix("RESULT "))
     sys.stderr.write(f"{result}\n")
     assert done.returncode == 0, done.stderr[-5000:]

@@ -13,6 +13,7 @@ from featstore.errors import StagingError
 from featstore.files.transfer import read_span
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.staging import Source, StageItem, Stager, Staging
+from tests.interposed import preceded
 from tests.parquet_files import put_parquet
 
 ROWS_PER_FILE, NUM_FILES = 400, 12
@@ -64,11 +65,7 @@ def test_a_cache_that_somebody_removes_at_each_download_is_named_and_not_the_tab
     tmp_path: Path, table: Path
 ) -> None:
     file, cache, faults = table / "00.parquet", tmp_path / "cache", list[bool]()
-
-    def read(*arguments: Any, **options: Any) -> Any:
-        faults.append(take_away(cache, len(faults)))
-        return read_span(*arguments, **options)
-
+    read = preceded(read_span, lambda: faults.append(take_away(cache, len(faults))))
     stager = Stager(Staging(directory=str(cache), mode="whole"), Source(read=read))
     item = StageItem(key=0, url=str(file), size_bytes=file.stat().st_size)
     with (

@@ -24,6 +24,7 @@ from featstore.spec.parse import load_spec
 from featstore.table.delta import open_delta
 from featstore.table.vacuum import vacuum
 from tests.faults.raw_users import write_raw
+from tests.interposed import preceded
 from tests.old_files import age
 from tests.programs import run_python
 
@@ -94,12 +95,7 @@ def relabel(job: ExtractJob, fault: Fault, patch: pytest.MonkeyPatch) -> None:
 def compact(job: ExtractJob, fault: Fault, patch: pytest.MonkeyPatch) -> None:
     """The fault comes when the change is made, which names the written files."""
     api.relabel(job.spec, job.input_url, job.table_url, key="row", partition={"dt": "1"})
-    describe = compaction._change
-
-    def change(*arguments: Any) -> Any:
-        fault(Path(job.table_url))
-        return describe(*arguments)
-
+    change = preceded(compaction._change, lambda: fault(Path(job.table_url)))
     patch.setattr(compaction, "_change", change)
     compaction.compact(job.table_url)
 

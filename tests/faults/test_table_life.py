@@ -14,8 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import featstore
@@ -30,6 +28,7 @@ from tests.faults.raw_users import write_raw
 from tests.full_disk import fill
 from tests.interposed import preceded
 from tests.old_files import age
+from tests.parquet_files import put_parquet
 from tests.programs import CLI, Program, run_python
 
 DOCUMENT: dict[str, Any] = {
@@ -290,12 +289,10 @@ def test_a_worker_and_an_executor_killed_in_mid_file_leave_every_row_once(
     (tmp_path / "modules" / "killers.py").write_text(KILLERS)
     (tmp_path / "faults").mkdir()
     source = tmp_path / "many"
-    source.mkdir()
     for number in range(4):
         rows = range(number * 20_000, (number + 1) * 20_000)
-        pq.write_table(
-            pa.table({"row": list(rows), "user": [f"u{row}" for row in rows]}),
-            source / f"{number}.parquet",
+        put_parquet(
+            source / f"{number}.parquet", {"row": list(rows), "user": [f"u{row}" for row in rows]}
         )
     node = {"slot": 2, "name": "killed", "op": "killers:killing", "of": "row"}
     document = DOCUMENT | {

@@ -4,13 +4,13 @@ follows are the epoch.
 
 import json
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.parquet_files import put_row_files
+from tests.programs import torchrun
 
 pytestmark = pytest.mark.slow
 
@@ -73,25 +73,9 @@ distributed.destroy_process_group()
 def launch(
     out: Path, name: str, num_processes: int, num_lives: int, max_restarts: int
 ) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        str(num_processes),
-        "--rdzv-backend",
-        "c10d",
-    ]
-    command += [
-        "--rdzv-endpoint",
-        "127.0.0.1:0",
-        "--max-restarts",
-        str(max_restarts),
-        "--monitor-interval",
-        "0.1",
-    ]
-    command += [str(out / "worker.py"), str(out / "table"), str(out), name, str(num_lives)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    settings = ["--max-restarts", str(max_restarts), "--monitor-interval", "0.1"]
+    given = [out / "table", out, name, num_lives]
+    return torchrun(out / "worker.py", *given, num_processes=num_processes, settings=settings)
 
 
 def processes_that_name(path: Path) -> list[str]:

@@ -26,9 +26,11 @@ from featstore.joins.options import (
 )
 from featstore.joins.output import JoinOutput
 from featstore.spec.parse import load_spec
-from spark_jobs import join_labels as script
+from tests.job_scripts import job_script
 from tests.parquet_files import put_parquet
 from tests.programs import run_python
+
+script = job_script("join_labels")
 
 pytestmark = pytest.mark.slow
 

@@ -1,9 +1,7 @@
 """A small table of several files, small row groups, and every kind of column."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,8 @@ from featstore.loader.rows.split_reader import Window
 from featstore.loader.rows.work import Work, files_in_place
 from featstore.loader.run.job import Job
 from featstore.schema import SlotSchema
-from featstore.table.snapshot import DataFile
+from featstore.table.open import open_snapshot
+from featstore.table.snapshot import DataFile, Snapshot
 from featstore.tensors.batch import Batch
 from tests.parquet_files import put_parquet
 
@@ -52,6 +51,19 @@ def rows_of(batches: Iterable[Batch]) -> list[int]:
     return [row for batch in batches for row in batch["row"].tolist()]
 
 
+@pytest.fixture(scope="module")
+def snapshot(table_url: str) -> Snapshot:
+    return open_snapshot(table_url)
+
+
+def loader_for(table_url: str, **options: Any) -> FeatureLoader:
+    """A loader of all columns."""
+    return FeatureLoader(
+        table_url,
+        **{"slots": ["*"], "labels": ["click"], "extras": ["note"], "batch_size": 23, **options},
+    )
+
+
 def merged_state(loaders: Sequence[FeatureLoader]) -> dict[str, Any]:
     """The state that loaders leave which count what they have delivered, and end."""
     for loader in loaders:
@@ -77,32 +89,6 @@ def table_url(tmp_path_factory: pytest.TempPathFactory) -> str:
         )
         first += num_rows
     return str(root)
-
-
-@pytest.fixture
-def torchrun() -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(script: Any, *arguments: Any, num_processes: int = 2, environ: Any = None) -> Any:
-        """A job of one host; torchrun keeps a store, unless told not to."""
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            str(num_processes),
-            "--rdzv-backend",
-            "c10d",
-        ]
-        command += [
-            "--rdzv-endpoint",
-            "127.0.0.1:0",
-            "--rdzv-id",
-            "job-1",
-            str(script),
-            *map(str, arguments),
-        ]
-        return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ)
-
-    return run
 
 
 def data_file(path: Path, table: pa.Table, row_group_size: int = 16) -> DataFile:

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from featstore.errors import BudgetError, DispatchError, StateError
 from featstore.loader.feature_loader import FeatureLoader
+from tests.loader.conftest import loader_for
 from tests.parquet_files import put_row_files
 from tests.process import our_files
 
@@ -21,13 +22,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]
 NUM_ROWS = 280
-
-
-def loader_for(table_url: str, **options: Any) -> FeatureLoader:
-    return FeatureLoader(
-        table_url,
-        **{"slots": ["*"], "labels": ["click"], "extras": ["note"], "batch_size": 23, **options},
-    )
 
 
 def check(batch: Any) -> list[int]:

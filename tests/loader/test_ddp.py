@@ -3,7 +3,6 @@ together, as `tail` says.
 """
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.parquet_files import put_row_files
+from tests.programs import torchrun
 
 ROWS = (100, 400, 130)
 TRAINER = """
@@ -64,9 +64,7 @@ def uneven_url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def train(
-    torchrun: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, uneven_url: str
-) -> Callable[..., Any]:
+def train(tmp_path: Path, uneven_url: str) -> Callable[..., Any]:
     (tmp_path / "trainer.py").write_text(TRAINER)
 
     def run(tail: Any, order: Any, *, num_workers: int = 0) -> Any:
@@ -164,7 +162,6 @@ distributed.destroy_process_group()
 @pytest.mark.slow
 @pytest.mark.parametrize("tail", ["pad", "drop", "join"])
 def test_healthy_ranks_end_every_epoch_without_an_error_a_warning_or_a_delay(
-    torchrun: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path: Path,
     uneven_url: str,
     is_campaign: bool,

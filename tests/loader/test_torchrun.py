@@ -3,9 +3,7 @@ read every row once.
 """
 
 import json
-import subprocess
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 
 from featstore.errors import DispatchError
 from featstore.loader.feature_loader import FeatureLoader
+from tests.programs import torchrun
 
 NUM_ROWS = 280
 WORKER = """
@@ -53,7 +52,6 @@ def test_processes_of_torchrun_share_each_epoch(
     table_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    torchrun: Callable[..., subprocess.CompletedProcess[str]],
     has_agent_store: bool,
     group: str,
     num_workers: int,

@@ -16,12 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from featstore._native import loading
+from tests.native.kernels import KERNELS, NEEDED
 from tests.native.mutants import varint
 
-KERNELS: Any = loading.KERNELS
-
-pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
+pytestmark = NEEDED
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3
 PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8
 UNCOMPRESSED, SNAPPY, ZSTD = 0, 1, 6

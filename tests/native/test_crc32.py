@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore._native import loading
+from tests.native.kernels import KERNELS, NEEDED
 
-KERNELS: Any = loading.KERNELS
-
-pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
+pytestmark = NEEDED
 EITHER = pytest.mark.parametrize("portable", [False, True], ids=["this CPU", "any CPU"])
 # The steps of the ways: 8 bytes by tables, 64 and 256 by multiplication.
 LENGTHS = [0, 1, 7, 8, 9, 63, 64, 65, 80, 127, 128, 255, 256, 257, 320, 511, 512, 1000, 70_000]

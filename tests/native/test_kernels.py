@@ -12,17 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore._native import loading
 from featstore.ops import hashing
 from featstore.ops.single import xxh64_bytes
 from featstore.table import encoding
 from featstore.table.statistics import sketches
+from tests.native.kernels import KERNELS, NEEDED, without_kernels
 
-KERNELS: Any = loading.KERNELS
-
-pytestmark = pytest.mark.skipif(
-    KERNELS is None, reason="the compiled kernels were not built, or are not wanted"
-)
+pytestmark = NEEDED
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.lists(st.none() | st.text() | st.text(min_size=30, max_size=200), max_size=60)
@@ -31,11 +27,7 @@ WORDS = st.integers(0, 2**64 - 1)
 
 def pure(call: Callable[[], Any]) -> Any:
     """The result of the same call without kernels."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hashing, "KERNELS", None)
-        patch.setattr(encoding, "KERNELS", None)
-        patch.setattr(sketches, "KERNELS", None)
-        return call()
+    return without_kernels(call, hashing, encoding, sketches)
 
 
 @given(TEXTS, st.integers(0, 60))

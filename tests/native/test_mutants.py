@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from featstore._native.loading import KERNELS
+from tests.native.kernels import NEEDED
 from tests.native.mutants import run
 
-pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
+pytestmark = NEEDED
 SEED = 17
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore._native import loading
 from featstore.reading import buffers as columns
 from featstore.reading import gather
 from featstore.reading.buffers import Ragged, slot_values
@@ -24,12 +23,9 @@ from featstore.reading.gather import (
     rebased,
 )
 from featstore.schema import Slot, SlotKind
+from tests.native.kernels import KERNELS, NEEDED, without_kernels
 
-KERNELS: Any = loading.KERNELS
-
-pytestmark = pytest.mark.skipif(
-    KERNELS is None, reason="the compiled kernels were not built, or are not wanted"
-)
+pytestmark = NEEDED
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 LISTS = st.lists(st.lists(INT64, max_size=20), min_size=1, max_size=12)
@@ -37,10 +33,7 @@ LISTS = st.lists(st.lists(INT64, max_size=20), min_size=1, max_size=12)
 
 def pure(call: Callable[[], Any]) -> Any:
     """The result of the same call without kernels."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gather, "KERNELS", None)
-        patch.setattr(columns, "KERNELS", None)
-        return call()
+    return without_kernels(call, gather, columns)
 
 
 @st.composite

@@ -16,14 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from featstore._native import loading
+from tests.native.kernels import KERNELS, NEEDED
 from tests.threads import beside
 
-KERNELS: Any = loading.KERNELS
-
-pytestmark = pytest.mark.skipif(
-    KERNELS is None, reason="the compiled kernels were not built, or are not wanted"
-)
+pytestmark = NEEDED
 
 NUM_ROWS, NUM_CHANGES = 64, 1 << 18
 OUTSIDE = 2**31 - 1

@@ -21,6 +21,7 @@ from featstore.parquet.thrift import (
     TRUE,
     ThriftReader,
 )
+from tests.native.mutants import varint, zigzag
 
 Struct = dict[int, tuple[int, Any]]
 
@@ -62,7 +63,7 @@ def decoded(data: bytes) -> Struct:
 def encoded(struct: Struct) -> bytes:
     """The bytes of a struct, with the number of each field in the long form."""
     fields = (
-        bytes((_type(type_, value),)) + _zigzag(number) + _bytes(type_, value)
+        bytes((_type(type_, value),)) + zigzag(number) + _bytes(type_, value)
         for number, (type_, value) in sorted(struct.items())
     )
     return b"".join(fields) + b"\0"
@@ -110,24 +111,12 @@ def _bytes(type_: int, value: Any) -> bytes:
     if type_ in (TRUE, FALSE):
         return b""
     if type_ in (I16, I32, I64):
-        return _zigzag(value)
+        return zigzag(value)
     if type_ == STRUCT:
         return encoded(value)
     if type_ == LIST:
         item_type, values = value
-        head = bytes((0xF0 | item_type,)) + _varint(len(values))
+        head = bytes((0xF0 | item_type,)) + varint(len(values))
         return head + b"".join(_bytes(item_type, item) for item in values)
-    found: bytes = (_varint(len(value)) if type_ == BINARY else b"") + value
+    found: bytes = (varint(len(value)) if type_ == BINARY else b"") + value
     return found
-
-
-def _zigzag(value: int) -> bytes:
-    return _varint(value << 1 if value >= 0 else ~(value << 1))
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*found, value))

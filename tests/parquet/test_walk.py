@@ -11,15 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from featstore._native import loading
 from featstore.parquet.format import CHUNKS, PLAN, SLOTS
 from featstore.parquet.walk import FooterError, walk, walk_in_python
-
-KERNELS: Any = loading.KERNELS
+from tests.native.kernels import KERNELS, NEEDED
 
 NUM_MUTANTS = 6_000
-COMPILED = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
-BOTH = pytest.mark.parametrize("by", [pytest.param(walk, marks=COMPILED), walk_in_python])
+BOTH = pytest.mark.parametrize("by", [pytest.param(walk, marks=NEEDED), walk_in_python])
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +51,7 @@ def mutant(footer: bytes, draw: random.Random) -> bytes:
     return bytes(data[: draw.randrange(len(data))] if draw.random() < 0.1 else data)
 
 
-@COMPILED
+@NEEDED
 def test_the_kernels_and_python_walk_damaged_footers_alike(footer: bytes) -> None:
     draw, found = random.Random(11), {"whole": 0}
     assert outcome(walk, footer) == outcome(walk_in_python, footer)
@@ -99,7 +96,7 @@ def test_structs_nested_too_deeply_are_refused(by: Any, footer: bytes) -> None:
     assert isinstance(outcome(by, nested), str)
 
 
-@COMPILED
+@NEEDED
 def test_a_plan_that_leaves_its_tables_is_refused() -> None:
     widths, structs, fields = PLAN
     for plan in (

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
 from featstore.reading.buffers import slot_values
 from featstore.reading.file_columns import Selection
@@ -22,10 +21,11 @@ from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
+from tests.native.kernels import NEEDED
 from tests.parquet_files import put_parquet
 from tests.slot_values import assert_equal
 
-pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
+pytestmark = NEEDED
 ID_LIST = Slot(name="x", kind=SlotKind.ID, shape=(None,))
 
 

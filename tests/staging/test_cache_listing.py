@@ -3,6 +3,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -116,14 +117,8 @@ def test_only_files_at_the_head_of_the_order_are_looked_at(
     names = [staged(number, used_at_ns=number + 1) for number in range(100)]
     uses = LastUses(tmp_path)
     assert next(uses.in_order(names)) == names[0]
-    num_looks = 0
-    look = os.stat
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal num_looks
-        num_looks += 1
-        return look(*args, **kwargs)
-
-    monkeypatch.setattr("os.stat", counted)
-    assert next(uses.in_order(names)) == names[0]
-    assert num_looks == 1
+    look = Mock(side_effect=os.stat)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.stat", look)
+        assert next(uses.in_order(names)) == names[0]
+    assert look.call_count == 1

@@ -16,20 +16,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from featstore.errors import SharedMemoryError, WorkerError
-from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors import shared_batches as module
 from featstore.tensors.batch import Batch
 from featstore.tensors.shared_batches import SharedColumns, shared
+from tests.loader.conftest import loader_for
 from tests.process import num_descriptors
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-
-
-def loader_for(table_url: str, **options: Any) -> FeatureLoader:
-    return FeatureLoader(
-        table_url,
-        **{"slots": ["*"], "labels": ["click"], "extras": ["note"], "batch_size": 23, **options},
-    )
 
 
 def content(batch: Batch) -> list[object]:

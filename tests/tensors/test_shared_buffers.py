@@ -6,13 +6,13 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from featstore.tensors.shared_buffers import SharedBuffer, SharedBufferPool, are_supported, opened
+from tests.forks import in_a_fork
 
 pytestmark = pytest.mark.skipif(
     not are_supported(), reason="no memfd, or descriptors cannot be opened through /proc"
@@ -94,14 +94,6 @@ def test_of_many_pieces_that_came_back_only_some_are_kept(pool: SharedBufferPool
     del taken
     pool.take(1000)
     assert len(pool._buffers) <= 3
-
-
-def in_a_fork(work: Any) -> int:
-    """The exit status of a copy of this process that does this."""
-    child = os.fork()
-    if child == 0:
-        os._exit(int(work() or 0))
-    return os.waitpid(child, 0)[1]
 
 
 def test_a_copy_of_the_receiver_that_was_forked_off_gives_nothing_back(

@@ -1,8 +1,6 @@
 """Notes of epochs: which ones a store holds, and what an observer learns from them."""
 
 import json
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 from featstore.dispatch.accounts.epochs import EpochNote, announce, announced, announced_in_run
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import EpochKeys, run_prefix
-from featstore.dispatch.stores.address import StoreAddress
 from featstore.dispatch.stores.base import Store
 from featstore.errors import DispatchError
 
@@ -23,12 +20,6 @@ NOTE = EpochNote(
     lease_s=10.0,
     started_unix_s=0.0,
 )
-
-
-@pytest.fixture
-def store(address: StoreAddress) -> Iterator[Store]:
-    with closing(address.open()) as store:
-        yield store
 
 
 def test_only_the_first_worker_of_an_epoch_leaves_a_note(store: Store) -> None:

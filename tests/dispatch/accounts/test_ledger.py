@@ -1,25 +1,15 @@
 """The current leases of an epoch, read from its store."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from typing import Any
-
-import pytest
 
 from featstore.dispatch.accounts.ledger import LeaseEntry, read_splits
 from featstore.dispatch.leases import lease as leases
 from featstore.dispatch.leases.lease import Extent, Lease
 from featstore.dispatch.store_keys import EpochKeys, run_prefix
-from featstore.dispatch.stores.address import StoreAddress
 from featstore.dispatch.stores.base import Store
 
 KEYS = EpochKeys(run_prefix("run"), 0)
-
-
-@pytest.fixture
-def store(address: StoreAddress) -> Iterator[Store]:
-    with closing(address.open()) as store:
-        yield store
 
 
 class CountingStore:

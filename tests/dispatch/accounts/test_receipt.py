@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,6 @@ from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.errors import DispatchError
 from tests.dispatch.conftest import PREFIX, silence
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite://{tmp_path}/x.db"
 
 
 @pytest.fixture

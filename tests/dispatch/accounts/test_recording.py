@@ -1,6 +1,5 @@
 """The order of an epoch, read from its leases and saved to a file."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +10,6 @@ from featstore.dispatch.orders import SplitRange
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
 from featstore.errors import ConfigError, DispatchError
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite://{tmp_path}/x.db"
 
 
 def coordinator(url: str, worker: Any, epoch: int = 0) -> Coordinator:

@@ -12,8 +12,10 @@ from featstore.errors import InputError
 from featstore.explore.table import open_table
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.spec.parse import load_spec
-from spark_jobs import extract_features
+from tests.job_scripts import job_script
 from tests.parquet_files import put_parquet
+
+extract_features = job_script("extract_features")
 
 ROOT = Path(__file__).parents[3]
 MORE = [
@@ -178,7 +180,7 @@ def test_the_script_adds_a_group_and_writes_labels_anew(
 ) -> None:
     job = tables[0]
     before = sorted(Path(job.table_url).glob("month=*/*.parquet"))
-    report: Any = extract_features.extract(
+    report = extract_features.extract(
         options(job, "--group", "more"), load_spec(widened(document)), spark
     )
     assert (report.committed, report.num_files) == (True, 4)

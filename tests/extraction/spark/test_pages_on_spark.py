@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore._native.loading import KERNELS
 from featstore.reading.buffers import slot_values
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.schema import Slot, SlotKind
+from tests.native.kernels import NEEDED
 from tests.slot_values import assert_equal
 
-pytestmark = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
+pytestmark = NEEDED
 
 NUM_ROWS, PAGE_BYTES = 4_000, 2_000
 LISTS = """CASE WHEN id % 11 = 0 THEN NULL WHEN id % 13 = 0 THEN array()

@@ -18,8 +18,10 @@ from featstore.extraction.spark.runners import SparkRunner, check_workers, extra
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta, open_delta_or_none
-from spark_jobs import extract_features
+from tests.job_scripts import job_script
 from tests.programs import run_python
+
+extract_features = job_script("extract_features")
 
 ROOT = Path(__file__).parents[3]
 
@@ -337,7 +339,7 @@ def hive_table(frame: DataFrame) -> Iterator[str]:
 def test_the_script_extracts_queries_and_hive_tables(
     job: ExtractJob, spark: Any, hive_table: str, option: str, source: str
 ) -> None:
-    report: Any = extract_features.extract(
+    report = extract_features.extract(
         options(job, option, source.format(hive_table)), job.spec, spark
     )
     assert report.num_rows == (150 if option == "--sql" else 533)

@@ -14,13 +14,7 @@ from featstore.errors import SelectionError
 from featstore.loader.plan.data_files import Listed, Listing, Partition, matching, matching_files
 from featstore.loader.plan.request import resolve
 from featstore.schema import SlotSchema
-from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Group, GroupFile, Snapshot
-
-
-@pytest.fixture(scope="module")
-def snapshot(table_url: str) -> Snapshot:
-    return open_snapshot(table_url)
 
 
 def found(snapshot: Snapshot, where: str | None) -> dict[str, bool]:

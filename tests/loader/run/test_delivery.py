@@ -1,7 +1,6 @@
 """What counts as delivered, and what the store is told, in any order of what threads do."""
 
 import gc
-import os
 import signal
 import sys
 import threading
@@ -34,6 +33,7 @@ from featstore.loader.run.state import LoaderState
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch
 from featstore.tensors.column_keys import SLOT
+from tests.forks import in_a_fork
 from tests.programs import run_python
 from tests.threads import beside
 
@@ -75,24 +75,6 @@ def done_of(rows: Any, splits: Any = SPLITS) -> dict[int, Any]:
 def real_batch() -> Batch:
     columns = Made({(SLOT, "x"): torch.zeros(2)})
     return Batch(columns, num_rows=2, extras=pa.table({}))
-
-
-def in_a_fork(act: Any) -> int:
-    """The exit code of a forked process that does this, killed where it hangs."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            act()
-            code = 0
-        finally:
-            os._exit(code)
-    deadline = time.monotonic() + 20
-    while (found := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-        time.sleep(0.001)
-    return os.waitstatus_to_exitcode(found[1])
 
 
 @dataclass

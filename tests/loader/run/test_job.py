@@ -19,7 +19,6 @@ from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import make_splits
 from featstore.loader.run.job import Job
 from featstore.loader.run.worker import LoaderWorker
-from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
 
 STATIC, ALONE = (
@@ -27,11 +26,6 @@ STATIC, ALONE = (
     LoaderWorker(index=0, num_workers=1, session="s", is_dataloader=False),
 )
 SPLITS = st.lists(st.integers(0, 9), min_size=1, max_size=5)
-
-
-@pytest.fixture(scope="module")
-def snapshot(table_url: str) -> Snapshot:
-    return open_snapshot(table_url)
 
 
 def job_of(snapshot: Snapshot, *sizes: int, **options: Any) -> Job:

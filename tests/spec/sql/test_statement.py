@@ -30,6 +30,7 @@ from featstore.spec.model import Fitted, Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.sql.statement import slot_sql
 from featstore.spec.sql.templates import TEMPLATES
+from tests.golden_values import same
 
 WITHOUT_EXPRESSION: set[str] = (
     set()
@@ -136,27 +137,10 @@ def compare(select: Select, spec: Spec, rows: pa.Table) -> None:
         (name, i, row[name], expected[i][name])
         for i, row in enumerate(found)
         for name in names
-        if not _same(row[name], expected[i][name])
+        if not same(row[name], expected[i][name])
     ]
     assert not wrong[:5]
     assert len(found) == rows.num_rows
-
-
-def _same(found: Any, expected: Any) -> bool:
-    """Ids exactly; floats but for the last digit of a float32, in which logarithms of C and Java
-    may differ.
-    """
-    if isinstance(expected, list):
-        return (
-            isinstance(found, list)
-            and len(found) == len(expected)
-            and all(map(_same, found, expected))
-        )
-    if isinstance(expected, float):
-        return (found != found and expected != expected) or math.isclose(
-            found, expected, rel_tol=2e-7
-        )
-    return bool(found == expected)
 
 
 def test_every_operator_and_option_gives_the_kernels_values(select: Select) -> None:
