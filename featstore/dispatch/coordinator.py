@@ -13,6 +13,7 @@ import random
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -107,6 +108,7 @@ class Coordinator(Closing):
         # lacked.
         self._boundaries, self._known_boundaries = boundaries, dict[int, Sequence[int]]()
         self._wants_boundaries_of: int | None = None
+        self._relieved = deque[StealCandidate]()  # Leases to cut or claim, from the last look.
         self._keys = EpochKeys(prefix, plan.epoch)
         self._done: Done = done or {}
         self._nonce = uuid.uuid4().hex[:12]
@@ -158,7 +160,7 @@ class Coordinator(Closing):
         while not self._closed.is_set():
             claim, is_over = self._next_claim(wait_for)
             while claim is None and self._look_up_boundaries():
-                claim, is_over = self._next_claim(wait_for)
+                claim = self._relieve_further()
             if self.found_all_done is None:
                 self.found_all_done = claim is None and self.is_done
             if claim is not None:
@@ -353,14 +355,27 @@ class Coordinator(Closing):
             return claim, claim is None and not self._must_wait(wait_for)
 
     def _look_up_boundaries(self) -> bool:
-        """Looks up the boundaries that the last look lacked. Called without a lock, since it may
-        open a remote file. Returns whether the look lacked any.
+        """Looks up the boundaries of the lease that is to be cut next. Called without a lock, since
+        it may open a remote file. Returns whether there is such a lease.
         """
         index, self._wants_boundaries_of = self._wants_boundaries_of, None
         if index is None or self._boundaries is None:
             return False
         self._known_boundaries[index] = self._boundaries(self._plan[index])
         return True
+
+    def _relieve_further(self) -> Claim | None:
+        """Goes on with the leases that the last look found to cut. One that has changed since stays
+        as it is, since leases are written by compare-and-set.
+        """
+        with self._claiming:
+            self._require_usable()
+            if self._closed.is_set():
+                return None
+            claim = self._relieve_next()
+            if claim is not None:
+                self._num_watched = _TAIL_SPLITS
+            return claim
 
     def _must_wait(self, wait_for: WaitFor) -> bool:
         """Whether other workers hold leases for which this one waits."""
@@ -417,11 +432,11 @@ class Coordinator(Closing):
             else len(self._plan) + self._survey.num_open + 1
         )
         while claim is None and num_open != (num_open := self._survey.num_open):
-            if self._wants_boundaries_of is not None:
-                return None
             claim = self._revisit(
                 [*self._hints.given_back(), *self._survey.look(self._cursor, limit, self._nonce)]
             )
+            if self._wants_boundaries_of is not None:
+                break
             limit *= 2
         self._num_watched = _TAIL_SPLITS if claim else min(2 * self._num_watched, _MOST_TAIL_SPLITS)
         self._hints.sync_low()
@@ -511,18 +526,24 @@ class Coordinator(Closing):
     def _relieve(self, seen: Sequence[StealCandidate]) -> Claim | None:
         if self._boundaries is None or len(self._held) or self._cursor < len(self._plan):
             return None
-        now, for_s = self._clock.now_s(), self._terms.lease_s / _UNBEGUN_PER_LEASE
         relieved = victims(seen, self._nonce)
         self._may_relieve = bool(relieved)
-        for one in relieved[:_TAIL_SPLITS]:
-            index, _ = one.part
-            if self._watch.is_unbegun(one.part, one.record, now, for_s):
+        self._relieved = deque(relieved[:_TAIL_SPLITS])
+        return self._relieve_next()
+
+    def _relieve_next(self) -> Claim | None:
+        """Claims or cuts the first lease that can be; stops at one whose boundaries are unknown."""
+        for_s = self._terms.lease_s / _UNBEGUN_PER_LEASE
+        while self._relieved:
+            one, claim = self._relieved[0], None
+            if self._watch.is_unbegun(one.part, one.record, self._clock.now_s(), for_s):
                 claim = self._claim(one.part, one.value, one.record)
-            elif index in self._known_boundaries:
+            elif one.part[0] in self._known_boundaries:
                 claim = self._cut(one)
             else:
-                self._wants_boundaries_of = index
+                self._wants_boundaries_of = one.part[0]
                 return None
+            self._relieved.popleft()
             if claim is not None:
                 return claim
         return None

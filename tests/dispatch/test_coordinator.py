@@ -3,6 +3,7 @@
 import functools
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.terms import Terms, WaitFor
 from featstore.errors import DispatchError
-from tests.dispatch.conftest import PREFIX, silence
+from tests.dispatch.conftest import PREFIX, MakeWorker, silence
 from tests.dispatch.simulated_clock import SimulatedClock
 from tests.process import our_threads
 from tests.programs import run_python
@@ -438,3 +439,29 @@ def test_a_forked_copy_of_a_coordinator_refuses_and_gives_nothing_back(tmp_path:
         done.stderr
     )
     assert parent == "True"
+
+
+def test_a_look_that_finds_nothing_to_cut_costs_the_store_no_more_for_many_leases_than_for_few(
+    make_worker: MakeWorker, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exchanges(num_splits: int, epoch: int) -> int:
+        busy, idle = (
+            make_worker(name, num_splits, epoch=epoch, boundaries=lambda split: [50])
+            for name in ("busy", "idle")
+        )
+        for claim in busy.claims(WaitFor.NOTHING):
+            assert busy.reserve(claim, 50) == 50
+        asked = Counter[str]()
+        for name in ("get_many", "get_or_none", "add", "set", "compare_set"):
+            kept = getattr(idle._store, name)
+
+            def counting(*given: Any, _name: str = name, _kept: Any = kept) -> Any:
+                asked[_name] += 1
+                return _kept(*given)
+
+            monkeypatch.setattr(idle._store, name, counting)
+        assert list(idle.claims(WaitFor.NOTHING)) == []
+        return asked.total()
+
+    few, many = exchanges(2, epoch=0), exchanges(60, epoch=1)
+    assert many <= few + 2

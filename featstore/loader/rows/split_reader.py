@@ -231,13 +231,19 @@ class SplitReader:
         return self._reader.slices(row_group, slice_rows) if slice_rows < num_rows else None
 
     def _sliced(self, slices: Iterator[Rows], first_row: int, size_bytes: int) -> Iterator[Window]:
-        """A row group's slices up to the claim's end, without those that were delivered before."""
+        """A row group's slices up to the claim's end, without those that were delivered before.
+        There is at least one, which is empty if the claim ends where the window begins: with it the
+        end of the claim is reported.
+        """
         row, end_row = first_row, self._end_row(self._row)
         timed = self._stats.each("decode_s", slices)
-        while row < end_row:
+        while True:
             with self._budget.held(size_bytes) as held_bytes:
                 rows, row = self._next_slice(timed, row)
             yield self._window(rows, None, None, row - rows.num_rows, row, held_bytes)
+            del rows  # Frees its memory before the next slice is decoded.
+            if row >= end_row:
+                return
 
     def _next_slice(self, slices: Iterator[Rows], row: int) -> tuple[Rows, int]:
         """The first slice after `row` that was not delivered before, and the row after it."""

@@ -100,6 +100,9 @@ class RankSteps:
     def leave(self) -> None:
         """Called when the loop is left. May be called more than once, from any thread."""
         self._steps.leave()
+        # The run, to which `parts` refers, and the last batch's memory are then freed at once, and
+        # not only when the collector finds the cycle.
+        self._last, self._parts = None, lambda: ()
 
     def require_nothing_unread(self) -> None:
         """Called after the last step. Waits, for at most the length of a lease, for signs of life

@@ -63,7 +63,8 @@ class Reports:
         """The rows at which the worker's claims end now, as of `Coordinator.limits`; None if no
         store is asked for claims.
         """
-        return None if self.coordinator is None else self.coordinator.limits()
+        coordinator = self.coordinator  # Read once: another thread may end the epoch.
+        return None if coordinator is None else coordinator.limits()
 
     def tell(self, *, is_complete: bool) -> None:
         """Reports complete claims, if there are any, and every `_EVERY_S` also how far the others

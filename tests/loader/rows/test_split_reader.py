@@ -188,3 +188,18 @@ def test_a_row_group_above_the_budget_comes_in_slices_from_the_one_that_holds_th
     reader.close()
     assert rows == list(range(start - start % 1_024, 4_000))
     assert stats.counts["row_groups_sliced"] == 1
+
+
+@pytest.mark.parametrize("max_bytes", [None, 40_000], ids=["whole", "in slices"])
+def test_a_claim_whose_rows_are_all_delivered_ends_with_an_empty_window(
+    tmp_path: Path, max_bytes: int | None
+) -> None:
+    """As one is that a worker takes over whose holder died just before it completed it."""
+    file = data_file(tmp_path / "b.parquet", pa.table({"row": range(8_192)}), 4_096)
+    stats = Stats()
+    claimed = work_on(file, start_row=4_096, end_row=4_096)
+    reader = opened(claimed, budget=Budget(max_bytes), stats=stats)
+    (window,) = reader.read()
+    reader.close()
+    assert (window.first_row, window.end_row, window.is_last) == (4_096, 4_096, True)
+    assert stats.counts["row_groups_sliced"] == (max_bytes is not None)
