@@ -1,5 +1,7 @@
 """The command line: frozen options, one clear line and exit code 2 on bad input."""
 
+import ast
+import importlib
 import json
 import os
 import signal
@@ -477,3 +479,33 @@ def test_hostile_text_is_refused_with_one_short_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert len(line) < 700
+
+
+def test_help_loads_no_heavy_library_and_inspecting_a_table_no_pandas(tmp_path: Path) -> None:
+    loaded = "import sys; from featstore.cli import cli; cli(sys.argv[1:], standalone_mode=False)"
+    heavy = "print(*sorted({'pandas', 'pyarrow', 'numpy', 'torch', 'sqlglot'} & set(sys.modules)))"
+    shown = run_python(f"{loaded}; {heavy}", "--help").stdout.splitlines()
+    assert shown[-1] == ""
+    put_parquet(tmp_path / "t" / "a.parquet", {"row": [1, 2]})
+    inspected = run_python(f"{loaded}; {heavy}", "table", "inspect", tmp_path / "t").stdout
+    libraries = inspected.splitlines()[-1].split()
+    assert "pyarrow" in libraries
+    assert not {"pandas", "torch"} & set(libraries)
+
+
+def test_every_function_that_a_command_imports_is_there() -> None:
+    """They are named in texts, which the checker of types does not follow."""
+    named = [
+        (call.value.args[0].value, call.attr)
+        for call in ast.walk(ast.parse(Path(featstore.cli.__file__).read_text()))
+        if isinstance(call, ast.Attribute)
+        and isinstance(call.value, ast.Call)
+        and ast.unparse(call.value.func) == "_module"
+        and isinstance(call.value.args[0], ast.Constant)
+    ]
+    assert len(named) > 20
+    assert not [
+        (module, name)
+        for module, name in named
+        if not callable(getattr(importlib.import_module(str(module)), name, None))
+    ]

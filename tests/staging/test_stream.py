@@ -64,6 +64,12 @@ class PretendedFetcher:
             self.waits_for[item.url].wait(30)
         return None if item.url in self.in_place else PretendedPin(self.released, item.url)
 
+    def await_begun(self, count: int) -> None:
+        deadline = time.monotonic() + 30
+        while len(self.begun) < count:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
     def let_go(self, stop: threading.Event) -> bool:
         self.has_let_go = True
         return True
@@ -106,8 +112,7 @@ def test_files_come_in_order_also_where_a_later_one_is_there_first(
 ) -> None:
     first = fetcher.waits_for[items(3)[0].url] = threading.Event()
     stream = stage(items(3))
-    while len(fetcher.begun) < 3:
-        time.sleep(0.001)
+    fetcher.await_begun(3)
     first.set()
     assert [staged.key for staged in stream] == [0, 1, 2]
     assert stream.is_over
@@ -174,8 +179,7 @@ def test_closing_releases_files_that_were_not_taken_and_no_others(
 ) -> None:
     stream = stage(items(3))
     taken = next(stream)
-    while len(fetcher.begun) < 3:
-        time.sleep(0.001)
+    fetcher.await_begun(3)
     stream.close()
     assert sorted(fetcher.released) == [item.url for item in items(3)[1:]]
     taken.release()
@@ -190,8 +194,7 @@ def test_closing_gives_a_download_up_that_does_not_end(
     monkeypatch.setattr("featstore.staging.stream._CLOSE_S", 0.05)
     stalled = fetcher.waits_for[items(1)[0].url] = threading.Event()
     stream = stage(items(1))
-    while not fetcher.begun:
-        time.sleep(0.001)
+    fetcher.await_begun(1)
     stream.close()
     assert fetcher.has_let_go
     stalled.set()

@@ -94,8 +94,9 @@ class RankSteps:
             # was handed over before is delivered.
             self._delivery.stop(self._started.first_epoch + self._job.num_epochs, self._limits())
             return None
-        self._last = self._hand_over.hand_over(rows)
-        return self._last
+        # Returned from a local name: another thread may leave, and so drop `_last`, at any time.
+        batch = self._last = self._hand_over.hand_over(rows)
+        return batch
 
     def leave(self) -> None:
         """Called when the loop is left. May be called more than once, from any thread."""
@@ -131,9 +132,10 @@ class RankSteps:
             )
 
     def _padding(self) -> Batch:
-        if self._last is None:
-            self._last = some_rows(self._parts()).batch()
-        padding = self._hand_over.sendable(padding_of(self._last))
+        last = self._last
+        if last is None:
+            last = self._last = some_rows(self._parts()).batch()
+        padding = self._hand_over.sendable(padding_of(last))
         self._delivery.add(Progress(()))
         return padding
 

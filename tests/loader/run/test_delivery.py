@@ -34,22 +34,13 @@ from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch
 from featstore.tensors.column_keys import SLOT
 from tests.forks import in_a_fork
+from tests.loader.run.states import START
 from tests.programs import run_python
 from tests.threads import beside
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 SPLITS = [Split(path=path, num_rows=rows) for path, rows in (("a", 4), ("b", 2), ("c", 5))]
 STREAM = [(index, row) for index, split in enumerate(SPLITS) for row in range(split.num_rows)]
-START = LoaderState(
-    table="t",
-    plan="p",
-    request="r",
-    seed=0,
-    window_rows=None,
-    num_epochs=1,
-    epoch=0,
-    first_epoch=0,
-)
 
 
 def claim_of(index: int) -> Claim:

@@ -1,7 +1,9 @@
 """Ranks in step: how they agree, and what one without rows of its own pads with."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -9,12 +11,15 @@ import torch
 
 from featstore.dispatch.options import Dispatch
 from featstore.errors import DispatchError, StateError
+from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.plan.ordering import Ordering
+from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.iterations import Iterations, StartedIteration
 from featstore.loader.run.job import Job
-from featstore.loader.run.rank_steps import agreement, padding_of, some_rows
+from featstore.loader.run.rank_steps import RankSteps, agreement, padding_of, some_rows
 from featstore.loader.run.step_agreement import Agreed, Counted
 from featstore.loader.run.worker import LoaderWorker
+from featstore.tensors.batch import Batch
 from tests.loader.conftest import data_file, job_on, request_of
 
 TWO = LoaderWorker(index=0, num_workers=2, session="s", is_dataloader=False, num_ranks=2)
@@ -85,3 +90,44 @@ def test_a_rank_without_rows_pads_with_those_of_the_first_split_that_has_some(jo
 def test_where_no_split_has_rows_there_is_nothing_to_pad_with(job: Job) -> None:
     with pytest.raises(StateError, match="tail pad: this rank has no rows to pad with"):
         some_rows([replace(job, splits=job.splits[:1])])
+
+
+class Always:
+    """Steps that are always made, and a hand-over that does nothing else."""
+
+    def makes(self, step: int, ahead: int) -> bool:
+        return True
+
+    def pads(self, step: int) -> bool:
+        return True
+
+    def leave(self) -> None:
+        """Nobody waits."""
+
+    def sendable(self, batch: Batch) -> Batch:
+        return batch
+
+    def hand_over(self, rows: BatchSlice) -> Batch:
+        return rows.batch()
+
+
+class LeftMeanwhile(RankSteps):
+    """Steps whose loop another thread leaves just when the last batch is kept."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "_last" and value is not None:
+            self.leave()
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_a_rank_whose_loop_is_left_meanwhile_still_gets_the_batch_that_it_asked_for(
+    job: Job, tmp_path: Path, has_rows: bool
+) -> None:
+    delivery = Delivery(job.start(0, 0, TWO), Counter(), tells=False)
+    always: Any = Always()
+    started = begin(job, tmp_path)
+    steps = LeftMeanwhile(always, job, started, lambda: [job], delivery, always, lambda: None)
+    batch = steps.batch(some_rows([job]) if has_rows else None)
+    assert batch is not None
+    assert (batch["row"].tolist(), batch.is_padding) == (list(range(16)), not has_rows)

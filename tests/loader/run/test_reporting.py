@@ -15,20 +15,10 @@ from featstore.errors import DispatchError
 from featstore.loader.batches.progress import Progress, Segment
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.reporting import Reports
-from featstore.loader.run.state import LoaderState
 from featstore.loader.stats import Stats
+from tests.loader.run.states import START
 
 PLAN = Plan(splits=[Split(path="a", num_rows=10), Split(path="b", num_rows=20)])
-START = LoaderState(
-    table="t",
-    plan="p",
-    request="r",
-    seed=0,
-    window_rows=None,
-    num_epochs=1,
-    epoch=0,
-    first_epoch=0,
-)
 
 
 @pytest.fixture

@@ -14,23 +14,13 @@ from featstore.loader.run import shares
 from featstore.loader.run.shares import require_own, united
 from featstore.loader.run.state import LoaderState
 from featstore.loader.run.worker import LoaderWorker
+from tests.loader.run.states import START
 
 NUM_WORKERS = 3
-START = LoaderState(
-    table="t",
-    plan="p",
-    request="r",
-    seed=0,
-    window_rows=None,
-    num_epochs=1,
-    epoch=0,
-    first_epoch=0,
-    num_workers=NUM_WORKERS,
-)
 
 
 def share(worker: int) -> LoaderState:
-    return replace(START, workers=(worker,), done={worker: worker + 1})
+    return replace(START, num_workers=NUM_WORKERS, workers=(worker,), done={worker: worker + 1})
 
 
 def worker(index: int, session: str = "s", num_ranks: int = 1) -> LoaderWorker:
