@@ -9,7 +9,7 @@ import featstore
 from tests.programs import run_python
 
 READING = """
-import os, signal, sys
+import os, signal, sys, time
 from torch.utils.data import DataLoader
 from featstore.loader.feature_loader import FeatureLoader
 
@@ -20,6 +20,7 @@ class Dying:
     def __call__(self, batch):
         self.num_seen += 1
         if self.num_seen == self.number:
+            time.sleep(1)  # until its main thread waits for this batch and holds no lock of torch's
             os.kill(os.getpid(), signal.SIGKILL) if self.way == "killed" else os._exit(3)
         return batch
 
@@ -32,7 +33,10 @@ def read(table_url, context, number, way):
         kept.append(batch)
         assert all(old["pair"][:, 1].tolist() == [-row for row in old["row"].tolist()] for old in kept)
         if number == "0" and len(kept) == 2:
-            os.kill(batches._workers[1].pid, signal.SIGKILL)
+            # What a process holds of these when it is killed stays locked, and torch waits for it.
+            with batches._workers_done_event._cond, batches._worker_result_queue._wlock:
+                os.kill(batches._workers[1].pid, signal.SIGKILL)
+                batches._workers[1].join()
 
 if __name__ == "__main__":
     try:
