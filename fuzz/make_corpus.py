@@ -116,7 +116,7 @@ def rows() -> dict[str, bytes]:
             bytes(range(5 * width)),
             b"\x05",
             b"\x1d",
-            np.array([2, 0, 1], np.int32),
+            np.array([2, 1 << 4, 1], np.uint32),
             np.array([0, 1, 3], np.int64),
             np.array([0, 3 * width], np.int64),
             np.array([3 * width, 5 * width], np.int64),

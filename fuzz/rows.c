@@ -28,23 +28,28 @@ static void without_nulls(Part* of, const uint8_t* head, int width, int offset_w
 }
 
 static void gathered(Part* of, int kernel, int width, int offset_width, char* out, int64_t out_bytes) {
-  Gather gather = {.values = (const char*)of[VALUES].at, .offsets = of[OFFSETS].at, .rows = (const int32_t*)of[ROWS].at,
-                   .num_rows = of[ROWS].size / 4, .cuts = (const int64_t*)of[CUTS].at, .num_parts = of[CUTS].size / 8 - 1};
+  const int is_list = kernel != GATHER;
+  const int64_t num_values = of[VALUES].size / width;
+  const int64_t num_found = is_list ? of[OFFSETS].size / offset_width - 1 : num_values;
+  if (num_found < 0) return;
+  /* Two pieces: all values, and those of the first half. */
+  const Piece pieces[] = {{(const char*)of[VALUES].at, num_values, of[OFFSETS].at, num_found},
+                          {(const char*)of[VALUES].at, num_values / 2, of[OFFSETS].at, is_list ? num_found : num_values / 2}};
+  Gather gather = {.pieces = pieces, .num_pieces = 2, .rows = (const uint32_t*)of[ROWS].at, .row_bits = 4, .num_rows = of[ROWS].size / 4,
+                   .cuts = (const int64_t*)of[CUTS].at, .num_parts = of[CUTS].size / 8 - 1};
   if (gather.num_parts < 0) return;
-  gather.num_found = gather.num_values = of[VALUES].size / width;
-  if (kernel != GATHER) gather.num_found = of[OFFSETS].size / offset_width - 1;
-  if (gather.num_found < 0) return;
   const int64_t num_offsets = gather.num_rows + gather.num_parts;
   int64_t *starts = calloc((size_t)gather.num_parts, 8), *ends = calloc((size_t)gather.num_parts, 8);
-  int64_t* offsets = malloc((size_t)num_offsets * 8);
+  int64_t *offsets = calloc((size_t)num_offsets + 1, 8), *firsts = calloc((size_t)gather.num_rows + 1, 8);
   memcpy(starts, of[STARTS].at, (size_t)(of[STARTS].size < gather.num_parts * 8 ? of[STARTS].size : gather.num_parts * 8));
   memcpy(ends, of[ENDS].at, (size_t)(of[ENDS].size < gather.num_parts * 8 ? of[ENDS].size : gather.num_parts * 8));
   if (kernel == GATHER) gather_values(&gather, width, starts, out, out_bytes);
-  else if (kernel == GATHER_LISTS) gather_lists(&gather, offset_width, width, starts, ends, out, out_bytes);
-  else gather_offsets(&gather, offset_width, offsets);
+  else gather_offsets(&gather, offset_width, firsts, offsets);
+  if (kernel == GATHER_LISTS) gather_lists(&gather, firsts, offsets, width, starts, ends, out, out_bytes);
   free(starts);
   free(ends);
   free(offsets);
+  free(firsts);
 }
 
 static void rebased(Part* of, int offset_width) {

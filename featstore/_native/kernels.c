@@ -185,63 +185,129 @@ static PyObject* py_rebase_offsets(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-static Gather gather_of(const Py_buffer* rows, const Py_buffer* cuts) {
-  Gather gather = {.rows = rows->buf, .num_rows = rows->len / 4, .cuts = cuts->buf, .num_parts = cuts->len / 8 - 1};
-  return gather;
-}
-
 static const char NOT_GATHERED[] =
     "expected rows that there are, rising cuts from 0 to all rows, and room (of offsets aligned) for each part";
 
-static PyObject* py_gather(PyObject* self, PyObject* args) {
-  enum { VALUES, OFFSETS, ROWS, CUTS, STARTS, ENDS, OUT, COUNT };
+/* The pieces of a column that is gathered, with the buffers that hold them. */
+typedef struct {
+  Piece* pieces;
+  Py_buffer* buffers; /* of values, and after them of offsets */
+  Py_ssize_t count, num_taken;
+} Pieces;
+
+static void release_pieces(Pieces* of) {
+  release_all(of->buffers, of->num_taken);
+  PyMem_Free(of->buffers);
+  PyMem_Free(of->pieces);
+}
+
+/* Takes the pieces of a column: a tuple of buffers of values, and one of as many buffers of offsets, or NULL if no offsets are
+   needed. 0 with an exception, if they cannot be taken; they have to be released in any case. */
+static int take_pieces(PyObject* values, int64_t width, PyObject* offsets, int offset_width, Pieces* of) {
+  const Py_ssize_t count = PyTuple_Size(values), num_offsets = offsets ? PyTuple_Size(offsets) : 0;
+  of->num_taken = 0;
+  of->count = count;
+  of->pieces = PyMem_Calloc((size_t)count + 1, sizeof(Piece));
+  of->buffers = PyMem_Calloc((size_t)(count + num_offsets) + 1, sizeof(Py_buffer));
+  if (!of->pieces || !of->buffers) return PyErr_NoMemory() != NULL;
+  if (!count || width <= 0 || !is_width(offset_width) || (offsets && num_offsets != count)) return wrong(NOT_GATHERED) != NULL;
+  for (Py_ssize_t i = 0; i < count + num_offsets; i++, of->num_taken++) {
+    PyObject* const one = i < count ? PyTuple_GetItem(values, i) : PyTuple_GetItem(offsets, i - count);
+    if (PyObject_GetBuffer(one, &of->buffers[i], PyBUF_SIMPLE) < 0) return 0;
+  }
+  for (Py_ssize_t i = 0; i < count; i++) {
+    Piece* const piece = &of->pieces[i];
+    piece->values = of->buffers[i].buf;
+    piece->num_rows = piece->num_values = of->buffers[i].len / width;
+    if (!offsets) continue;
+    piece->offsets = of->buffers[count + i].buf;
+    piece->num_rows = of->buffers[count + i].len / offset_width - 1;
+  }
+  return 1;
+}
+
+static Gather gather_of(const Pieces* pieces, const Py_buffer* rows, int row_bits, const Py_buffer* cuts) {
+  Gather gather = {.pieces = pieces->pieces, .num_pieces = pieces->count, .rows = rows->buf, .row_bits = row_bits,
+                   .num_rows = rows->len / 4, .cuts = cuts->buf, .num_parts = cuts->len / 8 - 1};
+  return gather;
+}
+
+static PyObject* py_gather_values(PyObject* self, PyObject* args) {
+  enum { ROWS, CUTS, STARTS, OUT, COUNT };
   Py_buffer of[COUNT];
+  PyObject* values;
+  Pieces pieces;
   long long width;
-  int offset_width;
+  int row_bits;
   (void)self;
-  if (!PyArg_ParseTuple(args, "y*Ly*iy*y*y*y*w*:gather", &of[VALUES], &width, &of[OFFSETS], &offset_width, &of[ROWS], &of[CUTS],
-                        &of[STARTS], &of[ENDS], &of[OUT]))
+  if (!PyArg_ParseTuple(args, "O!Ly*iy*y*w*:gather_values", &PyTuple_Type, &values, &width, &of[ROWS], &row_bits, &of[CUTS],
+                        &of[STARTS], &of[OUT]))
     return NULL;
-  int is_list = of[OFFSETS].len > 0;
-  int fits = width > 0 && is_width(offset_width) && (!is_list || of[OFFSETS].len >= offset_width) && of[CUTS].len >= 8 &&
-             of[STARTS].len == of[CUTS].len - 8 && of[ENDS].len == of[STARTS].len;
+  const int are_taken = take_pieces(values, width, NULL, 8, &pieces);
+  int fits = are_taken && row_bits >= 0 && row_bits < 32 && of[CUTS].len >= 8 && of[STARTS].len == of[CUTS].len - 8;
   if (fits) {
-    Gather gather = gather_of(&of[ROWS], &of[CUTS]);
-    gather.values = of[VALUES].buf;
-    gather.num_found = gather.num_values = of[VALUES].len / width;
-    gather.offsets = of[OFFSETS].buf;
-    if (is_list) gather.num_found = of[OFFSETS].len / offset_width - 1;
+    const Gather gather = gather_of(&pieces, &of[ROWS], row_bits, &of[CUTS]);
     Py_BEGIN_ALLOW_THREADS
-    fits = is_list ? gather_lists(&gather, offset_width, width, of[STARTS].buf, of[ENDS].buf, of[OUT].buf, of[OUT].len)
-                   : gather_values(&gather, width, of[STARTS].buf, of[OUT].buf, of[OUT].len);
+    fits = gather_values(&gather, width, of[STARTS].buf, of[OUT].buf, of[OUT].len);
     Py_END_ALLOW_THREADS
   }
+  release_pieces(&pieces);
   release_all(of, COUNT);
+  if (!are_taken) return NULL;
   if (!fits) return wrong(NOT_GATHERED);
   Py_RETURN_NONE;
 }
 
 static PyObject* py_gather_offsets(PyObject* self, PyObject* args) {
-  enum { OFFSETS, ROWS, CUTS, OUT, COUNT };
+  enum { ROWS, CUTS, FIRSTS, OUT, COUNT };
   Py_buffer of[COUNT];
-  long long num_values;
-  int offset_width;
+  PyObject *values, *offsets;
+  Pieces pieces;
+  long long width;
+  int offset_width, row_bits;
   (void)self;
-  if (!PyArg_ParseTuple(args, "y*iLy*y*w*:gather_offsets", &of[OFFSETS], &offset_width, &num_values, &of[ROWS], &of[CUTS],
-                        &of[OUT]))
+  if (!PyArg_ParseTuple(args, "O!LO!iy*iy*w*w*:gather_offsets", &PyTuple_Type, &values, &width, &PyTuple_Type, &offsets,
+                        &offset_width, &of[ROWS], &row_bits, &of[CUTS], &of[FIRSTS], &of[OUT]))
     return NULL;
-  int fits = is_width(offset_width) && of[OFFSETS].len >= offset_width && of[CUTS].len >= 8 &&
-             of[OUT].len == 2 * of[ROWS].len + of[CUTS].len - 8 && is_aligned(&of[OUT], 8);
+  const int are_taken = take_pieces(values, width, offsets, offset_width, &pieces);
+  int fits = are_taken && row_bits >= 0 && row_bits < 32 && of[CUTS].len >= 8 && of[OUT].len == of[ROWS].len * 2 + of[CUTS].len - 8 && is_aligned(&of[OUT], 8) &&
+             of[FIRSTS].len == of[ROWS].len * 2 && is_aligned(&of[FIRSTS], 8);
   if (fits) {
-    Gather gather = gather_of(&of[ROWS], &of[CUTS]);
-    gather.num_values = num_values;
-    gather.offsets = of[OFFSETS].buf;
-    gather.num_found = of[OFFSETS].len / offset_width - 1;
+    const Gather gather = gather_of(&pieces, &of[ROWS], row_bits, &of[CUTS]);
     Py_BEGIN_ALLOW_THREADS
-    fits = gather_offsets(&gather, offset_width, of[OUT].buf);
+    fits = gather_offsets(&gather, offset_width, of[FIRSTS].buf, of[OUT].buf);
     Py_END_ALLOW_THREADS
   }
+  release_pieces(&pieces);
   release_all(of, COUNT);
+  if (!are_taken) return NULL;
+  if (!fits) return wrong(NOT_GATHERED);
+  Py_RETURN_NONE;
+}
+
+static PyObject* py_gather_lists(PyObject* self, PyObject* args) {
+  enum { ROWS, FIRSTS, OFFSETS, CUTS, STARTS, ENDS, OUT, COUNT };
+  Py_buffer of[COUNT];
+  PyObject* values;
+  Pieces pieces;
+  long long width;
+  int row_bits;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "O!Ly*iy*y*y*y*y*w*:gather_lists", &PyTuple_Type, &values, &width, &of[ROWS], &row_bits, &of[FIRSTS],
+                        &of[OFFSETS], &of[CUTS], &of[STARTS], &of[ENDS], &of[OUT]))
+    return NULL;
+  const int are_taken = take_pieces(values, width, NULL, 8, &pieces);
+  int fits = are_taken && row_bits >= 0 && row_bits < 32 && of[CUTS].len >= 8 && of[STARTS].len == of[CUTS].len - 8 && of[ENDS].len == of[STARTS].len &&
+             of[FIRSTS].len == of[ROWS].len * 2 && of[OFFSETS].len == of[ROWS].len * 2 + of[CUTS].len - 8;
+  if (fits) {
+    const Gather gather = gather_of(&pieces, &of[ROWS], row_bits, &of[CUTS]);
+    Py_BEGIN_ALLOW_THREADS
+    fits = gather_lists(&gather, of[FIRSTS].buf, of[OFFSETS].buf, width, of[STARTS].buf, of[ENDS].buf, of[OUT].buf, of[OUT].len);
+    Py_END_ALLOW_THREADS
+  }
+  release_pieces(&pieces);
+  release_all(of, COUNT);
+  if (!are_taken) return NULL;
   if (!fits) return wrong(NOT_GATHERED);
   Py_RETURN_NONE;
 }
@@ -506,7 +572,8 @@ static PyMethodDef functions[] = {
     {"fill_nulls", py_fill_nulls, METH_VARARGS, "fill_nulls(values, bits, first_bit, mark): the mark where no bit is set."},
     {"lists_without_nulls", py_lists_without_nulls, METH_VARARGS, "Null elements dropped, null lists as one mark."},
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
-    {"gather", py_gather, METH_VARARGS, "Rows in any order to the parts of a buffer."},
+    {"gather_values", py_gather_values, METH_VARARGS, "Rows in any order to the parts of a buffer."},
+    {"gather_lists", py_gather_lists, METH_VARARGS, "Lists in any order to the parts of a buffer."},
     {"gather_offsets", py_gather_offsets, METH_VARARGS, "The offsets that gathered lists have in their parts."},
     {"crc32", py_crc32, METH_VARARGS, "crc32(data, before, portable): the CRC-32 that zlib gives."},
     {"first_damaged", py_first_damaged, METH_VARARGS, "The first column chunk with a page that is not what was written."},

@@ -70,29 +70,80 @@ def rebase_offsets(offsets: Buffer, offset_width: int, cuts: Buffer, rebased: Bu
     after the other, to `rebased`, int64.
     """
 
-def gather(
-    values: Buffer,
+def gather_values(
+    values: tuple[Buffer, ...],
     width: int,
-    offsets: Buffer,
+    rows: Buffer,
+    row_bits: int,
+    cuts: Buffer,
+    starts: Buffer,
+    out: Buffer,
+) -> None:
+    """Copies rows `rows[cuts[i]:cuts[i + 1]]` to the bytes of `out` from `starts[i]` on, for each
+    i.
+
+    Args:
+        values: The values of each piece of a column.
+        width: Bytes of a row.
+        rows: uint32 (num_rows,): the number of the piece, shifted left by `row_bits`, plus the row
+            in the piece.
+        row_bits: 0 to 31.
+        cuts: int64 (num_parts + 1,).
+        starts: int64 (num_parts,).
+        out: The buffer that is written.
+    """
+
+def gather_offsets(
+    values: tuple[Buffer, ...],
+    width: int,
+    offsets: tuple[Buffer, ...],
     offset_width: int,
     rows: Buffer,
+    row_bits: int,
+    cuts: Buffer,
+    firsts: Buffer,
+    out: Buffer,
+) -> None:
+    """Looks up lists, as `gather_lists` needs them.
+
+    Args:
+        values: The values of each piece's lists, of `width` bytes each.
+        width: Bytes of a value.
+        offsets: The offsets of each piece's lists.
+        offset_width: Bytes of an offset, 4 or 8.
+        rows: As of `gather_values`.
+        row_bits: As of `gather_values`.
+        cuts: As of `gather_values`.
+        firsts: int64 (num_rows,), written: where each list begins in its piece.
+        out: int64 (num_rows + num_parts,), written: the offsets of the lists, those of each part
+            from 0.
+    """
+
+def gather_lists(
+    values: tuple[Buffer, ...],
+    width: int,
+    rows: Buffer,
+    row_bits: int,
+    firsts: Buffer,
+    offsets: Buffer,
     cuts: Buffer,
     starts: Buffer,
     ends: Buffer,
     out: Buffer,
 ) -> None:
-    """Copies rows `rows[cuts[i]:cuts[i + 1]]` (int32) to the bytes `starts[i]` to `ends[i]` of
-    `out`, for each i.
+    """Copies the lists of each part to the bytes `starts[i]` to `ends[i]` of `out`.
 
-    A row is a value of `width` bytes, or with `offsets` a list of such values. `cuts`, `starts` and
-    `ends` are int64.
-    """
-
-def gather_offsets(
-    offsets: Buffer, offset_width: int, num_values: int, rows: Buffer, cuts: Buffer, out: Buffer
-) -> None:
-    """Writes the offsets, int64, of the lists that `gather` copies: those of each part start at 0,
-    and are one more than its rows.
+    Args:
+        values: As of `gather_offsets`.
+        width: As of `gather_offsets`.
+        rows: As of `gather_offsets`.
+        row_bits: As of `gather_offsets`.
+        firsts: As `gather_offsets` wrote them.
+        offsets: As `gather_offsets` wrote them to `out`.
+        cuts: As of `gather_offsets`.
+        starts: int64 (num_parts,).
+        ends: int64 (num_parts,).
+        out: The buffer that is written.
     """
 
 def mark_values(

@@ -110,12 +110,19 @@ static int rebase_offsets(
   return !capacity;
 }
 
+/* Rows that lie in pieces, as columns of several row groups and of several files do. */
 typedef struct {
   const char* values;
   int64_t num_values;
   const void* offsets; /* NULL where a row is one value */
-  int64_t num_found; /* rows that there are */
-  const int32_t* rows; /* the rows wanted */
+  int64_t num_rows;
+} Piece;
+
+typedef struct {
+  const Piece* pieces;
+  int64_t num_pieces;
+  const uint32_t* rows; /* the rows wanted: the piece in the upper bits, the row in it in the lower `row_bits` */
+  int row_bits;
   int64_t num_rows;
   const int64_t* cuts; /* num_parts + 1 rows: where parts begin and end */
   int64_t num_parts;
@@ -127,22 +134,45 @@ static inline int64_t end_of_part(const Gather* gather, int64_t part, int64_t fi
   return end < first || end > gather->num_rows ? -1 : end;
 }
 
-/* Reads all values from the first to the last: in that order memory comes several times as fast as in any other, and then is
-   near. */
+/* The piece of a wanted row, and which of its rows it is; NULL if there is no such row. The arguments are not those of a
+   `Gather`, since a write to the output might change what that leads to: they would be read anew for each row. */
+static inline const Piece* piece_of(
+    const uint32_t* rows, int64_t i, int row_bits, const Piece* pieces, uint32_t num_pieces, int64_t* row) {
+  const uint32_t wanted = (uint32_t)int32_at(rows, i), number = wanted >> row_bits;
+  const Piece* const piece = pieces + number;
+  *row = (int64_t)(wanted ^ number << row_bits);
+  return number < num_pieces && *row < piece->num_rows ? piece : NULL;
+}
+
+static void fetch(const void* memory, int64_t num_bytes) {
+  const volatile char* bytes = memory;
+  for (int64_t at = 0; at < num_bytes; at += BLOCK) (void)bytes[at];
+}
+
+/* Whether to read everything from the first byte to the last before the rows are looked up: in that order memory comes several
+   times as fast as in any other, and then is near. It pays if half of the rows or more are wanted. */
+static int is_dense(const Gather* gather) {
+  int64_t num_rows = 0;
+  for (int64_t i = 0; i < gather->num_pieces; i++) num_rows += gather->pieces[i].num_rows;
+  return gather->num_rows >= num_rows / 2;
+}
+
 static void fetch_values(const Gather* gather, int64_t width) {
-  const volatile char* values = gather->values;
-  for (int64_t at = 0; at < gather->num_values * width; at += BLOCK) (void)values[at];
+  for (int64_t i = 0; is_dense(gather) && i < gather->num_pieces; i++)
+    fetch(gather->pieces[i].values, gather->pieces[i].num_values * width);
 }
 
 /* The rows of a part; with a width that the compiler knows, a value is one move. */
 static inline int values_to(const Gather* gather, int64_t first, int64_t end, const int64_t width, char* to) {
-  const char* const values = gather->values;
-  const int32_t* const rows = gather->rows;
-  const uint32_t num_found = gather->num_found > UINT32_MAX ? UINT32_MAX : (uint32_t)gather->num_found;
+  const Piece* const pieces = gather->pieces;
+  const uint32_t* const rows = gather->rows;
+  const uint32_t num_pieces = (uint32_t)gather->num_pieces;
+  const int row_bits = gather->row_bits;
   for (int64_t i = first; i < end; i++, to += width) {
-    const uint32_t row = (uint32_t)int32_at(rows, i); /* one below zero is above all others */
-    if (row >= num_found) return 0;
-    memcpy(to, values + (int64_t)row * width, (size_t)width);
+    int64_t row;
+    const Piece* const piece = piece_of(rows, i, row_bits, pieces, num_pieces, &row);
+    if (!piece) return 0;
+    memcpy(to, piece->values + row * width, (size_t)width);
   }
   return 1;
 }
@@ -164,10 +194,12 @@ static int gather_values(const Gather* gather, int64_t width, const int64_t* sta
   return first == gather->num_rows;
 }
 
-static inline int offsets_of_lists(const Gather* gather, int offset_width, int64_t* to) {
-  const void* const offsets = gather->offsets;
-  const int32_t* const rows = gather->rows;
-  const int64_t num_values = gather->num_values, num_found = gather->num_found, num_parts = gather->num_parts;
+static inline int offsets_of_lists(const Gather* gather, int offset_width, int64_t* firsts, int64_t* to) {
+  const Piece* const pieces = gather->pieces;
+  const uint32_t* const rows = gather->rows;
+  const uint32_t num_pieces = (uint32_t)gather->num_pieces;
+  const int row_bits = gather->row_bits;
+  const int64_t num_parts = gather->num_parts;
   int64_t begin = 0, fits = !int64_at(gather->cuts, 0);
   for (int64_t part = 0; part < num_parts; part++) {
     const int64_t end = end_of_part(gather, part, begin);
@@ -175,10 +207,13 @@ static inline int offsets_of_lists(const Gather* gather, int offset_width, int64
     if (end < 0) return 0;
     *to++ = 0;
     for (int64_t i = begin; i < end; i++) {
-      const int64_t row = int32_at(rows, i);
-      if ((uint64_t)row >= (uint64_t)num_found) return 0;
-      const int64_t first = offset_at(offsets, offset_width, row), last = offset_at(offsets, offset_width, row + 1);
-      fits &= (first >= 0) & (last >= first) & (last <= num_values);
+      int64_t row;
+      const Piece* const piece = piece_of(rows, i, row_bits, pieces, num_pieces, &row);
+      if (!piece) return 0;
+      const int64_t first = offset_at(piece->offsets, offset_width, row);
+      const int64_t last = offset_at(piece->offsets, offset_width, row + 1);
+      fits &= (first >= 0) & (last >= first) & (last <= piece->num_values);
+      firsts[i] = first;
       *to++ = (int64_t)(at += (uint64_t)distance(first, last));
     }
     begin = end;
@@ -186,9 +221,12 @@ static inline int offsets_of_lists(const Gather* gather, int offset_width, int64
   return fits && begin == gather->num_rows;
 }
 
-/* The offsets that the rows' lists have in their parts, each part from 0: num_rows + num_parts of them. */
-static int gather_offsets(const Gather* gather, int offset_width, int64_t* offsets) {
-  return offset_width == 4 ? offsets_of_lists(gather, 4, offsets) : offsets_of_lists(gather, 8, offsets);
+/* Where each of the rows' lists begins in its piece, and the offsets that the lists have in their parts, each part from 0:
+   num_rows + num_parts of them. */
+static int gather_offsets(const Gather* gather, int offset_width, int64_t* firsts, int64_t* offsets) {
+  for (int64_t i = 0; is_dense(gather) && i < gather->num_pieces; i++)
+    fetch(gather->pieces[i].offsets, (gather->pieces[i].num_rows + 1) * offset_width);
+  return offset_width == 4 ? offsets_of_lists(gather, 4, firsts, offsets) : offsets_of_lists(gather, 8, firsts, offsets);
 }
 
 /* Copies a list in steps, which is quicker than to look at how long it is: up to a step beyond its end is read, and written. */
@@ -197,53 +235,57 @@ static inline void copy_in_steps(char* to, const char* from, int64_t bytes) {
 }
 
 static inline int lists_to(
-    const Gather* gather, int offset_width, int64_t width, const int64_t* starts, const int64_t* ends, char* out,
-    int64_t out_bytes) {
-  /* Of their own, as a write to `out` might change what a pointer leads to: twice as fast. */
-  const char* const values = gather->values;
-  const void* const offsets = gather->offsets;
-  const int32_t* const rows = gather->rows;
-  const int64_t num_rows = gather->num_rows, num_values = gather->num_values, num_parts = gather->num_parts;
-  const uint64_t num_found = (uint64_t)gather->num_found;
+    const Gather* gather, const int64_t* firsts, const int64_t* offsets, int64_t width, const int64_t* starts,
+    const int64_t* ends, char* out, int64_t out_bytes) {
+  const Piece* const pieces = gather->pieces;
+  const uint32_t* const rows = gather->rows;
+  const uint32_t num_pieces = (uint32_t)gather->num_pieces;
+  const int row_bits = gather->row_bits;
+  const int64_t num_rows = gather->num_rows, num_parts = gather->num_parts;
   int64_t first_row = 0;
   if (int64_at(gather->cuts, 0)) return 0;
   for (int64_t part = 0; part < num_parts; part++) {
-    int64_t at = int64_at(starts, part);
-    const int64_t end = int64_at(ends, part), last_row = end_of_part(gather, part, first_row);
-    if (at < 0 || end < at || end > out_bytes || last_row < 0) return 0;
+    const int64_t start = int64_at(starts, part), end = int64_at(ends, part), last_row = end_of_part(gather, part, first_row);
+    if (start < 0 || end < start || end > out_bytes || last_row < 0) return 0;
+    const int64_t room = (end - start) / width;
+    int64_t last = int64_at(offsets, first_row + part);
+    if (last) return 0;
     for (int64_t i = first_row; i < last_row; i++) {
-      const uint64_t row = (uint64_t)(int64_t)int32_at(rows, i);
-      if (row >= num_found) return 0;
+      const uint32_t number = (uint32_t)int32_at(rows, i) >> row_bits;
+      if (number >= num_pieces) return 0;
+      const Piece* const piece = pieces + number;
       if (i + AHEAD < num_rows) {
-        const uint64_t ahead = (uint64_t)(int64_t)int32_at(rows, i + AHEAD); /* what is fetched may be anywhere */
-        const uint64_t later = ahead < num_found ? (uint64_t)offset_at(offsets, offset_width, (int64_t)ahead) : 0;
-        const uintptr_t address = (uintptr_t)values + (uintptr_t)(later * (uint64_t)width);
+        const uint32_t ahead = (uint32_t)int32_at(rows, i + AHEAD) >> row_bits; /* what is fetched may be anywhere */
+        const uint64_t later = (uint64_t)int64_at(firsts, i + AHEAD) * (uint64_t)width;
+        const uintptr_t address = (uintptr_t)pieces[ahead < num_pieces ? ahead : 0].values + (uintptr_t)later;
         __builtin_prefetch((const char*)address);
         __builtin_prefetch((const char*)(address + BLOCK));
       }
-      const int64_t first = offset_at(offsets, offset_width, (int64_t)row);
-      const int64_t last = offset_at(offsets, offset_width, (int64_t)row + 1);
-      if ((first < 0) | (last < first) | (last > num_values)) return 0;
-      const int64_t bytes = (last - first) * width;
-      if (bytes > end - at) return 0;
-      if ((last * width + LIST_STEP > num_values * width) | (at + bytes + LIST_STEP > end))
-        memcpy(out + at, values + first * width, (size_t)bytes);
+      const int64_t first = int64_at(firsts, i), begin = last;
+      last = int64_at(offsets, i + part + 1);
+      const int64_t count = distance(begin, last);
+      if (count < 0 || last > room || first < 0 || first > piece->num_values - count) return 0;
+      char* const to = out + start + begin * width;
+      const char* const from = piece->values + first * width;
+      if (((first + count) * width + LIST_STEP > piece->num_values * width) | (start + last * width + LIST_STEP > end))
+        memcpy(to, from, (size_t)(count * width));
       else
-        copy_in_steps(out + at, values + first * width, bytes);
-      at += bytes;
+        copy_in_steps(to, from, count * width);
     }
-    if (at != end) return 0;
+    if (start + last * width != end) return 0;
     first_row = last_row;
   }
   return first_row == num_rows;
 }
 
-/* The rows' lists, one after the other, to where each part starts in `out`, in bytes; each part fills what it has to its end. */
+/* The rows' lists, one after the other, to where each part starts in `out`, in bytes; each part fills what it has to its end.
+   `firsts` and `offsets` are those that `gather_offsets` wrote. */
 static int gather_lists(
-    const Gather* gather, int offset_width, int64_t width, const int64_t* starts, const int64_t* ends, char* out,
-    int64_t out_bytes) {
-  if (offset_width == 4 && width == 8) return lists_to(gather, 4, 8, starts, ends, out, out_bytes);
-  return lists_to(gather, offset_width, width, starts, ends, out, out_bytes);
+    const Gather* gather, const int64_t* firsts, const int64_t* offsets, int64_t width, const int64_t* starts,
+    const int64_t* ends, char* out, int64_t out_bytes) {
+  fetch_values(gather, width);
+  return width == 8 ? lists_to(gather, firsts, offsets, 8, starts, ends, out, out_bytes)
+                    : lists_to(gather, firsts, offsets, width, starts, ends, out, out_bytes);
 }
 
 #endif

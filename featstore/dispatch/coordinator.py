@@ -293,13 +293,15 @@ class Coordinator(Closing):
     def _require_same_plan(self) -> None:
         seed = "\n".join(f"{index} {self._done[index]}" for index in sorted(self._done))
         mine = f"{self._plan.digest}+{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
+        if self._plan.window_rows is not None:
+            mine += f"+{self._plan.window_rows}"
         found = self._store.compare_set(self._keys.plan, "", mine)
         if found != mine:
             raise DispatchError(
                 f"worker {self._worker} has another plan for epoch {self._plan.epoch} than the "
                 f"workers before it: expected {found}, found {mine}; table version, selection, "
-                "seed, row groups and restored state must be the same in all workers, and each run "
-                "needs its own run_id"
+                "seed, shuffle, row groups and restored state must be the same in all workers, and "
+                "each run needs its own run_id"
             )
         self._store.set(self._keys.size, EpochSize.of(self._plan, self._done).encode())
         now, lease_s = time.time(), self._terms.lease_s

@@ -58,12 +58,15 @@ class Plan:
         seed: The seed of the shuffle.
         epoch: The epoch's number; each epoch has an order of its own.
         shuffle: Whether to permute the splits; False keeps the snapshot's order.
+        window_rows: The rows of a window of one split, within which rows are permuted; None: rows
+            are read in the order of the file. Not part of the digest.
     """
 
     splits: Sequence[Split]
     seed: int = 0
     epoch: int = 0
     shuffle: bool = True
+    window_rows: int | None = None
     _keys: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ from featstore.loader.run.iteration import Iteration
 from featstore.loader.run.iterations import Iterations
 from featstore.loader.run.job import Job
 from featstore.loader.run.shares import require_own
-from featstore.loader.run.staging_share import share_of, staging_for
+from featstore.loader.run.staging_share import limited, share_of, staging_for
 from featstore.loader.run.state import LoaderState, merge_states
 from featstore.loader.run.step_agreement import JOIN, require_tail
 from featstore.loader.run.worker import LoaderWorker
@@ -92,7 +92,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         drop_last: Whether to leave out a last batch with fewer than `batch_size` rows.
         order: Which worker reads which rows: `dynamic`, `static`, `rank` or `replay`, or options
             such as `{kind: rank, mini_epochs: 4}`.
-        shuffle: Windows in which rows are permuted; None keeps the order of the rows in each file.
+        shuffle: How rows are permuted and mixed; True takes the defaults, None or False keeps the
+            order of the rows in each file.
         staging: How data files come to the local disk. None reads local files in place and stages
             remote ones, or what is selected of them, in a private directory.
         dispatch: Where workers meet: `auto`, the URL of a store, or options.
@@ -135,7 +136,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         num_epochs: int = 1,
         drop_last: bool = False,
         order: Ordering | Mapping[str, Any] | str = "dynamic",
-        shuffle: Shuffle | Mapping[str, Any] | None = None,
+        shuffle: Shuffle | Mapping[str, Any] | bool | None = None,
         staging: Staging | Mapping[str, Any] | None = None,
         dispatch: Dispatch | Mapping[str, Any] | str = "auto",
         follow: Follow | Mapping[str, Any] | bool = False,
@@ -183,7 +184,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             num_epochs=require_integer("num_epochs", num_epochs),
             batch_size=require_integer("batch_size", batch_size),
             drop_last=drop_last,
-            shuffle=as_options(Shuffle, shuffle, "shuffle"),
+            shuffle=_shuffle(shuffle),
             budget_bytes=parse_bytes(memory_budget, "memory_budget"),
             terms=options.terms,
             in_step=None if options.in_step == AUTO else bool(options.in_step),
@@ -200,9 +201,10 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         if ordering.kind == RANK:
             self._job = self._job.in_parts(_listing(snapshot, request, cut))
             files = _largest(self._job.census, snapshot, request)
-        self._staging = staging_for(
-            as_options(Staging, staging, "staging"), replace(self._job, files=files)
-        )
+        with_files = replace(self._job, files=files)
+        self._staging = staging_for(as_options(Staging, staging, "staging"), with_files)
+        most_open = limited(self._staging, with_files).most_open
+        self._job = replace(self._job, most_open=most_open)
         self._iterations = Iterations(options, self._job.key, num_epochs, self._clock)
         self._stats = Stats()
         self._restored: LoaderState | None = None
@@ -246,7 +248,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             self._restored, self._share = self._iterations.meet(self._share, worker), None
         started = self._iterations.begin(worker)
         start = self._start(started.number, started.first_epoch, worker)
-        self._run = Run(self._job, started, start, stats=self._stats, stager=self._stager_here())
+        stager = self._stager_here()
+        self._run = Run(self._job, started, start, stats=self._stats, stager=stager)
         return self._run
 
     def __len__(self) -> int:
@@ -478,18 +481,22 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         if self._staging is None:
             return None
         if self._stager is None:
-            worker = get_worker_info()
-            options = (
-                self._staging
-                if worker is None
-                else share_of(self._staging, self._job, worker.num_workers)
-            )
+            options, worker = self._staging, get_worker_info()
+            if worker is not None:
+                self._job = limited(options, self._job, worker.num_workers)
+                options = share_of(options, self._job, worker.num_workers)
             source = staging_source(
                 self._job.request.selection, accepts_bad=self._job.on_bad_file == SKIP
             )
             self._stager = Stager(options, source)
             when_gone(self, self._stager.close)
         return self._stager
+
+
+def _shuffle(shuffle: Shuffle | Mapping[str, Any] | bool | None) -> Shuffle | None:
+    if isinstance(shuffle, bool):
+        return Shuffle() if shuffle else None
+    return as_options(Shuffle, shuffle, "shuffle")
 
 
 def _follow(

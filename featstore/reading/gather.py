@@ -1,11 +1,11 @@
 """Gathers rows of decoded columns in another order, straight into the memory of batches.
 
-A window's column comes in pieces, one for each row group. They are joined first, since looking up
-the piece of each row costs more. `Places` says which rows are wanted, in which order, and where
-each batch ends. Every function has a compiled and a numpy path with equal results.
+A column comes in pieces: one for each row group of each window. `Places` says which rows of which
+pieces are wanted, in which order, and where each batch ends. Every function has a compiled and a
+numpy path with equal results.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,19 +14,20 @@ import numpy as np
 from featstore._native.loading import KERNELS
 from featstore.reading.buffers import Array, Ragged
 
-Take = Callable[[int], Array]  # Gives uint8 memory of at least this many bytes.
-
 
 @dataclass(frozen=True, eq=False)
 class Places:
     """The rows to gather, in parts.
 
     Attributes:
-        rows: int32 (num_rows,).
+        rows: The piece of each row, shifted left by `row_bits`, plus the row in the piece: uint32
+            (num_rows,), since the kernels read it once for each column.
+        row_bits: How many bits a row in a piece takes.
         cuts: Where parts begin and end: int64 (num_parts + 1,), from 0 to num_rows.
     """
 
     rows: Array
+    row_bits: int
     cuts: Array
 
     def __len__(self) -> int:
@@ -41,37 +42,40 @@ class Places:
         """How many rows each part has: int64 (num_parts,)."""
         return np.diff(self.cuts)
 
+    @property
+    def pieces(self) -> Array:
+        """The number of each row's piece: uint32 (num_rows,)."""
+        return self.rows >> np.uint32(self.row_bits)
 
-def places_of(order: Array, cuts: Array) -> Places:
+    @property
+    def rows_in_piece(self) -> Array:
+        """The row in its piece: uint32 (num_rows,)."""
+        return self.rows & np.uint32((1 << self.row_bits) - 1)
+
+
+def places_of(order: Array, piece_rows: Sequence[int], cuts: Array) -> Places:
     """Places of an order in which rows are numbered through all pieces.
 
     Args:
-        order: (num_rows,).
+        order: int64 (num_rows,).
+        piece_rows: How many rows each piece has.
         cuts: As of `Places`.
+
+    Raises:
+        OverflowError: Pieces and rows together take more than 32 bits, as 4,096 pieces of more than
+            a million rows do.
     """
-    return Places(order.astype(np.int32), np.ascontiguousarray(cuts, dtype=np.int64))
-
-
-def joined_values(pieces: Sequence[Array], take: Take) -> Array:
-    """The concatenated pieces. A single piece is not copied; `take` gives memory for several."""
-    if len(pieces) == 1:
-        return np.ascontiguousarray(pieces[0])
-    num_bytes = sum(piece.nbytes for piece in pieces)
-    out = take(num_bytes)[:num_bytes].view(pieces[0].dtype)
-    return np.concatenate(pieces, out=out.reshape(-1, *pieces[0].shape[1:]))
-
-
-def joined_offsets(pieces: Sequence[Ragged]) -> Array:
-    """The offsets into the concatenated `list_values` of the pieces."""
-    num_values = sum(int(piece.offsets[-1] - piece.offsets[0]) for piece in pieces)
-    out = np.empty(sum(map(len, pieces)) + 1, np.int32 if num_values < 2**31 else np.int64)
-    join_offsets(pieces, out)
-    return out
-
-
-def list_values(piece: Ragged) -> Array:
-    """The values of a piece that belong to its lists."""
-    return piece.values[piece.offsets[0] : piece.offsets[-1]]
+    row_bits = max(0, max(piece_rows) - 1).bit_length()
+    if len(piece_rows) << row_bits > 1 << 32 or row_bits > 31:
+        raise OverflowError(
+            f"{len(piece_rows)} pieces of up to {max(piece_rows)} rows: expected at most 32 bits "
+            "for the number of a piece and a row in it"
+        )
+    firsts = np.cumsum([0, *piece_rows[:-1]], dtype=np.int64)
+    # One addition for each row: its number among all rows becomes piece and row.
+    shifts = (np.arange(len(firsts), dtype=np.int64) << row_bits) - firsts
+    rows = order if len(firsts) == 1 else order + np.repeat(shifts, piece_rows)[order]
+    return Places(rows.astype(np.uint32), row_bits, np.ascontiguousarray(cuts, dtype=np.int64))
 
 
 def join_offsets(pieces: Sequence[Ragged], out: Array) -> None:
@@ -106,80 +110,104 @@ def rebased(offsets: Array, cuts: Array, out: Array) -> None:
     np.concatenate([np.subtract(part, part[0], dtype=np.int64) for part in parts], out=out)
 
 
-def gather_values(values: Array, places: Places, starts: Array, out: Array) -> None:
+def gather_values(pieces: Sequence[Array], places: Places, starts: Array, out: Array) -> None:
     """Writes the rows of each part to `out`.
 
     Args:
-        values: (num_values,) or (num_values, width).
+        pieces: Each (num_values,) or (num_values, width).
         places: The rows.
         starts: The element of `out` at which each part begins: int64 (num_parts,).
-        out: One-dimensional, with the dtype of `values`.
+        out: One-dimensional, with the dtype of the pieces.
     """
-    width = int(np.prod(values.shape[1:], dtype=np.int64))
+    width = int(np.prod(pieces[0].shape[1:], dtype=np.int64))
     if KERNELS is None:
+        rows = np.empty((len(places), width), out.dtype)
+        for number, values in enumerate(pieces):
+            of_piece = places.pieces == number
+            rows[of_piece] = values.reshape(-1, width)[places.rows_in_piece[of_piece]]
         for part, (first, end) in enumerate(pairwise(places.cuts.tolist())):
-            rows = values[places.rows[first:end]]
-            out[starts[part] : starts[part] + rows.size] = rows.reshape(-1)
+            out[starts[part] : starts[part] + (end - first) * width] = rows[first:end].reshape(-1)
         return
+    row_bytes, buffers = width * out.itemsize, tuple(map(np.ascontiguousarray, pieces))
     begins = starts * out.itemsize
-    ends = begins + places.part_rows * width * out.itemsize
-    KERNELS.gather(
-        values, width * out.itemsize, b"", 8, places.rows, places.cuts, begins, ends, out
+    KERNELS.gather_values(
+        buffers, row_bytes, places.rows, places.row_bits, places.cuts, begins, out
     )
 
 
-def gather_offsets(offsets: Array, places: Places, out: Array) -> None:
-    """Writes the offsets of the gathered lists, those of each part from 0.
+def gather_offsets(pieces: Sequence[Ragged], places: Places, firsts: Array, out: Array) -> None:
+    """Looks up lists: where they begin, and their offsets in each part, from 0.
 
     Args:
-        offsets: Of the lists, (num_lists + 1,).
+        pieces: The lists, with offsets of one dtype, see `of_one_dtype`.
         places: The lists to gather.
-        out: int64 (num_rows + num_parts,).
+        firsts: Where each begins in the values of its piece: int64 (num_rows,).
+        out: The offsets: int64 (num_rows + num_parts,).
     """
     if KERNELS is not None:
+        offsets = tuple(piece.offsets for piece in pieces)
         KERNELS.gather_offsets(
-            offsets, offsets.itemsize, int(offsets[-1]), places.rows, places.cuts, out
+            *_values(pieces),
+            offsets,
+            offsets[0].itemsize,
+            places.rows,
+            places.row_bits,
+            places.cuts,
+            firsts,
+            out,
         )
         return
-    lengths = np.diff(offsets)[places.rows]
-    parts = [
-        np.cumsum(lengths[first:end], dtype=np.int64)
-        for first, end in pairwise(places.cuts.tolist())
-    ]
+    lengths = np.empty(len(places), np.int64)
+    for number, lists in enumerate(pieces):
+        of_piece = places.pieces == number
+        rows = places.rows_in_piece[of_piece]
+        firsts[of_piece], lengths[of_piece] = lists.offsets[rows], np.diff(lists.offsets)[rows]
+    parts = [np.cumsum(lengths[first:end]) for first, end in pairwise(places.cuts.tolist())]
     np.concatenate([np.concatenate([np.zeros(1, np.int64), part]) for part in parts], out=out)
 
 
-def gather_lists(lists: Ragged, places: Places, starts: Array, ends: Array, out: Array) -> None:
+def gather_lists(
+    pieces: Sequence[Ragged],
+    places: Places,
+    found: tuple[Array, Array],
+    starts: Array,
+    ends: Array,
+    out: Array,
+) -> None:
     """Writes the values of each part's lists to `out`.
 
     Args:
-        lists: The lists.
+        pieces: The lists.
         places: Those to gather.
+        found: What `gather_offsets` wrote: `firsts` and `out`.
         starts: The element of `out` at which each part begins: int64 (num_parts,).
         ends: The element after its last.
         out: One-dimensional, with the dtype of the values.
     """
     if KERNELS is not None:
-        begins, ends, offsets = starts * out.itemsize, ends * out.itemsize, lists.offsets
-        KERNELS.gather(
-            lists.values,
-            out.itemsize,
-            offsets,
-            offsets.itemsize,
-            places.rows,
-            places.cuts,
-            begins,
-            ends,
-            out,
-        )
+        begins, ends = starts * out.itemsize, ends * out.itemsize
+        of_rows = places.rows, places.row_bits, *found, places.cuts
+        KERNELS.gather_lists(*_values(pieces), *of_rows, begins, ends, out)
         return
+    firsts, offsets = found
     for part, (first, end) in enumerate(pairwise(places.cuts.tolist())):
-        out[starts[part] : ends[part]] = _lists(lists, places.rows[first:end])
+        lengths = np.diff(offsets[first + part : end + part + 1])
+        lists = [
+            pieces[piece].values[begin : begin + length]
+            for piece, begin, length in zip(
+                places.pieces[first:end], firsts[first:end], lengths, strict=True
+            )
+        ]
+        out[starts[part] : ends[part]] = np.concatenate([out[:0], *lists])
 
 
-def _lists(lists: Ragged, rows: Array) -> Array:
-    """The concatenated values of these lists."""
-    lengths = np.diff(lists.offsets)[rows].astype(np.int64)
-    ends = np.cumsum(lengths)
-    within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-    return np.asarray(lists.values[np.repeat(lists.offsets[:-1][rows], lengths) + within])
+def of_one_dtype(pieces: Sequence[Ragged]) -> list[Ragged]:
+    """The same lists with offsets of one dtype, as the kernels take them."""
+    if len({piece.offsets.dtype for piece in pieces}) == 1:
+        return list(pieces)
+    return [Ragged(piece.values, piece.offsets.astype(np.int64)) for piece in pieces]
+
+
+def _values(pieces: Sequence[Ragged]) -> tuple[tuple[Array, ...], int]:
+    """The values of the pieces, and the width of one in bytes."""
+    return tuple(piece.values for piece in pieces), pieces[0].values.itemsize

@@ -176,12 +176,13 @@ def test_a_state_of_another_table_is_refused(table_url: str) -> None:
 
 
 def test_a_state_of_another_window_is_refused(table_url: str) -> None:
-    state = make(table_url, shuffle={"window_rows": 5}).state_dict()
+    state = make(table_url, shuffle={"window_rows": 10, "interleave": 2}).state_dict()
     with pytest.raises(
         StateError,
-        match=r"saved with another shuffle.window_rows: expected 6, as this loader has, found 5",
+        match=r"saved with another size of a split's windows, shuffle\.window_rows / "
+        r"shuffle\.interleave: expected 6, as this loader has, found 5",
     ):
-        make(table_url, shuffle={"window_rows": 6}).load_state_dict(state)
+        make(table_url, shuffle={"window_rows": 6, "interleave": 1}).load_state_dict(state)
 
 
 def test_a_state_with_workers_missing_is_refused(table_url: str) -> None:

@@ -1,6 +1,7 @@
 """The kernels for rows compared with the numpy path on random input, and the arguments they refuse."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,7 @@ from featstore.reading.gather import (
     gather_lists,
     gather_offsets,
     gather_values,
-    joined_offsets,
-    joined_values,
-    list_values,
+    of_one_dtype,
     places_of,
     rebased,
 )
@@ -42,7 +41,7 @@ def orders(draw: st.DrawFn, piece_rows: list[int]) -> gather.Places:
     num_rows = sum(piece_rows)
     order = draw(st.lists(st.integers(0, num_rows - 1), max_size=30)) if num_rows else []
     inner = sorted(draw(st.lists(st.integers(0, len(order)), max_size=4)))
-    return places_of(np.array(order, np.int64), np.array([0, *inner, len(order)]))
+    return places_of(np.array(order, np.int64), piece_rows, np.array([0, *inner, len(order)]))
 
 
 def starts_of(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -74,34 +73,43 @@ def test_values_of_any_width_are_gathered_as_by_numpy(
     places = data.draw(orders(piece_rows))
     counts = places.part_rows * int(np.prod(shape, dtype=np.int64))
     starts, ends = starts_of(counts)
-    values = joined_values(pieces, lambda size: np.empty(size, np.uint8))
-    assert values.tolist() == np.concatenate(pieces).tolist()
-    both(lambda out: gather_values(values, places, starts, out), int(ends.max()) + 1, dtype)
+    both(lambda out: gather_values(pieces, places, starts, out), int(ends.max()) + 1, dtype)
+    out = np.zeros(int(ends.max()) + 1, dtype)
+    gather_values(pieces, places, starts, out)
+    rows = [
+        pieces[piece][row] for piece, row in zip(places.pieces, places.rows_in_piece, strict=True)
+    ]
+    for start, (first, end) in zip(starts, pairwise(places.cuts), strict=True):
+        expected = [value for row in rows[first:end] for value in np.atleast_1d(row).tolist()]
+        assert out[start : start + len(expected)].tolist() == expected
 
 
-@given(st.data(), st.sampled_from([np.int64, np.float32]), st.sampled_from([np.int32, np.int64]))
+@given(
+    st.data(),
+    st.sampled_from([np.int64, np.float32]),
+    st.lists(st.sampled_from([np.int32, np.int64]), min_size=3, max_size=3),
+)
 def test_lists_of_any_length_are_gathered_as_by_numpy(
-    data: st.DataObject, dtype: Any, offset_dtype: Any
+    data: st.DataObject, dtype: Any, offset_dtypes: Any
 ) -> None:
     pieces = []
     for number, lists in enumerate(data.draw(st.lists(LISTS, min_size=1, max_size=3))):
-        offsets = (np.cumsum([0, *map(len, lists)]) + number).astype(offset_dtype)
+        offsets = (np.cumsum([0, *map(len, lists)]) + number).astype(offset_dtypes[number])
         values = np.array([0] * number + [value % 1000 for one in lists for value in one], dtype)
         pieces.append(Ragged(values, offsets))
     places = data.draw(orders([len(piece) for piece in pieces]))
-    joined = pieces[0]
-    if len(pieces) > 1:
-        values = joined_values(
-            list(map(list_values, pieces)), lambda size: np.empty(size, np.uint8)
-        )
-        joined = Ragged(values, joined_offsets(pieces))
-    offsets, expected = np.empty((2, len(places) + places.num_parts), np.int64)
-    gather_offsets(joined.offsets, places, offsets)
-    pure(lambda: gather_offsets(joined.offsets, places, expected))
-    assert offsets.tolist() == expected.tolist()
-    counts = offsets[np.cumsum(places.part_rows + 1) - 1]
+    pieces = of_one_dtype(pieces)
+    size = len(places) + places.num_parts
+    found, expected = (
+        (np.empty(len(places), np.int64), np.empty(size, np.int64)) for _ in range(2)
+    )
+    gather_offsets(pieces, places, *found)
+    pure(lambda: gather_offsets(pieces, places, *expected))
+    assert [each.tolist() for each in found] == [each.tolist() for each in expected]
+    counts = found[1][np.cumsum(places.part_rows + 1) - 1]
     starts, ends = starts_of(counts)
-    both(lambda out: gather_lists(joined, places, starts, ends, out), int(ends.max()) + 1, dtype)
+    size = int(ends.max()) + 1
+    both(lambda out: gather_lists(pieces, places, found, starts, ends, out), size, dtype)
 
 
 @given(LISTS, st.lists(st.integers(0, 12)), st.sampled_from([np.int32, np.int64]))
@@ -146,41 +154,71 @@ def test_null_lists_and_elements_are_left_out_as_by_numpy(
 
 @pytest.mark.parametrize(
     ("row", "cuts", "starts"),
-    [(3, [0, 1], [0]), (-1, [0, 1], [0]), (0, [0, 2], [0]), (0, [0, 1], [3])],
+    [
+        (3, [0, 1], [0]),
+        (2**32 - 1, [0, 1], [0]),
+        (4, [0, 1], [0]),
+        (0, [0, 2], [0]),
+        (0, [0, 1], [3]),
+    ],
 )
 def test_what_lies_outside_of_the_buffers_is_refused(row: int, cuts: Any, starts: Any) -> None:
     values, out = np.arange(3), np.zeros(3, np.int64)
     arguments: tuple[Any, ...] = (
-        np.array([row], np.int32),
+        np.array([row], np.uint32),
         *(np.array(part, np.int64) for part in (cuts, starts)),
     )
-    ends = arguments[2] + 1
     with pytest.raises(ValueError, match="expected rows that there are"):
-        KERNELS.gather(values, 8, b"", 8, *arguments[:2], arguments[2] * 8, ends * 8, out)
+        KERNELS.gather_values((values,), 8, arguments[0], 2, arguments[1], arguments[2] * 8, out)
     assert not out.any()
+
+
+def test_pieces_without_their_offsets_are_refused() -> None:
+    numbers, out, rows = np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(1, np.uint32)
+    for offsets in ((np.array([0, 1]), np.array([0, 1])), (np.zeros(0, np.int64),), ()):
+        with pytest.raises(ValueError, match="expected rows that there are"):
+            KERNELS.gather_offsets(
+                (numbers,), 8, offsets, 8, rows, 0, np.array([0, 1]), np.zeros(1, np.int64), out
+            )
+    with pytest.raises(TypeError):
+        KERNELS.gather_values((1,), 8, rows, 0, np.array([0, 1]), numbers, out)
 
 
 @pytest.mark.parametrize("offsets", [[0, 2, 1], [0, 1, 9], [-1, 0, 1]])
 def test_lists_outside_of_their_values_are_refused(offsets: Any) -> None:
     values, offsets = np.arange(3), np.array(offsets, np.int32)
-    rows, cuts = np.array([0, 1], np.int32), np.array([0, 2])
+    rows, cuts = np.array([0, 1], np.uint32), np.array([0, 2])
+    found = np.zeros(2, np.int64), np.zeros(3, np.int64)
     with pytest.raises(ValueError, match="expected rows that there are"):
-        KERNELS.gather_offsets(offsets, 4, len(values), rows, cuts, np.zeros(3, np.int64))
-    with pytest.raises(ValueError, match="expected rows that there are"):
-        KERNELS.gather(
-            values,
-            8,
-            offsets,
-            4,
-            rows,
-            cuts,
-            np.zeros(1, np.int64),
-            np.array([80]),
-            np.zeros(10, np.int64),
-        )
+        KERNELS.gather_offsets((values,), 8, (offsets,), 4, rows, 1, cuts, *found)
     new = np.zeros(3, np.int64), np.zeros(9, np.int64)
     with pytest.raises(ValueError, match="expected offsets that never fall"):
         KERNELS.lists_without_nulls(offsets, 4, b"", 0, values, b"", 0, bytes(8), *new)
+
+
+@pytest.mark.parametrize(
+    ("rows", "firsts", "offsets", "end"),
+    [
+        ([0, 0], [0, 1], [0, 1, 4], 32),  # beyond the values
+        ([0, 0], [-1, 1], [0, 1, 2], 16),
+        ([0, 0], [0, 1], [0, 2, 1], 8),
+        ([0, 0], [0, 1], [1, 2, 3], 24),
+        ([0, 0], [0, 1], [0, 1, 2], 24),  # other bytes than the part has
+        ([0, 2], [0, 1], [0, 1, 2], 16),
+    ],
+)
+def test_lists_that_were_not_looked_up_are_refused(
+    rows: Any, firsts: Any, offsets: Any, end: int
+) -> None:
+    with pytest.raises(ValueError, match="expected rows that there are"):
+        KERNELS.gather_lists(
+            (np.arange(3),),
+            8,
+            np.array(rows, np.uint32),
+            1,
+            *(np.array(part) for part in (firsts, offsets, [0, 2], [0], [end])),
+            np.zeros(10, np.int64),
+        )
 
 
 def test_bitmaps_and_cuts_that_are_too_short_are_refused() -> None:

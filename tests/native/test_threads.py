@@ -79,29 +79,46 @@ def test_texts_whose_offsets_another_thread_changes_are_refused_or_hashed_within
     _calls(lambda: KERNELS.hash_texts(data, offsets, hashes, 42), offsets)
 
 
+ROW_BITS = NUM_ROWS.bit_length() - 1
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("changed", ["offsets", "rows", "cuts", "starts", "ends"])
-def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffers(
+@pytest.mark.parametrize("changed", ["offsets", "rows", "cuts"])
+def test_lists_whose_places_another_thread_changes_are_looked_up_within_the_buffers(
     dtype: Any, changed: str
 ) -> None:
     places = {
         "offsets": _offsets(dtype),
-        "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.int32),
+        "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.uint32),
+        "cuts": np.array([0, NUM_ROWS // 2, NUM_ROWS]),
+    }
+    offsets, rows, cuts = places.values()
+    values, width = np.arange(3 * NUM_ROWS), offsets.itemsize
+    firsts, found = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS + 2, np.int64)
+    lists = ((values,), 8, (offsets,), width)
+    _calls(
+        lambda: KERNELS.gather_offsets(*lists, rows, ROW_BITS, cuts, firsts, found),
+        places[changed],
+    )
+
+
+@pytest.mark.parametrize("changed", ["rows", "firsts", "offsets", "cuts", "starts", "ends"])
+def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffers(
+    changed: str,
+) -> None:
+    places = {
+        "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.uint32),
+        "firsts": np.arange(NUM_ROWS) * 3,
+        "offsets": np.concatenate([np.arange(NUM_ROWS // 2 + 1) * 3] * 2),
         "cuts": np.array([0, NUM_ROWS // 2, NUM_ROWS]),
         "starts": np.array([0, NUM_ROWS // 2 * 24]),
         "ends": np.array([NUM_ROWS // 2 * 24, NUM_ROWS * 24]),
     }
-    offsets, rows, cuts, starts, ends = places.values()
+    rows, *others = places.values()
     values, out = np.arange(3 * NUM_ROWS), np.zeros(3 * NUM_ROWS, np.int64)
-    width = offsets.itemsize
     _calls(
-        lambda: KERNELS.gather(values, 8, offsets, width, rows, cuts, starts, ends, out),
-        places[changed],
+        lambda: KERNELS.gather_lists((values,), 8, rows, ROW_BITS, *others, out), places[changed]
     )
-    new_offsets = np.zeros(NUM_ROWS + 2, np.int64)
-    if changed in ("offsets", "rows", "cuts"):
-        call = lambda: KERNELS.gather_offsets(offsets, width, len(values), rows, cuts, new_offsets)  # noqa: E731
-        _calls(call, places[changed])
 
 
 @pytest.mark.parametrize("changed", ["rows", "cuts", "starts"])
@@ -109,15 +126,15 @@ def test_values_whose_places_another_thread_changes_are_gathered_within_the_buff
     changed: str,
 ) -> None:
     places = {
-        "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.int32),
+        "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.uint32),
         "cuts": np.array([0, NUM_ROWS // 2, NUM_ROWS]),
         "starts": np.array([0, NUM_ROWS // 2 * 8]),
     }
     rows, cuts, starts = places.values()
-    ends = np.array([NUM_ROWS // 2 * 8, NUM_ROWS * 8])
     values, out = np.arange(NUM_ROWS), np.zeros(NUM_ROWS, np.int64)
     _calls(
-        lambda: KERNELS.gather(values, 8, b"", 8, rows, cuts, starts, ends, out), places[changed]
+        lambda: KERNELS.gather_values((values,), 8, rows, ROW_BITS, cuts, starts, out),
+        places[changed],
     )
 
 
@@ -153,7 +170,7 @@ def odd(array: np.ndarray) -> memoryview:
 def test_what_is_read_may_lie_at_any_address() -> None:
     offsets, rows, cuts = (
         np.array([0, 1, 3, 3], np.int32),
-        np.array([2, 0, 1], np.int32),
+        np.array([2, 0, 1], np.uint32),
         np.array([0, 3]),
     )
     values, start, end = np.array([7, 8, 9]), np.array([0]), np.array([24])
@@ -168,11 +185,15 @@ def test_what_is_read_may_lie_at_any_address() -> None:
     KERNELS.sign_rows((odd(values),), same, 1)
     assert (hashes == same).all()
     out = np.zeros(3, np.int64)
-    KERNELS.gather(odd(values), 8, odd(offsets), 4, odd(rows), odd(cuts), odd(start), odd(end), out)
+    KERNELS.gather_values((odd(values),), 8, odd(rows), 2, odd(cuts), odd(start), out)
+    assert out.tolist() == [9, 7, 8]
+    firsts, new_offsets = np.zeros(3, np.int64), np.zeros(4, np.int64)
+    lists = ((odd(values),), 8, (odd(offsets),), 4)
+    KERNELS.gather_offsets(*lists, odd(rows), 2, odd(cuts), firsts, new_offsets)
+    assert (firsts.tolist(), new_offsets.tolist()) == ([3, 0, 1], [0, 0, 1, 3])
+    places = (firsts, new_offsets, cuts, start, end)
+    KERNELS.gather_lists((odd(values),), 8, odd(rows), 2, *map(odd, places), out)
     assert out.tolist() == [7, 8, 9]
-    new_offsets = np.zeros(4, np.int64)
-    KERNELS.gather_offsets(odd(offsets), 4, 3, odd(rows), odd(cuts), new_offsets)
-    assert new_offsets.tolist() == [0, 0, 1, 3]
     KERNELS.rebase_offsets(odd(offsets), 4, odd(cuts), new_offsets)
     assert new_offsets.tolist() == [0, 1, 3, 3]
     KERNELS.lists_without_nulls(
@@ -184,7 +205,7 @@ def test_what_is_read_may_lie_at_any_address() -> None:
 
 def test_what_numbers_are_written_to_is_aligned_or_refused() -> None:
     three, offsets = np.zeros(3, np.int64), np.array([0, 1, 2, 3], np.int32)
-    rows, cuts = np.array([0, 1, 2], np.int32), np.array([0, 3])
+    rows, cuts = np.array([0, 1, 2], np.uint32), np.array([0, 3])
     four, bits = np.zeros(4, np.int64), np.zeros(8, np.bool_)
     with pytest.raises(ValueError, match="aligned hashes"):
         KERNELS.hash_texts(b"abc", offsets, odd(three), 1)
@@ -195,7 +216,9 @@ def test_what_numbers_are_written_to_is_aligned_or_refused() -> None:
     with pytest.raises(ValueError, match="aligned room"):
         KERNELS.mark_values(three, 8, bits, 1, odd(four))
     with pytest.raises(ValueError, match="of offsets aligned"):
-        KERNELS.gather_offsets(offsets, 4, 3, rows, cuts, odd(four))
+        KERNELS.gather_offsets((three,), 8, (offsets,), 4, rows, 2, cuts, three, odd(four))
+    with pytest.raises(ValueError, match="of offsets aligned"):
+        KERNELS.gather_offsets((three,), 8, (offsets,), 4, rows, 2, cuts, odd(three), four)
     with pytest.raises(ValueError, match="aligned room"):
         KERNELS.rebase_offsets(offsets, 4, cuts, odd(four))
     with pytest.raises(ValueError, match="aligned room"):

@@ -1,8 +1,8 @@
 """The order in which an epoch was delivered: what each worker acknowledged, claim by claim. Saved
 as JSON, it can be replayed.
 
-Format 1 (docs/contracts.md): `{"format": 1, "plan": digest, "epoch": n, "workers": {worker:
-[[position, first, end], ...]}}`.
+Format 1 (docs/contracts.md): `{"format": 1, "plan": digest, "epoch": n, "window_rows": n,
+"workers": {worker: [[position, first, end], ...]}}`.
 """
 
 import json
@@ -39,11 +39,14 @@ class Recording:
         epoch: The epoch's number.
         workers: The ranges of rows that each worker acknowledged, in its order. A worker is named
             `{index}-{process}`.
+        window_rows: As of `Plan`, if rows were permuted in windows; None: they were not, or an
+            earlier version has recorded the order.
     """
 
     plan: str
     epoch: int
     workers: Mapping[str, tuple[SplitRange, ...]]
+    window_rows: int | None = None
 
     @property
     def num_workers(self) -> int:
@@ -66,7 +69,9 @@ class Recording:
             name: [[one.index, one.first, one.end] for one in ranges]
             for name, ranges in self.workers.items()
         }
-        return {"format": FORMAT, "plan": self.plan, "epoch": self.epoch, "workers": workers}
+        windows = {} if self.window_rows is None else {"window_rows": self.window_rows}
+        known = {"format": FORMAT, "plan": self.plan, "epoch": self.epoch}
+        return {**known, **windows, "workers": workers}
 
     @classmethod
     def from_json(cls, data: Any) -> "Recording":
@@ -85,7 +90,12 @@ class Recording:
                 )
                 for name, ranges in data["workers"].items()
             }
-            return cls(plan=data["plan"], epoch=data["epoch"], workers=workers)
+            window_rows = data.get("window_rows")
+            if window_rows is not None and type(window_rows) is not int:
+                raise ValueError(f"window_rows: expected an integer, found {window_rows!r}")
+            return cls(
+                plan=data["plan"], epoch=data["epoch"], workers=workers, window_rows=window_rows
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"recorded order: damaged, or changed by hand: {error!r}") from error
 
@@ -142,7 +152,7 @@ def read_recording(store: Store, keys: EpochKeys) -> Recording:
     order of its claims.
     """
     size = EpochSize.decode(store.get_or_none(keys.size) or "")
-    plan = (store.get_or_none(keys.plan) or "").partition("+")[0]
+    plan, *others = (store.get_or_none(keys.plan) or "").split("+")
     by_worker: dict[str, list[tuple[int, SplitRange]]] = defaultdict(list)
     for index, entries in read_splits(store, keys, range(size.num_splits)):
         for entry in entries:
@@ -158,4 +168,5 @@ def read_recording(store: Store, keys: EpochKeys) -> Recording:
         plan=plan,
         epoch=keys.epoch,
         workers={name: tuple(one for _, one in ranges) for name, ranges in ordered.items()},
+        window_rows=int(others[1]) if len(others) > 1 else None,
     )

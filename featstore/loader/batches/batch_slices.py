@@ -1,6 +1,6 @@
 """Slices blocks into batches of an exact number of rows, each with its progress."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -62,7 +62,7 @@ def slice_batches(
     batch_size: int,
     *,
     drop_last: bool,
-    is_lost: Callable[[Block], bool] = lambda _: False,
+    lost_sources: Callable[[Block], Collection[int]] = lambda _: (),
 ) -> Iterator[BatchSlice]:
     """Slices the blocks, in their order, into batches of `batch_size` rows.
 
@@ -72,15 +72,18 @@ def slice_batches(
         blocks: The blocks.
         batch_size: Rows of each batch but the last.
         drop_last: Whether a shorter last batch is left out.
-        is_lost: Called with each slice before it is used. If a slice's claim is lost, the rest of
-            its block is left out.
+        lost_sources: Called with each block of mixed rows, and with each slice of another one,
+            before it is used. Gives the places, in `Block.sources`, of those whose claims are lost.
+            Their rows are left out.
     """
     slices: list[Block] = []
     segments: list[Segment] = []
     missing, pool = batch_size, BufferPool()
     for block in blocks:
+        if block.draws is not None and (lost := lost_sources(block)):
+            block = block.without(lost, pool)
         for part in _parts(block, missing, batch_size, pool):
-            if is_lost(part):
+            if part.draws is None and lost_sources(part):
                 del part  # So that no name keeps the block when the loop goes on, here and below.
                 break
             slices += [part] if len(part) else []
@@ -104,7 +107,7 @@ def _parts(block: Block, missing: int, batch_size: int, pool: BufferPool) -> Ite
     empty block gives one empty slice.
     """
     first, end = block.begin, block.end
-    if end - first <= missing and (block.packed is not None or len(block.sources) > 1):
+    if end - first <= missing and block.packed is not None:
         yield block.slice(first, end)  # Gathered for this batch, or for a part of it.
         return
     if missing < batch_size and first < end:

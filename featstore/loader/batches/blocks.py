@@ -1,18 +1,19 @@
 """Blocks of decoded rows in the order of delivery, and tensors of batches as views of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
 
+from featstore.loader.batches.gathering import gather_batches
 from featstore.loader.batches.joining import joined
 from featstore.loader.batches.progress import ClaimKey, Segment
 from featstore.reading.buffers import Array, Ragged, Values
-from featstore.reading.gather import rebased
+from featstore.reading.gather import places_of, rebased
 from featstore.tensors.batch import Column, Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key, Keys
@@ -22,8 +23,7 @@ from featstore.tensors.packed import PackedColumns, pack
 Tensors = Mapping[Key, Column]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockSource:
+class BlockSource(NamedTuple):
     """Which rows of one split's stream a block covers. The stream counts every row of the split,
     whether it is delivered or left out.
 
@@ -47,6 +47,11 @@ class BlockSource:
     places: Array | None = None
     part: int = 0
     split_rows: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether only the end of a claim is covered."""
+        return self.first_row == self.end_row
 
     @property
     def claim_key(self) -> ClaimKey:
@@ -80,8 +85,7 @@ class BlockSource:
         places = self.places
         if places is not None:
             places = places[begin:end] - (first_row - self.first_row)
-        return replace(
-            self,
+        return self._replace(
             first_row=first_row,
             end_row=self.through(end, num_rows),
             places=places,
@@ -107,8 +111,9 @@ class Block:
         columns: All decoded columns, `num_rows` rows each.
         keys: Their roles and names, one object for all batches of the block.
         extras: The extra columns, `num_rows` rows.
-        sources: The splits to which the rows belong. If there are several, their rows are mixed,
-            and the block is delivered as a whole.
+        sources: The splits to which the rows belong.
+        draws: If their rows are mixed, the source of each row: uint16 (num_rows,); otherwise None,
+            and there is one source.
         num_rows: How many rows the columns have.
         begin: The first row of this block; rows before it were delivered earlier.
         end: The row after its last one.
@@ -126,6 +131,7 @@ class Block:
     begin: int
     end: int
     packed: PackedColumns | None = None
+    draws: Array | None = None
     held_bytes: int = 0
     slices: "Slices | None" = None
     number: int = 0
@@ -140,6 +146,7 @@ class Block:
         extras: pa.Table,
         begin: int = 0,
         packed: PackedColumns | None = None,
+        draws: Array | None = None,
     ) -> "Block":
         """A block of the columns' rows from `begin` on."""
         return cls(
@@ -151,6 +158,7 @@ class Block:
             begin=begin,
             end=num_rows,
             packed=packed,
+            draws=draws,
         )
 
     def __len__(self) -> int:
@@ -169,6 +177,7 @@ class Block:
             begin=begin,
             end=end,
             packed=self.packed,
+            draws=self.draws,
             slices=slices,
             number=number,
         )
@@ -176,7 +185,76 @@ class Block:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """What is delivered once the block is."""
-        return tuple(source.segment(self.end, self.num_rows) for source in self.sources)
+        if self.draws is None or len(self) == self.num_rows:
+            # With the same number on both sides a source is delivered to its end.
+            return tuple(source.segment(self.end, self.num_rows) for source in self.sources)
+        segments = [
+            source.segment(end, num_rows)
+            for source, first, end, num_rows in self._rows_of_sources()
+            if first < end or (self.end == self.num_rows and not num_rows)
+        ]
+        # A source of which nothing is delivered comes at the end, unless what follows it has come.
+        last = {segment.claim_key: segment for segment in sorted(segments, key=lambda s: s.through)}
+        return tuple(last.values())
+
+    def num_rows_from(self, sources: Collection[int]) -> int:
+        """How many rows belong to these sources, given by their places, from `begin` to the end of
+        all rows.
+        """
+        if self.draws is None:
+            return self.num_rows - self.begin
+        return int(np.isin(self.draws[self.begin :], list(sources)).sum())
+
+    def places(self) -> list[tuple[BlockSource, int, int]]:
+        """Each source with the rows of its stream that this block covers: the first, and the row
+        after the last one.
+        """
+        return [
+            (source, source.through(first, num_rows), source.through(end, num_rows))
+            for source, first, end, num_rows in self._rows_of_sources()
+        ]
+
+    def without(self, lost: Collection[int], pool: BufferPool) -> "Block":
+        """The rows of this block that do not belong to these sources, as a block of their own.
+
+        Args:
+            lost: Places in `sources`.
+            pool: Memory for the rows.
+        """
+        kept = [number for number in range(len(self.sources)) if number not in lost]
+        draws = np.zeros(self.num_rows, np.uint16) if self.draws is None else self.draws
+        rows = np.arange(self.begin, self.end)
+        rows = rows[np.isin(draws[self.begin : self.end], kept)]
+        sources = [
+            source.between(first, end, num_rows)
+            for source, first, end, num_rows in self._rows_of_sources()
+        ]
+        numbers = np.zeros(len(self.sources), np.uint16)
+        numbers[kept] = np.arange(len(kept))
+        columns = {key: [self.columns[key]] for key in self.keys}
+        places = places_of(rows, [self.num_rows], np.array([0, len(rows)]))
+        [packed] = gather_batches(columns, places, pool, pool)
+        return Block.of(
+            UnpackedColumns(packed),
+            tuple(sources[number] for number in kept),
+            num_rows=len(rows),
+            extras=self.extras.take(pa.array(rows)) if self.extras.num_columns else self.extras,
+            packed=packed,
+            draws=numbers[draws[rows]],
+        )
+
+    def _rows_of_sources(self) -> Iterator[tuple[BlockSource, int, int, int]]:
+        """Each source with how many of its rows come before this block, how many before its end,
+        and how many there are in all `num_rows`.
+        """
+        if self.draws is None:
+            for source in self.sources:
+                yield source, self.begin, self.end, self.num_rows
+            return
+        for number, source in enumerate(self.sources):
+            found = np.flatnonzero(self.draws == number)
+            first, end = np.searchsorted(found, [self.begin, self.end]).tolist()
+            yield source, first, end, len(found)
 
     @property
     def whole(self) -> PackedColumns | None:

@@ -1,8 +1,8 @@
-"""Gathers the columns of a shuffled window into the memory of its batches: one buffer per dtype, as
+"""Gathers the columns of shuffled rows into the memory of their batches: one buffer per dtype, as
 they are delivered.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,9 +15,7 @@ from featstore.reading.gather import (
     gather_lists,
     gather_offsets,
     gather_values,
-    joined_offsets,
-    joined_values,
-    list_values,
+    of_one_dtype,
 )
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key
@@ -43,68 +41,62 @@ class _Item:
 
 
 def gather_batches(
-    columns: dict[Key, list[Values]], places: Places, pool: BufferPool, scratch: BufferPool
+    columns: Mapping[Key, Sequence[Values]], places: Places, pool: BufferPool, scratch: BufferPool
 ) -> list[PackedColumns]:
-    """The batches of a window.
+    """The batches of some rows.
 
     Args:
-        columns: Each column in one or more pieces. They are removed from the mapping as they are
-            gathered, so that their memory can be freed.
+        columns: Each column in one or more pieces.
         places: The rows of each batch.
         pool: Memory for the batches.
-        scratch: Memory for joined pieces and offsets, free again after the call.
+        scratch: Memory for offsets, free again after the call.
     """
-    joined = {
-        key: joined_offsets(_lists(pieces))
+    lists = {
+        key: of_one_dtype([piece for piece in pieces if isinstance(piece, Ragged)])
         for key, pieces in columns.items()
         if isinstance(pieces[0], Ragged)
     }
-    offsets = _offsets(joined, places, scratch)
+    offsets = _offsets(lists, places, scratch)
     items = [
         item
         for key, pieces in columns.items()
-        for item in _items(key, pieces, places, offsets.get(key))
+        for item in _items(key, pieces[0], places, offsets[key][1] if key in offsets else None)
     ]
     buffers, bases, starts = _layout(items, pool)
     waiting = iter(zip(items, starts, strict=True))
     for item, begins in waiting:
-        pieces, out = columns.pop(item.key), buffers[item.dtype]
-        if item.key not in joined:
-            values = joined_values(
-                [piece for piece in pieces if not isinstance(piece, Ragged)], scratch.take
-            )
+        out = buffers[item.dtype]
+        if item.key not in lists:
+            values = [piece for piece in columns[item.key] if not isinstance(piece, Ragged)]
             gather_values(values, places, begins, out)
             continue
-        values = joined_values(list(map(list_values, _lists(pieces))), scratch.take)
-        gather_lists(
-            Ragged(values, joined.pop(item.key)), places, begins, begins + item.counts, out
-        )
+        found = offsets[item.key]
+        gather_lists(lists[item.key], places, found, begins, begins + item.counts, out)
         offset_item, begins = next(waiting)
-        _spread(offsets.pop(item.key), begins, offset_item.counts, buffers[offset_item.dtype])
+        _spread(found[1], begins, offset_item.counts, buffers[offset_item.dtype])
     return [_packed(items, starts, buffers, bases, part) for part in range(places.num_parts)]
 
 
-def _offsets(joined: dict[Key, Array], places: Places, scratch: BufferPool) -> dict[Key, Array]:
-    """The gathered offsets of each column, all in one piece of scratch memory."""
-    size = len(places) + places.num_parts
+def _offsets(
+    lists: Mapping[Key, Sequence[Ragged]], places: Places, scratch: BufferPool
+) -> dict[Key, tuple[Array, Array]]:
+    """What `gather_offsets` writes for each column, all in one piece of scratch memory."""
+    num_rows, size = len(places), 2 * len(places) + places.num_parts
     memory = (
-        scratch.take(8 * size * len(joined))[: 8 * size * len(joined)]
+        scratch.take(8 * size * len(lists))[: 8 * size * len(lists)]
         .view(np.int64)
         .reshape(-1, size)
     )
-    for offsets, out in zip(joined.values(), memory, strict=True):
-        gather_offsets(offsets, places, out)
-    return dict(zip(joined, memory, strict=True))
+    found = {
+        key: (each[:num_rows], each[num_rows:]) for key, each in zip(lists, memory, strict=True)
+    }
+    for key, pieces in lists.items():
+        gather_offsets(pieces, places, *found[key])
+    return found
 
 
-def _lists(pieces: list[Values]) -> list[Ragged]:
-    return [piece for piece in pieces if isinstance(piece, Ragged)]
-
-
-def _items(
-    key: Key, pieces: list[Values], places: Places, offsets: Array | None
-) -> Iterator[_Item]:
-    first, rows = pieces[0], places.part_rows
+def _items(key: Key, first: Values, places: Places, offsets: Array | None) -> Iterator[_Item]:
+    rows = places.part_rows
     if isinstance(first, Ragged):
         assert offsets is not None
         ends = np.cumsum(rows + 1) - 1

@@ -13,11 +13,11 @@ from featstore.errors import StateError
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.blocks import Block
 from featstore.loader.rows.memory_budget import Budget
-from featstore.loader.rows.split_reader import Window
+from featstore.loader.rows.mixing import Mixture
 from featstore.loader.stats import Stats
 
 Item = TypeVar("Item")
-Windows = Generator[Window, None, None]
+Mixtures = Generator[Mixture, None, None]
 
 
 class StageQueue(Generic[Item]):
@@ -88,14 +88,14 @@ class StageQueue(Generic[Item]):
 
 
 class Pipeline(Closing):
-    """Decodes windows in one thread and assembles their blocks in another, ahead of the consumer.
+    """Decodes mixtures in one thread and assembles their blocks in another, ahead of the consumer.
     For one consumer; `close` may be called from any thread.
 
     The threads are daemons only because the interpreter joins other threads before it runs
     finalizers, and a finalizer is what closes and joins these.
 
     Args:
-        windows: Decodes; runs in its thread, which closes it.
+        mixtures: Decodes; runs in its thread, which closes it.
         assembler: Makes blocks; used by its thread only.
         budget: The memory budget, which `close` closes.
         stats: Where waiting is counted.
@@ -104,19 +104,17 @@ class Pipeline(Closing):
 
     def __init__(
         self,
-        windows: Windows,
+        mixtures: Mixtures,
         assembler: Assembler,
         budget: Budget,
         stats: Stats,
         waits: str = "wait_s",
     ) -> None:
         self._budget, self._stats, self._waits = budget, stats, waits
-        self._decoded, self._assembled = StageQueue[Window](), StageQueue[deque[Block]](ahead=1)
+        self._decoded, self._assembled = StageQueue[Mixture](), StageQueue[deque[Block]](ahead=1)
         self._threads = (
-            _thread("featstore-decode", fill, self._decoded, windows),
-            _thread(
-                "featstore-assemble", _assemble, assembler, budget, self._decoded, self._assembled
-            ),
+            _thread("featstore-decode", fill, self._decoded, mixtures),
+            _thread("featstore-assemble", _assemble, assembler, self._decoded, self._assembled),
         )
 
     def blocks(self) -> Iterator[Block]:
@@ -132,7 +130,7 @@ class Pipeline(Closing):
                 self._budget.exchange(held_bytes, 0)
 
     def close(self) -> None:
-        """Ends and joins the threads. The caller has to wake whatever `windows` may wait for."""
+        """Ends and joins the threads. The caller has to wake whatever `mixtures` may wait for."""
         self._budget.close()
         for queue in (self._decoded, self._assembled):
             queue.close()
@@ -190,37 +188,19 @@ def fill(queue: StageQueue[Item], items: Generator[Item, None, None]) -> None:
 
 
 def _assemble(
-    assembler: Assembler,
-    budget: Budget,
-    decoded: StageQueue[Window],
-    assembled: StageQueue[deque[Block]],
+    assembler: Assembler, decoded: StageQueue[Mixture], assembled: StageQueue[deque[Block]]
 ) -> None:
     """The body of the assembling thread, for which the same holds as for `fill`."""
     error: BaseException | None = None
     try:
-        while (window := decoded.get()) is not None:
-            blocks = _blocks(assembler, budget, window)
-            del window  # Frees the rows as read before the next window is waited for.
-            if not assembled.put(blocks):
-                break
-            del blocks  # Frees their memory before the next window is waited for.
+        is_open = True
+        while is_open and (mixture := decoded.get()) is not None:
+            blocks = deque(assembler.blocks(mixture))
+            del mixture  # Frees the rows as read before the next ones are waited for.
+            is_open = assembled.put(blocks)
+            del blocks  # Frees their memory before the next ones are waited for.
+        if is_open:
+            assembled.put(deque(assembler.rest()))
     except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
         error = raised
     assembled.end(error)
-
-
-def _blocks(assembler: Assembler, budget: Budget, window: Window) -> deque[Block]:
-    """The window's blocks. The last one holds what all of them take of the budget: blocks of a
-    shuffled window share memory, which is free only after the last.
-    """
-    try:
-        blocks = deque(assembler.blocks(window))
-    except BaseException as error:
-        window.work.fail()
-        if not assembler.leaves_out(window, error):
-            raise
-        blocks = deque()
-    size_bytes = budget.exchange(window.held_bytes, sum(block.size_bytes for block in blocks))
-    if blocks:
-        blocks[-1].held_bytes = size_bytes
-    return blocks

@@ -88,8 +88,7 @@ def _places(rows: BatchSlice, claim_of: Callable[[ClaimKey], Claim]) -> str:
     """
     found: list[tuple[str, int, int]] = []
     for block in rows.blocks:
-        for source in block.sources:
-            first, end = (source.through(row, block.num_rows) for row in (block.begin, block.end))
+        for source, first, end in block.places():
             split = claim_of(source.claim_key).split.id
             if found and (found[-1][0], found[-1][2]) == (split, first):
                 first = found.pop()[1]

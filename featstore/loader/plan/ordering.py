@@ -114,6 +114,14 @@ def _recorded(recording: Recording, plan: Plan, worker_info: WorkerInfo) -> Iter
             f"{plan.epoch} of plan {plan.digest}: table version, selection, seed and split sizes "
             "must be those of the recorded run; call set_epoch with its epoch"
         )
+    if recording.window_rows != plan.window_rows:
+        raise ConfigError(
+            f"order.recording: of windows of {recording.window_rows} rows of a split, found "
+            f"{plan.window_rows} (shuffle.window_rows / shuffle.interleave): rows would be others; "
+            "replay it with the recorded run's `shuffle`; a version that drew one split at a time "
+            'has not recorded the number: add "window_rows", the run\'s shuffle.window_rows, to '
+            "the recording"
+        )
     if recording.num_workers > worker_info.num_workers:
         raise ConfigError(
             f"order.recording: of {recording.num_workers} workers, found {worker_info.num_workers}"

@@ -1,8 +1,11 @@
-"""Windows of row groups, and the order of rows in a window.
+"""Windows of row groups, the order of rows in a window, and how the rows of several splits are
+mixed.
 
 The stream of a split's rows is a pure function of the seed, the epoch, the split's position in the
 plan and the options here. So a worker that takes a split over at any row of its stream delivers the
-same rows from there.
+same rows from there. From which of the open splits the next row comes is a pure function of the
+seed, the epoch and the positions in their streams. So a loader that resumes at any row mixes the
+rest as if it had not stopped.
 """
 
 from collections.abc import Sequence
@@ -12,29 +15,44 @@ from itertools import accumulate
 import numpy as np
 
 from featstore.dispatch.plan import Split
-from featstore.errors import require_integer
+from featstore.errors import ConfigError, require_integer
 from featstore.reading.buffers import Array
+
+_MOST_SPLITS = 1 << 16  # Draws are uint16.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffle:
     """How rows are shuffled. Splits come in a seeded order in any case.
 
+    Each split's rows are permuted within windows of its consecutive row groups. Several splits are
+    open at once, each with one window in memory, and every row is drawn from one of them, with a
+    probability in proportion to the splits' rows.
+
     Attributes:
-        window_rows: Rows are permuted within windows of consecutive row groups of one split. A
-            window is as few row groups as hold this many rows.
-        interleave: This many splits are open at once, and give a window each in turn.
+        window_rows: Rows in memory, in the windows of all open splits together. A window is as few
+            row groups as hold the split's part of them.
+        interleave: How many splits are open at once.
 
     Raises:
-        ConfigError: A value is not an integer of 1 or more.
+        ConfigError: A value is not an integer of 1 or more, or `interleave` is above 65,536.
     """
 
     window_rows: int = 100_000
-    interleave: int = 1
+    interleave: int = 8
 
     def __post_init__(self) -> None:
         require_integer("shuffle.window_rows", self.window_rows)
         require_integer("shuffle.interleave", self.interleave)
+        if self.interleave > _MOST_SPLITS:
+            raise ConfigError(
+                f"shuffle.interleave: expected at most {_MOST_SPLITS}, found {self.interleave}"
+            )
+
+    @property
+    def split_window_rows(self) -> int:
+        """The rows of a window of one split."""
+        return max(1, self.window_rows // self.interleave)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +65,8 @@ class RowOrder:
 
     @property
     def window_rows(self) -> int | None:
-        return self.shuffle.window_rows if self.shuffle else None
+        """The rows of a window of one split; None without shuffling."""
+        return self.shuffle.split_window_rows if self.shuffle else None
 
     @property
     def interleave(self) -> int:
@@ -58,6 +77,29 @@ class RowOrder:
         if self.shuffle is None:
             return None
         return permutation(num_rows, self.seed, self.epoch, split_index, window)
+
+    def draws(
+        self, splits: Sequence[int], split_rows: Sequence[int], num_taken: int, num_rows: int
+    ) -> Array:
+        """From which of the open splits the next rows come: uint16 (num_rows,), places in `splits`.
+
+        Args:
+            splits: The open splits' positions in the plan, in ascending order.
+            split_rows: How many rows each of them has in all.
+            num_taken: The sum of the positions in their streams, which grows by 1 with each row.
+            num_rows: How many rows to draw.
+        """
+        if len(splits) == 1:
+            return np.zeros(num_rows, np.uint16)
+        key = np.random.SeedSequence((self.seed, self.epoch, *splits)).generate_state(2, np.uint64)
+        # Philox numbers blocks of four words. So its stream can be entered at any row.
+        skipped = num_taken % 4
+        source = np.random.Philox(key=key, counter=num_taken // 4)
+        bits = source.random_raw(skipped + num_rows)[skipped:]
+        weights = np.maximum(np.array(split_rows, np.int64), 1)
+        bounds = np.cumsum(weights)[:-1] / weights.sum()
+        drawn = np.searchsorted(bounds, (bits >> np.uint64(11)) * 2.0**-53, side="right")
+        return drawn.astype(np.uint16)
 
 
 def split_windows(
@@ -78,7 +120,7 @@ def split_boundaries(
     Args:
         split: The split.
         row_group_rows: Rows of each row group of its file.
-        window_rows: As in `Shuffle`; None without shuffling.
+        window_rows: As of `RowOrder.window_rows`.
     """
     cuts = split_windows(split, row_group_rows, window_rows)
     return list(accumulate(sum(row_group_rows[cut.start : cut.stop]) for cut in cuts))[:-1]

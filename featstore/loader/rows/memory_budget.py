@@ -32,7 +32,7 @@ class Budget:
 
     def __init__(self, max_bytes: int | None) -> None:
         self._max_bytes = max_bytes
-        self._held_bytes = 0
+        self._held_bytes = self._kept_bytes = 0
         self.closed = bytearray(1)
         self._changed = threading.Condition()
 
@@ -43,7 +43,13 @@ class Budget:
 
     @property
     def held_bytes(self) -> int:
-        return self._held_bytes
+        return self._held_bytes + self._kept_bytes
+
+    def fits_open(self, size_bytes: int) -> bool:
+        """Whether windows of these bytes may be open at once, see `keep`: half of the budget is for
+        what is made of them.
+        """
+        return self._max_bytes is None or size_bytes <= self._max_bytes // _SHARE
 
     @property
     def most_room_bytes(self) -> int | None:
@@ -95,6 +101,25 @@ class Budget:
             self._changed.notify_all()
             return size_bytes
 
+    def keep(self, held_bytes: int) -> int:
+        """Keeps bytes that were taken: those of an open window, which may need more windows beside
+        it before it is let go. A piece that is larger than what is left waits for all but these.
+
+        Returns:
+            `held_bytes`, to be given back with `let_go`.
+        """
+        with self._changed:
+            self._held_bytes -= held_bytes
+            self._kept_bytes += held_bytes
+            self._changed.notify_all()
+            return held_bytes
+
+    def let_go(self, kept_bytes: int) -> None:
+        """Gives back bytes that were kept."""
+        with self._changed:
+            self._kept_bytes -= kept_bytes
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Wakes all threads that wait; they raise StateError."""
         with self._changed:
@@ -105,5 +130,5 @@ class Budget:
         return (
             self._max_bytes is None
             or not self._held_bytes
-            or self._held_bytes + size_bytes <= self._max_bytes
+            or self._held_bytes + self._kept_bytes + size_bytes <= self._max_bytes
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from featstore.dispatch.terms import Claim
 from featstore.errors import DataFileError
 from featstore.loader.bad_files import Skip
 from featstore.loader.plan.request import Request
@@ -42,13 +43,13 @@ class WindowCache:
         return self._rows
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Window:
     """Rows of one split as read, before they are put in order: a window of row groups, or a slice
     of a large row group.
 
-    Made by `SplitReader` in the decoding thread. Consumed by the `Assembler` in its thread, which
-    makes blocks of it and drops it. Owns the decoded rows, and `held_bytes` of the memory budget.
+    Made by `SplitReader` in the decoding thread. Handed on as part of a `Mixture`. Owns the decoded
+    rows, and `held_bytes` of the memory budget.
 
     Attributes:
         work: The claim for which the rows were read.
@@ -56,22 +57,25 @@ class Window:
         mask: Which of them pass the filters; None: all do.
         order: The order in which the row groups' rows are delivered, up to the claim's end: a
             `RowOrder.permutation`, or None for the file's order.
-        is_shuffled: Whether the loader shuffles.
         first_row: The row of the split's stream at which the window begins.
         end_row: The row of the stream at which it ends.
         is_last: Whether the claim ends with this window.
-        held_bytes: What the window holds of the memory budget.
+        held_bytes: What the window takes of the memory budget, kept if the loader shuffles.
     """
 
     work: Work
     rows: Rows
     mask: RowMask | None
     order: Array | None
-    is_shuffled: bool
     first_row: int
     end_row: int
     is_last: bool
     held_bytes: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the stream, whether they are delivered or left out."""
+        return self.end_row - self.first_row
 
     def select(self) -> tuple[Array | None, Array | None]:
         """Which of `rows` are delivered, and in which order.
@@ -149,13 +153,13 @@ class SplitReader:
         return 0 < self._work.claim.end_row <= self._row
 
     @property
-    def rank(self) -> tuple[bool, int]:
-        """Of several open splits, the one with the least rank gives the next window.
+    def claim(self) -> Claim:
+        return self._work.claim
 
-        The rank depends on positions only, so that a resumed loader continues in the same order: a
-        split in the middle of a window comes first, then the one with the fewest windows read.
-        """
-        return self._row >= self._work.claim.start_row, self._next
+    @property
+    def next_bytes(self) -> int:
+        """The memory that the next window takes; 0 once finished."""
+        return 0 if self.is_finished else self._reader.size_bytes(self._windows[self._next])
 
     def fail(self) -> None:
         """Records that the split cannot be read, and ends it."""
@@ -191,17 +195,17 @@ class SplitReader:
                 self._stats.counts["row_groups_sliced"] += 1
                 yield from self._sliced(slices, first_row, size_bytes // num_slices)
                 return
-        # A shuffled window is in memory twice: as it was read, and gathered in its new order.
-        needed_bytes = size_bytes * (2 if is_shuffled else 1)
         room_bytes = self._room_bytes(row_groups)
         with (
-            self._budget.held(needed_bytes + room_bytes) as held_bytes,
+            self._budget.held(size_bytes + room_bytes) as held_bytes,
             self._stats.timed("decode_s"),
         ):
             rows, mask = self._rows(row_groups)
             index = self._work.claim.index
             order = self._order.permutation(self._row - first_row, index, number)
-        held_bytes = self._budget.exchange(held_bytes, needed_bytes)
+        held_bytes = self._budget.exchange(held_bytes, size_bytes)
+        if is_shuffled:
+            self._budget.keep(held_bytes)
         yield self._window(rows, mask, order, first_row, self._row, held_bytes)
 
     def _rows(self, row_groups: range) -> Filtered:
@@ -274,7 +278,6 @@ class SplitReader:
             rows=rows,
             mask=mask,
             order=order,
-            is_shuffled=self._order.shuffle is not None,
             first_row=first_row,
             end_row=self._through,
             is_last=self.is_finished and self._through == self._end_row(self._row),

@@ -138,7 +138,7 @@ class DynamicEpoch:
         a file that cannot be read; the worker that holds it will report that.
         """
         url = self._job.files[split.path][0].url
-        window_rows = self._job.shuffle.window_rows if self._job.shuffle else None
+        window_rows = self._job.shuffle.split_window_rows if self._job.shuffle else None
         try:
             with closing(OpenFile(local_path(url) or open_read(url), split.path)) as file:
                 return split_boundaries(split, file.row_group_rows, window_rows)

@@ -16,8 +16,8 @@ from featstore.loader.batches.pipeline import Pipeline, Prefetcher
 from featstore.loader.batches.transform import transformed
 from featstore.loader.plan.data_files import Listed, Partition
 from featstore.loader.plan.shuffle import RowOrder
-from featstore.loader.rows.interleaving import read_windows
 from featstore.loader.rows.memory_budget import Budget
+from featstore.loader.rows.mixing import read_in_order, read_mixed
 from featstore.loader.rows.split_reader import SplitReader, WindowCache
 from featstore.loader.rows.staging_source import stage_items
 from featstore.loader.rows.work import FileSource, Release, Work, files_in_place, files_staged
@@ -98,16 +98,28 @@ class Feed:
         claimed = self._claimed(job.files, claims)
         stager = self._stager
         work = self._in_place(claimed) if stager is None else self._staged(stager, claimed)
-        windows = read_windows(work, open_split, order.interleave, self._skip)
-        windows = self._stats.paced(windows, "decode_room_s")
-        assembler = Assembler(job.request, job.batch_size, self._stats, self._skip)
-        pipeline = Pipeline(windows, assembler, budget, self._stats, self._waits)
+        mixtures = (
+            read_in_order(work, open_split, self._skip)
+            if job.shuffle is None
+            else read_mixed(
+                work,
+                open_split,
+                order,
+                width=job.num_open,
+                budget=budget,
+                stats=self._stats,
+                skip=self._skip,
+            )
+        )
+        mixtures = self._stats.paced(mixtures, "decode_room_s")
+        assembler = Assembler(job.request, job.batch_size, self._stats, self._skip, budget)
+        pipeline = Pipeline(mixtures, assembler, budget, self._stats, self._waits)
         self._begin(pipeline)
         slices = slice_batches(
             pipeline.blocks(),
             job.batch_size,
             drop_last=job.drop_last,
-            is_lost=self._reports.is_lost,
+            lost_sources=self._reports.lost_sources,
         )
         if job.transform is None:
             yield from slices

@@ -41,6 +41,8 @@ class Job:
         listing: How files are listed anew, in order `rank`; otherwise None.
         census: Counts of all files, in order `rank`; otherwise None.
         in_step: `Dispatch.in_step`; None is `auto`.
+        most_open: How many splits may be open at once because of the staging budget; None: any
+            number.
         ends_finished: Whether an iteration that an earlier start of the run has read ends empty;
             otherwise that is an error.
     """
@@ -68,6 +70,7 @@ class Job:
     transform: Transform | None = None
     in_step: bool | None = None
     ends_finished: bool = False
+    most_open: int | None = None
 
     def in_parts(self, listing: Listing) -> "Job":
         """The job in order `rank`: it only counts the files, which each part then lists."""
@@ -146,13 +149,23 @@ class Job:
             yield self.part(MiniEpoch(seed=self.seed, epoch=0, worker_info=worker_info))
 
     @property
+    def num_open(self) -> int:
+        """How many splits are open at once."""
+        wanted = self.shuffle.interleave if self.shuffle else 1
+        return wanted if self.most_open is None else min(wanted, self.most_open)
+
+    @property
     def plan_digest(self) -> str:
         """A hash of the files and their splits."""
         return self.plan(epoch=0).digest if self.census is None else self.census.plan
 
     def plan(self, epoch: int) -> Plan:
         return Plan(
-            splits=self.splits, seed=self.seed, epoch=epoch, shuffle=self.shuffle is not None
+            splits=self.splits,
+            seed=self.seed,
+            epoch=epoch,
+            shuffle=self.shuffle is not None,
+            window_rows=self.shuffle.split_window_rows if self.shuffle else None,
         )
 
     @property
@@ -239,7 +252,7 @@ class Job:
             plan=self.plan_digest,
             request=self.request.digest,
             seed=self.seed,
-            window_rows=self.shuffle.window_rows if self.shuffle else None,
+            window_rows=self.shuffle.split_window_rows if self.shuffle else None,
             num_epochs=self.num_epochs,
             epoch=epoch,
             first_epoch=first_epoch,

@@ -17,7 +17,7 @@ from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
 from featstore.loader.batches.progress import Progress
 from featstore.loader.plan.shuffle import RowOrder
-from featstore.loader.rows.interleaving import read_windows
+from featstore.loader.rows.mixing import read_in_order
 from featstore.loader.rows.split_reader import SplitReader
 from featstore.loader.rows.work import Work, files_in_place
 from featstore.loader.run.delivery import Delivery
@@ -187,8 +187,8 @@ def some_rows(jobs: Iterable[Job]) -> BatchSlice:
             claim = Claim(index=index, split=split, fence=0, start_row=0)
             work = Work(claim=claim, partition=partition, files=files_in_place(file))
             assembler = Assembler(job.request, job.batch_size, Stats())
-            with closing(read_windows(iter([work]), open_split, 1)) as windows:
-                blocks = (block for window in windows for block in assembler.blocks(window))
+            with closing(read_in_order(iter([work]), open_split)) as mixtures:
+                blocks = (block for mixture in mixtures for block in assembler.blocks(mixture))
                 for some in slice_batches(blocks, job.batch_size, drop_last=False):
                     if some.blocks:
                         return some

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 
 from featstore.dispatch.coordinator import Coordinator
@@ -100,22 +101,24 @@ class Reports:
         self._delivery.wait()
         self.tell(is_complete=True)
 
-    def is_lost(self, block: Block) -> bool:
-        """Whether another worker has taken over a claim to which the block belongs; then its rows
-        are counted as left to others. Called before the block is delivered: it also records in the
-        store that the claim has been started.
+    def lost_sources(self, block: Block) -> Collection[int]:
+        """The places in `block.sources` of those whose claims other workers have taken over; their
+        rows are counted as left to others. Called before the block is delivered: it also records in
+        the store that the claims have been started.
         """
         coordinator = self.coordinator
         if coordinator is None:
-            return False
-        is_lost = False
-        for source in block.sources:
-            if not coordinator.start(source.claim_key):
-                self._delivery.lose(source.claim_key)
-                is_lost = True
-        if is_lost:
-            self._stats.counts["rows_left_to_others"] += block.num_rows - block.begin
-        return is_lost
+            return ()
+        lost = [
+            number
+            for number, source in enumerate(block.sources)
+            if not coordinator.start(source.claim_key)
+        ]
+        for number in lost:
+            self._delivery.lose(block.sources[number].claim_key)
+        if lost:
+            self._stats.counts["rows_left_to_others"] += block.num_rows_from(lost)
+        return lost
 
     def _tell(self, *kinds: Kind) -> None:
         if self.coordinator is None:

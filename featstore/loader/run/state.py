@@ -22,7 +22,7 @@ _SAME = {
     "plan": "`where`, seed or set of files",
     "request": "`where`, slots, labels, weight or extras",
     "seed": "seed",
-    "window_rows": "shuffle.window_rows",
+    "window_rows": "size of a split's windows, shuffle.window_rows / shuffle.interleave",
     "num_epochs": "num_epochs",
 }
 
@@ -36,7 +36,8 @@ class LoaderState:
         plan: Hash of the splits.
         request: Hash of the rows and columns that are delivered.
         seed: The loader's seed.
-        window_rows: `shuffle.window_rows`; None without shuffling.
+        window_rows: The rows of a window of one split, `Shuffle.split_window_rows`; None without
+            shuffling.
         num_epochs: Epochs per iteration.
         epoch: The current epoch.
         first_epoch: The epoch with which the iteration began.

@@ -1,26 +1,55 @@
 """Windows to blocks: nothing delivered twice, shuffled rows gathered batch by batch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from featstore.dispatch.leases.delivered import Rows, as_ranges
 from featstore.dispatch.terms import Claim
-from featstore.errors import DataFileError, MissingValueError
+from featstore.errors import DataFileError
+from featstore.loader.batches import assembly
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import slice_batches
 from featstore.loader.batches.blocks import Block
+from featstore.loader.batches.progress import delivered
 from featstore.loader.plan.shuffle import RowOrder, Shuffle
-from featstore.loader.rows.split_reader import SplitReader, Window
+from featstore.loader.rows import decode
+from featstore.loader.rows.memory_budget import Budget
+from featstore.loader.rows.mixing import Mixture, read_in_order, read_mixed
+from featstore.loader.rows.split_reader import SplitReader
 from featstore.loader.stats import Stats
+from featstore.reading.reader import Rows as ReadRows
 from featstore.table.snapshot import DataFile
 from tests.loader.conftest import data_file, request_of, work_on
 
 NUM_ROWS = 70
 SCHEMA = pa.schema([("row", pa.int64())])
+
+
+ALL_ROWS = [*range(NUM_ROWS), *range(1000, 1045), *range(2000, 2007)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[DataFile]:
+    """Three files of 70, 45 and 7 rows."""
+    root = tmp_path_factory.mktemp("files")
+    return [
+        data_file(
+            root / f"{number}.parquet",
+            pa.table({"row": [row for row in ALL_ROWS if row // 1000 == number]}),
+        )
+        for number in range(3)
+    ]
+
+
+def passes(row: int, where: str) -> bool:
+    return row % 3 == 1 if "%" in where else row > 9000
 
 
 @pytest.fixture(scope="module")
@@ -29,19 +58,31 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> DataFile:
     return data_file(path, pa.table({"row": range(NUM_ROWS)}))
 
 
-def windows(
-    file: DataFile, start_row: int = 0, *, window_rows: int | None = None, where: str | None = None
-) -> Iterator[Window]:
-    shuffle = None if window_rows is None else Shuffle(window_rows=window_rows)
-    reader = SplitReader(
-        work_on(file, start_row=start_row),
-        request=request_of(SCHEMA, "row", where=where),
-        order=RowOrder(seed=0, epoch=0, shuffle=shuffle),
-        stats=Stats(),
+def mixtures(
+    *files: DataFile,
+    start_rows: Sequence[int] = (0,),
+    window_rows: int | None = None,
+    where: str | None = None,
+) -> Iterator[Mixture]:
+    """All rows of the files from `start_rows` on, in order or, with `window_rows`, mixed."""
+    shuffle = window_rows and Shuffle(window_rows=window_rows * len(files), interleave=len(files))
+    order = RowOrder(seed=0, epoch=0, shuffle=shuffle or None)
+    opened = partial(
+        SplitReader, request=request_of(SCHEMA, "row", where=where), order=order, stats=Stats()
     )
-    while not reader.is_finished:
-        yield from reader.read()
-    reader.close()
+    work = iter(
+        work_on(file, index, start_row=start)
+        for index, (file, start) in enumerate(zip(files, start_rows, strict=True))
+    )
+    if shuffle is None:
+        return read_in_order(work, opened)
+    return read_mixed(work, opened, order, width=len(files), budget=Budget(None), stats=Stats())
+
+
+def blocks_of(found: Iterable[Mixture], batch_size: int) -> list[Block]:
+    assembler = Assembler(request_of(SCHEMA, "row"), batch_size, Stats())
+    blocks = [block for mixture in found for block in assembler.blocks(mixture)]
+    return blocks + assembler.rest()
 
 
 def rows_of(blocks: list[Block], batch_size: int) -> list[int]:
@@ -60,9 +101,8 @@ def test_a_resumed_claim_delivers_what_was_left_of_the_whole_and_ends_it(
     file: DataFile, start: int, batch_size: int, window_rows: int | None, where: str | None
 ) -> None:
     def blocks(start: int) -> list[Block]:
-        assembler = Assembler(request_of(SCHEMA, "row"), batch_size, Stats())
-        found = windows(file, start, window_rows=window_rows, where=where)
-        return [block for window in found for block in assembler.blocks(window)]
+        found = mixtures(file, start_rows=[start], window_rows=window_rows, where=where)
+        return blocks_of(found, batch_size)
 
     whole = blocks(0)
     rows = [
@@ -77,43 +117,126 @@ def test_a_resumed_claim_delivers_what_was_left_of_the_whole_and_ends_it(
 
 
 def places_of(block: Block) -> list[int]:
-    """The rows of the split's stream that the block's rows are."""
-    [source] = block.sources
-    first, places = source.first_row, source.places
-    return [first + (row if places is None else int(places[row])) for row in range(block.num_rows)]
+    """The rows of their split's stream that the block's rows are."""
+    places = [
+        range(source.first_row, source.end_row)
+        if source.places is None
+        else (source.first_row + source.places).tolist()
+        for source in block.sources
+    ]
+    streams = list(map(iter, places))
+    draws = [0] * block.num_rows if block.draws is None else block.draws.tolist()
+    return [next(streams[number]) for number in draws]
 
 
 @pytest.mark.parametrize("start", [0, 37])
 def test_shuffled_rows_lie_in_the_memory_of_their_batches(file: DataFile, start: int) -> None:
-    assembler = Assembler(request_of(SCHEMA, "row"), 20, Stats())
-    found = [assembler.blocks(window) for window in windows(file, start, window_rows=30)]
-    sizes = [len(block) for blocks in found for block in blocks]
-    assert sizes == {0: [20, 12, 8, 20, 4, 6], 37: [20, 7, 6]}[start]
-    assert all(block.whole is not None for blocks in found for block in blocks)
+    blocks = blocks_of(mixtures(file, start_rows=[start], window_rows=30), 20)
+    assert [len(block) for block in blocks] == {0: [20, 20, 20, 10], 37: [20, 13]}[start]
+    assert all(block.whole is not None for block in blocks)
 
 
-def test_what_follows_a_window_that_failed_is_left_out_with_it(file: DataFile) -> None:
-    noted = []
+def delivered_by(
+    blocks: Iterable[Block], batch_size: int
+) -> list[tuple[list[int], dict[int, Rows]]]:
+    """After each batch: its rows, and what is delivered of each split."""
+    done: dict[int, Rows] = {}
+    found = []
+    for one in slice_batches(blocks, batch_size, drop_last=False):
+        for segment in one.progress.segments:
+            before = done.get(segment.split_index, 0)
+            assert isinstance(before, int)
+            assert segment.through >= before
+            done[segment.split_index] = delivered(before, segment)
+        found.append((one.batch()["row"].tolist() if one.blocks else [], dict(done)))
+    return found
 
-    def skip(claim: Claim, row: int, error: DataFileError) -> None:
-        noted.append((claim.index, row, str(error)))
 
-    assembler = Assembler(request_of(SCHEMA, "row"), 20, Stats(), skip)
-    first, second, *_, last = windows(file)
-    assert rows_of(assembler.blocks(first), 99) == list(range(16))
-    assert assembler.leaves_out(second, DataFileError("damaged"))
-    assert noted == [(0, 16, "damaged")]
-    assert assembler.blocks(last) == []
+@settings(max_examples=60)
+@given(st.data())
+def test_what_is_left_of_mixed_splits_is_delivered_in_the_same_order_from_any_batch(
+    files: list[DataFile], data: st.DataObject
+) -> None:
+    batch_size = sliced = data.draw(st.integers(1, 40))
+    where = data.draw(st.sampled_from([None, "row % 3 = 1", "row > 9000"]))
+    if where is None:  # Filtered rows are counted at the ends of batches only.
+        sliced = data.draw(st.integers(1, 40))
+
+    def blocks(starts: Sequence[int]) -> list[Block]:
+        found = mixtures(*files, start_rows=starts, window_rows=30, where=where)
+        return blocks_of(found, batch_size)
+
+    whole = delivered_by(blocks([0, 0, 0]), sliced)
+    rows = [row for batch, _ in whole for row in batch]
+    assert sorted(rows) == sorted(row for row in ALL_ROWS if where is None or passes(row, where))
+    assert whole[-1][1] == dict.fromkeys(range(3), "complete")
+    number = data.draw(st.integers(0, len(whole) - 1))
+    done = whole[number][1]
+    starts = [
+        max((end for _, end in as_ranges(done.get(index, 0), file.num_rows)), default=0)
+        for index, file in enumerate(files)
+    ]
+    left = [row for batch, _ in delivered_by(blocks(starts), sliced) for row in batch]
+    assert left == rows[sum(len(batch) for batch, _ in whole[: number + 1]) :]
 
 
-@pytest.mark.parametrize("error", [MissingValueError("a null label"), ValueError("ours")])
-def test_what_is_no_bad_file_is_not_left_out(file: DataFile, error: Exception) -> None:
+def test_a_lost_split_takes_its_rows_out_of_mixed_batches_and_no_others(
+    files: list[DataFile],
+) -> None:
+    blocks = blocks_of(mixtures(*files, start_rows=[0, 0, 0], window_rows=30), 16)
+    expected = [row for row in rows_of(blocks, 16) if row // 1000 != 1]
+
+    def lost(block: Block) -> list[int]:
+        return [at for at, source in enumerate(block.sources) if source.split_index == 1]
+
+    found = list(slice_batches(blocks, 16, drop_last=False, lost_sources=lost))
+    assert [row for one in found for row in one.batch()["row"].tolist()] == expected
+    assert {one.batch().num_rows for one in found[:-1]} == {16}
+    segments = [segment for one in found for segment in one.progress.segments]
+    assert {segment.split_index for segment in segments} == {0, 2}
+    assert sum(segment.is_complete for segment in segments) == 2
+
+
+@pytest.mark.parametrize("is_shuffled", [False, True])
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_window_that_cannot_be_converted_is_an_error_or_left_out_with_what_follows(
+    files: list[DataFile], monkeypatch: pytest.MonkeyPatch, is_shuffled: bool, skips: bool
+) -> None:
+    converted = decode.block_columns
+
+    def broken(rows: ReadRows, *of: Any) -> Any:
+        if rows.file_name == "1.parquet" and rows.table["row"][0].as_py() > 1000:
+            raise DataFileError("damaged")
+        return converted(rows, *of)
+
+    monkeypatch.setattr(assembly, "block_columns", broken)
+    noted: list[tuple[int, int]] = []
+
+    def skip(claim: Claim, row: int, error: BaseException) -> None:
+        noted.append((claim.index, row))
+
+    found = mixtures(*files, start_rows=[0, 0, 0], window_rows=16 if is_shuffled else None)
+    assembler = Assembler(request_of(SCHEMA, "row"), 8, Stats(), skip if skips else None)
+    if not skips:
+        with pytest.raises(DataFileError, match="damaged"):
+            [assembler.blocks(mixture) for mixture in found]
+        return
+    blocks = [block for mixture in found for block in assembler.blocks(mixture)]
+    rows = rows_of(blocks + assembler.rest(), 99)
+    assert sorted(rows) == [row for row in ALL_ROWS if row // 1000 != 1 or row < 1016]
+    assert noted == [(1, 16)]
+
+
+def test_what_is_no_bad_file_is_not_left_out(
+    file: DataFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noted = []
     skipping = Assembler(request_of(SCHEMA, "row"), 20, Stats(), lambda *of: noted.append(of))
-    window = next(windows(file))
-    assert not skipping.leaves_out(window, error)
-    assert not Assembler(request_of(SCHEMA, "row"), 20, Stats()).leaves_out(
-        window, DataFileError("damaged")
-    )
+
+    def broken(*_: object) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(assembly, "block_columns", broken)
+    with pytest.raises(ValueError, match="ours"):
+        skipping.blocks(next(mixtures(file)))
     assert noted == []
-    assert len(skipping.blocks(window)) == 1

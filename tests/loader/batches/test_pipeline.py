@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,8 @@ from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.pipeline import Pipeline, Prefetcher, StageQueue
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.rows.memory_budget import Budget
-from featstore.loader.rows.split_reader import SplitReader, Window
+from featstore.loader.rows.mixing import read_in_order
+from featstore.loader.rows.split_reader import SplitReader
 from featstore.loader.stats import Stats
 from tests.loader.conftest import data_file, request_of, work_on
 from tests.process import our_threads
@@ -102,14 +104,10 @@ def pipeline_over(
     counts = Counter[str]() if failed is None else failed
     work = replace(work_on(file), fail=lambda: counts.update(["failed"]))
 
-    def windows() -> Generator[Window, None, None]:
-        order = RowOrder(seed=0, epoch=0, shuffle=None)
-        reader = SplitReader(work, request=request, order=order, stats=stats, budget=budget)
-        while not reader.is_finished:
-            yield from reader.read()
-
-    assembler = Assembler(request, 16, stats)
-    return Pipeline(windows(), assembler, budget, stats)
+    order = RowOrder(seed=0, epoch=0, shuffle=None)
+    opened = partial(SplitReader, request=request, order=order, stats=stats, budget=budget)
+    assembler = Assembler(request, 16, stats, budget=budget)
+    return Pipeline(read_in_order(iter([work]), opened), assembler, budget, stats)
 
 
 def test_what_goes_wrong_in_assembling_is_raised_after_the_blocks_before_it(

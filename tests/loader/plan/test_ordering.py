@@ -308,6 +308,12 @@ def test_a_recorded_order_of_another_epoch_or_of_more_workers_is_refused(
             ConfigError, match=r"order.recording: of epoch 0 of plan .*, found epoch 1 of plan"
         ):
             batches(again)
+    other = recording | {"window_rows": recording.get("window_rows", 0) + 1}
+    with (
+        loader(table_url, order={"kind": "replay", "recording": other}) as again,
+        pytest.raises(ConfigError, match=r"order.recording: of windows of \d+ rows of a split"),
+    ):
+        list(again)
     more = recording | {"workers": {"0-1": [], "1-1": []}}
     with (
         loader(table_url, order={"kind": "replay", "recording": more}) as again,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.errors import ConfigError
-from featstore.loader.plan.shuffle import Shuffle, permutation, windows
+from featstore.loader.plan.shuffle import RowOrder, Shuffle, permutation, windows
 
 
 def test_without_shuffling_each_row_group_is_a_window() -> None:
@@ -39,6 +39,76 @@ def test_another_seed_epoch_split_or_window_is_another_order() -> None:
         for key in ((1, 2, 3, 4), (0, 2, 3, 4), (1, 0, 3, 4), (1, 2, 0, 4), (1, 2, 3, 0))
     ]
     assert all(not np.array_equal(orders[0], other) for other in orders[1:])
+
+
+ORDER = RowOrder(seed=7, epoch=1, shuffle=Shuffle())
+
+
+@given(
+    st.lists(st.integers(0, 10**9), min_size=1, max_size=9),
+    st.integers(0, 2**40),
+    st.integers(0, 99),
+    st.integers(0, 99),
+)
+def test_draws_that_are_made_in_two_steps_are_those_that_are_made_in_one(
+    split_rows: list[int], num_taken: int, first: int, second: int
+) -> None:
+    splits = list(range(3, 3 + len(split_rows)))
+    whole = ORDER.draws(splits, split_rows, num_taken, first + second)
+    parts = [
+        ORDER.draws(splits, split_rows, num_taken, first),
+        ORDER.draws(splits, split_rows, num_taken + first, second),
+    ]
+    assert np.concatenate(parts).tolist() == whole.tolist()
+    assert not len(whole) or whole.max() < len(splits)
+
+
+def test_the_draws_are_the_same_on_every_machine() -> None:
+    assert ORDER.draws([2, 5, 9], [100, 300, 600], 6, 20).tolist() == [
+        2,
+        2,
+        1,
+        2,
+        1,
+        1,
+        0,
+        1,
+        2,
+        2,
+        1,
+        2,
+        2,
+        1,
+        2,
+        1,
+        0,
+        2,
+        0,
+        1,
+    ]
+
+
+def test_splits_are_drawn_in_proportion_to_their_rows() -> None:
+    counts = np.bincount(ORDER.draws([0, 1, 2], [100, 300, 600], 0, 100_000))
+    assert np.abs(counts - [10_000, 30_000, 60_000]).max() < 600
+
+
+@pytest.mark.parametrize(
+    ("seed", "epoch", "splits"), [(8, 1, [2, 5]), (7, 2, [2, 5]), (7, 1, [2, 6])]
+)
+def test_another_seed_epoch_or_set_of_splits_draws_otherwise(
+    seed: int, epoch: int, splits: list[int]
+) -> None:
+    other = RowOrder(seed=seed, epoch=epoch, shuffle=Shuffle())
+    draws = ORDER.draws([2, 5], [9, 9], 0, 100)
+    assert not np.array_equal(other.draws(splits, [9, 9], 0, 100), draws)
+
+
+def test_the_window_of_a_split_is_its_part_of_all_rows_in_memory() -> None:
+    assert Shuffle(window_rows=100, interleave=8).split_window_rows == 12
+    assert Shuffle(window_rows=3, interleave=8).split_window_rows == 1
+    with pytest.raises(ConfigError, match=r"shuffle\.interleave: expected at most 65536, found"):
+        Shuffle(interleave=65_537)
 
 
 @pytest.mark.parametrize(

@@ -110,18 +110,6 @@ def test_a_window_is_read_only_as_far_as_the_claim_still_goes(
         assert asked == ([16] if limit is None else [16, 32])
 
 
-def test_a_split_in_the_middle_of_a_claims_window_gives_the_next_one_first(
-    file: DataFile,
-) -> None:
-    fresh, resumed = opened(work_on(file)), opened(work_on(file, start_row=20))
-    assert resumed.rank < fresh.rank
-    assert fresh.rank == opened(work_on(file)).rank
-    list(resumed.read())
-    assert fresh.rank < resumed.rank
-    fresh.close()
-    resumed.close()
-
-
 def test_the_next_claim_of_the_same_window_does_not_read_it_again(file: DataFile) -> None:
     stats, cache = Stats(), WindowCache()
     for start, end in ((0, 5), (5, 16), (16, 20), (20, 32)):

@@ -11,7 +11,7 @@ from featstore.loader.plan.data_files import Partition
 from featstore.loader.plan.request import Request
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.run.job import Job
-from featstore.loader.run.staging_share import share_of, staging_for
+from featstore.loader.run.staging_share import limited, share_of, staging_for
 from featstore.schema import SlotSchema
 from featstore.staging.options import Staging
 from featstore.table.snapshot import DataFile, GroupFile
@@ -102,15 +102,43 @@ def test_files_that_are_read_where_they_are_need_no_stager() -> None:
 
 
 def test_files_open_at_once_that_exceed_the_budget_are_refused_before_a_download() -> None:
-    assert staging_for(OPTIONS, job_of(400, 400, 200, interleave=2)) == OPTIONS
+    assert staging_for(OPTIONS, job_of(400, 400, 201, interleave=3)) == OPTIONS
     for job in (
-        job_of(400, 400, 201, interleave=3),
         job_of(501, num_groups=1),
         job_of(1001),
     ):
         with pytest.raises(BudgetError, match=r"staging\.budget_bytes is 1 kB"):
             staging_for(OPTIONS, job)
         assert staging_for(replace(OPTIONS, mode="ranges"), job) is not None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "interleave", "num_workers", "num_open"),
+    [
+        ((400, 400, 200), 3, 0, 3),
+        ((400, 400, 201), 3, 0, 2),
+        ((900, 900), 8, 0, 1),
+        ((100,) * 20, 8, 0, 8),
+        ((100,) * 20, 8, 2, 4),  # Each worker pins the files of 4 splits and the next one.
+        ((100,) * 3, 8, 2, 8),  # All files fit.
+    ],
+)
+def test_as_many_splits_are_open_as_have_room_in_the_cache(
+    caplog: pytest.LogCaptureFixture,
+    sizes: tuple[int, ...],
+    interleave: int,
+    num_workers: int,
+    num_open: int,
+) -> None:
+    job = limited(OPTIONS, job_of(*sizes, interleave=interleave), num_workers)
+    assert job.num_open == num_open
+    warnings = [each.message for each in caplog.records]
+    assert len(warnings) == (num_open < interleave)
+    assert all(f"{num_open} instead of {interleave} splits" in warning for warning in warnings)
+    if num_workers:
+        share_of(OPTIONS, job, num_workers)
+    else:
+        staging_for(OPTIONS, job)
 
 
 def test_an_error_names_the_file_without_the_secrets_of_its_url() -> None:

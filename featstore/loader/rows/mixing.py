@@ -1,0 +1,289 @@
+"""From claimed splits to rows in the order of delivery: one split after the other, or, if rows are
+shuffled, the rows of several open splits mixed.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from featstore.errors import DispatchError, StateError
+from featstore.loader.bad_files import Skip, is_bad_file
+from featstore.loader.plan.shuffle import RowOrder
+from featstore.loader.rows.memory_budget import Budget
+from featstore.loader.rows.split_reader import SplitReader, Window
+from featstore.loader.rows.work import Work
+from featstore.loader.stats import Stats
+from featstore.reading.buffers import Array
+
+_LOG = logging.getLogger(__name__)
+# How many rows are drawn beyond those after which a window is expected to end, so that it usually
+# does within one call. Chosen, not measured.
+_MORE_DRAWS = 1_024
+
+OpenSplit = Callable[[Work], SplitReader]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WindowShare:
+    """Consecutive rows of one window in a mixture.
+
+    Attributes:
+        window: The window.
+        begin: The first of them, counted in the window's stream, from `window.first_row`.
+        end: The row after the last one.
+    """
+
+    window: Window
+    begin: int
+    end: int
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing of the window follows."""
+        return self.end == self.window.num_rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mixture:
+    """Rows of one or more windows, in the order of delivery.
+
+    Made by `read_in_order` or `read_mixed` in the decoding thread. Consumed by the `Assembler` in
+    its thread, which makes blocks of it. Owns its windows, together with the mixtures before and
+    after it that have rows of the same windows.
+
+    Attributes:
+        shares: The rows of each window.
+        draws: The share to which each row belongs: uint16 (num_rows,), in the order of delivery.
+            None: there is one share, whose rows are delivered in the file's order.
+    """
+
+    shares: tuple[WindowShare, ...]
+    draws: Array | None
+
+    @classmethod
+    def in_order(cls, window: Window) -> "Mixture":
+        """The rows of a window in the file's order."""
+        return cls(shares=(WindowShare(window=window, begin=0, end=window.num_rows),), draws=None)
+
+
+def read_in_order(
+    work: Iterator[Work], open_split: OpenSplit, skip: Skip | None = None
+) -> Generator[Mixture, None, None]:
+    """Reads all splits, one after the other. Closes every split that it opened, however it ends.
+
+    Args:
+        work: The claims to read. The next one is taken when the one before is read.
+        open_split: Opens the split of a claim.
+        skip: Called for a split that cannot be read, whose remaining rows are then left out. None:
+            a file that cannot be read is an error.
+    """
+    for item in work:
+        if (split := _opened(item, open_split, skip)) is None:
+            continue
+        with closing(split):
+            while not split.is_finished:
+                windows = split.read()
+                while (window := _next_window(windows, split, skip)) is not None:
+                    yield Mixture.in_order(window)
+                    del window  # Otherwise its rows stay in memory while the next ones are read.
+
+
+def read_mixed(
+    work: Iterator[Work],
+    open_split: OpenSplit,
+    order: RowOrder,
+    *,
+    width: int,
+    budget: Budget,
+    stats: Stats,
+    skip: Skip | None = None,
+) -> Generator[Mixture, None, None]:
+    """Reads all splits, `width` of them at once, and mixes their rows. Closes every split that it
+    opened, however it ends.
+
+    Each row is drawn from one of the open splits, and is the next row of that split's stream. When
+    a split ends, the next one takes its place.
+
+    Args:
+        work: The claims to read. The next one is taken when another split may be opened.
+        open_split: Opens the split of a claim.
+        order: The order of rows.
+        width: How many splits are open at once. Fewer are if their windows would take more than
+            half of the memory budget.
+        budget: The memory budget.
+        stats: Where that is counted.
+        skip: As of `read_in_order`.
+    """
+    mixer = _Mixer(work, open_split, order, width, budget, stats, skip)
+    try:
+        while mixer.fill():
+            yield from mixer.ended()
+            if not mixer.drop_finished():  # Otherwise others take their places first.
+                yield mixer.draw()
+                mixer.drop_finished()
+    finally:
+        mixer.close()
+
+
+class _Stream:
+    """An open split: its reader, its open window, and how many of the window's rows are drawn."""
+
+    def __init__(self, reader: SplitReader, size_bytes: int) -> None:
+        self.reader, self.size_bytes = reader, size_bytes
+        self.window: Window | None = None
+        self.num_drawn = 0
+
+    def begin(self, window: Window) -> None:
+        self.window = window
+        # Rows that were delivered before a restart are not drawn again.
+        delivered = self.reader.claim.start_row - window.first_row
+        self.num_drawn = min(max(0, delivered), window.num_rows)
+
+    @property
+    def num_left(self) -> int:
+        return 0 if self.window is None else self.window.num_rows - self.num_drawn
+
+    @property
+    def position(self) -> int:
+        """The next row of the split's stream."""
+        assert self.window is not None
+        return self.window.first_row + self.num_drawn
+
+    def draw(self, num_rows: int) -> WindowShare:
+        assert self.window is not None
+        begin, self.num_drawn = self.num_drawn, self.num_drawn + num_rows
+        share = WindowShare(window=self.window, begin=begin, end=self.num_drawn)
+        if share.is_end:
+            self.window = None  # Owned by the mixture from here on.
+        return share
+
+
+class _Mixer:
+    """The open splits, and the draws among them. For one thread."""
+
+    def __init__(
+        self,
+        work: Iterator[Work],
+        open_split: OpenSplit,
+        order: RowOrder,
+        width: int,
+        budget: Budget,
+        stats: Stats,
+        skip: Skip | None,
+    ) -> None:
+        self._work, self._open_split, self._order = work, open_split, order
+        self._width, self._budget, self._stats, self._skip = width, budget, stats, skip
+        self._waiting: SplitReader | None = None  # Open, but its windows do not fit yet.
+        self.streams: list[_Stream] = []
+
+    def fill(self) -> bool:
+        """Opens splits until `width` are open. Returns whether any is."""
+        while len(self.streams) < self._width and (reader := self._next_reader()) is not None:
+            size_bytes = reader.next_bytes
+            total = sum(stream.size_bytes for stream in self.streams) + size_bytes
+            if self.streams and not self._budget.fits_open(total):
+                self._waiting = reader
+                self._narrow()
+                break
+            self.streams.append(_Stream(reader, size_bytes))
+        return bool(self.streams)
+
+    def ended(self) -> Iterator[Mixture]:
+        """Reads the next window of every split that has none. Gives those without rows to draw,
+        with which the end of a claim is reported.
+        """
+        for stream in self.streams:
+            while stream.window is None and not stream.reader.is_finished:
+                windows = stream.reader.read()
+                if (window := _next_window(windows, stream.reader, self._skip)) is None:
+                    continue
+                stream.begin(window)
+                del window
+                if not stream.num_left:
+                    yield Mixture(shares=(stream.draw(0),), draws=np.zeros(0, np.uint16))
+
+    def draw(self) -> Mixture:
+        """Rows of the open windows, at most until one of these ends."""
+        streams = self.streams
+        streams.sort(key=lambda stream: (stream.reader.claim.index, stream.position))
+        claims = [stream.reader.claim for stream in streams]
+        split_rows = np.array([max(1, claim.split.num_rows) for claim in claims])
+        left = np.array([stream.num_left for stream in streams])
+        expected = int((left * (split_rows.sum() / split_rows)).min()) + _MORE_DRAWS
+        draws = self._order.draws(
+            [claim.index for claim in claims],
+            split_rows.tolist(),
+            sum(stream.position for stream in streams),
+            min(expected, int(left.sum())),
+        )
+        ends = [np.flatnonzero(draws == number)[num - 1 : num] for number, num in enumerate(left)]
+        draws = draws[: min([len(draws) - 1, *(int(end[0]) for end in ends if len(end))]) + 1]
+        counts = np.bincount(draws, minlength=len(streams)).tolist()
+        shares = [stream.draw(count) for stream, count in zip(streams, counts, strict=True)]
+        return Mixture(shares=tuple(shares), draws=draws)
+
+    def drop_finished(self) -> bool:
+        """Closes the splits whose last window is drawn. Returns whether there were any."""
+        finished = [
+            stream for stream in self.streams if stream.window is None and stream.reader.is_finished
+        ]
+        for stream in finished:
+            self.streams.remove(stream)
+            stream.reader.close()
+        return bool(finished)
+
+    def close(self) -> None:
+        for stream in self.streams:
+            stream.reader.close()
+        if self._waiting is not None:
+            self._waiting.close()
+
+    def _next_reader(self) -> SplitReader | None:
+        if (reader := self._waiting) is not None:
+            self._waiting = None
+            return reader
+        while (item := next(self._work, None)) is not None:
+            if (reader := _opened(item, self._open_split, self._skip)) is not None:
+                return reader
+        return None
+
+    def _narrow(self) -> None:
+        """Opens fewer splits from now on. Warns, once."""
+        wanted, self._width = self._width, len(self.streams)
+        self._stats.counts["interleave_reduced"] += 1
+        if self._stats.counts["interleave_reduced"] == 1:
+            _LOG.warning(
+                "shuffle.interleave: %d instead of %d splits open at once, since the windows of "
+                "more would take more than half of memory_budget: raise memory_budget, write "
+                "smaller row groups, or lower shuffle.window_rows (logged once)",
+                *(self._width, wanted),
+            )
+
+
+def _next_window(windows: Iterator[Window], split: SplitReader, skip: Skip | None) -> Window | None:
+    try:
+        return next(windows, None)
+    except (DispatchError, StateError):
+        raise
+    except BaseException as error:
+        split.fail()
+        if skip is None or not is_bad_file(error):
+            raise
+        split.skip(skip, error)
+        return None
+
+
+def _opened(item: Work, open_split: OpenSplit, skip: Skip | None) -> SplitReader | None:
+    """The open split; None if it cannot be read and is left out."""
+    try:
+        return open_split(item)
+    except BaseException as error:
+        item.fail()
+        item.release()
+        if skip is None or not is_bad_file(error):
+            raise
+        skip(item.claim, item.claim.start_row, error)
+        return None

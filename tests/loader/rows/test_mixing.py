@@ -1,0 +1,312 @@
+"""Splits one after the other, and several mixed: the order, what is closed, what is left out."""
+
+import logging
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from featstore.dispatch.terms import Claim
+from featstore.errors import DataFileError, DispatchError, MissingValueError, StateError
+from featstore.loader.bad_files import Skip
+from featstore.loader.plan.shuffle import RowOrder, Shuffle
+from featstore.loader.rows.memory_budget import Budget
+from featstore.loader.rows.mixing import Mixture, read_in_order, read_mixed
+from featstore.loader.rows.split_reader import SplitReader, Window
+from featstore.loader.rows.work import Work
+from featstore.loader.stats import Stats
+from featstore.table.snapshot import DataFile
+from tests.loader.conftest import data_file, request_of, rows_in, work_on
+
+SIZES = (40, 0, 16, 33)  # In row groups of 16.
+OPEN = partial(
+    SplitReader,
+    request=request_of(pa.schema([("row", pa.int64())]), "row"),
+    order=RowOrder(seed=0, epoch=0, shuffle=None),
+    stats=Stats(),
+)
+
+
+@dataclass
+class Noted:
+    """What happened to splits, by their positions."""
+
+    drawn: list[int] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    skipped: list[tuple[int, int]] = field(default_factory=list)
+
+    def of(
+        self, file: DataFile, index: int, reserve: Callable[[int], int] = lambda row: row
+    ) -> Work:
+        return replace(
+            work_on(file, index),
+            release=lambda: self.released.append(index),
+            fail=lambda: self.failed.append(index),
+            reserve=reserve,
+        )
+
+    def drawing(self, works: list[Work]) -> Iterator[Work]:
+        for work in works:
+            self.drawn.append(work.claim.index)
+            yield work
+
+    def skip(self, claim: Claim, through: int, error: DataFileError) -> None:
+        self.skipped.append((claim.index, through))
+
+
+def files_in(root: Path) -> list[DataFile]:
+    return [
+        data_file(
+            root / f"{index}.parquet",
+            pa.table({"row": pa.array([100 * index + row for row in range(size)], pa.int64())}),
+        )
+        for index, size in enumerate(SIZES)
+    ]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[DataFile]:
+    return files_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def whole_files(tmp_path_factory: pytest.TempPathFactory) -> list[DataFile]:
+    return files_in(tmp_path_factory.mktemp("files"))
+
+
+def fails(error: Exception, at: int) -> Callable[[int], int]:
+    """What a store, or whatever is asked for each window, says to the one that ends at a row."""
+
+    def reserve(row: int) -> int:
+        if row == at:
+            raise error
+        return row
+
+    return reserve
+
+
+def windows_of(mixtures: Iterable[Mixture]) -> list[Window]:
+    return [share.window for mixture in mixtures for share in mixture.shares]
+
+
+def mixed(
+    work: Iterator[Work],
+    *,
+    width: int,
+    seed: int = 0,
+    window_rows: int = 32,
+    budget: Budget | None = None,
+    stats: Stats | None = None,
+    skip: Skip | None = None,
+) -> Generator[Mixture, None, None]:
+    order = RowOrder(
+        seed=seed, epoch=0, shuffle=Shuffle(window_rows=window_rows * width, interleave=width)
+    )
+    budget, stats = budget or Budget(None), stats or Stats()
+    opened = partial(OPEN, order=order, budget=budget, stats=stats)
+    return read_mixed(work, opened, order, width=width, budget=budget, stats=stats, skip=skip)
+
+
+def drawn(mixtures: Iterable[Mixture]) -> list[tuple[int, int]]:
+    """The split of each row, and its place in the split's stream."""
+    found = []
+    for mixture in mixtures:
+        assert mixture.draws is not None
+        places = [
+            iter(range(share.window.first_row + share.begin, share.window.first_row + share.end))
+            for share in mixture.shares
+        ]
+        splits = [share.window.work.claim.index for share in mixture.shares]
+        found += [(splits[number], next(places[number])) for number in mixture.draws.tolist()]
+        assert all(next(place, None) is None for place in places)
+    return found
+
+
+def test_splits_are_read_one_after_the_other_in_order(files: list[DataFile]) -> None:
+    noted = Noted()
+    work = noted.drawing([noted.of(file, index) for index, file in enumerate(files)])
+    found = []
+    for mixture in read_in_order(work, OPEN):
+        found += windows_of([mixture])
+        assert len(noted.drawn) - len(noted.released) == 1
+    assert [window.work.claim.index for window in found] == [0, 0, 0, 1, 2, 3, 3, 3]
+    assert list(chain.from_iterable(rows_in(found))) == [
+        100 * index + row for index, size in enumerate(SIZES) for row in range(size)
+    ]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 9])
+def test_so_many_splits_are_open_at_once_and_give_all_of_their_streams_in_order(
+    files: list[DataFile], width: int
+) -> None:
+    noted = Noted()
+    work = noted.drawing([noted.of(file, index) for index, file in enumerate(files)])
+    found, num_open = [], []
+    for mixture in mixed(work, width=width):
+        found += drawn([mixture])
+        num_open.append(len(noted.drawn) - len(noted.released))
+        ends = [share.window.is_last and share.is_end for share in mixture.shares]
+        assert sum(ends) <= 1
+    assert max(num_open) == min(width, len(SIZES))
+    assert sorted(noted.released) == [0, 1, 2, 3]
+    for index, size in enumerate(SIZES):
+        assert [row for split, row in found if split == index] == list(range(size))
+    if width == 1:
+        assert [split for split, _ in found] == sorted(split for split, _ in found)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_from_any_row_on_the_rest_is_mixed_as_if_nothing_had_stopped(
+    whole_files: list[DataFile], data: st.DataObject
+) -> None:
+    files = whole_files
+    width, seed = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 5))
+    window_rows = data.draw(st.integers(1, 50))
+
+    def mixture(starts: Sequence[int]) -> list[tuple[int, int]]:
+        work = iter(
+            [
+                work_on(file, index, start_row=start)
+                for index, (file, start) in enumerate(zip(files, starts, strict=True))
+                if start < file.num_rows
+            ]
+        )
+        return drawn(mixed(work, width=width, seed=seed, window_rows=window_rows))
+
+    whole = mixture([0] * len(files))
+    assert len(whole) == sum(SIZES)
+    number = data.draw(st.integers(0, len(whole)))
+    starts = [sum(split == index for split, _ in whole[:number]) for index in range(len(files))]
+    assert mixture(starts) == whole[number:]
+
+
+def test_each_split_gives_rows_in_proportion_to_those_it_has(tmp_path: Path) -> None:
+    sizes = (3000, 1000)
+    files = [
+        data_file(tmp_path / f"{index}.parquet", pa.table({"row": range(size)}))
+        for index, size in enumerate(sizes)
+    ]
+    found = drawn(mixed(iter(map(work_on, files, range(2))), width=2, window_rows=1000))
+    shares = [sum(split == 0 for split, _ in found[at : at + 400]) for at in range(0, 3600, 400)]
+    assert all(240 < share < 360 for share in shares)
+
+
+def test_fewer_splits_are_open_where_the_windows_of_all_would_not_fit(
+    files: list[DataFile], caplog: pytest.LogCaptureFixture
+) -> None:
+    noted, stats = Noted(), Stats()
+    work = noted.drawing([noted.of(file, index) for index, file in enumerate(files)])
+    budget = Budget(500)  # A window of 32 rows takes 256 bytes.
+    num_open, found = [], []
+    with caplog.at_level(logging.WARNING, "featstore.loader.rows.mixing"):
+        for mixture in mixed(work, width=4, budget=budget, stats=stats):
+            num_open.append(len({share.window.work.claim.index for share in mixture.shares}))
+            found += drawn([mixture])
+            for share in mixture.shares:
+                if share.is_end:
+                    budget.let_go(share.window.held_bytes)
+    assert max(num_open) == 1
+    assert sorted(noted.released) == [0, 1, 2, 3]
+    assert len(found) == sum(SIZES)
+    assert stats.counts["interleave_reduced"] == 1
+    assert [each.message for each in caplog.records if each.name.endswith("mixing")] == [
+        "shuffle.interleave: 1 instead of 4 splits open at once, since the windows of more "
+        "would take more than half of memory_budget: raise memory_budget, write smaller row "
+        "groups, or lower shuffle.window_rows (logged once)"
+    ]
+
+
+def test_an_iteration_that_is_left_closes_what_it_opened_and_draws_no_more(
+    files: list[DataFile],
+) -> None:
+    noted = Noted()
+    work = [noted.of(file, index) for index, file in enumerate(files) if file.num_rows]
+    mixtures = mixed(noted.drawing(work), width=2)
+    next(mixtures)
+    mixtures.close()
+    assert (noted.drawn, sorted(noted.released)) == ([0, 2], [0, 2])
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_file_that_cannot_be_opened_is_an_error_or_left_out_whole_and_let_go(
+    files: list[DataFile], skips: bool
+) -> None:
+    Path(files[2].url).write_bytes(b"no Parquet")
+    noted = Noted()
+    work = iter([noted.of(file, index) for index, file in enumerate(files)])
+    mixtures = read_in_order(work, OPEN, noted.skip if skips else None)
+    if skips:
+        assert {window.work.claim.index for window in windows_of(mixtures)} == {0, 1, 3}
+        assert noted.skipped == [(2, 0)]
+    else:
+        with pytest.raises(DataFileError, match=r"^2\.parquet: "):
+            list(mixtures)
+    assert noted.failed == [2]
+    assert noted.released == [0, 1, 2, 3][: 4 if skips else 3]
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_split_that_breaks_in_the_middle_is_an_error_or_left_out_from_there(
+    files: list[DataFile], skips: bool
+) -> None:
+    noted = Noted()
+    broken = noted.of(files[0], 0, fails(DataFileError("damaged"), at=32))
+    mixtures = read_in_order(
+        iter([broken, noted.of(files[2], 2)]), OPEN, noted.skip if skips else None
+    )
+    found = windows_of([next(mixtures)])
+    if skips:
+        found += windows_of(mixtures)
+        assert rows_in(found) == [list(range(16)), list(range(200, 216))]
+        assert noted.skipped == [(0, 16)]
+        assert noted.released == [0, 2]
+    else:
+        with pytest.raises(DataFileError, match="damaged"):
+            next(mixtures)
+        assert noted.released == [0]
+    assert noted.failed == [0]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_the_files"),
+    [
+        (DispatchError("the store is lost"), False),
+        (StateError("closed"), False),
+        (MissingValueError("a null label"), True),
+        (OSError("the disk"), True),
+    ],
+)
+def test_what_is_no_bad_file_is_raised_and_a_lost_store_is_no_failure_of_the_split(
+    files: list[DataFile], error: Exception, is_the_files: bool
+) -> None:
+    noted = Noted()
+    broken = noted.of(files[0], 0, fails(error, at=16))
+    with pytest.raises(type(error), match=str(error)):
+        list(read_in_order(iter([broken]), OPEN, noted.skip))
+    assert noted.skipped == []
+    assert noted.failed == ([0] if is_the_files else [])
+    assert noted.released == [0]
+
+
+def test_a_window_is_let_go_before_the_next_one_is_read(files: list[DataFile]) -> None:
+    alive = list[weakref.ref[Window]]()
+
+    def reserve(row: int) -> int:
+        assert not [each for each in alive if each() is not None]
+        return row
+
+    work = Noted().of(files[0], 0, reserve)
+    mixtures = read_in_order(iter([work]), OPEN)
+    while (mixture := next(mixtures, None)) is not None:
+        alive.append(weakref.ref(mixture.shares[0].window))
+        del mixture
+    assert len(alive) == 3

@@ -1,0 +1,86 @@
+"""Mixed rows from a table to batches: of how many files a batch has rows, and what survives."""
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from featstore import FeatureLoader
+from featstore.errors import ConfigError
+from tests.parquet_files import put_parquet
+
+NUM_MONTHS = 12
+
+
+@pytest.fixture(scope="module")
+def months(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Twelve files of 18,000 to 22,000 rows in row groups of 4,096, each with its number."""
+    root, draw = tmp_path_factory.mktemp("months"), random.Random(1)
+    first = 0
+    for month in range(NUM_MONTHS):
+        num_rows = draw.randint(18_000, 22_000)
+        table = pa.table(
+            {
+                "row": pa.array(range(first, first + num_rows), pa.int64()),
+                "file": pa.array([month + 1] * num_rows, pa.int64()),
+            }
+        )
+        first += num_rows
+        put_parquet(root / f"month={month + 1}" / "a.parquet", table, row_group_size=4096)
+    return str(root)
+
+
+def months_of_batches(table_url: str, shuffle: Any) -> list[int]:
+    """In how many files the rows of each whole batch of 1,024 lie."""
+    with FeatureLoader(
+        table_url, slots=["row", "file"], batch_size=1024, drop_last=True, shuffle=shuffle
+    ) as loader:
+        return [len(batch["file"].unique()) for batch in loader]
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "least"),
+    [({"interleave": 4}, 3.7), ({"interleave": 12}, 11), (True, 6.5), ({"interleave": 1}, 1)],
+)
+def test_a_batch_has_rows_of_all_splits_that_are_open(
+    months: str, shuffle: Any, least: float
+) -> None:
+    found = months_of_batches(months, shuffle)
+    assert sum(found) / len(found) >= least
+
+
+def test_every_row_comes_once_and_another_epoch_is_another_order(months: str) -> None:
+    with FeatureLoader(
+        months, slots=["row"], batch_size=1000, shuffle=True, num_epochs=2
+    ) as loader:
+        rows = [row for batch in loader for row in batch["row"].tolist()]
+    half = len(rows) // 2
+    assert sorted(rows[:half]) == sorted(rows[half:]) == list(range(half))
+    assert rows[:half] != rows[half:]
+
+
+def test_a_loader_that_resumes_gives_the_same_rest(months: str) -> None:
+    def loader() -> FeatureLoader:
+        return FeatureLoader(months, slots=["row"], batch_size=1000, shuffle={"interleave": 5})
+
+    with loader() as whole:
+        batches = [batch["row"].tolist() for batch in whole]
+    with loader() as first:
+        iteration = iter(first)
+        for _ in range(97):
+            next(iteration)
+        state = first.state_dict()
+    with loader() as second:
+        second.load_state_dict(state)
+        # The batch that was in hand is not yet delivered.
+        assert [batch["row"].tolist() for batch in second] == batches[96:]
+
+
+@pytest.mark.parametrize(("value", "is_same"), [(False, True), (None, True), (True, False)])
+def test_shuffle_may_be_a_truth_value(months: str, value: Any, is_same: bool) -> None:
+    with FeatureLoader(months, slots=["row"], batch_size=50, shuffle=value) as loader:
+        rows = next(iter(loader))["row"].tolist()
+    assert (rows == list(range(rows[0], rows[0] + 50))) == is_same
+    with pytest.raises(ConfigError, match="shuffle: expected keys of Shuffle, found 'yes'"):
+        FeatureLoader(months, slots=["row"], shuffle="yes")  # type: ignore[arg-type]
