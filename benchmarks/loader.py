@@ -30,6 +30,7 @@ from loader_parts import dataloader, measuring, records, workload
 from loader_parts.peers import PEERS
 from loader_parts.reading import Reader, checksum, columns_of, featstore, floor, from_arrow
 from loader_parts.workload import LABEL, NARROW, RECORDS, WIDE, Workload
+from shared_parts.machine import print_result
 
 WINDOW_ROWS = 100_000
 MAX_FIRST_RATIO, MAX_START_END_S, MAX_EXTRA_BYTES = 1.3, 0.05, 300 << 20
@@ -71,7 +72,7 @@ def main() -> int:
         arguments.directory = arguments.directory or made
         result: Figures = {name: _in_child(name, arguments) for name in arguments.case or CASES}
     result["ok"] = all(figures["ok"] for figures in result.values())
-    print(f"RESULT {json.dumps(result)}")
+    print_result(result)
     return 0 if result["ok"] else 1
 
 
