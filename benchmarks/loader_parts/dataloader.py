@@ -19,7 +19,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch
 from loader_parts.reading import Columns, checksum, columns_of, floor, from_arrow
 
-REQUIRED = 0.6
+REQUIRED = 0.9
 BATCH_SIZE, NUM_WORKERS = 4096, 2
 
 
