@@ -5,7 +5,8 @@ There are two workloads, written apart from each other: loader_parts/workload.py
 named plain-..., loader_parts/plain_workload.py. Each case runs in a process of its own, on its
 cores; in it, floor and loader read the same warm files in turn, and every column of every batch is
 made. A figure is the median of the ratios of neighbouring runs. Checksums of what both read must be
-equal. Then what it takes to the first batch, to start and end, the training thread's share of the
+equal. Each figure is also told as a share of what the machine could do (loader_parts/roofline.py).
+Then what it takes to the first batch, to start and end, the training thread's share of the
 CPU, and the memory.
 
     python benchmarks/loader.py [--small] [--directory DIR] [--case NAME ...]
@@ -25,13 +26,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow.parquet as pq
+
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
 from loader_parts import dataloader, measuring, records
 from loader_parts.peers import PEERS
 from loader_parts.plain_workload import PlainWorkload
+from loader_parts.profile import profile
 from loader_parts.reading import Reader, checksum, columns_of, featstore, floor, from_arrow
+from loader_parts.roofline import costs_of, limit_of
 from loader_parts.workload import NARROW, RECORDS, WIDE
 from shared_parts.machine import print_result
 
@@ -134,7 +139,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=None)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    arguments.repeats = arguments.repeats or (7 if arguments.small else 11)
+    arguments.repeats = arguments.repeats or (3 if arguments.small else 11)
     return arguments
 
 
@@ -185,8 +190,21 @@ def _speed(arguments: argparse.Namespace, case: Speed) -> Figures:
     )
     shares = measuring.ratios(seconds, over="floor")
     are_equal = {name: found == expected for name, found in sums.items()}
+    one_epoch = partial(readers["featstore"], paths, columns, case.batch_size)
+    limit = limit_of(paths, columns, one_epoch())
     return {
         **shares,
+        "share_of_limit": {
+            name: round(limit.share(statistics.median(taken), case.num_cores), 3)
+            for name, taken in seconds.items()
+        },
+        "share_of_limit_by_cpu_time": {
+            name: round(limit.share(statistics.median(taken), num_cores=1), 3)
+            for name, taken in cpu_seconds.items()
+        },
+        "limit": limit.to_dict(),
+        "costs": costs_of(one_epoch, paths),
+        "profile": profile(one_epoch),
         "by_cpu_time": {
             name: share["median"]
             for name, share in measuring.ratios(cpu_seconds, over="floor").items()
@@ -239,7 +257,9 @@ def _dataloader(arguments: argparse.Namespace, workload: Source) -> Figures:
     """
     measuring.limit_cores(2)
     paths, columns, _ = _files(workload, arguments)
-    return dataloader.compare(paths, columns, repeats=arguments.repeats)
+    limit = limit_of(paths, columns, from_arrow(floor(paths, columns, 0)))
+    found = dataloader.compare(paths, columns, repeats=arguments.repeats)
+    return found | {"share_of_limit": round(limit.share(found["median_s"], 2), 3)}
 
 
 def _is_ahead(shares: dict[str, dict[str, float]]) -> bool:
@@ -294,9 +314,15 @@ def _first_batch(arguments: argparse.Namespace, workload: Source) -> Figures:
     ratio = statistics.median(
         seconds / of_floor for seconds, of_floor in zip(own, bare, strict=True)
     )
+    limit = limit_of(paths[:1], columns, from_arrow(floor(paths[:1], columns, 0)))
+    with pq.ParquetFile(paths[0]) as file:
+        rows = file.metadata.row_group(0).num_rows / file.metadata.num_rows
     return {
         "floor": round(statistics.median(bare), 4),
         "featstore": round(statistics.median(own), 4),
+        "share_of_limit": round(
+            limit.part(rows).share(statistics.median(own), os.cpu_count() or 1), 3
+        ),
         "ratio": round(ratio, 3),
         "most": MAX_FIRST_RATIO,
         "ok": ratio <= MAX_FIRST_RATIO,
