@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-_SAMPLES_PER_S, _LEAST_S, _SEPARATOR = 997, 1.5, "|"
+_SAMPLES_PER_S, _CPU_S, _LEAST_SAMPLES, _SEPARATOR = 997, 1.0, 200, "|"
+_MOST_S = 30.0  # by the clock, where other work leaves little CPU
 # Of each library the parts that are told apart, by what their functions' names contain; the last is
 # what remains.
 _PARTS: dict[str, list[tuple[str, tuple[str, ...]]]] = {
@@ -53,10 +54,11 @@ def profile(epoch: Callable[[], Iterator[Any]]) -> dict[str, float] | str:
     """Shares of the CPU time by part, the largest first; `other` is every library not named here.
 
     Args:
-        epoch: Reads all batches; it is run again and again for some seconds.
+        epoch: Reads all batches; it is run again and again.
 
     Returns:
-        The shares, or why there are none: `perf` is not installed, or may not look at this process.
+        The shares, or why there are none: `perf` is not installed, may not look at this process, or
+        took too few samples.
     """
     if shutil.which("perf") is None:
         return "perf is not installed"
@@ -66,10 +68,7 @@ def profile(epoch: Callable[[], Iterator[Any]]) -> dict[str, float] | str:
         with subprocess.Popen(
             [*command, "-p", str(os.getpid()), "-o", samples], stderr=subprocess.PIPE, text=True
         ) as perf:
-            end = time.perf_counter() + _LEAST_S
-            while time.perf_counter() < end and perf.poll() is None:
-                for _ in epoch():
-                    pass
+            _run_beside(perf, epoch, Path(samples))
             perf.send_signal(signal.SIGINT)
             _, errors = perf.communicate()
         if not Path(samples).exists():
@@ -81,10 +80,30 @@ def profile(epoch: Callable[[], Iterator[Any]]) -> dict[str, float] | str:
     return shares_of(out.splitlines())
 
 
-def shares_of(lines: Iterable[str]) -> dict[str, float]:
-    """The shares that a report of `perf report --sort dso,sym -t '|'` tells, by part."""
+def _run_beside(
+    perf: "subprocess.Popen[str]", epoch: Callable[[], Iterator[Any]], samples: Path
+) -> None:
+    """Epochs until perf, which takes its time to start, has seen a second of CPU time."""
+    end, begun = time.perf_counter() + _MOST_S, 0.0
+    while perf.poll() is None and time.perf_counter() < end:
+        if not begun and samples.exists():
+            begun = time.process_time()
+        if begun and time.process_time() - begun > _CPU_S:
+            return
+        for _ in epoch():
+            pass
+
+
+def shares_of(lines: Iterable[str]) -> dict[str, float] | str:
+    """The shares that a report of `perf report --sort dso,sym -t '|'` tells, by part; or, of fewer
+    than 200 samples, only how many there are.
+    """
     percents: defaultdict[str, float] = defaultdict(float)
     for line in lines:
+        if line.startswith("# Samples: "):
+            num_samples = line.removeprefix("# Samples: ").split()[0]
+            if num_samples.isdecimal() and int(num_samples) < _LEAST_SAMPLES:
+                return f"perf took only {num_samples} samples"
         if line.startswith("#") or line.count(_SEPARATOR) < 2:
             continue
         percent, library, function = line.split(_SEPARATOR, 2)

@@ -33,3 +33,7 @@ def test_samples_are_sorted_by_library_and_function() -> None:
 def test_without_perf_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     assert profile(lambda: iter(())) == "perf is not installed"
+
+
+def test_a_few_samples_are_no_shares() -> None:
+    assert shares_of(REPORT.replace("306", "17").splitlines()) == "perf took only 17 samples"
