@@ -17,7 +17,6 @@ the CPU time of `read_row_group` alone.
 import argparse
 import gc
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -44,6 +43,7 @@ from decoding_parts.variants import (
 from featstore._native.loading import KERNELS
 from featstore.schema import Slot
 from loader_parts import measuring
+from shared_parts.machine import print_result
 
 MOST_OF_ARROW, REPEATS = 0.7, 5
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -73,7 +73,6 @@ def main() -> int:
     arguments = _parse()
     if KERNELS is None:
         raise SystemExit("the kernels are not compiled: python setup.py build_ext --inplace")
-    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as made:
         directory = Path(arguments.directory or made)
         files, rows = _files(directory, arguments.rows)
@@ -84,8 +83,7 @@ def main() -> int:
         result = _compare(files, rows, REPEATS)
         result["click_log"] = _click_log(*clicks, 3 * REPEATS)
     result["ok"] = result["ok"] and result["click_log"]["is_equal"]
-    result["load_average"] = [round(load, 1), round(os.getloadavg()[0], 1)]
-    print(f"RESULT {json.dumps(result)}")
+    print_result(result)
     return 0 if result["ok"] else 1
 
 

@@ -7,7 +7,6 @@ Without a GPU it says so and ends with 0: nothing is measured then.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch, Jagged
 from featstore.tensors.packed import PackedColumns
 from loader_parts.workload import NARROW, write
+from shared_parts.machine import print_result
 
 REQUIRED_COPY_RATIO, ALLOWED_WAIT = 0.8, 0.1
 BUCKETS, WIDTH = 100_000, 64
@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="a fourth of the rows")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
-        print(f"RESULT {json.dumps({'skipped': 'no GPU', 'ok': True})}")
+        print_result({"skipped": "no GPU", "ok": True})
         return 0
     with tempfile.TemporaryDirectory() as made:
         of = replace(NARROW, num_files=NARROW.num_files // 4) if arguments.small else NARROW
@@ -49,7 +49,7 @@ def main() -> int:
     result["ok"] = (
         result["copy_ratio"] >= REQUIRED_COPY_RATIO and result["wait_share"] <= ALLOWED_WAIT
     )
-    print(f"RESULT {json.dumps(result)}")
+    print_result(result)
     return 0 if result["ok"] else 1
 
 

@@ -12,7 +12,6 @@ than 1.05 of the ideal, or a row is missing.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -30,6 +29,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, RowGroups, Split, SplitSize, splits_of
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.terms import Claim, Terms
+from shared_parts.machine import print_result
 
 NUM_WORKERS, SLOW, VICTIM = 8, 0, 1
 SLOWDOWN = 4.0
@@ -94,10 +94,7 @@ def main() -> int:
         "rows_twice": twice,
         "ideal_s": ideal_s,
     }
-    print(
-        "RESULT "
-        + json.dumps({"ok": ok, "median_of_ideal": figures, **facts, "cpu_s": round(sum(hosts), 1)})
-    )
+    print_result({"ok": ok, "median_of_ideal": figures, **facts, "cpu_s": round(sum(hosts), 1)})
     return 0 if ok else 1
 
 

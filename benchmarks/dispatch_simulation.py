@@ -16,7 +16,6 @@ of a slow worker: somebody may die at the very end, holding a window.
 import argparse
 import heapq
 import itertools
-import json
 import random
 import resource
 import sys
@@ -32,6 +31,7 @@ from featstore.dispatch.leases.lease import Extent, Lease, LeaseState
 from featstore.dispatch.leases.stealing import StealCandidate, victims
 from featstore.dispatch.leases.survey import Part
 from featstore.dispatch.plan import Plan, Split
+from shared_parts.machine import print_result
 
 WINDOW_ROWS, WINDOW_S = 100_000, 2.0
 LEASE_S, BEATS_PER_LEASE = 60.0, 3
@@ -237,7 +237,7 @@ def main() -> int:
         "worker_bytes": _worker_bytes(num_files),
     }
     ok = missing == 0 and tail_s <= TAIL_LIMIT_S
-    print("RESULT " + json.dumps({"ok": ok, "tail_limit_s": TAIL_LIMIT_S, **figures}))
+    print_result({"ok": ok, "tail_limit_s": TAIL_LIMIT_S, **figures})
     return 0 if ok else 1
 
 

@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import http.client
 import http.server
-import json
 import multiprocessing
 import statistics
 import sys
@@ -27,6 +26,7 @@ from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.stores.tcp import serve
+from shared_parts.machine import print_result
 
 ROWS_PER_SPLIT = 100_000
 _FORK = multiprocessing.get_context(
@@ -75,7 +75,7 @@ def main() -> int:
         "plan_bytes_per_split": plan_bytes,
         "num_items": num_items,
     }
-    print("RESULT " + json.dumps(result))
+    print_result(result)
     return 0 if ok else 1
 
 

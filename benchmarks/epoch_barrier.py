@@ -9,7 +9,6 @@ demanded.
 """
 
 import argparse
-import json
 import multiprocessing
 import statistics
 import sys
@@ -23,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import featstore
+from shared_parts.machine import print_result
 
 NUM_WORKERS, SLOWDOWN, STEP_S = 3, 3.0, 0.004
 FILE_ROWS, GROUP_ROWS, BATCH_ROWS = 40_000, 4_000, 1_000
@@ -48,7 +48,6 @@ def main() -> int:
                 print(f"pair {pair}, {kind}: {took_s / num_epochs:.2f} s an epoch")
     ratios = [apart / step for apart, step in zip(seconds[False], seconds[True], strict=True)]
     result = {
-        "cpu": _cpu(),
         "workers": NUM_WORKERS,
         "epochs": num_epochs,
         "epoch_s_independent": round(statistics.median(seconds[False]) / num_epochs, 3),
@@ -58,7 +57,7 @@ def main() -> int:
         "rows_wrong": wrong,
         "ok": wrong == 0,
     }
-    print(f"RESULT {json.dumps(result)}")
+    print_result(result)
     return int(not result["ok"])
 
 
@@ -110,14 +109,6 @@ def _table(directory: Path, num_files: int) -> str:
             row_group_size=GROUP_ROWS,
         )
     return str(directory / "table")
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        "unknown",
-    )
 
 
 if __name__ == "__main__":

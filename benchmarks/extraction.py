@@ -26,6 +26,7 @@ from typing import Any
 from extraction_sides import hash_kernel
 from extraction_sides.comparing import differences
 from extraction_sides.workload import num_blocks, write_raw
+from shared_parts.machine import print_result
 
 ROWS_PER_ROW_GROUP = 65_536
 MAX_WORKER_BYTES = 1 << 30
@@ -95,11 +96,8 @@ def main() -> int:
         )
         figures = [figure for part in arguments.only.split(",") for figure in PARTS[part](bench)]
     ok = all(figure["ok"] for figure in figures)
-    print(
-        "RESULT "
-        + json.dumps(
-            {"benchmark": "extraction", "small": arguments.small, "figures": figures, "ok": ok}
-        )
+    print_result(
+        {"benchmark": "extraction", "small": arguments.small, "figures": figures, "ok": ok}
     )
     return 0 if ok else 1
 

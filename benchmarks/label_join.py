@@ -14,7 +14,6 @@ the process tree and on the clock.
 
 import argparse
 import datetime
-import json
 import os
 import shutil
 import statistics
@@ -32,6 +31,7 @@ import pyarrow.parquet as pq
 from featstore.extraction.spark.runners import spark_session
 from featstore.joins.join import join_labels
 from featstore.joins.options import Impressions, Label, LabelJoin, LogSource
+from shared_parts.machine import print_result
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +89,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=None)
     arguments = parser.parse_args()
     result = measure(arguments.small, num_rows=arguments.rows, num_repeats=arguments.repeats)
-    print(f"RESULT {json.dumps(result)}")
+    print_result(result)
     return 0 if result["ok"] else 1
 
 

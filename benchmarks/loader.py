@@ -1,10 +1,13 @@
 """How near the loader comes to a bare loop of `read_row_group`: unshuffled, shuffled, few columns
 of many, on one core and two.
 
-The workload is in loader_parts/workload.py. Each case runs in a process of its own, on its cores;
-in it, floor and loader read the same warm files in turn, and every column of every batch is made. A
-figure is the median of the ratios of neighbouring runs. Checksums of what both read must be equal.
-Then what it takes to the first batch, to start and end, and the memory.
+There are two workloads, written apart from each other: loader_parts/workload.py and, in the cases
+named plain-..., loader_parts/plain_workload.py. Each case runs in a process of its own, on its
+cores; in it, floor and loader read the same warm files in turn, and every column of every batch is
+made. A figure is the median of the ratios of neighbouring runs. Checksums of what both read must be
+equal. Each figure is also told as a share of what the machine could do (loader_parts/roofline.py).
+Then what it takes to the first batch, to start and end, the training thread's share of the
+CPU, and the memory.
 
     python benchmarks/loader.py [--small] [--directory DIR] [--case NAME ...]
 """
@@ -21,26 +24,50 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import pyarrow.parquet as pq
 
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
-from loader_parts import dataloader, measuring, records, workload
+from loader_parts import dataloader, measuring, records
 from loader_parts.peers import PEERS
+from loader_parts.plain_workload import PlainWorkload
+from loader_parts.profile import profile
 from loader_parts.reading import Reader, checksum, columns_of, featstore, floor, from_arrow
-from loader_parts.workload import LABEL, NARROW, RECORDS, WIDE, Workload
+from loader_parts.roofline import costs_of, limit_of
+from loader_parts.workload import NARROW, RECORDS, WIDE
+from shared_parts.machine import print_result
 
 WINDOW_ROWS = 100_000
-MAX_FIRST_RATIO, MAX_START_END_S, MAX_EXTRA_BYTES = 1.3, 0.05, 300 << 20
+MAX_FIRST_RATIO, MAX_START_END_S, MAX_EXTRA_BYTES = 1.2, 0.05, 300 << 20
+PLAIN = PlainWorkload()
 Figures = dict[str, Any]
+
+
+class Source(Protocol):
+    """What a workload must offer: files and the columns of them that are read."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of slots and, last, the label."""
+
+    def smaller(self, times: int) -> "Source":
+        """The same with so many times fewer files."""
+
+    def write(self, directory: Path) -> list[str]:
+        """Writes the files into a folder of `directory` unless they are there; their paths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
     """A case of speed, and the share of the floor's that it must reach."""
 
-    workload: Workload
+    workload: Source
     required: float
     num_cores: int = 2
     batch_size: int = 4096
@@ -48,16 +75,41 @@ class Speed:
     has_peers: bool = False
 
 
-def _on_cores(name: str, case: Speed) -> dict[str, Speed]:
-    return {f"{name}-{cores}": replace(case, num_cores=cores) for cores in (2, 1)}
+@dataclass(frozen=True, kw_only=True)
+class Serial:
+    """A case of the training thread's share of the CPU, and the most that it may be."""
+
+    workload: Source
+    batch_size: int
+    most: float
+
+
+def _on_cores(name: str, case: Speed, one_core: float) -> dict[str, Speed]:
+    """The case on two cores and on one, with what is required there."""
+    return {f"{name}-2": case, f"{name}-1": replace(case, num_cores=1, required=one_core)}
+
+
+def _speeds(workload: Source, prefix: str = "") -> dict[str, Speed]:
+    in_order = Speed(workload=workload, required=1.3)
+    short = replace(in_order, batch_size=512, required=0.95)
+    shuffled = replace(in_order, shuffle_rows=WINDOW_ROWS, required=0.8)
+    return {
+        **_on_cores(f"{prefix}unshuffled", in_order, 1.5),
+        **_on_cores(f"{prefix}batch-512", short, 1.1),
+        **_on_cores(f"{prefix}shuffled", shuffled, 0.85),
+    }
 
 
 SPEEDS = {
-    **_on_cores("unshuffled", Speed(workload=NARROW, required=0.90)),
-    **_on_cores("batch-512", Speed(workload=NARROW, required=0.85, batch_size=512)),
-    **_on_cores("shuffled", Speed(workload=NARROW, required=0.75, shuffle_rows=WINDOW_ROWS)),
-    **_on_cores("wide", Speed(workload=WIDE, required=0.85)),
-    "peers": Speed(workload=NARROW, required=0.90, has_peers=True),
+    **_speeds(NARROW),
+    **_on_cores("wide", Speed(workload=WIDE, required=1.4), 1.5),
+    **_speeds(PLAIN, "plain-"),
+    "peers": Speed(workload=NARROW, required=1.3, has_peers=True),
+}
+SERIAL = {
+    "serial-41": Serial(workload=NARROW, batch_size=4096, most=0.06),
+    "plain-serial-41": Serial(workload=PLAIN, batch_size=4096, most=0.06),
+    "serial-400": Serial(workload=WIDE, batch_size=512, most=0.20),
 }
 
 
@@ -71,7 +123,7 @@ def main() -> int:
         arguments.directory = arguments.directory or made
         result: Figures = {name: _in_child(name, arguments) for name in arguments.case or CASES}
     result["ok"] = all(figures["ok"] for figures in result.values())
-    print(f"RESULT {json.dumps(result)}")
+    print_result(result)
     return 0 if result["ok"] else 1
 
 
@@ -87,7 +139,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=None)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    arguments.repeats = arguments.repeats or (7 if arguments.small else 11)
+    arguments.repeats = arguments.repeats or (3 if arguments.small else 11)
     return arguments
 
 
@@ -103,14 +155,14 @@ def _in_child(name: str, arguments: argparse.Namespace) -> Figures:
     return figures
 
 
-def _sized(of: Workload, arguments: argparse.Namespace) -> Workload:
-    return replace(of, num_files=of.num_files // 4) if arguments.small else of
+def _sized(of: Source, arguments: argparse.Namespace) -> Source:
+    return of.smaller(4) if arguments.small else of
 
 
-def _files(of: Workload, arguments: argparse.Namespace) -> tuple[list[str], list[str], Snapshot]:
+def _files(of: Source, arguments: argparse.Namespace) -> tuple[list[str], list[str], Snapshot]:
     """Paths, columns and table of a workload."""
-    paths = workload.write(_sized(of, arguments), Path(arguments.directory))
-    return paths, [*of.selected, LABEL], open_snapshot(str(Path(paths[0]).parent))
+    paths = _sized(of, arguments).write(Path(arguments.directory))
+    return paths, of.columns, open_snapshot(str(Path(paths[0]).parent))
 
 
 def _speed(arguments: argparse.Namespace, case: Speed) -> Figures:
@@ -138,8 +190,21 @@ def _speed(arguments: argparse.Namespace, case: Speed) -> Figures:
     )
     shares = measuring.ratios(seconds, over="floor")
     are_equal = {name: found == expected for name, found in sums.items()}
+    one_epoch = partial(readers["featstore"], paths, columns, case.batch_size)
+    limit = limit_of(paths, columns, one_epoch())
     return {
         **shares,
+        "share_of_limit": {
+            name: round(limit.share(statistics.median(taken), case.num_cores), 3)
+            for name, taken in seconds.items()
+        },
+        "share_of_limit_by_cpu_time": {
+            name: round(limit.share(statistics.median(taken), num_cores=1), 3)
+            for name, taken in cpu_seconds.items()
+        },
+        "limit": limit.to_dict(),
+        "costs": costs_of(one_epoch, paths),
+        "profile": profile(one_epoch),
         "by_cpu_time": {
             name: share["median"]
             for name, share in measuring.ratios(cpu_seconds, over="floor").items()
@@ -163,7 +228,7 @@ def _records(arguments: argparse.Namespace) -> Figures:
         return {"left_out": "tensorflow is not installed", "ok": True}
     measuring.limit_cores(2)
     paths, columns, _ = _files(NARROW, arguments)
-    first = workload.write(RECORDS, Path(arguments.directory))
+    first = RECORDS.write(Path(arguments.directory))
     readers: dict[str, Reader] = {
         "raw": records.by_records,
         "gzip": partial(records.by_records, is_compressed=True),
@@ -186,24 +251,55 @@ def _records(arguments: argparse.Namespace) -> Figures:
     return {"shares": shares, "equal_checksums": are_equal, "ok": all(are_equal.values())}
 
 
-def _dataloader(arguments: argparse.Namespace) -> Figures:
+def _dataloader(arguments: argparse.Namespace, workload: Source) -> Figures:
     """Rows per second of a DataLoader with two workers that persist, as a share of the floor's on
     two cores.
     """
     measuring.limit_cores(2)
-    paths, columns, _ = _files(NARROW, arguments)
-    return dataloader.compare(paths, columns, repeats=arguments.repeats)
+    paths, columns, _ = _files(workload, arguments)
+    limit = limit_of(paths, columns, from_arrow(floor(paths, columns, 0)))
+    found = dataloader.compare(paths, columns, repeats=arguments.repeats)
+    return found | {"share_of_limit": round(limit.share(found["median_s"], 2), 3)}
 
 
 def _is_ahead(shares: dict[str, dict[str, float]]) -> bool:
     return all(shares["featstore"]["median"] >= share["median"] for share in shares.values())
 
 
-def _first_batch(arguments: argparse.Namespace) -> Figures:
+def _serial(arguments: argparse.Namespace, case: Serial) -> Figures:
+    """The CPU time of the thread that takes batches, per batch and as a share of the process's.
+
+    What that thread does cannot be done by more decoding threads. So one training thread, itself
+    doing nothing else, can use 1 / share threads, itself included.
+    """
+    measuring.limit_cores(2)
+    paths, columns, table = _files(case.workload, arguments)
+    read = featstore(table)
+    own, every, num_batches = [], [], 0
+    for number in range(arguments.repeats + 1):
+        started, all_started = time.thread_time(), time.process_time()
+        num_batches = sum(1 for _ in read(paths, columns, case.batch_size))
+        if number:  # The first epoch warms up.
+            own.append(time.thread_time() - started)
+            every.append(time.process_time() - all_started)
+    shares = [mine / whole for mine, whole in zip(own, every, strict=True)]
+    share = statistics.median(shares)
+    return {
+        "share": round(share, 4),
+        "least_to_most": [round(min(shares), 4), round(max(shares), 4)],
+        "thread_ms_per_batch": round(1e3 * statistics.median(own) / num_batches, 3),
+        "process_ms_per_batch": round(1e3 * statistics.median(every) / num_batches, 3),
+        "usable_threads": round(1 / share, 1),
+        "most": case.most,
+        "ok": share <= case.most,
+    }
+
+
+def _first_batch(arguments: argparse.Namespace, workload: Source) -> Figures:
     """Seconds from the iteration's begin to the first batch, over those of opening the first file
     and its first row group.
     """
-    paths, columns, table = _files(NARROW, arguments)
+    paths, columns, table = _files(workload, arguments)
     bare, own = [], []
     for _ in range(3 * arguments.repeats):
         started = time.perf_counter()
@@ -218,9 +314,15 @@ def _first_batch(arguments: argparse.Namespace) -> Figures:
     ratio = statistics.median(
         seconds / of_floor for seconds, of_floor in zip(own, bare, strict=True)
     )
+    limit = limit_of(paths[:1], columns, from_arrow(floor(paths[:1], columns, 0)))
+    with pq.ParquetFile(paths[0]) as file:
+        rows = file.metadata.row_group(0).num_rows / file.metadata.num_rows
     return {
         "floor": round(statistics.median(bare), 4),
         "featstore": round(statistics.median(own), 4),
+        "share_of_limit": round(
+            limit.part(rows).share(statistics.median(own), os.cpu_count() or 1), 3
+        ),
         "ratio": round(ratio, 3),
         "most": MAX_FIRST_RATIO,
         "ok": ratio <= MAX_FIRST_RATIO,
@@ -271,9 +373,12 @@ def _memory(arguments: argparse.Namespace, shuffle_rows: int | None) -> Figures:
 
 CASES: dict[str, Callable[[argparse.Namespace], Figures]] = {
     **{name: partial(_speed, case=case) for name, case in SPEEDS.items()},
-    "dataloader": _dataloader,
+    "dataloader": partial(_dataloader, workload=NARROW),
+    "plain-dataloader": partial(_dataloader, workload=PLAIN),
+    **{name: partial(_serial, case=case) for name, case in SERIAL.items()},
     "records": _records,
-    "first-batch": _first_batch,
+    "first-batch": partial(_first_batch, workload=NARROW),
+    "plain-first-batch": partial(_first_batch, workload=PLAIN),
     "start-end": _start_end,
     "memory": partial(_memory, shuffle_rows=None),
     "memory-shuffled": partial(_memory, shuffle_rows=WINDOW_ROWS),

@@ -8,7 +8,6 @@ Checks first that a request gives the values that a batch of all rows gives. End
 import argparse
 import datetime
 import functools
-import json
 import random
 import statistics
 import sys
@@ -22,6 +21,7 @@ import pyarrow as pa
 from featstore.extraction.extractor import Extractor
 from featstore.spec.model import TIMESTAMP
 from featstore.spec.parse import load_spec
+from shared_parts.machine import print_result
 
 DEMO = Path(__file__).parents[1] / "featstore" / "demo"
 SMALL: dict[str, Any] = {
@@ -53,7 +53,7 @@ def main() -> int:
     }
     heavy = sorted({"torch", "pyspark"} & sys.modules.keys())
     ok = not heavy and all(figure["same_values"] for figure in figures.values())
-    print("RESULT " + json.dumps({"ok": ok, "heavy_modules": heavy, "specs": figures}))
+    print_result({"ok": ok, "heavy_modules": heavy, "specs": figures})
     return 0 if ok else 1
 
 

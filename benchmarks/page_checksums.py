@@ -12,8 +12,6 @@ later ones.
 """
 
 import argparse
-import json
-import platform
 import statistics
 import sys
 import tempfile
@@ -31,6 +29,7 @@ from featstore import FeatureLoader, open_table
 from featstore.table.snapshot import Snapshot
 from loader_parts.measuring import by_clocks
 from loader_parts.workload import NARROW, Workload, rows_of
+from shared_parts.machine import print_result
 from staging_parts.table import Remote, at, served
 
 FIRST_MOST, LATER_MOST = 1.05, 1.02
@@ -56,9 +55,7 @@ def main() -> int:
     figures["size"] = {"ratio": round(written["with"][1] / written["without"][1], 4)}
     most = {"in_place": FIRST_MOST, "staged_first": FIRST_MOST, "staged_again": LATER_MOST}
     is_ok = all(figures[case]["ratio"] <= limit for case, limit in most.items())
-    print(
-        f"RESULT {json.dumps({'cpu': _cpu(), 'with_over_without': figures, 'most': most, 'ok': is_ok})}"
-    )
+    print_result({"with_over_without": figures, "most": most, "ok": is_ok})
     return int(not is_ok)
 
 
@@ -110,13 +107,6 @@ def _ratio(seconds: dict[str, list[float]]) -> dict[str, float]:
         "of_least": round(least["with"] / least["without"], 3),
         "without_s": round(least["without"], 3),
     }
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from featstore.dispatch.orders import WorkerInfo
 from featstore.loader.feature_loader import FeatureLoader
+from shared_parts.machine import print_result
 
 NUM_WORKERS, MINI_EPOCHS = 8, 4
 KEPT_LIMIT = 1.1
@@ -56,10 +57,7 @@ def main() -> int:
     limit = KEPT_LIMIT / (NUM_WORKERS * MINI_EPOCHS)
     is_kept = kept <= limit
     figures = {"kept_of_whole": {"value": round(kept, 4), "limit": round(limit, 4), "ok": is_kept}}
-    print(
-        "RESULT "
-        + json.dumps({"ok": is_kept, "num_files": num_files, **figures, "processes": found})
-    )
+    print_result({"ok": is_kept, "num_files": num_files, **figures, "processes": found})
     return 0 if is_kept else 1
 
 

@@ -12,7 +12,6 @@ out of both counts.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from featstore import api
 from featstore.demo.synthetic import PARTITION_KEY, write_click_log
 from featstore.explore.table import Table, open_table
 from featstore.loader.feature_loader import FeatureLoader
+from shared_parts.machine import print_result
 
 REQUIRED_RATIO = 0.8
 ROWS_PER_ROW_GROUP = 1 << 16
@@ -43,7 +43,7 @@ def main() -> int:
         result = compare(table, arguments)
     result["required_ratio"] = None if arguments.shuffle else REQUIRED_RATIO
     result["ok"] = arguments.shuffle or result["ratio"] >= REQUIRED_RATIO
-    print(f"RESULT {json.dumps(result)}")
+    print_result(result)
     return 0 if result["ok"] else 1
 
 

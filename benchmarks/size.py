@@ -19,7 +19,6 @@ import filecmp
 import gzip
 import importlib.util
 import io
-import json
 import shutil
 import statistics
 import sys
@@ -43,6 +42,7 @@ from featstore.schema import SlotSchema
 from featstore.spec.model import OutputOptions
 from featstore.table import encoding, writer
 from featstore.table.metadata import KEY, FileMetadata
+from shared_parts.machine import print_result
 from size_parts import tfrecord
 
 REPEATS, TOLD = 3, 0.8
@@ -91,7 +91,7 @@ def main() -> int:
     result["ok"] = result["framing_as_known"] and all(
         result[name]["read_back_equal"] for name in ("flights", "clicks")
     )
-    print(f"RESULT {json.dumps(result)}")
+    print_result(result)
     return 0 if result["ok"] else 1
 
 

@@ -9,7 +9,6 @@ is downloaded.
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from featstore.staging.cache import Cache, Download, Limits, Pin, entry_name
 from featstore.staging.record import Record
+from shared_parts.machine import print_result
 
 NUM_TIMED, SIZE_BYTES = 9, 100
 
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="at most 1,000 files")
     sizes = [100, 1_000] if parser.parse_args().small else [100, 1_000, 8_000]
     found = {num_files: _measure(num_files) for num_files in sizes}
-    print(f"RESULT {json.dumps({'ok': True, 'milliseconds': found})}")
+    print_result({"ok": True, "milliseconds": found})
     return 0
 
 

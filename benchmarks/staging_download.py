@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from featstore.staging import StageItem, Stager, Staging
+from shared_parts.machine import print_result
 from staging_parts.table import Remote, sent_bytes, served
 
 REQUIRED_RATIO = 0.9
@@ -76,7 +77,7 @@ def main() -> int:
         "200_mb_per_s": limited,
         "eight_processes": shared,
     }
-    print(f"RESULT {json.dumps(result)}")
+    print_result(result)
     return 0 if ok else 1
 
 

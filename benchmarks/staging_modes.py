@@ -11,7 +11,6 @@ compared.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.snapshot import Snapshot
+from shared_parts.machine import print_result
 from staging_parts.table import Remote, at, disk_speeds, served, write_flat
 
 REMOTES = (
@@ -65,7 +65,7 @@ def main() -> int:
         "local_disk": speeds,
         "cells": cells,
     }
-    print(f"RESULT {json.dumps(result)}")
+    print_result(result)
     return 0 if ok else 1
 
 

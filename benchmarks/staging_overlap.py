@@ -17,7 +17,6 @@ The sides run in turn, `--repeats` times; the ratios are medians of neighbouring
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,7 @@ import pyarrow as pa
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.snapshot import Snapshot
 from featstore.tensors.batch import Batch
+from shared_parts.machine import print_result
 from staging_parts.table import Remote, at, served, write_flat, write_lists
 
 MOST_OF_SLOWEST, MOST_WAIT_SHARE = 1.05, 0.02
@@ -63,7 +63,7 @@ def main() -> int:
         told = {} if arguments.small else {name: _told(lists, *case) for name, case in TOLD.items()}
     result = {"ok": all(part["ok"] for part in found), **{part["part"]: part for part in found}}
     result |= {name: {"figure": round(figure, 4)} for name, figure in told.items()}
-    print(f"RESULT {json.dumps(result)}")
+    print_result(result)
     return 0 if result["ok"] else 1
 
 

@@ -13,7 +13,6 @@ stay within five minutes.
 """
 
 import argparse
-import json
 import shutil
 import statistics
 import sys
@@ -41,6 +40,7 @@ from featstore.table.layout import data_file_name, group_file_path, group_url, n
 from featstore.table.metadata import CommitMetadata
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, files_digest
+from shared_parts.machine import print_result
 
 REQUIRED = {"narrow": 0.1, "wide": 0.15, "relabel": 0.05}
 REQUIRED_S = 1.0
@@ -67,7 +67,7 @@ def main() -> int:
     if not arguments.small:
         result["join"] = label_join.measure(small=False)
     result["ok"] = all(figure["ok"] for figure in result.values())
-    print("RESULT " + json.dumps(result | {"num_rows": num_rows}))
+    print_result(result | {"num_rows": num_rows})
     return 0 if result["ok"] else 1
 
 

@@ -10,7 +10,6 @@ of as many copies of those that the extraction wrote, and writes one.
 """
 
 import argparse
-import json
 import shutil
 import statistics
 import sys
@@ -29,6 +28,7 @@ from featstore.spec.parse import load_spec
 from featstore.table.layout import data_file_name, file_statistics_path, new_tag, statistics_path
 from featstore.table.snapshot import DataFile
 from featstore.table.statistics.column_statistics import StatisticsGatherer
+from shared_parts.machine import print_result
 
 NUM_SLOTS = 61
 DEMANDED_SHARE, AIMED_SHARE = 0.15, 0.10
@@ -80,12 +80,7 @@ def main() -> int:
     for figure in figures:
         print(figure, flush=True)
     ok = all(figure["ok"] for figure in figures)
-    print(
-        "RESULT "
-        + json.dumps(
-            {"benchmark": "table_statistics", "small": small, "figures": figures, "ok": ok}
-        )
-    )
+    print_result({"benchmark": "table_statistics", "small": small, "figures": figures, "ok": ok})
     return 0 if ok else 1
 
 

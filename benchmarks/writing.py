@@ -16,7 +16,6 @@ all kinds, and of slots alone, are below that other one and no slower to decode.
 
 import argparse
 import io
-import json
 import statistics
 import sys
 import time
@@ -29,6 +28,7 @@ import pyarrow.parquet as pq
 
 from featstore.spec.model import OutputOptions
 from featstore.table.encoding import DATA_PAGE_VERSION, DICTIONARY_LIMIT_BYTES, choose_encodings
+from shared_parts.machine import print_result
 
 REPEATS, NUM_PASSES, NOISE = 5, 4, 1.02
 ROWS_PER_ROW_GROUP = OutputOptions().rows_per_row_group
@@ -61,7 +61,7 @@ def main() -> int:
     result["ok"] = not beaten and all(
         r["cost_ratio"] < 1 and r["decode_ratio"] <= NOISE for r in compared.values()
     )
-    print(f"RESULT {json.dumps(result)}")
+    print_result(result)
     return 0 if result["ok"] else 1
 
 

@@ -78,13 +78,22 @@ def featstore(table: Snapshot, *, shuffle_rows: int | None = None, **options: An
 
 
 def _featstore(
-    _: Sequence[str], columns: Sequence[str], batch_size: int, *, table: Snapshot, **options: Any
+    _: Sequence[str],
+    columns: Sequence[str],
+    batch_size: int,
+    *,
+    table: Snapshot,
+    stats: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Iterator[Columns]:
+    """`stats` is filled with the loader's own at the end."""
     with FeatureLoader(
         table, slots=columns[:-1], labels=columns[-1:], batch_size=batch_size, **options
     ) as loader:
         for batch in loader:
             yield columns_of(batch)
+        if stats is not None:
+            stats.update(loader.stats())
 
 
 def columns_of(batch: Batch) -> Columns:

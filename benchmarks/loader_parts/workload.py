@@ -49,6 +49,18 @@ class Workload:
         step = self.num_slots // self.num_selected
         return [name for name in self.slots if int(name[1:]) % step == 0][: self.num_selected]
 
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that are read, the label last."""
+        return [*self.selected, LABEL]
+
+    def smaller(self, times: int) -> "Workload":
+        """The first files of this one."""
+        return replace(self, num_files=self.num_files // times)
+
+    def write(self, directory: Path) -> list[str]:
+        return write(self, directory)
+
 
 NARROW = Workload(name="narrow", num_files=8, rows_per_file=50_000, num_slots=200, num_selected=40)
 RECORDS = replace(NARROW, name="records", num_files=1, rows_per_file=8_192)
