@@ -23,8 +23,8 @@ from featstore.table.statistics.sampling import RowSample
 from featstore.table.statistics.sketches import (
     NUM_CHECKED,
     NUM_POINTS,
-    ROWS_PER_SIGN,
     ROWS_PER_POINT,
+    ROWS_PER_SIGN,
     Collisions,
     Distinct,
     Floats,

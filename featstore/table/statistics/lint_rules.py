@@ -246,7 +246,7 @@ def file_sizes(listed: Sequence[tuple[str, int]]) -> Iterator[Finding]:
             threshold=f"{SKEW:.0f} times",
             reason="A file is what a worker stages and leases: the others wait for the largest at "
             "the end of an epoch.",
-            advice="lower output.rows_per_file or output.bytes_per_file, and cut large row groups "
+            advice="lower output.rows_per_file, and cut large row groups "
             "of the raw files" + ("; or extract small days together" if is_alone else ""),
         )
     small = [path for path, size in listed if size < SMALL_FILE_BYTES]
@@ -258,7 +258,7 @@ def file_sizes(listed: Sequence[tuple[str, int]]) -> Iterator[Finding]:
             found=f"{len(small):,} of {len(sizes):,} files are below {SMALL_FILE_BYTES >> 20} MiB",
             threshold=f"{NUM_SMALL_FILES} files and half of them",
             reason="Each file costs a listing, a request, a footer and a lease.",
-            advice="raise output.rows_per_file and output.bytes_per_file, write fewer partitions, "
+            advice="raise output.rows_per_file, write fewer partitions, "
             "or extract more raw files at once"
             if can_be_joined
             else "write fewer partitions, for instance one for each day instead of each hour",

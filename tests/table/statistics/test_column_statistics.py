@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import featstore
 from featstore.errors import DataFileError
 from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.spec.parse import load_spec
 from featstore.table.snapshot import DataFile, files_digest
 from featstore.table.statistics.column_statistics import (
     Statistics,
@@ -258,6 +259,8 @@ def test_statistics_of_few_rows_are_smaller_than_their_data_file(
     slots = [{"slot": i + 1, "name": f"s{i}", "op": kind, "of": f"c{i}"} for i in range(num_slots)]
     document = {"spec": 1, "inputs": dict.fromkeys(columns, declared), "slots": slots}
     table = tmp_path / "table"
-    report = featstore.extract(document, tmp_path / "raw.parquet", table, partition={"dt": "1"})
+    report = featstore.extract(
+        load_spec(document), tmp_path / "raw.parquet", table, partition={"dt": "1"}
+    )
     (path,) = (table / "_stats" / "dt=1").iterdir()
     assert path.stat().st_size < report.size_bytes
