@@ -23,6 +23,7 @@ from featstore.table.statistics.column_statistics import (
 from featstore.table.statistics.sampling import RowSample
 from featstore.table.statistics.statistics_file import (
     StoredStatistics,
+    copy_statistics,
     read_statistics,
     write_statistics,
 )
@@ -94,11 +95,13 @@ def merge_partition(
         counts: The counts of the partition's unit reports.
     """
     parts = [file_statistics_path(file.path) for file in files]
-    merged = StoredStatistics(
-        statistics=merge_statistics(read_statistics(table_url, part).statistics for part in parts),
-        data_digest=files_digest(files),
-        counts=add_counts(counts),
-    )
-    write_statistics(table_url, statistics_path(files[0].partition, tag), merged)
+    path = statistics_path(files[0].partition, tag)
+    digest, total = files_digest(files), add_counts(counts)
+    if len(parts) == 1:
+        copy_statistics(table_url, parts[0], path, digest, total)
+    else:
+        merged = merge_statistics(read_statistics(table_url, part).statistics for part in parts)
+        stored = StoredStatistics(statistics=merged, data_digest=digest, counts=total)
+        write_statistics(table_url, path, stored)
     for part in parts:
         delete(join(table_url, part))

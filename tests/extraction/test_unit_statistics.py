@@ -57,12 +57,11 @@ def assert_stored_as_scanned(job: ExtractJob, where: str | None = None) -> None:
         assert stored[name]["distinct"] == pytest.approx(scanned[name]["distinct"], rel=0.1)
         assert stored[name]["mean"] == pytest.approx(scanned[name]["mean"])
         top = {value["value"]: value["count"] for value in stored[name]["top"]}
-        assert top == {
-            value: count for value, count in counts_of(table, name, where).items() if value in top
-        }
-        assert sorted(top.values()) == sorted(
-            sorted(counts_of(table, name, where).values())[-len(top) :] if top else []
-        )
+        # A file in which most values occur once does not list all of those.
+        num_files, counts = len(table.data_files(where)), counts_of(table, name, where)
+        assert all(counts[value] - num_files <= top[value] <= counts[value] for value in top)
+        most = sorted(counts.values())[-len(top) :] if top else []
+        assert sorted(top.values()) == pytest.approx(most, abs=num_files)
         if stored[name]["quantiles"]:
             values = np.array(table.to_arrow([name], where)[name].drop_null())
             ranks = [float((values <= quantile).mean()) for quantile in stored[name]["quantiles"]]

@@ -21,6 +21,7 @@ PARSE_NS_PER_BYTE = 8
 # take more memory to decode, and the first batch of a file comes later. Chosen.
 MIN_GROUP_ROWS, MAX_GROUP_ROWS = 16_384, 1_048_576
 MAX_GROUP_BYTES = 512 << 20
+BEST_GROUP_ROWS = 65_536  # The default of output.rows_per_row_group.
 # The largest file may have this many times the bytes of the median, and is ignored below 1 MiB.
 SKEW, SKEWED_BYTES = 4.0, 1 << 20
 # This many files below 16 MiB are named: opening a file then costs as much as reading it. Chosen.
@@ -120,6 +121,8 @@ class FileFacts:
         group_bytes: The decoded bytes of each row group.
         columns: The leaf columns of the first row group.
         fields: The name of each column, and its type, field id and meaning as text.
+        is_own: Whether featstore wrote the file: then it chose codecs and dictionaries by the
+            values, and would choose them again.
     """
 
     path: str
@@ -129,24 +132,27 @@ class FileFacts:
     group_bytes: tuple[int, ...]
     columns: tuple[ColumnFacts, ...]
     fields: tuple[tuple[str, str], ...]
+    is_own: bool = False
 
     @property
     def num_rows(self) -> int:
         return sum(self.group_rows)
 
 
-def find(files: Sequence[FileFacts], sizes: Sequence[int], batch_size: int) -> tuple[Finding, ...]:
-    """Applies all rules.
+def find(
+    files: Sequence[FileFacts], listed: Sequence[tuple[str, int]], batch_size: int
+) -> tuple[Finding, ...]:
+    """Applies all rules. None advises what a table has already.
 
     Args:
         files: The files whose footers were read; at least one.
-        sizes: The sizes in bytes of all files of the table.
+        listed: The path and the size in bytes of every file of the table.
         batch_size: The batch size, in rows, of the jobs that read the table.
     """
     return (
         *footers(files),
         *row_groups(files),
-        *file_sizes(sizes),
+        *file_sizes(listed),
         *batches(files, batch_size),
         *schemas(files),
         *field_ids(files),
@@ -178,38 +184,61 @@ def footers(files: Sequence[FileFacts]) -> Iterator[Finding]:
         threshold=f"{FOOTER_BYTES:,} bytes, or {FOOTER_SHARE:.0%} of a file of "
         f"{SMALL_FILE_BYTES >> 20} MiB or more",
         reason="Every reader fetches and parses the whole footer, however few columns it selects.",
-        advice="fewer row groups a file (output.rows_per_row_group), or fewer slots a table",
+        advice=_shorter_footer(widest),
     )
+
+
+def _shorter_footer(file: FileFacts) -> str:
+    fewer_slots = "extract fewer slots into one table, for instance some into a slot group"
+    best = _best_group_rows([file])
+    if len(file.group_rows) > 1 and 2 * file.group_rows[0] <= best:
+        return f"set output.rows_per_row_group to {best:,}, and extract again; or {fewer_slots}"
+    if file.num_rows < best and file.size_bytes < SMALL_FILE_BYTES:
+        return f"write fewer and larger partitions; or {fewer_slots}"
+    return fewer_slots
 
 
 def row_groups(files: Sequence[FileFacts]) -> Iterator[Finding]:
     """Row groups with too few rows (the last of a file aside), or with too many rows or bytes."""
     inner = [rows for file in files for rows in file.group_rows[:-1]]
-    if inner and (median := statistics.median(inner)) < MIN_GROUP_ROWS:
+    best = _best_group_rows(files)
+    if inner and (median := statistics.median(inner)) < min(MIN_GROUP_ROWS, best):
         yield Finding(
             rule="small row groups",
             found=f"{median:,.0f} rows in the median row group",
-            threshold=f"at least {MIN_GROUP_ROWS:,}",
+            threshold=f"at least {min(MIN_GROUP_ROWS, best):,}",
             reason="Each row group adds to the footer, repeats dictionaries, and costs a call for "
             "every column.",
-            advice="set output.rows_per_row_group to 65,536, and extract again",
+            advice=f"set output.rows_per_row_group to {best:,}, and extract again",
         )
     rows = max(rows for file in files for rows in (*file.group_rows, 0))
     size = max(size for file in files for size in (*file.group_bytes, 0))
-    if rows > MAX_GROUP_ROWS or size > MAX_GROUP_BYTES:
+    if (rows > MAX_GROUP_ROWS or size > MAX_GROUP_BYTES) and best < rows:
         yield Finding(
             rule="large row groups",
             found=f"{rows:,} rows, {size:,} bytes decoded, in the largest",
             threshold=f"{MAX_GROUP_ROWS:,} rows, {MAX_GROUP_BYTES:,} bytes",
             reason="A reader holds a row group at a time, of all columns that it selects.",
-            advice="set output.rows_per_row_group to 65,536, and extract again",
+            advice=f"set output.rows_per_row_group to {best:,}, and extract again",
         )
 
 
-def file_sizes(sizes: Sequence[int]) -> Iterator[Finding]:
+def _best_group_rows(files: Sequence[FileFacts]) -> int:
+    """The rows of a row group to advise: a power of two of at most `BEST_GROUP_ROWS`, with fewer
+    bytes than `MAX_GROUP_BYTES` in the file with the widest rows.
+    """
+    row_bytes = max(sum(file.group_bytes) / max(1, file.num_rows) for file in files)
+    fitting = int(MAX_GROUP_BYTES / max(1, row_bytes))
+    return min(BEST_GROUP_ROWS, 1 << max(0, fitting.bit_length() - 1))
+
+
+def file_sizes(listed: Sequence[tuple[str, int]]) -> Iterator[Finding]:
     """Files of skewed sizes, and many small files."""
-    median, largest = statistics.median(sizes), max(sizes)
+    sizes = [size for _, size in listed]
+    num_files = Counter(_partition(path) for path, _ in listed)
+    median, (largest_path, largest) = statistics.median(sizes), max(listed, key=lambda one: one[1])
     if len(sizes) >= 3 and largest >= SKEWED_BYTES and largest > SKEW * median:
+        is_alone = num_files[_partition(largest_path)] == 1
         yield Finding(
             rule="skewed files",
             found=f"the largest of {len(sizes):,} files has {largest:,} bytes, "
@@ -217,18 +246,22 @@ def file_sizes(sizes: Sequence[int]) -> Iterator[Finding]:
             threshold=f"{SKEW:.0f} times",
             reason="A file is what a worker stages and leases: the others wait for the largest at "
             "the end of an epoch.",
-            advice="lower output.rows_per_file, and cut large row groups of the raw files; or "
-            "extract small days together",
+            advice="lower output.rows_per_file, and cut large row groups "
+            "of the raw files" + ("; or extract small days together" if is_alone else ""),
         )
-    num_small = sum(size < SMALL_FILE_BYTES for size in sizes)
-    if num_small >= NUM_SMALL_FILES and 2 * num_small > len(sizes):
+    small = [path for path, size in listed if size < SMALL_FILE_BYTES]
+    if len(small) >= NUM_SMALL_FILES and 2 * len(small) > len(sizes):
+        # A partition's only file cannot be joined with another one.
+        can_be_joined = any(num_files[_partition(path)] > 1 for path in small)
         yield Finding(
             rule="small files",
-            found=f"{num_small:,} of {len(sizes):,} files are below {SMALL_FILE_BYTES >> 20} MiB",
+            found=f"{len(small):,} of {len(sizes):,} files are below {SMALL_FILE_BYTES >> 20} MiB",
             threshold=f"{NUM_SMALL_FILES} files and half of them",
             reason="Each file costs a listing, a request, a footer and a lease.",
-            advice="raise output.rows_per_file, write fewer partitions, or extract more raw files "
-            "at once",
+            advice="raise output.rows_per_file, write fewer partitions, "
+            "or extract more raw files at once"
+            if can_be_joined
+            else "write fewer partitions, for instance one for each day instead of each hour",
         )
 
 
@@ -237,7 +270,10 @@ def batches(files: Sequence[FileFacts], batch_size: int) -> Iterator[Finding]:
     files = _of_whole_batches(files, batch_size)
     num_batches = max(1, math.ceil(sum(file.num_rows for file in files) / batch_size))
     num_cuts = sum(rows % batch_size != 0 for file in files for rows in file.group_rows[:-1])
-    num_ends = sum(file.num_rows % batch_size != 0 for file in files)
+    ends = Counter(_partition(file.path) for file in files if file.num_rows % batch_size)
+    # A partition's rows are rarely a multiple: one of its files ends within a batch, however they
+    # are written.
+    num_ends = ends.total() - len(ends)
     share = (num_cuts + num_ends) / num_batches
     if num_cuts + num_ends > 1 and share > STRADDLING_SHARE:
         yield Finding(
@@ -257,12 +293,12 @@ def _of_whole_batches(files: Sequence[FileFacts], batch_size: int) -> list[FileF
     """
     num_rows: Counter[str] = Counter()
     for file in files:
-        num_rows[_partition(file)] += file.num_rows
-    return [file for file in files if num_rows[_partition(file)] >= batch_size]
+        num_rows[_partition(file.path)] += file.num_rows
+    return [file for file in files if num_rows[_partition(file.path)] >= batch_size]
 
 
-def _partition(file: FileFacts) -> str:
-    return file.path.rpartition("/")[0]
+def _partition(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def schemas(files: Sequence[FileFacts]) -> Iterator[Finding]:
@@ -338,12 +374,23 @@ def nullable(files: Sequence[FileFacts]) -> Iterator[Finding]:
 
 
 def dictionaries(files: Sequence[FileFacts]) -> Iterator[Finding]:
-    """Slots that lack a dictionary, and columns that have a useless one."""
+    """Slots that lack a dictionary, and columns that have a useless one.
+
+    A file of featstore lacks a dictionary only where it would not pay, also if compression halves
+    the values: it may be too large for the processor's cache, or the values too narrow.
+    """
     columns = [
         column for file in files for column in file.columns if column.num_values >= MIN_VALUES
     ]
+    foreign = [
+        column
+        for file in files
+        if not file.is_own
+        for column in file.columns
+        if column.num_values >= MIN_VALUES
+    ]
     yield from _of_columns(
-        (column.name for column in columns if column.is_slot and _lacks_dictionary(column)),
+        (column.name for column in foreign if column.is_slot and _lacks_dictionary(column)),
         Finding(
             rule="no dictionary",
             found=f"slots without a dictionary that compress to less than {COMPRESSIBLE_SHARE:.0%}",
@@ -390,10 +437,16 @@ def _is_larger_than_plain(column: ColumnFacts) -> bool:
 
 
 def codecs(files: Sequence[FileFacts]) -> Iterator[Finding]:
-    """Columns with a slow codec."""
+    """Columns with a slow codec, in files that others wrote."""
     for codec, reason in SLOW_CODECS.items():
         yield from _of_columns(
-            (column.name for file in files for column in file.columns if column.codec == codec),
+            (
+                column.name
+                for file in files
+                if not file.is_own
+                for column in file.columns
+                if column.codec == codec
+            ),
             Finding(
                 rule="codec",
                 found=f"columns are {codec}",

@@ -25,9 +25,18 @@ NUM_CHECKED = 256
 NUM_COLLIDED = 1024  # the most colliding signs that are listed
 NUM_POINTS = 256  # the points that represent a distribution; ranks are off by 1/512 at most
 NUM_TOP = 64  # the most frequent values kept per file; merging can lose a value beyond them
+# A file of few rows keeps fewer: one sign to compare for each 32 rows, one point for each 8, but at
+# least `MIN_KEPT`. So its statistics stay smaller than its values
+# (`benchmarks/table_statistics.md`).
+ROWS_PER_SIGN, ROWS_PER_POINT, MIN_KEPT = 32, 8, 8
 # One hash in 64 lies below it. So NUM_SMALLEST hashes are kept once there are about 65,536 distinct
 # values, where the bitmap stops being trusted.
 _FIRST_BOUND = np.int64((1 << 63) // 64)
+
+
+def at_most(num_kept: int, num_rows: int, rows_per_kept: int) -> int:
+    """The most entries that a sketch of `num_rows` rows keeps."""
+    return min(num_kept, max(MIN_KEPT, num_rows // rows_per_kept))
 
 
 def mix(values: Integers) -> Integers:
@@ -144,9 +153,10 @@ class Collisions:
         Returns:
             The number of distinct signs among those given.
         """
-        signs = np.concatenate([self.signs, signs])
-        witnesses = np.concatenate([self.witnesses, witnesses])
         num_before = len(self.signs)
+        if num_before:
+            signs = np.concatenate([self.signs, signs])
+            witnesses = np.concatenate([self.witnesses, witnesses])
         # Stable, so that of equal signs the one kept before stays first, with its witness.
         order = np.argsort(signs, kind="stable")
         signs, witnesses = signs[order], witnesses[order]
@@ -158,6 +168,10 @@ class Collisions:
         if len(collided):
             self.collided = np.union1d(self.collided, collided)[:NUM_COLLIDED]
         return num_new
+
+    def shorten(self, num_kept: int) -> None:
+        """Keeps the smallest signs only, with their witnesses."""
+        self.signs, self.witnesses = self.signs[:num_kept], self.witnesses[:num_kept]
 
     def merge(self, other: "Collisions") -> None:
         """Adds the signs of another sketch."""
@@ -200,6 +214,22 @@ def quantiles_of(values: Floats, weights: Floats, shares: tuple[float, ...]) -> 
     ends = np.cumsum(weights[order])
     indices = np.searchsorted(ends, np.array(shares) * ends[-1]).clip(max=len(values) - 1)
     return [float(value) for value in values[order][indices]]
+
+
+def top_of_rows(values: Integers, weight: float) -> tuple[Integers, Floats]:
+    """`top_of` sampled values, which count `weight` each.
+
+    Where most occur once, only those that occur more often are kept, or the first `MIN_KEPT`.
+    """
+    values = np.sort(values)
+    first = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
+    totals = np.diff(first, append=len(values))
+    # Stable, so that of equally frequent values the smallest stay first.
+    order = np.argsort(-totals, kind="stable")
+    if 2 * len(first) > len(values):
+        order = order[: max(MIN_KEPT, int(np.count_nonzero(totals > 1)))]
+    order = order[:NUM_TOP]
+    return values[first[order]], totals[order] * weight
 
 
 def top_of(values: Integers, counts: Floats, num_top: int = NUM_TOP) -> tuple[Integers, Floats]:

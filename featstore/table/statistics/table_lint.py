@@ -12,6 +12,7 @@ from featstore.parquet.walk import FooterError
 from featstore.redaction import redact
 from featstore.schema import FIELD_ID, MEANING, ROLE, Role, Slot
 from featstore.table.delta import is_delta, open_delta
+from featstore.table.metadata import KEY
 from featstore.table.open import open_snapshot
 from featstore.table.parquet_dir import list_data_files, read_footer
 from featstore.table.statistics.lint_rules import ColumnFacts, FileFacts, Finding, find
@@ -83,9 +84,9 @@ def lint(url: str, version: int | None = None, *, batch_size: int = BATCH_SIZE) 
     )
     with ThreadPoolExecutor(min(_NUM_THREADS, len(sampled))) as threads:
         facts = list(threads.map(_read_facts, sampled))
-    sizes = [file.size_bytes for file in files]
+    listed = [(file.name, file.size_bytes) for file in files]
     return TableLintReport(
-        url=url, num_files=len(files), num_read=len(facts), findings=find(facts, sizes, batch_size)
+        url=url, num_files=len(files), num_read=len(facts), findings=find(facts, listed, batch_size)
     )
 
 
@@ -119,6 +120,7 @@ def _read_facts(file: FileEntry) -> FileFacts:
         group_bytes=tuple(group.total_byte_size for group in groups),
         columns=_columns(footer, schema) if groups else (),
         fields=tuple((field.name, _field_text(field)) for field in schema),
+        is_own=KEY.encode() in checked.key_values,
     )
 
 

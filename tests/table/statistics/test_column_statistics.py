@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import featstore
 from featstore.errors import DataFileError
 from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.spec.parse import load_spec
 from featstore.table.snapshot import DataFile, files_digest
 from featstore.table.statistics.column_statistics import (
     Statistics,
@@ -237,3 +239,28 @@ def test_the_statistics_file_matches_the_golden_file(tmp_path: Path) -> None:
         "rows": rows,
     }
     assert json.dumps(said, indent=1) + "\n" == (GOLDEN / "statistics.json").read_text()
+
+
+@pytest.mark.parametrize("num_rows", [1, 20, 64, 500, 4_096])
+@pytest.mark.parametrize("num_distinct", [1, 8, 16, 64, 128, 10**9])
+@pytest.mark.parametrize("kind", ["hash", "log1p"])
+def test_statistics_of_few_rows_are_smaller_than_their_data_file(
+    num_rows: int, num_distinct: int, kind: str, tmp_path: Path
+) -> None:
+    num_slots, random = 30, np.random.default_rng(num_rows)
+    declared = "string" if kind == "hash" else "double"
+    columns = {
+        f"c{i}": pa.array(random.integers(0, num_distinct, num_rows) / 3).cast(
+            pa.string() if kind == "hash" else pa.float64()
+        )
+        for i in range(num_slots)
+    }
+    pq.write_table(pa.table(columns), tmp_path / "raw.parquet")
+    slots = [{"slot": i + 1, "name": f"s{i}", "op": kind, "of": f"c{i}"} for i in range(num_slots)]
+    document = {"spec": 1, "inputs": dict.fromkeys(columns, declared), "slots": slots}
+    table = tmp_path / "table"
+    report = featstore.extract(
+        load_spec(document), tmp_path / "raw.parquet", table, partition={"dt": "1"}
+    )
+    (path,) = (table / "_stats" / "dt=1").iterdir()
+    assert path.stat().st_size < report.size_bytes
