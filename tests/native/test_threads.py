@@ -106,7 +106,7 @@ def test_lists_whose_places_another_thread_changes_are_looked_up_within_the_buff
 def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffers(
     changed: str,
 ) -> None:
-    places = {
+    places: dict[str, np.ndarray] = {
         "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.uint32),
         "firsts": np.arange(NUM_ROWS) * 3,
         "offsets": np.concatenate([np.arange(NUM_ROWS // 2 + 1) * 3] * 2),
