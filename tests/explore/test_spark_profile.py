@@ -85,8 +85,11 @@ def assert_of(
                 value for row in values for value in (row if isinstance(row, list) else [row])
             )
             top = {one["value"]: one["count"] for one in found[name]["top"]}
-            assert top == {value: counts[value] for value in top}
-            assert sorted(top.values()) == sorted(counts.values())[-NUM_TOP:]
+            # A file in which most values occur once does not list all of those.
+            num_files = len(table.data_files(where))
+            assert all(counts[value] - num_files <= top[value] <= counts[value] for value in top)
+            most = sorted(counts.values())[-NUM_TOP:]
+            assert sorted(top.values()) == pytest.approx(most, abs=num_files)
 
 
 def test_the_profile_of_a_table_on_spark_is_that_of_its_rows_in_every_version(

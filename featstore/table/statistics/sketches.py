@@ -223,13 +223,15 @@ def top_of_rows(values: Integers, weight: float) -> tuple[Integers, Floats]:
     """
     values = np.sort(values)
     first = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
-    totals = np.diff(first, append=len(values))
+    if len(first) == len(values):
+        return values[:MIN_KEPT], np.full(min(MIN_KEPT, len(values)), weight)
+    totals = np.append(first[1:], len(values)) - first
     # Stable, so that of equally frequent values the smallest stay first.
     order = np.argsort(-totals, kind="stable")
     if 2 * len(first) > len(values):
         order = order[: max(MIN_KEPT, int(np.count_nonzero(totals > 1)))]
     order = order[:NUM_TOP]
-    return values[first[order]], totals[order] * weight
+    return values[first[order]], totals[order].astype(np.float64) * weight
 
 
 def top_of(values: Integers, counts: Floats, num_top: int = NUM_TOP) -> tuple[Integers, Floats]:
