@@ -206,7 +206,7 @@ def test_the_command_line_names_the_file_on_a_full_disk_in_one_line(
     done = run_python(CLI, "extract", *options, status=2)
     (line,) = done.stderr.splitlines()
     told = line.removeprefix("featstore: error: ")
-    assert re.match(full(url, r"/part-\S+|/_stats/part-\S+" if kilobytes else r"/_runs/\S+"), told)
+    assert re.match(full(url, r"/part-\S+|/_stats/\S+" if kilobytes else r"/_runs/\S+"), told)
 
 
 def test_a_disk_that_is_full_at_the_commit_leaves_the_table_and_a_second_run_goes_through(

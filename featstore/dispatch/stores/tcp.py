@@ -77,7 +77,10 @@ class TcpStore:
         self._connected()
 
     def set(self, key: str, value: str) -> None:
-        self._ask(lambda store: store.set(key, value))
+        """See `Store`. Torch's `set` does not wait for the server, which may serve another handle
+        first. It answers the check after it has stored the value.
+        """
+        self._ask(lambda store: (store.set(key, value), store.check([key])))
 
     def add(self, key: str, amount: int) -> int:
         return int(self._ask(lambda store: store.add(key, amount)))

@@ -383,12 +383,12 @@ def _sources(
         ends: The same among those that are drawn.
     """
     passes = None if len(delivered) == len(drawn.passes) else drawn.passes
-    of_source = np.zeros(len(drawn.passes), np.uint16)
+    of_source = np.zeros(len(drawn.passes), np.int32)
     for number, (source, at) in enumerate(drawn.sources):
         if not source.is_empty:
             of_source[at] = number
     counts = [np.searchsorted(at, ends).tolist() for _, at in drawn.sources]
-    numbers = np.zeros(len(drawn.sources), np.uint16)
+    numbers = np.zeros(len(drawn.sources), np.int32)
     for batch, (first, cut) in enumerate(pairwise(cuts)):
         found, num_found = [], 0
         for number, (source, at) in enumerate(drawn.sources):

@@ -112,7 +112,7 @@ class Block:
         keys: Their roles and names, one object for all batches of the block.
         extras: The extra columns, `num_rows` rows.
         sources: The splits to which the rows belong.
-        draws: If their rows are mixed, the source of each row: uint16 (num_rows,); otherwise None,
+        draws: If their rows are mixed, the source of each row: int32 (num_rows,); otherwise None,
             and there is one source.
         num_rows: How many rows the columns have.
         begin: The first row of this block; rows before it were delivered earlier.
@@ -222,14 +222,14 @@ class Block:
             pool: Memory for the rows.
         """
         kept = [number for number in range(len(self.sources)) if number not in lost]
-        draws = np.zeros(self.num_rows, np.uint16) if self.draws is None else self.draws
+        draws = np.zeros(self.num_rows, np.int32) if self.draws is None else self.draws
         rows = np.arange(self.begin, self.end)
         rows = rows[np.isin(draws[self.begin : self.end], kept)]
         sources = [
             source.between(first, end, num_rows)
             for source, first, end, num_rows in self._rows_of_sources()
         ]
-        numbers = np.zeros(len(self.sources), np.uint16)
+        numbers = np.zeros(len(self.sources), np.int32)
         numbers[kept] = np.arange(len(kept))
         columns = {key: [self.columns[key]] for key in self.keys}
         places = places_of(rows, [self.num_rows], np.array([0, len(rows)]))
