@@ -80,7 +80,8 @@ class TcpStore:
         """See `Store`. Torch's `set` does not wait for the server, which may serve another handle
         first. It answers the check after it has stored the value.
         """
-        self._ask(lambda store: (store.set(key, value), store.check([key])))
+        self._ask(lambda store: store.set(key, value))
+        self._ask(lambda store: store.check([key]))
 
     def add(self, key: str, amount: int) -> int:
         return int(self._ask(lambda store: store.add(key, amount)))
