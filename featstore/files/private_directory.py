@@ -90,6 +90,7 @@ def _make_private(root: Path) -> None:
     if stat.S_IMODE(status.st_mode) != 0o700:
         root.chmod(0o700)
     if not os.access(root, os.W_OK):
+        root.lstat()  # FileNotFoundError if another process has removed it by now.
         raise PermissionError("it cannot be written")
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from featstore.errors import StagingError
 from featstore.files.private_directory import PrivateDirectory, make_private
+from tests.interposed import preceded
 from tests.programs import run_python
 
 LOADER = """
@@ -171,3 +172,19 @@ def test_a_directory_that_keeps_being_removed_is_an_error_that_names_it(tmp_path
         StagingError, match=f"^staging.directory {tmp_path}/cache cannot hold the cache root: "
     ):
         make_private(root)
+
+
+def test_a_directory_that_is_removed_before_it_is_looked_at_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, removals = tmp_path / "cache" / "private", list[bool]()
+
+    def remove_once() -> None:
+        if not removals:
+            removals.append(True)
+            root.rmdir()
+
+    monkeypatch.setattr(os, "access", preceded(os.access, remove_once))
+    make_private(root)
+    assert removals
+    assert root.is_dir()
