@@ -1,18 +1,29 @@
 """For runs with sanitizers, as a plugin of pytest or imported: a column's offsets and its values
 each get memory of their own, so that the sanitizer sees a write beyond the end of either."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
 from featstore.reading import pages
+from featstore.reading.buffers import Array
 
 
-def separate(offset_bytes: int, value_bytes: int) -> pages.Memory:
+def separate(sizes: Sequence[tuple[int, int]], take: pages.Take | None) -> list[pages.ColumnMemory]:
     """Of exactly these sizes: Arrow rounds its allocations up, and a bytearray has one byte
     more.
     """
-    offsets, values = np.empty(offset_bytes, np.uint8), np.empty(value_bytes, np.uint8)
-    return pages.Memory(offsets.data, values.data, pa.py_buffer(offsets), pa.py_buffer(values))
+    return [
+        _separate(np.empty(offsets, np.uint8), np.empty(values, np.uint8))
+        for offsets, values in sizes
+    ]
+
+
+def _separate(offsets: Array, values: Array) -> pages.ColumnMemory:
+    return pages.ColumnMemory(
+        offsets.data, values.data, pa.py_buffer(offsets), pa.py_buffer(values)
+    )
 
 
 pages.allocated = separate

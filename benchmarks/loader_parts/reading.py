@@ -71,29 +71,41 @@ def _from_arrow(column: pa.ChunkedArray) -> Any:
 
 
 def featstore(table: Snapshot, *, shuffle_rows: int | None = None, **options: Any) -> Reader:
-    """featstore's loader, of a table opened before."""
-    return partial(
-        _featstore, table=table, shuffle=shuffle_rows and {"window_rows": shuffle_rows}, **options
-    )
+    """featstore's loader, of a table opened before. It is made once and iterated for each read, as
+    by a training script for each epoch.
+    """
+    shuffle = None if shuffle_rows is None else {"window_rows": shuffle_rows}
+    return _Loaders(partial(FeatureLoader, table, shuffle=shuffle, **options))
 
 
-def _featstore(
-    _: Sequence[str],
-    columns: Sequence[str],
-    batch_size: int,
-    *,
-    table: Snapshot,
-    stats: dict[str, Any] | None = None,
-    **options: Any,
-) -> Iterator[Columns]:
-    """`stats` is filled with the loader's own at the end."""
-    with FeatureLoader(
-        table, slots=columns[:-1], labels=columns[-1:], batch_size=batch_size, **options
-    ) as loader:
+class _Loaders:
+    """A loader for each selection and batch size."""
+
+    def __init__(self, make: Callable[..., FeatureLoader]) -> None:
+        self._make = make
+        self._made: dict[tuple[tuple[str, ...], int], FeatureLoader] = {}
+
+    def __call__(
+        self,
+        _: Sequence[str],
+        columns: Sequence[str],
+        batch_size: int,
+        *,
+        stats: dict[str, Any] | None = None,
+    ) -> Iterator[Columns]:
+        """`stats` is filled with the loader's own numbers of this read."""
+        key = (tuple(columns), batch_size)
+        if key not in self._made:
+            slots, labels = columns[:-1], columns[-1:]
+            self._made[key] = self._make(slots=slots, labels=labels, batch_size=batch_size)
+        loader = self._made[key]
+        before = loader.stats()
         for batch in loader:
             yield columns_of(batch)
         if stats is not None:
-            stats.update(loader.stats())
+            for name, after in loader.stats().items():
+                if isinstance(after, int | float):
+                    stats[name] = after - before.get(name, 0)
 
 
 def columns_of(batch: Batch) -> Columns:

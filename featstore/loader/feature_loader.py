@@ -56,6 +56,7 @@ from featstore.staging.stager import Stager
 from featstore.table.open import open_snapshot, open_without_files, stream_data_files
 from featstore.table.snapshot import DataFile, Snapshot
 from featstore.tensors.batch import Batch, Device
+from featstore.tensors.buffer_pool import BufferPools
 
 _LOG = logging.getLogger(__name__)
 
@@ -211,6 +212,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         self._share: LoaderState | None = None
         self._run: Run | None = None
         self._stager: Stager | None = None
+        self._pools = BufferPools()
         self._pid = os.getpid()
         when_gone(self, self._iterations.remove)
 
@@ -249,7 +251,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         started = self._iterations.begin(worker)
         start = self._start(started.number, started.first_epoch, worker)
         stager = self._stager_here()
-        self._run = Run(self._job, started, start, stats=self._stats, stager=stager)
+        self._run = Run(
+            self._job, started, start, stats=self._stats, stager=stager, pools=self._pools
+        )
         return self._run
 
     def __len__(self) -> int:
@@ -425,7 +429,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         return self._stats.verdict
 
     def close(self) -> None:
-        """Ends the iteration under way and removes temporary files.
+        """Ends the iteration under way, removes temporary files and frees memory.
 
         May be called from any thread and more than once. The loader may be iterated again.
         """
@@ -436,6 +440,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         if self._stager is not None:
             self._stager.close()
             self._stager = None
+        self._pools = BufferPools()
         self._iterations.close()
 
     def _name_left_open(self) -> None:
@@ -461,6 +466,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         """After a fork, drops the objects whose threads exist only in the parent."""
         if self._pid != os.getpid():
             self._pid, self._run, self._stager, self._stats = os.getpid(), None, None, Stats()
+            self._pools = BufferPools()
 
     def _forget_run(self) -> None:
         self._adopt()

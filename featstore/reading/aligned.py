@@ -12,6 +12,7 @@ import pyarrow as pa
 from featstore.errors import DataFileError
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
+from featstore.reading.pages import Take
 from featstore.reading.reader import RowGroupReader, Rows
 
 
@@ -40,6 +41,7 @@ def aligned_reader(
     use_threads: bool = True,
     as_values: bool = False,
     most_room_bytes: int | None = None,
+    take: Take | None = None,
 ) -> RowsReader:
     """A reader that takes each selected column from the last of `groups` that has it, or else from
     the base file.
@@ -51,6 +53,7 @@ def aligned_reader(
         use_threads: As of `RowGroupReader`.
         as_values: As of `RowGroupReader`.
         most_room_bytes: As of `RowGroupReader`.
+        take: As of `RowGroupReader`.
 
     Raises:
         DataFileError: A group's file has other row groups than the data file, or a column cannot be
@@ -61,6 +64,7 @@ def aligned_reader(
         use_threads=use_threads,
         as_values=as_values,
         most_room_bytes=most_room_bytes,
+        take=take,
     )
     return AlignedReader(file, groups, selection, make) if groups else make(file, selection)
 

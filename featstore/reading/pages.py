@@ -11,8 +11,9 @@ parquet.apache.org/docs/file-format.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from featstore._native.loading import KERNELS
 from featstore.intervals import aligned
 from featstore.parquet.bounds import max_page_bytes
 from featstore.parquet.footers import Chunk
-from featstore.reading.buffers import missing_mark
+from featstore.reading.buffers import Array, missing_mark
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 from featstore.schema import Slot, SlotKind
@@ -39,6 +40,8 @@ _NOT_READ, _BEYOND_FIRST = -1, -2
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # Snappy copies 16 bytes at a time, so decompression may write behind the end of a page.
 _SLOP_BYTES = 64
+
+Take = Callable[[int], Array]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +77,18 @@ class PageReader:
         file: An open file, which the caller closes. A remote file has no such columns.
         slots: The slots to decode.
         columns: Where they are in the file.
+        take: Gives memory of at least so many bytes, uint8, in which all columns of one call lie;
+            they keep it alive together. None: each column has its own.
     """
 
-    def __init__(self, file: OpenFile, slots: Iterable[Slot], columns: FileColumns) -> None:
-        self._file = file
+    def __init__(
+        self,
+        file: OpenFile,
+        slots: Iterable[Slot],
+        columns: FileColumns,
+        take: Take | None = None,
+    ) -> None:
+        self._file, self._take = file, take
         self._columns: list[_Column] = []
         if KERNELS is not None and file.is_local and sys.byteorder == "little":
             self._columns += [
@@ -140,10 +151,17 @@ class PageReader:
             [self._file.chunk(index, column.place) for index in row_groups]
             for column in self._columns
         ]
-        outs = [
-            _Out(column, of, num_rows)
+        known = [
+            (column, of, _sizes(column, of, num_rows))
             for column, of in zip(self._columns, chunks, strict=True)
             if _are_known(of)
+        ]
+        if not known:
+            return []
+        memories = allocated([sizes for _, _, sizes in known], self._take)
+        outs = [
+            _Out(column, of, num_rows, memory)
+            for (column, of, _), memory in zip(known, memories, strict=True)
         ]
         return sorted(outs, key=lambda out: -out.num_values)
 
@@ -217,14 +235,24 @@ def _column(file: OpenFile, slot: Slot, columns: FileColumns) -> _Column | None:
     )
 
 
+class ColumnMemory(NamedTuple):
+    """Memory of a column's offsets and values, as writable views and as Arrow buffers."""
+
+    offsets_view: memoryview
+    values_view: memoryview
+    offsets: pa.Buffer
+    values: pa.Buffer
+
+
 class _Out:
     """The column chunks to decode, with memory for their values and, for lists, their offsets."""
 
-    def __init__(self, column: _Column, chunks: list[Chunk], num_rows: int) -> None:
-        self._column, self._num_rows = column, num_rows
+    def __init__(
+        self, column: _Column, chunks: list[Chunk], num_rows: int, memory: ColumnMemory
+    ) -> None:
+        self._column, self._num_rows, self._memory = column, num_rows, memory
         self.num_values = sum(chunk.num_values for chunk in chunks)
         width = len(column.mark)
-        offset_bytes = (num_rows + 1) * 4 if column.max_repetition else 0
         self.chunks = [
             (
                 chunk.first,
@@ -235,7 +263,6 @@ class _Out:
             )
             for chunk in chunks
         ]
-        self._memory = allocated(offset_bytes, self.num_values * width)
         self.room_bytes = max(_room_bytes(chunk, width) for chunk in chunks)
 
     @property
@@ -261,30 +288,47 @@ class _Out:
         )
 
 
-class Memory(NamedTuple):
-    """Memory of a column's offsets and values, as writable views and as Arrow buffers."""
-
-    offsets_view: memoryview
-    values_view: memoryview
-    offsets: pa.Buffer
-    values: pa.Buffer
+def _sizes(column: _Column, chunks: list[Chunk], num_rows: int) -> tuple[int, int]:
+    """Bytes of the column's offsets and of its values."""
+    num_values = sum(chunk.num_values for chunk in chunks)
+    offset_bytes = (num_rows + 1) * 4 if column.max_repetition else 0
+    return offset_bytes, num_values * len(column.mark)
 
 
-def allocated(offset_bytes: int, value_bytes: int) -> Memory:
-    """Allocates memory for a column's offsets and values.
+def allocated(sizes: Sequence[tuple[int, int]], take: Take | None) -> list[ColumnMemory]:
+    """Allocates memory for columns, given the bytes of each one's offsets and values.
 
     Both lie in one allocation, since each allocation by Arrow may lose the GIL to another thread.
     Under sanitizers each has its own, so that a write beyond its end is detected
     (fuzz/separate.py).
+
+    Args:
+        sizes: Bytes of offsets and bytes of values.
+        take: As of `PageReader`.
     """
-    values_at = aligned(offset_bytes)
-    memory = pa.allocate_buffer(values_at + value_bytes)
-    view = memoryview(memory)
-    return Memory(
+    if take is None:
+        buffers = [pa.allocate_buffer(aligned(offsets) + values) for offsets, values in sizes]
+        parts = [(memoryview(buffer), buffer) for buffer in buffers]
+    else:
+        ends = list(accumulate(aligned(offsets) + aligned(values) for offsets, values in sizes))
+        memory = take(ends[-1])
+        shared = pa.py_buffer(memory)
+        parts = [
+            (memory.data[begin:end], shared.slice(begin, end - begin))
+            for begin, end in pairwise([0, *ends])
+        ]
+    return [_column_memory(*part, *of) for part, of in zip(parts, sizes, strict=True)]
+
+
+def _column_memory(
+    view: memoryview, buffer: pa.Buffer, offset_bytes: int, value_bytes: int
+) -> ColumnMemory:
+    first = aligned(offset_bytes)
+    return ColumnMemory(
         view[:offset_bytes],
-        view[values_at:],
-        memory.slice(0, offset_bytes),
-        memory.slice(values_at),
+        view[first : first + value_bytes],
+        buffer.slice(0, offset_bytes),
+        buffer.slice(first, value_bytes),
     )
 
 

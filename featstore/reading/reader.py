@@ -12,7 +12,7 @@ from featstore.parquet.damage import DAMAGE
 from featstore.reading.buffers import Values, as_type, missing_values, slot_values
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
-from featstore.reading.pages import PageReader
+from featstore.reading.pages import PageReader, Take
 from featstore.schema import Slot
 
 # How much of a column chunk is read at once in slices. Less takes more requests of a remote store.
@@ -109,6 +109,7 @@ class RowGroupReader:
         most_room_bytes: The working memory that all decoding threads together may take, each as
             much as the largest column chunk needs. It limits the number of threads, but there is at
             least one. None is no limit.
+        take: As of `PageReader`, for slots of local files.
 
     Raises:
         DataFileError: A column cannot be what was selected.
@@ -122,12 +123,13 @@ class RowGroupReader:
         use_threads: bool = True,
         as_values: bool = False,
         most_room_bytes: int | None = None,
+        take: Take | None = None,
     ) -> None:
         self.file = file
         self.columns = file.resolve(selection)
         self._most_room_bytes = most_room_bytes
         self._most_threads = min(pa.cpu_count(), _MOST_THREADS) if use_threads else 1
-        self._pages = PageReader(file, selection.slots if as_values else (), self.columns)
+        self._pages = PageReader(file, selection.slots if as_values else (), self.columns, take)
 
     @property
     def parts(self) -> list[tuple[OpenFile, FileColumns]]:

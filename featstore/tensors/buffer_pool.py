@@ -1,4 +1,4 @@
-"""A pool of reusable buffers for columns that are gathered or joined. New memory costs as much as
+"""Pools of reusable buffers for columns that are gathered or joined. New memory costs as much as
 filling it, since the kernel clears each page, so a buffer is reused once no batch refers to it.
 
 The reference count of the buffer's array shows whether a batch does: every tensor and view of the
@@ -7,7 +7,8 @@ array keeps it alive. So no batch has to give its memory back.
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,21 +29,51 @@ _UNUSED = _num_references([np.empty(0, np.uint8)])[0]
 
 
 class BufferPool:
-    """Buffers of one user. Safe to use from any thread."""
+    """Buffers for one use, all of similar sizes. Safe to use from any thread.
+
+    There are as many as were in use at once. One that is too small is replaced by a larger one, so
+    after a while all of them are large enough and no memory is new. A copy of a pool, as another
+    process gets it, begins empty.
+    """
 
     def __init__(self) -> None:
         self._kept: list[Array] = []
         self._taking = threading.Lock()
 
+    def __reduce__(self) -> tuple[Callable[[], "BufferPool"], tuple[()]]:
+        return BufferPool, ()
+
     def take(self, num_bytes: int) -> Array:
         """Memory of at least `num_bytes`: uint8, not cleared. It is reused when no view is left."""
         with self._taking:
-            are_used = [count > _UNUSED for count in _num_references(self._kept)]
-            for index, is_used in enumerate(are_used):
-                if not is_used and len(self._kept[index]) >= num_bytes:
+            counts = _num_references(self._kept)
+            free = [index for index, count in enumerate(counts) if count <= _UNUSED]
+            free.sort(key=lambda index: len(self._kept[index]))
+            for index in free:
+                if len(self._kept[index]) >= num_bytes:
                     return self._kept[index]
-            self._kept = [
-                memory for memory, is_used in zip(self._kept, are_used, strict=True) if is_used
-            ][-_MAX_KEPT:]
+            # The largest free one makes room. Others stay for smaller requests, up to a number.
+            dropped = set(free[:-_MAX_KEPT] + free[-1:])
+            self._kept = [memory for index, memory in enumerate(self._kept) if index not in dropped]
             self._kept.append(np.empty(num_bytes + num_bytes // 16, np.uint8))
             return self._kept[-1]
+
+
+@dataclass(frozen=True)
+class BufferPools:
+    """The reusable memory of a loader, by use. It outlives an epoch, so that the next one begins
+    with memory that is there.
+
+    Attributes:
+        windows: For decoded rows that are shuffled.
+        batches: For the batches of them.
+        waiting: For shuffled rows that wait for more, to fill a batch.
+        joined: For offsets, and for batches that straddle row groups.
+        scratch: For what is free again when a batch is made.
+    """
+
+    windows: BufferPool = field(default_factory=BufferPool)
+    batches: BufferPool = field(default_factory=BufferPool)
+    waiting: BufferPool = field(default_factory=BufferPool)
+    joined: BufferPool = field(default_factory=BufferPool)
+    scratch: BufferPool = field(default_factory=BufferPool)

@@ -4,7 +4,7 @@ rows gathered into the memory of their batches.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -12,21 +12,16 @@ import pyarrow as pa
 
 from featstore.loader.bad_files import Skip, is_bad_file
 from featstore.loader.batches.blocks import Block, BlockSource, UnpackedColumns
-from featstore.loader.batches.gathering import gather_batches
+from featstore.loader.batches.drawn_rows import NO_COLUMNS, DrawnRows, copied
 from featstore.loader.plan.request import Request
 from featstore.loader.rows.decode import block_columns, block_extras
 from featstore.loader.rows.memory_budget import Budget
 from featstore.loader.rows.mixing import Mixture, WindowShare
 from featstore.loader.rows.split_reader import Window
 from featstore.loader.stats import Stats
-from featstore.reading.buffers import Array, Ragged, Values
-from featstore.reading.gather import places_of
-from featstore.tensors.buffer_pool import BufferPool
+from featstore.reading.buffers import Array, Values
+from featstore.tensors.buffer_pool import BufferPools
 from featstore.tensors.column_keys import Key
-from featstore.tensors.dtypes import array_of, tensor_of
-from featstore.tensors.packed import PackedColumns
-
-_NO_COLUMNS = pa.table({})
 
 
 @dataclass(eq=False, kw_only=True)
@@ -49,39 +44,6 @@ class _Converted:
     passes: Array | None = None
 
 
-@dataclass(eq=False)
-class _Drawn:
-    """Rows that are drawn and not yet in a block, in the order of delivery.
-
-    Attributes:
-        passes: Which of them are delivered: bool (num_drawn,).
-        order: Where those lie that are delivered: their rows, numbered through all pieces, int64
-            (num_delivered,).
-        pieces: The columns of each piece.
-        piece_rows: How many rows each piece has.
-        extras: The extra columns, of as many rows in all.
-        sources: Where rows come from, with their places among those that are drawn, int64
-            (num_rows,). A claim that ends without rows has the place of the row before its end.
-    """
-
-    passes: Array
-    order: Array
-    pieces: list[dict[Key, Values]] = field(default_factory=list)
-    piece_rows: list[int] = field(default_factory=list)
-    extras: list[pa.Table] = field(default_factory=list)
-    sources: list[tuple[BlockSource, Array]] = field(default_factory=list)
-
-    def add(self, packed: PackedColumns, num_rows: int, extras: pa.Table) -> None:
-        """Adds a piece, all rows of which are delivered after the others, in their order."""
-        rows = np.arange(num_rows) + sum(self.piece_rows)
-        self.order = np.concatenate([self.order, rows])
-        self.pieces.append(
-            {key: _narrow(values) for key, values in UnpackedColumns(packed).items()}
-        )
-        self.piece_rows.append(num_rows)
-        self.extras.append(extras)
-
-
 class Assembler:
     """Makes blocks of mixtures. For one thread.
 
@@ -96,6 +58,7 @@ class Assembler:
         skip: Called for a window that cannot be converted, whose split is then left out; None: that
             is an error.
         budget: The memory budget; None is no limit.
+        pools: Memory for gathered rows; None: its own.
     """
 
     def __init__(
@@ -105,13 +68,13 @@ class Assembler:
         stats: Stats,
         skip: Skip | None = None,
         budget: Budget | None = None,
+        pools: BufferPools | None = None,
     ) -> None:
         self._request, self._batch_size, self._stats, self._skip = request, batch_size, stats, skip
-        self._budget = budget or Budget(None)
+        self._budget, self._pools = budget or Budget(None), pools or BufferPools()
         self._left_out: set[tuple[int, int, int]] = set()
-        self._pool, self._scratch, self._rest_pool = BufferPool(), BufferPool(), BufferPool()
         self._windows: dict[Window, _Converted] = {}
-        self._rest = _nothing()
+        self._rest = DrawnRows.none()
 
     def blocks(self, mixture: Mixture) -> list[Block]:
         """The blocks of a mixture, without rows that were delivered before: one in the file's
@@ -198,11 +161,11 @@ class Assembler:
             passes=passes,
         )
 
-    def _add(self, shares: Sequence[WindowShare], draws: Array) -> _Drawn:
+    def _add(self, shares: Sequence[WindowShare], draws: Array) -> DrawnRows:
         """The rows that wait, and after them those of the shares."""
         rest, num_before = self._rest, len(self._rest.passes)
         passes, order = np.ones(len(draws), bool), np.zeros(len(draws), np.int64)
-        drawn = _Drawn(
+        drawn = DrawnRows(
             passes,
             order,
             list(rest.pieces),
@@ -233,7 +196,7 @@ class Assembler:
         drawn.order = np.concatenate([rest.order, order[passes]])
         return drawn
 
-    def _budgeted(self, drawn: _Drawn, shares: Sequence[WindowShare]) -> list[Block]:
+    def _budgeted(self, drawn: DrawnRows, shares: Sequence[WindowShare]) -> list[Block]:
         """Like `_gathered`. Takes what the blocks need of the budget; the last block holds what all
         of them take, since they share memory, which is free only after the last.
         """
@@ -249,14 +212,14 @@ class Assembler:
             blocks[-1].held_bytes = size_bytes
         return blocks
 
-    def _gathered(self, drawn: _Drawn, *, is_end: bool) -> list[Block]:
+    def _gathered(self, drawn: DrawnRows, *, is_end: bool) -> list[Block]:
         """The blocks of whole batches, and at the end of the rest. Keeps what is left."""
-        before, self._rest = self._rest, _nothing()
+        before, self._rest = self._rest, DrawnRows.none()
         delivered = np.flatnonzero(drawn.passes)
         num_rows = len(delivered)
         if not num_rows:
             sources = tuple(source for source, _ in drawn.sources)
-            return [Block.of({}, sources, num_rows=0, extras=_NO_COLUMNS)] if sources else []
+            return [Block.of({}, sources, num_rows=0, extras=NO_COLUMNS)] if sources else []
         cuts = list(range(0, num_rows + 1, self._batch_size))
         if is_end and cuts[-1] < num_rows:
             cuts.append(num_rows)
@@ -269,14 +232,14 @@ class Assembler:
         if cuts[-1] == num_rows:
             ends[-1] = len(drawn.passes)
         parts = cuts if cuts[-1] == num_rows else [*cuts, num_rows]
-        batches = _columns(drawn, drawn.order, parts, self._pool, self._scratch)
-        extras = _extras(drawn, drawn.order)
+        batches = drawn.columns(parts, self._pools.batches, self._pools.scratch)
+        extras = drawn.extra_columns()
         if len(parts) > len(cuts):
             # A copy, which does not keep the memory of all batches alive.
-            rest = _copy(batches.pop(), self._rest_pool)
+            rest = copied(batches.pop(), self._pools.waiting)
             self._rest.add(rest, num_rows - cuts[-1], extras.slice(cuts[-1]))
         self._rest.passes = drawn.passes[ends[-1] :]
-        self._rest.sources = list(_after(drawn.sources, ends[-1]))
+        self._rest.sources = list(drawn.sources_after(ends[-1]))
         return [
             Block.of(
                 UnpackedColumns(packed),
@@ -287,15 +250,18 @@ class Assembler:
                 draws=draws,
             )
             for (begin, cut), packed, (sources, draws) in zip(
-                pairwise(cuts), batches, _sources(drawn, delivered, cuts, ends), strict=True
+                pairwise(cuts),
+                batches,
+                drawn.sources_of_batches(delivered, cuts, ends),
+                strict=True,
             )
         ]
 
-    def _wait(self, before: _Drawn, drawn: _Drawn) -> None:
+    def _wait(self, before: DrawnRows, drawn: DrawnRows) -> None:
         """Keeps all rows. Copies those that were not waiting before, so that their windows can be
         let go.
         """
-        self._rest = _Drawn(
+        self._rest = DrawnRows(
             drawn.passes,
             before.order,
             before.pieces,
@@ -303,51 +269,11 @@ class Assembler:
             before.extras,
             drawn.sources,
         )
-        if (order := drawn.order[len(before.order) :]).size:
-            [packed] = _columns(drawn, order, [0, len(order)], self._rest_pool, self._scratch)
-            self._rest.add(packed, len(order), _extras(drawn, order))
-
-
-def _copy(packed: PackedColumns, pool: BufferPool) -> PackedColumns:
-    """The columns in memory of the pool."""
-    buffers = []
-    for buffer in map(array_of, packed.buffers):
-        memory = pool.take(buffer.nbytes)[: buffer.nbytes].view(buffer.dtype)
-        memory[:] = buffer
-        buffers.append(tensor_of(memory))
-    return replace(packed, buffers=tuple(buffers))
-
-
-def _narrow(values: Values) -> Values:
-    """Lists with offsets of 32 bits, as those of Arrow's columns mostly are: pieces are gathered
-    together only if their offsets are of one width.
-    """
-    if not isinstance(values, Ragged) or len(values.values) >= 2**31:
-        return values
-    return Ragged(values.values, values.offsets.astype(np.int32))
-
-
-def _nothing() -> _Drawn:
-    return _Drawn(np.ones(0, bool), np.zeros(0, np.int64))
-
-
-def _columns(
-    drawn: _Drawn, order: Array, cuts: Sequence[int], pool: BufferPool, scratch: BufferPool
-) -> list[PackedColumns]:
-    """The columns of these rows, in parts."""
-    columns = {key: [piece[key] for piece in drawn.pieces] for key in drawn.pieces[0]}
-    places = places_of(order, drawn.piece_rows, np.array(cuts))
-    return gather_batches(columns, places, pool, scratch)
-
-
-def _after(
-    sources: list[tuple[BlockSource, Array]], num_drawn: int
-) -> Iterator[tuple[BlockSource, Array]]:
-    """What the sources cover after the first `num_drawn` rows that are drawn."""
-    for source, at in sources:
-        first = int(np.searchsorted(at, num_drawn))
-        if first < len(at):
-            yield source.between(first, len(at), len(at)), at[first:] - num_drawn
+        begin = len(before.order)
+        if num_rows := len(drawn.order) - begin:
+            pools = self._pools
+            [packed] = drawn.columns([0, num_rows], pools.waiting, pools.scratch, begin)
+            self._rest.add(packed, num_rows, drawn.extra_columns(begin))
 
 
 def _source(share: WindowShare, places: Array | None = None) -> BlockSource:
@@ -363,43 +289,3 @@ def _source(share: WindowShare, places: Array | None = None) -> BlockSource:
         is_last=window.is_last and share.is_end,
         places=places,
     )
-
-
-def _extras(drawn: _Drawn, order: Array) -> pa.Table:
-    if not drawn.extras or not drawn.extras[0].num_columns:
-        return _NO_COLUMNS
-    return pa.concat_tables(drawn.extras).take(pa.array(order))
-
-
-def _sources(
-    drawn: _Drawn, delivered: Array, cuts: Sequence[int], ends: Sequence[int]
-) -> Iterator[tuple[tuple[BlockSource, ...], Array | None]]:
-    """Of each batch, its sources and, if there are several, the source of each row.
-
-    Args:
-        drawn: The rows.
-        delivered: The places of those that are delivered, among those that are drawn.
-        cuts: Where batches begin and end, among those that are delivered.
-        ends: The same among those that are drawn.
-    """
-    passes = None if len(delivered) == len(drawn.passes) else drawn.passes
-    of_source = np.zeros(len(drawn.passes), np.int32)
-    for number, (source, at) in enumerate(drawn.sources):
-        if not source.is_empty:
-            of_source[at] = number
-    counts = [np.searchsorted(at, ends).tolist() for _, at in drawn.sources]
-    numbers = np.zeros(len(drawn.sources), np.int32)
-    for batch, (first, cut) in enumerate(pairwise(cuts)):
-        found, num_found = [], 0
-        for number, (source, at) in enumerate(drawn.sources):
-            begin, end = counts[number][batch : batch + 2]
-            if begin == end:
-                continue
-            numbers[number] = num_found
-            num_found += 1
-            part = source.between(begin, end, len(at))
-            if passes is not None and not passes[at[begin:end]].all():
-                part = part._replace(places=np.flatnonzero(passes[at[begin:end]]))
-            found.append(part)
-        draws = numbers[of_source[delivered[first:cut]]] if len(found) > 1 else None
-        yield tuple(found), draws

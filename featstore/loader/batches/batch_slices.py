@@ -63,6 +63,7 @@ def slice_batches(
     *,
     drop_last: bool,
     lost_sources: Callable[[Block], Collection[int]] = lambda _: (),
+    pool: BufferPool | None = None,
 ) -> Iterator[BatchSlice]:
     """Slices the blocks, in their order, into batches of `batch_size` rows.
 
@@ -75,10 +76,11 @@ def slice_batches(
         lost_sources: Called with each block of mixed rows, and with each slice of another one,
             before it is used. Gives the places, in `Block.sources`, of those whose claims are lost.
             Their rows are left out.
+        pool: Memory for offsets and for batches that are joined; None: its own.
     """
     slices: list[Block] = []
     segments: list[Segment] = []
-    missing, pool = batch_size, BufferPool()
+    missing, pool = batch_size, pool or BufferPool()
     for block in blocks:
         if block.draws is not None and (lost := lost_sources(block)):
             block = block.without(lost, pool)

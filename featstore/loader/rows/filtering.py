@@ -20,6 +20,7 @@ from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
+from featstore.reading.pages import Take
 from featstore.reading.reader import Rows
 
 
@@ -64,6 +65,7 @@ class FilteredReader:
         stats: Where rows, bytes and seconds are counted.
         use_threads: Whether columns are decoded in several threads.
         most_room_bytes: As of `RowGroupReader`.
+        take: As of `RowGroupReader`.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class FilteredReader:
         *,
         use_threads: bool = True,
         most_room_bytes: int | None = None,
+        take: Take | None = None,
     ) -> None:
 
         self._file, self._request, self._partition = file, request, partition
@@ -87,7 +90,7 @@ class FilteredReader:
         first, rest = request.reads(is_decided=partition.is_decided)
         if first is not None:
             self._filter = reader(first)
-        self._rest = reader(rest, as_values=True)
+        self._rest = reader(rest, as_values=True, take=take)
         self._readers = [found for found in (self._filter, self._rest) if found is not None]
         self._meters = {found: Meter(found, stats) for found in self._readers}
         self._may_match = self._judged()

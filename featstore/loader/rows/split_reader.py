@@ -18,6 +18,7 @@ from featstore.loader.stats import Stats
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import ColumnCache
 from featstore.reading.open_file import OpenFile
+from featstore.reading.pages import Take
 from featstore.reading.reader import Rows
 from featstore.reading.spans import require_held
 
@@ -99,6 +100,8 @@ class SplitReader:
         window_cache: Keeps the last window for the next claim; None keeps nothing.
         budget: The memory budget; None is no limit.
         column_cache: Remembers how files' columns resolve, across files; None resolves each anew.
+        take: Memory for the columns of windows that live no longer than the assembler needs them,
+            as of `PageReader`.
 
     Raises:
         DataFileError: A file cannot be read, or is not what the table says. `work` is not released
@@ -116,6 +119,7 @@ class SplitReader:
         window_cache: WindowCache | None = None,
         budget: Budget | None = None,
         column_cache: ColumnCache | None = None,
+        take: Take | None = None,
     ) -> None:
 
         self._window_cache, self._budget = window_cache, budget or Budget(None)
@@ -136,6 +140,7 @@ class SplitReader:
                     stats,
                     use_threads=use_threads,
                     most_room_bytes=self._budget.most_room_bytes,
+                    take=take,
                 )
                 held = {source.path: source.held for source in work.files}
                 for file, columns in self._reader.parts:

@@ -26,6 +26,7 @@ from featstore.loader.run.state import LoaderState
 from featstore.loader.stats import EpochTimes, Stats, verdict
 from featstore.staging.stager import Stager
 from featstore.tensors.batch import Batch
+from featstore.tensors.buffer_pool import BufferPools
 
 # The documented name of the logger for the verdicts of epochs.
 _LOG = logging.getLogger("featstore.loader")
@@ -41,6 +42,7 @@ class Run:
         start: The state in which it begins.
         stats: Metrics.
         stager: Stages files; None reads them in place.
+        pools: Memory for batches; None: its own.
 
     Attributes:
         delivery: What is pending and delivered.
@@ -59,6 +61,7 @@ class Run:
         *,
         stats: Stats,
         stager: Stager | None,
+        pools: BufferPools | None = None,
     ) -> None:
         self._job, self._started, self._stats = job.at(start.followed), started, stats
         self.follows = job.follow is not None
@@ -83,6 +86,7 @@ class Run:
             self._reports,
             stats,
             stager,
+            pools or BufferPools(),
             use_threads=not started.is_dataloader,
         )
         self._row_bar = None

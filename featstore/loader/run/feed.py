@@ -28,6 +28,7 @@ from featstore.loader.stats import Stats
 from featstore.reading.file_columns import ColumnCache
 from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile
+from featstore.tensors.buffer_pool import BufferPools
 
 # A claim with its data file and partition. It is looked up once, and is the key that the stager
 # gives back with each staged file.
@@ -48,6 +49,7 @@ class Feed:
         reports: Where the coordinator is, which is asked before rows are read.
         stats: Metrics.
         stager: Stages files; None reads them in place.
+        pools: Memory for batches.
         use_threads: Whether a row group is decoded on several cores.
     """
 
@@ -58,11 +60,13 @@ class Feed:
         reports: Reports,
         stats: Stats,
         stager: Stager | None,
+        pools: BufferPools,
         *,
         use_threads: bool,
     ) -> None:
 
         self._delivery, self._reports, self._stats = delivery, reports, stats
+        self._pools = pools
         self._stager, self._use_threads = stager, use_threads
         self._bad_files = BadFiles(stats)
         self._skip = self._bad_files.skip if job.on_bad_file == SKIP else None
@@ -94,6 +98,9 @@ class Feed:
             window_cache=None if job.ordering.is_dynamic else WindowCache(),
             budget=budget,
             column_cache=ColumnCache(),
+            # Batches of rows in the file's order are views of the columns, each of which may be
+            # kept without the others.
+            take=None if job.shuffle is None else self._pools.windows.take,
         )
         claimed = self._claimed(job.files, claims)
         stager = self._stager
@@ -112,7 +119,9 @@ class Feed:
             )
         )
         mixtures = self._stats.paced(mixtures, "decode_room_s")
-        assembler = Assembler(job.request, job.batch_size, self._stats, self._skip, budget)
+        assembler = Assembler(
+            job.request, job.batch_size, self._stats, self._skip, budget, self._pools
+        )
         pipeline = Pipeline(mixtures, assembler, budget, self._stats, self._waits)
         self._begin(pipeline)
         slices = slice_batches(
@@ -120,6 +129,7 @@ class Feed:
             job.batch_size,
             drop_last=job.drop_last,
             lost_sources=self._reports.lost_sources,
+            pool=self._pools.joined,
         )
         if job.transform is None:
             yield from slices

@@ -19,6 +19,7 @@ from featstore.loader.run.worker import LoaderWorker
 from featstore.loader.stats import Stats
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
+from featstore.tensors.buffer_pool import BufferPools
 from tests.loader.conftest import data_file, job_on, work_on
 from tests.process import our_threads
 
@@ -39,7 +40,13 @@ class Fed:
         self.delivery = Delivery(start, self.stats.counts, tells=False)
         reports = Reports(self.delivery, self.stats, 60.0)
         self.feed = Feed(
-            self.job, self.delivery, reports, self.stats, self.stager, use_threads=False
+            self.job,
+            self.delivery,
+            reports,
+            self.stats,
+            self.stager,
+            BufferPools(),
+            use_threads=False,
         )
 
     def claims(self) -> list[Claim]:
