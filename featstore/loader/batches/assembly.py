@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.loader.bad_files import Skip, is_bad_file
-from featstore.loader.batches.blocks import Block, BlockSource, UnpackedColumns
+from featstore.loader.batches.blocks import Block, BlockSource, ColumnDemand, UnpackedColumns
 from featstore.loader.batches.drawn_rows import NO_COLUMNS, DrawnRows, copied
 from featstore.loader.plan.request import Request
 from featstore.loader.rows.decode import block_columns, block_extras
@@ -72,6 +72,7 @@ class Assembler:
     ) -> None:
         self._request, self._batch_size, self._stats, self._skip = request, batch_size, stats, skip
         self._budget, self._pools = budget or Budget(None), pools or BufferPools()
+        self._demand = ColumnDemand()
         self._left_out: set[tuple[int, int, int]] = set()
         self._windows: dict[Window, _Converted] = {}
         self._rest = DrawnRows.none()
@@ -240,18 +241,22 @@ class Assembler:
             self._rest.add(rest, num_rows - cuts[-1], extras.slice(cuts[-1]))
         self._rest.passes = drawn.passes[ends[-1] :]
         self._rest.sources = list(drawn.sources_after(ends[-1]))
+        columns = [UnpackedColumns(packed) for packed in batches]
+        if self._demand.is_seen:
+            for of_batch in columns:
+                of_batch.made()
         return [
             Block.of(
-                UnpackedColumns(packed),
+                of_batch,
                 sources,
                 num_rows=cut - begin,
                 extras=extras.slice(begin, cut - begin) if extras.num_columns else extras,
-                packed=packed,
                 draws=draws,
+                demand=self._demand,
             )
-            for (begin, cut), packed, (sources, draws) in zip(
+            for (begin, cut), of_batch, (sources, draws) in zip(
                 pairwise(cuts),
-                batches,
+                columns,
                 drawn.sources_of_batches(delivered, cuts, ends),
                 strict=True,
             )

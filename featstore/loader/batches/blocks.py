@@ -1,7 +1,7 @@
 """Blocks of decoded rows in the order of delivery, and tensors of batches as views of them."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -98,6 +98,19 @@ class BlockSource(NamedTuple):
         return ahead if self.places is None else int(np.searchsorted(self.places, ahead))
 
 
+@dataclass(slots=True, eq=False)
+class ColumnDemand:
+    """Whether the consumer asks for columns of batches in this process, as a loop does that trains
+    on the CPU, or does not, as one that moves whole batches to a device.
+
+    Attributes:
+        is_seen: Set by the consumer's thread when it asks for a column. The assembling thread makes
+            the tensors of gathered batches from then on.
+    """
+
+    is_seen: bool = False
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Block:
     """Rows `begin` to `end` of decoded columns, in the order of delivery.
@@ -117,8 +130,8 @@ class Block:
         num_rows: How many rows the columns have.
         begin: The first row of this block; rows before it were delivered earlier.
         end: The row after its last one.
-        packed: The columns, if they already lie in one buffer per dtype.
         held_bytes: What the consumer gives back to the memory budget when it drops the block.
+        demand: Where it is noted that columns are asked for.
         slices: Makes the tensors of this and other slices of the block together.
         number: The position of this block among `slices`.
     """
@@ -130,9 +143,9 @@ class Block:
     num_rows: int
     begin: int
     end: int
-    packed: PackedColumns | None = None
     draws: Array | None = None
     held_bytes: int = 0
+    demand: ColumnDemand = field(default_factory=ColumnDemand)
     slices: "Slices | None" = None
     number: int = 0
 
@@ -145,8 +158,8 @@ class Block:
         num_rows: int,
         extras: pa.Table,
         begin: int = 0,
-        packed: PackedColumns | None = None,
         draws: Array | None = None,
+        demand: ColumnDemand | None = None,
     ) -> "Block":
         """A block of the columns' rows from `begin` on."""
         return cls(
@@ -157,8 +170,8 @@ class Block:
             num_rows=num_rows,
             begin=begin,
             end=num_rows,
-            packed=packed,
             draws=draws,
+            demand=demand or ColumnDemand(),
         )
 
     def __len__(self) -> int:
@@ -176,8 +189,8 @@ class Block:
             num_rows=self.num_rows,
             begin=begin,
             end=end,
-            packed=self.packed,
             draws=self.draws,
+            demand=self.demand,
             slices=slices,
             number=number,
         )
@@ -239,7 +252,6 @@ class Block:
             tuple(sources[number] for number in kept),
             num_rows=len(rows),
             extras=self.extras.take(pa.array(rows)) if self.extras.num_columns else self.extras,
-            packed=packed,
             draws=numbers[draws[rows]],
         )
 
@@ -255,6 +267,11 @@ class Block:
             found = np.flatnonzero(self.draws == number)
             first, end = np.searchsorted(found, [self.begin, self.end]).tolist()
             yield source, first, end, len(found)
+
+    @property
+    def packed(self) -> PackedColumns | None:
+        """The columns, if they lie in one buffer per dtype."""
+        return self.columns.packed if isinstance(self.columns, UnpackedColumns) else None
 
     @property
     def whole(self) -> PackedColumns | None:
@@ -289,8 +306,8 @@ class Block:
 
     def tensors(self, pool: BufferPool) -> Tensors:
         """The columns as tensors: views, except for offsets, which are in memory of the pool."""
-        if self.whole is not None:
-            return self.whole.made()
+        if self.whole is not None and isinstance(self.columns, UnpackedColumns):
+            return self.columns.made()
         if self.slices is None:
             return Slices(self, self.begin, len(self), 1, pool).tensors(0)
         return self.slices.tensors(self.number)
@@ -376,6 +393,7 @@ class BlockColumns:
         return self.blocks[0].keys
 
     def made(self) -> Tensors:
+        self.blocks[0].demand.is_seen = True
         if len(self.blocks) == 1:
             return self.blocks[0].tensors(self.pool)
         return joined(
@@ -396,16 +414,22 @@ class BlockColumns:
 
 
 class UnpackedColumns(Mapping[Key, Values]):
-    """Packed columns as arrays, which are made when the first is asked for. Most blocks are
-    delivered packed and never need them.
+    """Packed columns as arrays, which are made when the first is asked for. Batches that are moved
+    whole never need them.
     """
 
     def __init__(self, packed: PackedColumns) -> None:
-        self._packed = packed
+        self.packed = packed
+
+    def made(self) -> Tensors:
+        """The columns as tensors, made once."""
+        return self._made
 
     @cached_property
     def _made(self) -> Tensors:
-        return self._packed.made()
+        # The first to ask may be in inference mode, while others need gradients.
+        with torch.inference_mode(False):
+            return self.packed.made()
 
     def __getitem__(self, key: Key) -> Values:
         column = self._made[key]
@@ -414,10 +438,10 @@ class UnpackedColumns(Mapping[Key, Values]):
         return array_of(column)
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(self._packed.keys)
+        return iter(self.packed.keys)
 
     def __len__(self) -> int:
-        return len(self._packed.keys)
+        return len(self.packed.keys)
 
 
 def _size_bytes(values: Values) -> int:

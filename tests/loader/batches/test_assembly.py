@@ -16,7 +16,7 @@ from featstore.errors import DataFileError
 from featstore.loader.batches import assembly
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import slice_batches
-from featstore.loader.batches.blocks import Block
+from featstore.loader.batches.blocks import Block, BlockColumns
 from featstore.loader.batches.progress import delivered
 from featstore.loader.plan.shuffle import RowOrder, Shuffle
 from featstore.loader.rows import decode
@@ -26,6 +26,10 @@ from featstore.loader.rows.split_reader import SplitReader
 from featstore.loader.stats import Stats
 from featstore.reading.reader import Rows as ReadRows
 from featstore.table.snapshot import DataFile
+from featstore.tensors.batch import Column
+from featstore.tensors.buffer_pool import BufferPool
+from featstore.tensors.column_keys import Key
+from featstore.tensors.packed import PackedColumns
 from tests.loader.conftest import data_file, request_of, work_on
 
 NUM_ROWS = 70
@@ -134,6 +138,32 @@ def test_shuffled_rows_lie_in_the_memory_of_their_batches(file: DataFile, start:
     blocks = blocks_of(mixtures(file, start_rows=[start], window_rows=30), 20)
     assert [len(block) for block in blocks] == {0: [20, 20, 20, 10], 37: [20, 13]}[start]
     assert all(block.whole is not None for block in blocks)
+
+
+def test_tensors_are_made_ahead_once_columns_are_asked_for(
+    file: DataFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[PackedColumns] = []
+    make = PackedColumns.made
+
+    def noted(packed: PackedColumns) -> dict[Key, Column]:
+        made.append(packed)
+        return make(packed)
+
+    def times_made(block: Block) -> int:
+        return sum(packed is block.packed for packed in made)
+
+    monkeypatch.setattr(PackedColumns, "made", noted)
+    assembler = Assembler(request_of(SCHEMA, "row"), 20, Stats())
+    found = mixtures(file, window_rows=30)
+    first, *_ = assembler.blocks(next(found))
+    assert times_made(first) == 0
+    BlockColumns([first], BufferPool()).made()
+    later = [block for mixture in found for block in assembler.blocks(mixture)]
+    assert [times_made(block) for block in later] == [1] * len(later) != []
+    for block in later:
+        BlockColumns([block], BufferPool()).made()
+    assert [times_made(block) for block in [first, *later]] == [1] * (1 + len(later))
 
 
 def delivered_by(

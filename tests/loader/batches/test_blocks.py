@@ -89,7 +89,7 @@ def test_a_batch_over_several_blocks_has_their_rows_one_after_the_other() -> Non
 def test_packed_columns_are_delivered_as_they_lie_and_only_as_a_whole() -> None:
     packed = BlockColumns([block(0, 0, 5)], BufferPool()).packed()
     columns = UnpackedColumns(packed)
-    one = Block.of(columns, (), num_rows=5, extras=pa.table({}), packed=packed)
+    one = Block.of(columns, (), num_rows=5, extras=pa.table({}))
     assert one.whole is packed
     assert one.slice(1, 5).whole is None
     part = BlockColumns([one.slice(1, 5)], BufferPool()).made()[TAGS]
@@ -110,5 +110,26 @@ def test_a_block_counts_the_memory_of_columns_and_extras(is_packed: bool) -> Non
         assert one.size_bytes == 8 * 8 + 4 * 8 + 9 * 4 + 8 * 8
         return
     packed = BlockColumns([one], BufferPool()).packed()
-    whole = Block.of(UnpackedColumns(packed), (), num_rows=8, extras=extras, packed=packed)
+    whole = Block.of(UnpackedColumns(packed), (), num_rows=8, extras=extras)
     assert whole.size_bytes == sum(buffer.nbytes for buffer in packed.buffers) + 8 * 8
+
+
+def test_it_is_noted_that_columns_are_asked_for_but_not_that_a_batch_is_moved() -> None:
+    packed = BlockColumns([block(0, 0, 5)], BufferPool()).packed()
+    one = Block.of(UnpackedColumns(packed), (), num_rows=5, extras=pa.table({}))
+    BlockColumns([one], BufferPool()).moved()
+    assert not one.demand.is_seen
+    BlockColumns([one.slice(0, 5)], BufferPool()).made()
+    assert one.demand.is_seen
+
+
+def test_tensors_of_packed_columns_are_made_once_and_need_gradients_wherever_they_are_made() -> (
+    None
+):
+    columns = UnpackedColumns(BlockColumns([block(0, 0, 5)], BufferPool()).packed())
+    with torch.inference_mode():
+        made = columns.made()
+    assert columns.made() is made
+    row = made[KEY]
+    assert isinstance(row, torch.Tensor)
+    assert not row.is_inference()
