@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -267,18 +267,30 @@ def _is_ahead(shares: dict[str, dict[str, float]]) -> bool:
 
 
 def _serial(arguments: argparse.Namespace, case: Serial) -> Figures:
-    """The CPU time of the thread that takes batches, per batch and as a share of the process's.
+    """The CPU time of the thread that takes batches, per batch and as a share of the process's, in
+    order; what is named `mixed` is of rows that are shuffled.
 
     What that thread does cannot be done by more decoding threads. So one training thread, itself
     doing nothing else, can use 1 / share threads, itself included.
     """
     measuring.limit_cores(2)
     paths, columns, table = _files(case.workload, arguments)
-    read = featstore(table)
+    in_order = _serial_share(partial(featstore(table), paths, columns, case.batch_size), arguments)
+    mixed = featstore(table, shuffle_rows=WINDOW_ROWS)
+    found = _serial_share(partial(mixed, paths, columns, case.batch_size), arguments)
+    return {
+        **in_order,
+        **{f"mixed_{name}": figure for name, figure in found.items()},
+        "most": case.most,
+        "ok": in_order["share"] <= case.most,
+    }
+
+
+def _serial_share(read: Callable[[], Iterator[object]], arguments: argparse.Namespace) -> Figures:
     own, every, num_batches = [], [], 0
     for number in range(arguments.repeats + 1):
         started, all_started = time.thread_time(), time.process_time()
-        num_batches = sum(1 for _ in read(paths, columns, case.batch_size))
+        num_batches = sum(1 for _ in read())
         if number:  # The first epoch warms up.
             own.append(time.thread_time() - started)
             every.append(time.process_time() - all_started)
@@ -290,8 +302,6 @@ def _serial(arguments: argparse.Namespace, case: Serial) -> Figures:
         "thread_ms_per_batch": round(1e3 * statistics.median(own) / num_batches, 3),
         "process_ms_per_batch": round(1e3 * statistics.median(every) / num_batches, 3),
         "usable_threads": round(1 / share, 1),
-        "most": case.most,
-        "ok": share <= case.most,
     }
 
 
