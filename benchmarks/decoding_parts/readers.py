@@ -45,7 +45,10 @@ def native(path: Path, slots: Slots, *, use_threads: bool = False) -> Iterator[i
 def _values(path: Path, slots: Slots, *, use_threads: bool, as_values: bool) -> Iterator[int]:
     with OpenFile(path) as footer:
         reader = RowGroupReader(
-            footer, Selection(slots=tuple(slots)), use_threads=use_threads, as_values=as_values
+            footer,
+            Selection(slots=tuple(slots)),
+            num_threads=None if use_threads else 1,
+            as_values=as_values,
         )
         for index in range(len(footer.row_group_rows)):
             yield len(_decoded(reader, index, slots)[0])
@@ -64,7 +67,7 @@ def differing(path: Path, slots: Slots, expected: pa.Table) -> list[str]:
     with OpenFile(path) as footer:
         for as_values in (False, True):
             reader = RowGroupReader(
-                footer, Selection(slots=tuple(slots)), use_threads=False, as_values=as_values
+                footer, Selection(slots=tuple(slots)), num_threads=1, as_values=as_values
             )
             first = 0
             for index, num_rows in enumerate(footer.row_group_rows):

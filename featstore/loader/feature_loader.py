@@ -103,9 +103,12 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         tail: What happens when ranks have different numbers of batches. `join`: each rank ends with
             its own last batch. `drop`: all stop when the first one has no more. `pad`: ranks
             without more batches get batches with `is_padding` true until the last rank ends.
-        memory_budget: Bytes that decoded rows may take at once, those being decoded included; a
-            quarter of it is for the working memory of the decoders. A number, or text such as
-            `512MB`. Larger row groups are decoded in slices.
+        memory_budget: Bytes that decoded rows may take at once in a process, those being decoded
+            included; a quarter of it is for the working memory of the decoders. A number, or text
+            such as `512MB`. Larger row groups are decoded in slices. `auto` is 512 MB, or less if
+            all workers of the host would take more than a quarter of its memory.
+        decode_threads: In how many threads a process decodes, at most 16. `auto` is its share of
+            the host's cores, and one in a worker of a DataLoader.
         negatives: Keeps a share of the rows whose label is 0, `{label, rate, seed, column}`, and
             raises their weight to match.
         transform: A function over each batch, called in another thread, or its name
@@ -142,7 +145,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         dispatch: Dispatch | Mapping[str, Any] | str = "auto",
         follow: Follow | Mapping[str, Any] | bool = False,
         tail: str = JOIN,
-        memory_budget: int | str = "512MB",
+        memory_budget: int | str = AUTO,
+        decode_threads: int | str = AUTO,
         negatives: Negatives | Mapping[str, Any] | None = None,
         transform: Transform | str | None = None,
         on_bad_file: str = ERROR,
@@ -186,7 +190,14 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             batch_size=require_integer("batch_size", batch_size),
             drop_last=drop_last,
             shuffle=_shuffle(shuffle),
-            budget_bytes=parse_bytes(memory_budget, "memory_budget"),
+            budget_bytes=(
+                None if memory_budget == AUTO else parse_bytes(memory_budget, "memory_budget")
+            ),
+            decode_threads=(
+                None
+                if decode_threads == AUTO
+                else require_integer("decode_threads", decode_threads)
+            ),
             terms=options.terms,
             in_step=None if options.in_step == AUTO else bool(options.in_step),
             ends_finished=options.finished == END,

@@ -38,7 +38,7 @@ def aligned_reader(
     groups: Sequence[OpenFile],
     selection: Selection,
     *,
-    use_threads: bool = True,
+    num_threads: int | None = None,
     as_values: bool = False,
     most_room_bytes: int | None = None,
     take: Take | None = None,
@@ -50,7 +50,7 @@ def aligned_reader(
         file: The data file. The caller closes it, and the next ones.
         groups: The files of its slot groups.
         selection: The columns to read.
-        use_threads: As of `RowGroupReader`.
+        num_threads: As of `RowGroupReader`.
         as_values: As of `RowGroupReader`.
         most_room_bytes: As of `RowGroupReader`.
         take: As of `RowGroupReader`.
@@ -61,7 +61,7 @@ def aligned_reader(
     """
     make = partial(
         RowGroupReader,
-        use_threads=use_threads,
+        num_threads=num_threads,
         as_values=as_values,
         most_room_bytes=most_room_bytes,
         take=take,

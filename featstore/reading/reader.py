@@ -103,7 +103,8 @@ class RowGroupReader:
     Args:
         file: The file. The caller closes it.
         selection: The columns to read.
-        use_threads: Whether columns are decoded in several threads.
+        num_threads: In how many threads columns are decoded, at most 16; None: one for each core
+            that Arrow uses.
         as_values: Whether only `Rows.slot` will be called for slots, and not `Rows.slot_column`.
             That is faster, since nulls are decoded as missing marks.
         most_room_bytes: The working memory that all decoding threads together may take, each as
@@ -120,7 +121,7 @@ class RowGroupReader:
         file: OpenFile,
         selection: Selection,
         *,
-        use_threads: bool = True,
+        num_threads: int | None = None,
         as_values: bool = False,
         most_room_bytes: int | None = None,
         take: Take | None = None,
@@ -128,7 +129,7 @@ class RowGroupReader:
         self.file = file
         self.columns = file.resolve(selection)
         self._most_room_bytes = most_room_bytes
-        self._most_threads = min(pa.cpu_count(), _MOST_THREADS) if use_threads else 1
+        self._most_threads = min(num_threads or pa.cpu_count(), _MOST_THREADS)
         self._pages = PageReader(file, selection.slots if as_values else (), self.columns, take)
 
     @property

@@ -437,7 +437,7 @@ def outcome(path: Path, slot: Slot) -> str:
             try:
                 ours = PageReader(footer, [slot], columns).read([0]).get("x")
                 if ours is None:
-                    RowGroupReader(footer, selection, use_threads=False, as_values=True).read([0])
+                    RowGroupReader(footer, selection, num_threads=1, as_values=True).read([0])
                     return "left to Arrow"
             except DataFileError as error:
                 return (

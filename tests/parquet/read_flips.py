@@ -63,8 +63,8 @@ def _read(path: Path) -> list[pa.Table]:
     with OpenFile(path) as footer:
         row_groups = range(len(footer.row_group_rows))
         readers = [
-            RowGroupReader(footer, Selection(others=tuple(footer.schema)), use_threads=False),
-            RowGroupReader(footer, Selection(slots=SLOTS), use_threads=False, as_values=True),
+            RowGroupReader(footer, Selection(others=tuple(footer.schema)), num_threads=1),
+            RowGroupReader(footer, Selection(slots=SLOTS), num_threads=1, as_values=True),
         ]
         return [reader.read(row_groups).table for reader in readers]
 

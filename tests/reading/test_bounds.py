@@ -75,7 +75,7 @@ def _claiming(chunk: Chunk, num_levels: int) -> Chunk:
 
 def _read(footer: OpenFile, slot: Slot, *, as_values: bool) -> pa.Table:
     selection = Selection(slots=(slot,))
-    return RowGroupReader(footer, selection, use_threads=False, as_values=as_values).read([0]).table
+    return RowGroupReader(footer, selection, num_threads=1, as_values=as_values).read([0]).table
 
 
 @pytest.mark.parametrize("as_values", [True, False], ids=["values", "Arrow's columns"])

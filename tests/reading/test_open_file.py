@@ -178,9 +178,7 @@ def test_a_row_group_is_read_no_further_once_another_thread_says_so(tmp_path: Pa
     pq.write_table(pa.table({"a": [1, 2, 3]}), tmp_path / "a.parquet")
     closed = bytearray(1)
     with OpenFile(tmp_path / "a.parquet", cancelled=closed) as file:
-        reader = RowGroupReader(
-            file, Selection(slots=(slot("a"),)), as_values=True, use_threads=False
-        )
+        reader = RowGroupReader(file, Selection(slots=(slot("a"),)), as_values=True, num_threads=1)
         ids: Any = reader.read([0]).slot(slot("a"))
         assert ids.tolist() == [1, 2, 3]
         closed[0] = 1

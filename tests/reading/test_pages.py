@@ -228,7 +228,7 @@ def test_a_column_that_is_also_asked_for_as_it_is_keeps_its_nulls(tmp_path: Path
     pq.write_table(pa.table({"x": [1, None, 3]}), tmp_path / "file.parquet")
     with OpenFile(tmp_path / "file.parquet") as footer:
         reader = RowGroupReader(
-            footer, Selection(slots=(slot,), others=(field,)), as_values=True, use_threads=False
+            footer, Selection(slots=(slot,), others=(field,)), as_values=True, num_threads=1
         )
         rows = reader.read([0])
     assert rows.other(field).to_pylist() == [1, None, 3]

@@ -70,7 +70,7 @@ def test_without_a_limit_there_is_room_for_every_core(
     with OpenFile(path) as footer:
         reader = RowGroupReader(footer, SELECTION)
         assert reader.room_bytes([0]) == 3 * _longest(path)
-        alone = RowGroupReader(footer, SELECTION, use_threads=False)
+        alone = RowGroupReader(footer, SELECTION, num_threads=1)
         assert alone.room_bytes([0]) == _longest(path)
 
 
@@ -86,7 +86,7 @@ def test_files_beside_each_other_are_read_in_turn_so_the_most_of_them_counts(
         row_group_size=NUM_ROWS // 2,
     )
     with OpenFile(base) as footer, OpenFile(group) as beside:
-        reader = aligned_reader(footer, [beside], SELECTION, use_threads=False)
+        reader = aligned_reader(footer, [beside], SELECTION, num_threads=1)
         assert reader.room_bytes([0]) == max(_longest(base), _longest(group))
 
 

@@ -28,6 +28,7 @@ KEYS = (
     "follow",
     "tail",
     "memory_budget",
+    "decode_threads",
     "negatives",
     "transform",
     "on_bad_file",

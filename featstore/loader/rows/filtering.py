@@ -63,7 +63,7 @@ class FilteredReader:
         request: What is delivered.
         partition: The file's partition.
         stats: Where rows, bytes and seconds are counted.
-        use_threads: Whether columns are decoded in several threads.
+        num_threads: As of `RowGroupReader`.
         most_room_bytes: As of `RowGroupReader`.
         take: As of `RowGroupReader`.
     """
@@ -76,7 +76,7 @@ class FilteredReader:
         partition: Partition,
         stats: Stats,
         *,
-        use_threads: bool = True,
+        num_threads: int | None = None,
         most_room_bytes: int | None = None,
         take: Take | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class FilteredReader:
         self._counts = stats.counts
         self._filter: RowsReader | None = None
         reader = partial(
-            aligned_reader, file, groups, use_threads=use_threads, most_room_bytes=most_room_bytes
+            aligned_reader, file, groups, num_threads=num_threads, most_room_bytes=most_room_bytes
         )
         first, rest = request.reads(is_decided=partition.is_decided)
         if first is not None:

@@ -96,7 +96,7 @@ class SplitReader:
         request: What is delivered.
         order: In which order.
         stats: Where rows, bytes and seconds are counted.
-        use_threads: Whether columns are decoded in several threads.
+        num_threads: As of `RowGroupReader`.
         window_cache: Keeps the last window for the next claim; None keeps nothing.
         budget: The memory budget; None is no limit.
         column_cache: Remembers how files' columns resolve, across files; None resolves each anew.
@@ -115,7 +115,7 @@ class SplitReader:
         request: Request,
         order: RowOrder,
         stats: Stats,
-        use_threads: bool = True,
+        num_threads: int | None = None,
         window_cache: WindowCache | None = None,
         budget: Budget | None = None,
         column_cache: ColumnCache | None = None,
@@ -138,7 +138,7 @@ class SplitReader:
                     request,
                     work.partition,
                     stats,
-                    use_threads=use_threads,
+                    num_threads=num_threads,
                     most_room_bytes=self._budget.most_room_bytes,
                     take=take,
                 )

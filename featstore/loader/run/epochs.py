@@ -78,8 +78,6 @@ class Run:
         self._in_step = started.worker.in_step if job.in_step is None else job.in_step
         self.delivery = Delivery(start, stats.counts, tells=job.ordering.is_dynamic)
         self._reports = Reports(self.delivery, stats, job.terms.lease_s)
-        # A DataLoader has many workers. Each of them decodes on one core, as torch computes on one
-        # core in them.
         self._feed = Feed(
             self._job,
             self.delivery,
@@ -87,7 +85,7 @@ class Run:
             stats,
             stager,
             pools or BufferPools(),
-            use_threads=not started.is_dataloader,
+            job.share_of_host(started.worker),
         )
         self._row_bar = None
         if job.shows(start):

@@ -22,6 +22,7 @@ from featstore.loader.rows.split_reader import SplitReader, WindowCache
 from featstore.loader.rows.staging_source import stage_items
 from featstore.loader.rows.work import FileSource, Release, Work, files_in_place, files_staged
 from featstore.loader.run.delivery import Delivery
+from featstore.loader.run.host_share import HostShare
 from featstore.loader.run.job import Job
 from featstore.loader.run.reporting import Reports
 from featstore.loader.stats import Stats
@@ -50,7 +51,7 @@ class Feed:
         stats: Metrics.
         stager: Stages files; None reads them in place.
         pools: Memory for batches.
-        use_threads: Whether a row group is decoded on several cores.
+        share: The threads that decode, and the memory budget.
     """
 
     def __init__(
@@ -61,13 +62,12 @@ class Feed:
         stats: Stats,
         stager: Stager | None,
         pools: BufferPools,
-        *,
-        use_threads: bool,
+        share: HostShare,
     ) -> None:
 
         self._delivery, self._reports, self._stats = delivery, reports, stats
         self._pools = pools
-        self._stager, self._use_threads = stager, use_threads
+        self._stager, self._share = stager, share
         self._bad_files = BadFiles(stats)
         self._skip = self._bad_files.skip if job.on_bad_file == SKIP else None
         # The consumer waits for the last thread: the transform's if there is one.
@@ -87,13 +87,13 @@ class Feed:
             claims: Claims, taken in another thread as far ahead as staging or decoding allows.
         """
         order = RowOrder(seed=job.seed, epoch=epoch, shuffle=job.shuffle)
-        budget = Budget(job.budget_bytes)
+        budget = Budget(self._share.budget_bytes)
         open_split = partial(
             SplitReader,
             request=job.request,
             order=order,
             stats=self._stats,
-            use_threads=self._use_threads,
+            num_threads=self._share.num_threads,
             # In order `dynamic` a claim ends at the end of a window, so the next one is another.
             window_cache=None if job.ordering.is_dynamic else WindowCache(),
             budget=budget,

@@ -19,6 +19,7 @@ from featstore.loader.plan.request import DROP as DROP_ROW
 from featstore.loader.plan.request import Request
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import make_splits
+from featstore.loader.run.host_share import HostShare
 from featstore.loader.run.state import LoaderState
 from featstore.loader.run.step_agreement import DROP, JOIN
 from featstore.loader.run.worker import LoaderWorker
@@ -34,7 +35,8 @@ class Job:
     Attributes:
         files: The data files by path, each with its partition; empty in order `rank`.
         table: Digest of the snapshot.
-        budget_bytes: The memory budget.
+        budget_bytes: The memory budget of each worker; None: its share of the host's memory.
+        decode_threads: Decoding threads of each worker; None: its share of the host's cores.
         terms: Lease times and limits of dispatch.
         splits: The splits of the files, in the order of the files.
         cut: Makes splits of files.
@@ -55,7 +57,8 @@ class Job:
     batch_size: int = 8192
     drop_last: bool = False
     shuffle: Shuffle | None = None
-    budget_bytes: int = 512_000_000
+    budget_bytes: int | None = None
+    decode_threads: int | None = None
     terms: Terms = field(default_factory=Terms)
     ordering: Ordering = field(default_factory=Ordering)
     splits: tuple[Split, ...] = ()
@@ -71,6 +74,14 @@ class Job:
     in_step: bool | None = None
     ends_finished: bool = False
     most_open: int | None = None
+
+    def share_of_host(self, worker: LoaderWorker) -> HostShare:
+        """The threads and the memory budget of one of its workers."""
+        share = HostShare.of(worker)
+        return HostShare(
+            num_threads=self.decode_threads or share.num_threads,
+            budget_bytes=self.budget_bytes or share.budget_bytes,
+        )
 
     def in_parts(self, listing: Listing) -> "Job":
         """The job in order `rank`: it only counts the files, which each part then lists."""

@@ -18,6 +18,7 @@ class LoaderWorker:
         is_dataloader: Whether this is a DataLoader worker.
         rank: The rank of the process, or of the DataLoader's process.
         num_ranks: The number of ranks.
+        ranks_on_host: How many ranks run on this host.
         in_step: Whether there are several ranks, according to the launcher or the process group.
     """
 
@@ -27,12 +28,18 @@ class LoaderWorker:
     is_dataloader: bool
     rank: int = 0
     num_ranks: int = 1
+    ranks_on_host: int = 1
     in_step: bool = False
 
     @property
     def num_siblings(self) -> int:
         """How many workers the process's DataLoader has, this one included."""
         return self.num_workers // self.num_ranks
+
+    @property
+    def num_on_host(self) -> int:
+        """How many workers this host has, this one included."""
+        return self.num_siblings * self.ranks_on_host
 
     @property
     def static_index(self) -> int:
@@ -45,9 +52,12 @@ class LoaderWorker:
 
     @classmethod
     def here(cls) -> "LoaderWorker":
-        """The worker that this process is, from torch's worker info, RANK and WORLD_SIZE."""
+        """The worker that this process is, from torch's worker info, RANK, WORLD_SIZE and
+        LOCAL_WORLD_SIZE.
+        """
         worker, in_step = get_worker_info(), _is_one_of_several_ranks()
         rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+        on_host = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
         if worker is None:
             return cls(
                 index=rank,
@@ -56,6 +66,7 @@ class LoaderWorker:
                 is_dataloader=False,
                 rank=rank,
                 num_ranks=world,
+                ranks_on_host=on_host,
                 in_step=in_step,
             )
         return cls(
@@ -65,6 +76,7 @@ class LoaderWorker:
             is_dataloader=True,
             rank=rank,
             num_ranks=world,
+            ranks_on_host=on_host,
             in_step=in_step,
         )
 

@@ -46,7 +46,7 @@ class Fed:
             self.stats,
             self.stager,
             BufferPools(),
-            use_threads=False,
+            self.job.share_of_host(PLACE),
         )
 
     def claims(self) -> list[Claim]:
