@@ -25,8 +25,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.snapshot import Snapshot
 from featstore.tensors.batch import Batch
@@ -37,10 +35,10 @@ MOST_OF_SLOWEST, MOST_WAIT_SHARE = 1.05, 0.02
 BATCH_SIZE = 4096
 SHUFFLE = {"window_rows": 100_000}
 NUM_TOLD = 3
-TOLD = {
+TOLD: dict[str, tuple[int | str, dict[str, int] | None]] = {
     "shuffled_in_one_thread": (1, SHUFFLE),
-    "shuffled_on_all_cores": (None, SHUFFLE),
-    "decoding_on_all_cores": (None, None),
+    "shuffled_on_all_cores": ("auto", SHUFFLE),
+    "decoding_on_all_cores": ("auto", None),
 }
 
 
@@ -114,37 +112,25 @@ def _decoding(lists: Snapshot, arguments: argparse.Namespace) -> dict[str, Any]:
     return _part("decoding", ratio, MOST_OF_SLOWEST, said, "decoding is the bottleneck")
 
 
-def _told(lists: Snapshot, num_threads: int | None, shuffle: dict[str, int] | None) -> float:
+def _told(lists: Snapshot, num_threads: int | str, shuffle: dict[str, int] | None) -> float:
     return _decoding_ratio(lists, NUM_TOLD, num_threads=num_threads, shuffle=shuffle)[0]
 
 
 def _decoding_ratio(
-    lists: Snapshot, num_pairs: int, *, num_threads: int | None, shuffle: dict[str, int] | None
+    lists: Snapshot, num_pairs: int, *, num_threads: int | str, shuffle: dict[str, int] | None
 ) -> tuple[float, str]:
     """The median ratio of neighbouring epochs, and what the loader said of the last."""
-    num_cores = pa.cpu_count()
-    pa.set_cpu_count(num_threads or num_cores)
-    try:
-        return _ratio(
-            lists, num_pairs, f"{num_threads or num_cores} threads, shuffle {shuffle}", shuffle
-        )
-    finally:
-        pa.set_cpu_count(num_cores)
-
-
-def _ratio(
-    lists: Snapshot, num_pairs: int, name: str, shuffle: dict[str, int] | None
-) -> tuple[float, str]:
+    options: dict[str, Any] = {"decode_threads": num_threads, "shuffle": shuffle}
     remote = Remote(name="fast", latency_s=0.001, bytes_per_s=400e6)
     ratios, said = [], ""
-    _epoch(lists, "direct", shuffle=shuffle)  # the files into the kernel's cache, for both sides
+    _epoch(lists, "direct", **options)  # the files into the kernel's cache, for both sides
     with served(Path(lists.data_files[0].url).parent, remote) as url:
         for _ in range(num_pairs):
-            alone_s, _, _ = _epoch(lists, "direct", shuffle=shuffle)
-            epoch_s, said, _ = _epoch(at(lists, url), "whole", shuffle=shuffle)
+            alone_s, _, _ = _epoch(lists, "direct", **options)
+            epoch_s, said, _ = _epoch(at(lists, url), "whole", **options)
             ratios.append(epoch_s / alone_s)
             print(
-                f"{name}: decoding of local files alone {alone_s:.2f} s, epoch {epoch_s:.2f} s; "
+                f"{num_threads} threads, shuffle {shuffle}: decoding of local files alone {alone_s:.2f} s, epoch {epoch_s:.2f} s; "
                 f"{said}",
                 flush=True,
             )
@@ -185,14 +171,14 @@ def _curl_s(snapshot: Snapshot) -> float:
 
 
 def _epoch(
-    snapshot: Snapshot, mode: str, *, step_s: float = 0.0, shuffle: dict[str, int] | None = None
+    snapshot: Snapshot, mode: str, *, step_s: float = 0.0, **options: Any
 ) -> tuple[float, str, float]:
     """Seconds, what the loader says of the epoch, and the share of the time after the first batch
     that was spent waiting.
     """
     since = time.perf_counter()
     with FeatureLoader(
-        snapshot, slots=["*"], batch_size=BATCH_SIZE, shuffle=shuffle, staging={"mode": mode}
+        snapshot, slots=["*"], batch_size=BATCH_SIZE, staging={"mode": mode}, **options
     ) as loader:
         batches = iter(loader)
         batch: Batch | None = next(batches)

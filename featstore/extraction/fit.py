@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from featstore.errors import InputError, NotFittedError
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.local import num_cores
 from featstore.extraction.raw import Unit, find_raw_files, plan_units
 from featstore.extraction.unit import extract_range
+from featstore.host import num_cores
 from featstore.ops.arrays import values_of
 from featstore.ops.fitting import STATES, Keys, State
 from featstore.ops.hashing import xxh64

@@ -1,7 +1,6 @@
 """Runs units in threads of this process, without a JVM."""
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from featstore.extraction.raw import Unit
 from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
+from featstore.host import num_cores
 
 
 class LocalRunner:
@@ -57,16 +57,6 @@ class LocalRunner:
                 begin.set()
                 threads.shutdown(wait=True, cancel_futures=True)
                 raise
-
-
-def num_cores() -> int:
-    """Returns the number of cores that this process may use.
-
-    Where the system does not report that (macOS), returns the number of cores of the machine.
-    """
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class _StoppedError(Exception):

@@ -22,6 +22,7 @@ from featstore.errors import ConfigError, StateError, require_integer
 from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.batches.transform import Transform, checked_transform
 from featstore.loader.cleanup import when_gone
+from featstore.loader.on_stats import OnStats, StatsCalls
 from featstore.loader.plan.data_files import (
     Census,
     Listed,
@@ -113,6 +114,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             raises their weight to match.
         transform: A function over each batch, called in another thread, or its name
             `package.module:function`.
+        on_stats: A function that is called with `stats()` while the loader runs, its name as
+            `package.module:function`, or options such as `{call: ..., every_s: 60}`.
         on_bad_file: `error`, or `skip` to continue without files that cannot be read, with a
             warning for each.
         progress: Whether to show a progress bar on standard error.
@@ -149,6 +152,11 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         decode_threads: int | str = AUTO,
         negatives: Negatives | Mapping[str, Any] | None = None,
         transform: Transform | str | None = None,
+        on_stats: OnStats
+        | Mapping[str, Any]
+        | Callable[[dict[str, Any]], object]
+        | str
+        | None = None,
         on_bad_file: str = ERROR,
         progress: bool = False,
         debug: bool = False,
@@ -219,6 +227,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         self._job = replace(self._job, most_open=most_open)
         self._iterations = Iterations(options, self._job.key, num_epochs, self._clock)
         self._stats = Stats()
+        self._stats_calls = StatsCalls(_on_stats(on_stats))
         self._restored: LoaderState | None = None
         self._share: LoaderState | None = None
         self._run: Run | None = None
@@ -266,6 +275,14 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             self._job, started, start, stats=self._stats, stager=stager, pools=self._pools
         )
         return self._run
+
+    def tell_stats(self, *, is_last: bool) -> None:
+        """Calls the function `on_stats` if it is time to. Called by `Iteration`.
+
+        Args:
+            is_last: Whether the iteration has ended by itself.
+        """
+        self._stats_calls.tell(self.stats, is_last=is_last)
 
     def __len__(self) -> int:
         """The exact number of batches that this process, with its DataLoader workers, gets from the
@@ -417,18 +434,28 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         return self._iterations.recording(epoch).to_json()
 
     def stats(self) -> dict[str, Any]:
-        """Metrics of this process since the loader was made.
+        """Metrics of this process since the loader was made. May be called from any thread.
 
         Returns:
             Counts, and seconds under names that end with `_s`. `wait_s`: how long the consumer
             waited for batches. `decode_s`: how long reading and decoding took. `stages`: busy and
             waiting seconds, bytes, rows and retries of `staging`, `decode`, `assemble`, `transform`
             and `delivery`. `slots`: for each column that was read, its `bytes` as stored, and its
-            part of the busy seconds of the stages `decode` and `assemble`.
+            part of the busy seconds of the stages `decode` and `assemble`. `worker`: which process
+            this is: `rank`, `index` and `num_workers`, with DataLoader workers counted.
         """
-        staged = vars(self._stager.stats()) if self._stager else {}
+        stager, worker = self._stager, LoaderWorker.here()
+        staged = vars(stager.stats()) if stager else {}
         told = {f"staging_{name}": value for name, value in staged.items()}
-        parts = {"stages": self._stats.stages(staged), "slots": self._stats.slots()}
+        parts = {
+            "stages": self._stats.stages(staged),
+            "slots": self._stats.slots(),
+            "worker": {
+                "rank": worker.rank,
+                "index": worker.index,
+                "num_workers": worker.num_workers,
+            },
+        }
         return {**self._stats.to_dict(), "staging_staged_bytes": 0, **told, **parts}
 
     def verdict(self) -> str:
@@ -514,6 +541,14 @@ def _shuffle(shuffle: Shuffle | Mapping[str, Any] | bool | None) -> Shuffle | No
     if isinstance(shuffle, bool):
         return Shuffle() if shuffle else None
     return as_options(Shuffle, shuffle, "shuffle")
+
+
+def _on_stats(
+    option: OnStats | Mapping[str, Any] | Callable[[dict[str, Any]], object] | str | None,
+) -> OnStats | None:
+    if isinstance(option, str) or callable(option):
+        return OnStats(call=option)
+    return as_options(OnStats, option, "on_stats")
 
 
 def _follow(

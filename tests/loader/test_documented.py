@@ -11,6 +11,7 @@ import pytest
 
 from featstore.dispatch.options import Dispatch
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.on_stats import OnStats
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.negatives import Negatives
 from featstore.loader.plan.ordering import Ordering
@@ -95,6 +96,7 @@ def test_the_docstring_of_a_method_names_its_arguments(name: str) -> None:
         ("loader.md", Ordering),
         ("loader.md", Follow),
         ("loader.md", Negatives),
+        ("loader.md", OnStats),
         ("dispatch.md", Dispatch),
     ],
 )

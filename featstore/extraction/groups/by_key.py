@@ -13,10 +13,10 @@ from featstore.errors import InputError, not_once
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import first_examples
 from featstore.extraction.groups.group_task import GroupTask
-from featstore.extraction.local import num_cores
 from featstore.extraction.raw import Unit, as_input_errors, open_raw
 from featstore.extraction.unit import Progress, UnitReport, extract_range
 from featstore.files.storage import join
+from featstore.host import num_cores
 from featstore.table.metadata import to_json
 from featstore.table.snapshot import DataFile
 from featstore.table.statistics.column_statistics import add_counts

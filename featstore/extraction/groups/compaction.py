@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from featstore.errors import CommitConflictError, InputError, TableNotFoundError
-from featstore.extraction.local import num_cores
 from featstore.files.storage import delete, join, local_path, open_read
+from featstore.host import num_cores
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile

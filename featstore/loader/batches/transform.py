@@ -1,6 +1,5 @@
 """Applies a user's function to each batch, in a thread of its own."""
 
-import importlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,9 +7,10 @@ from typing import Any
 import torch
 
 from featstore.dispatch.terms import Claim
-from featstore.errors import BatchError, ConfigError
+from featstore.errors import BatchError
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.progress import ClaimKey
+from featstore.loader.plan.functions import function_of
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch, Column, Jagged
 from featstore.tensors.column_keys import SLOT, Key, Keys
@@ -25,18 +25,7 @@ def checked_transform(transform: Transform | str | None) -> Transform | None:
     """The option `transform`: a function, or the name of one as `package.module:function`.
     ConfigError if it cannot be imported or called.
     """
-    found: Any = transform
-    if isinstance(transform, str):
-        module, _, name = transform.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(
-                f"transform: expected 'package.module:function', found {transform!r}: {error}"
-            ) from error
-    if found is not None and not callable(found):
-        raise ConfigError(f"transform: expected a function, found {transform!r}")
-    return found  # type: ignore[no-any-return]
+    return None if transform is None else function_of("transform", transform)
 
 
 def transformed(

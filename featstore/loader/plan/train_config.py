@@ -31,6 +31,7 @@ KEYS = (
     "decode_threads",
     "negatives",
     "transform",
+    "on_stats",
     "on_bad_file",
     "progress",
     "debug",

@@ -22,9 +22,9 @@ from featstore.loader.rows.split_reader import SplitReader, WindowCache
 from featstore.loader.rows.staging_source import stage_items
 from featstore.loader.rows.work import FileSource, Release, Work, files_in_place, files_staged
 from featstore.loader.run.delivery import Delivery
-from featstore.loader.run.host_share import HostShare
 from featstore.loader.run.job import Job
 from featstore.loader.run.reporting import Reports
+from featstore.loader.run.worker import HostShare
 from featstore.loader.stats import Stats
 from featstore.reading.file_columns import ColumnCache
 from featstore.staging.stager import Stager

@@ -20,6 +20,9 @@ class Owner(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
+    def tell_stats(self, *, is_last: bool) -> None:
+        """Called for each batch before it is handed out, and at the end of the iteration."""
+
 
 class Iteration:
     """The batches of one iteration. Its threads end when it is dropped, as by a loop that ends or
@@ -55,7 +58,9 @@ class Iteration:
             batch = run.batch(self._next_slice(run))
             if batch is None:
                 run.finish()
+                self._owner.tell_stats(is_last=True)
                 raise StopIteration
+            self._owner.tell_stats(is_last=False)
             return batch
         except BaseException as error:
             was_closed = run.delivery.is_closed

@@ -19,10 +19,9 @@ from featstore.loader.plan.request import DROP as DROP_ROW
 from featstore.loader.plan.request import Request
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import make_splits
-from featstore.loader.run.host_share import HostShare
 from featstore.loader.run.state import LoaderState
 from featstore.loader.run.step_agreement import DROP, JOIN
-from featstore.loader.run.worker import LoaderWorker
+from featstore.loader.run.worker import HostShare, LoaderWorker
 from featstore.table.snapshot import DataFile
 
 

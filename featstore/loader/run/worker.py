@@ -1,10 +1,16 @@
-"""Which of a loader's workers this process is."""
+"""Which of a loader's workers this process is, and its share of the host's cores and memory."""
 
 import os
 from dataclasses import dataclass
 
 from torch import distributed
 from torch.utils.data import get_worker_info
+
+from featstore.host import memory_bytes, num_cores
+
+# One process takes this much, and all of a host together at most a quarter of its memory. Chosen,
+# not measured.
+_BUDGET_BYTES, _SHARE = 512_000_000, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,3 +95,30 @@ def _is_one_of_several_ranks() -> bool:
         and distributed.is_initialized()
         and distributed.get_world_size() > 1
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostShare:
+    """What one process takes.
+
+    Attributes:
+        num_threads: How many threads decode a row group.
+        budget_bytes: The memory budget.
+    """
+
+    num_threads: int
+    budget_bytes: int
+
+    @classmethod
+    def of(cls, worker: LoaderWorker) -> "HostShare":
+        """What a process takes unless it is told otherwise.
+
+        The cores that it may run on are divided among the ranks of its host; a worker of a
+        DataLoader takes one, as torch computes on one core there. The memory is 512 MB, or less
+        where all workers of the host would take more than a quarter of what they may use.
+        """
+        cores = num_cores() // worker.ranks_on_host
+        return cls(
+            num_threads=1 if worker.is_dataloader else max(1, cores),
+            budget_bytes=min(_BUDGET_BYTES, memory_bytes() // (_SHARE * worker.num_on_host)),
+        )

@@ -190,8 +190,8 @@ import sys
 import pyarrow as pa
 from featstore import FeatureLoader
 
-pa.set_cpu_count(16)
-with FeatureLoader(sys.argv[1], slots=["s*"], batch_size=8192, memory_budget=sys.argv[2]) as loader:
+options = {"batch_size": 8192, "memory_budget": sys.argv[2], "decode_threads": 16}
+with FeatureLoader(sys.argv[1], slots=["s*"], **options) as loader:
     print(sum(batch.num_rows for batch in loader), pa.default_memory_pool().max_memory())
 """
 

@@ -1,6 +1,5 @@
 """How the processes of a host share its cores and memory."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import pytest
 
 from featstore import FeatureLoader
 from featstore.errors import ConfigError
-from featstore.loader.run import host_share
-from featstore.loader.run.host_share import HostShare, usable_memory_bytes
-from featstore.loader.run.worker import LoaderWorker
+from featstore.loader.run import worker
+from featstore.loader.run.worker import HostShare, LoaderWorker
 
 ALONE = LoaderWorker(index=0, num_workers=1, session="s", is_dataloader=False)
 ONE_OF_EIGHT = replace(ALONE, num_workers=8, num_ranks=8, ranks_on_host=8)
@@ -21,8 +19,8 @@ ONE_OF_EIGHT = replace(ALONE, num_workers=8, num_ranks=8, ranks_on_host=8)
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen cores and 64 GB."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    monkeypatch.setattr(host_share, "usable_memory_bytes", lambda: 64_000_000_000)
+    monkeypatch.setattr(worker, "num_cores", lambda: 16)
+    monkeypatch.setattr(worker, "memory_bytes", lambda: 64_000_000_000)
 
 
 def test_a_process_that_is_alone_takes_all_cores_and_half_a_gigabyte() -> None:
@@ -44,21 +42,6 @@ def test_all_workers_of_a_host_together_take_a_quarter_of_its_memory_at_most() -
     assert workers.num_on_host == 64
     assert HostShare.of(workers).budget_bytes == 64_000_000_000 // 4 // 64
     assert HostShare.of(ONE_OF_EIGHT).budget_bytes == 512_000_000
-
-
-def test_a_container_that_may_use_less_than_the_machine_is_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_share, "usable_memory_bytes", usable_memory_bytes)
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr(host_share, "_LIMITS", (limit,))
-    whole = usable_memory_bytes()
-    assert whole == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit.write_text("max\n")
-    assert usable_memory_bytes() == whole
-    limit.write_text("1000000000\n")
-    assert usable_memory_bytes() == 1_000_000_000
-    assert HostShare.of(ALONE).budget_bytes == 250_000_000
 
 
 def test_the_number_of_ranks_on_a_host_is_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:

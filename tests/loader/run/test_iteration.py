@@ -19,6 +19,7 @@ class Owner:
 
     def __init__(self, loader: FeatureLoader) -> None:
         self.loader, self.num_runs = loader, 0
+        self.told: list[bool] = []
 
     def begin_run(self) -> Run:
         self.num_runs += 1
@@ -29,6 +30,9 @@ class Owner:
 
     def load_state_dict(self, state: Any) -> None:
         self.loader.load_state_dict(state)
+
+    def tell_stats(self, *, is_last: bool) -> None:
+        self.told.append(is_last)
 
 
 @pytest.fixture

@@ -1,0 +1,119 @@
+"""Metrics of loaders for Prometheus, while they run. Needs the extra `prometheus`.
+
+Each number of `FeatureLoader.stats()` is a counter, which begins at 0 when a loader or a DataLoader
+worker does: `rows` is `featstore_loader_rows_total`, and seconds such as `wait_s` are
+`featstore_loader_wait_seconds_total`. Numbers of a stage are `featstore_loader_stage_..._total`
+with the label `stage`, numbers of a column `featstore_loader_slot_..._total` with the label `slot`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from featstore.errors import import_extra
+from featstore.loader.feature_loader import FeatureLoader
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import CounterMetricFamily
+
+Stats = Mapping[str, Any]
+_LABELS = ("loader", "rank", "worker")
+
+
+class LoaderCollector:
+    """A collector of prometheus_client for the loaders of this process. Register one for all of
+    them, since a metric may be registered only once:
+    `REGISTRY.register(LoaderCollector({"train": loader}))`.
+
+    Args:
+        loaders: The loaders by name; the name is the label `loader`.
+        slots: Whether to tell the numbers of each column, too: three time series for each.
+
+    Raises:
+        MissingDependencyError: prometheus_client is not installed.
+    """
+
+    def __init__(self, loaders: Mapping[str, FeatureLoader], *, slots: bool = False) -> None:
+        _core()
+        self._loaders, self._slots = dict(loaders), slots
+
+    def collect(self) -> Iterable["CounterMetricFamily"]:
+        """The metrics now. Called by prometheus_client, from any thread."""
+        stats = {name: loader.stats() for name, loader in self._loaders.items()}
+        return _families(stats, slots=self._slots)
+
+
+class TextFile:
+    """Writes metrics to a file that the textfile collector of Prometheus' node exporter reads: for
+    `on_stats` of a loader, also in DataLoader workers, which nobody can ask over HTTP.
+
+    Each process has its own file, `NAME-RANK-WORKER.prom`, which is replaced at once. Files stay
+    when their process ends.
+
+    Args:
+        directory: What the node exporter got as `--collector.textfile.directory`.
+        name: Names the loader, in the label `loader` and in the file's name.
+        slots: As of `LoaderCollector`.
+
+    Raises:
+        MissingDependencyError: prometheus_client is not installed.
+    """
+
+    def __init__(self, directory: str | Path, *, name: str = "train", slots: bool = False) -> None:
+        _core()
+        self._directory, self._name, self._slots = Path(directory), name, slots
+
+    def __call__(self, stats: Stats) -> None:
+        """Writes the file. OSError if it cannot be written."""
+        client = import_extra("prometheus_client", "TextFile")
+        registry = client.CollectorRegistry(auto_describe=False)
+        registry.register(_Collected(lambda: _families({self._name: stats}, slots=self._slots)))
+        worker = stats["worker"]
+        path = self._directory / f"{self._name}-{worker['rank']}-{worker['index']}.prom"
+        client.write_to_textfile(str(path), registry)
+
+
+class _Collected:
+    """What prometheus_client asks for metrics."""
+
+    def __init__(self, collect: Callable[[], Iterable["CounterMetricFamily"]]) -> None:
+        self.collect = collect
+
+
+def _core() -> Any:
+    return import_extra("prometheus_client.metrics_core", "featstore.loader.prometheus")
+
+
+def _families(stats: Mapping[str, Stats], *, slots: bool) -> list["CounterMetricFamily"]:
+    """The metrics of several loaders by name. Those of one metric are one family."""
+    families: dict[str, Any] = {}
+    for loader, numbers in stats.items():
+        worker = numbers["worker"]
+        of_loader = [loader, str(worker["rank"]), str(worker["index"])]
+        own = {name: value for name, value in numbers.items() if not isinstance(value, Mapping)}
+        _add(families, "", own, of_loader)
+        for stage, own in numbers["stages"].items():
+            _add(families, "stage", own, of_loader, stage)
+        for slot, own in numbers["slots"].items() if slots else ():
+            _add(families, "slot", own, of_loader, slot)
+    return list(families.values())
+
+
+def _add(
+    families: dict[str, Any],
+    part: str,
+    numbers: Mapping[str, float],
+    of_loader: list[str],
+    *of: str,
+) -> None:
+    """Adds a loader's numbers, or those of a part of it: a stage or a slot."""
+    parts = (part,) if part else ()
+    for name, value in numbers.items():
+        unit = name.removesuffix("_s") + "_seconds" if name.endswith("_s") else name
+        metric = "_".join(("featstore_loader", *parts, unit))
+        if metric not in families:
+            what = f"{part} {name}" if part else name
+            families[metric] = _core().CounterMetricFamily(
+                metric, f"{what} of FeatureLoader.stats()", labels=(*_LABELS, *parts)
+            )
+        families[metric].add_metric([*of_loader, *of], value)
