@@ -51,6 +51,12 @@ class Budget:
         """
         return self._max_bytes is None or size_bytes <= self._max_bytes // _SHARE
 
+    def fits_ahead(self, size_bytes: int) -> bool:
+        """Whether there is room for a window of these bytes before it is needed."""
+        with self._changed:
+            held_bytes = self._held_bytes + self._kept_bytes + size_bytes
+            return self._max_bytes is None or held_bytes <= self._max_bytes
+
     @property
     def most_room_bytes(self) -> int | None:
         """How much working memory decoding may take beyond the decoded rows; None is no limit. A

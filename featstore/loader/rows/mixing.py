@@ -4,8 +4,10 @@ shuffled, the rows of several open splits mixed.
 
 import logging
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +24,10 @@ _LOG = logging.getLogger(__name__)
 # How many rows are drawn beyond those after which a window is expected to end, so that it usually
 # does within one call. Chosen, not measured.
 _MORE_DRAWS = 1_024
+# Rows are gathered while the next windows are read, so a mixture has only a part of the rows of the
+# open windows, with two mixtures for each of them; but many rows for each call. Chosen, not
+# measured.
+_MIXTURES_PER_WINDOW, _LEAST_MIXED_ROWS = 2, 32_768
 
 OpenSplit = Callable[[Work], SplitReader]
 
@@ -86,7 +92,8 @@ def read_in_order(
         with closing(split):
             while not split.is_finished:
                 windows = split.read()
-                while (window := _next_window(windows, split, skip)) is not None:
+                read = partial(next, windows, None)
+                while (window := _next_window(read, split, skip)) is not None:
                     yield Mixture.in_order(window)
                     del window  # Otherwise its rows stay in memory while the next ones are read.
 
@@ -121,6 +128,7 @@ def read_mixed(
     try:
         while mixer.fill():
             yield from mixer.ended()
+            mixer.read_ahead()  # After those that are needed now.
             if not mixer.drop_finished():  # Otherwise others take their places first.
                 yield mixer.draw()
                 mixer.drop_finished()
@@ -129,12 +137,49 @@ def read_mixed(
 
 
 class _Stream:
-    """An open split: its reader, its open window, and how many of the window's rows are drawn."""
+    """An open split: its reader, its open window, how many of the window's rows are drawn, and the
+    window after it if that is read already.
+    """
 
     def __init__(self, reader: SplitReader, size_bytes: int) -> None:
         self.reader, self.size_bytes = reader, size_bytes
         self.window: Window | None = None
         self.num_drawn = 0
+        self._ahead: Future[Window | None] | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no window follows the open one."""
+        return self._ahead is None and self.reader.is_finished
+
+    @property
+    def may_read_ahead(self) -> bool:
+        return self._ahead is None and not self.reader.is_finished
+
+    @property
+    def has_rows_ahead(self) -> bool:
+        """Whether the window after the open one is read, and has rows to draw."""
+        if self._ahead is None or self._ahead.exception() is not None:
+            return False
+        window = self._ahead.result()
+        return window is not None and window.num_rows > 0
+
+    def read_ahead(self) -> None:
+        """Reads the window after the open one. An error is raised when the window is asked for,
+        since the rows before it are to be delivered.
+        """
+        self._ahead = Future()
+        try:
+            self._ahead.set_result(next(self.reader.read(), None))
+        except BaseException as error:  # noqa: BLE001  raised by `next_window`
+            self._ahead.set_exception(error)
+
+    def next_window(self) -> Window | None:
+        """The window after the open one; None if the split ends there."""
+        if self._ahead is None:
+            return next(self.reader.read(), None)
+        ahead, self._ahead = self._ahead, None
+        return ahead.result()
 
     def begin(self, window: Window) -> None:
         self.window = window
@@ -177,7 +222,19 @@ class _Mixer:
         self._work, self._open_split, self._order = work, open_split, order
         self._width, self._budget, self._stats, self._skip = width, budget, stats, skip
         self._waiting: SplitReader | None = None  # Open, but its windows do not fit yet.
+        self._ahead_due = 0  # How many windows are to be read ahead.
         self.streams: list[_Stream] = []
+
+    @property
+    def _open_rows(self) -> int:
+        """Rows of the open windows, drawn or not."""
+        return sum(stream.window.num_rows for stream in self.streams if stream.window is not None)
+
+    @property
+    def _most_rows(self) -> int:
+        """The most rows of a mixture."""
+        num_mixtures = _MIXTURES_PER_WINDOW * len(self.streams)
+        return max(_LEAST_MIXED_ROWS, self._open_rows // num_mixtures)
 
     def fill(self) -> bool:
         """Opens splits until `width` are open. Returns whether any is."""
@@ -196,17 +253,40 @@ class _Mixer:
         with which the end of a claim is reported.
         """
         for stream in self.streams:
-            while stream.window is None and not stream.reader.is_finished:
-                windows = stream.reader.read()
-                if (window := _next_window(windows, stream.reader, self._skip)) is None:
+            while stream.window is None and not stream.is_finished:
+                window = _next_window(stream.next_window, stream.reader, self._skip)
+                if window is None:
                     continue
                 stream.begin(window)
                 del window
                 if not stream.num_left:
                     yield Mixture(shares=(stream.draw(0),), draws=np.zeros(0, np.uint16))
 
+    def read_ahead(self) -> None:
+        """Reads windows that will be needed, as far as they fit into the budget: as large a part of
+        them as the last mixture is of the open windows. So they are read in the same time in which
+        these are gathered, although all of them end at nearly the same time.
+        """
+        waiting = [stream for stream in self.streams if stream.may_read_ahead and stream.num_left]
+        for stream in sorted(waiting, key=lambda stream: stream.num_left)[: self._ahead_due]:
+            if not self._budget.fits_ahead(stream.reader.next_bytes):
+                break
+            stream.read_ahead()
+
     def draw(self) -> Mixture:
-        """Rows of the open windows, at most until one of these ends."""
+        """Rows of the open windows. Ends early where a window ends and the next is not read yet."""
+        shares, draws, most_rows, num_rows = list[WindowShare](), list[Array](), self._most_rows, 0
+        self._ahead_due = -(-len(self.streams) * most_rows // self._open_rows)
+        while True:
+            more, drawn = self._draw_to_end(most_rows - num_rows)
+            draws.append(drawn + np.uint16(len(shares)))
+            shares += more
+            num_rows += len(drawn)
+            if num_rows == most_rows or not self._begin_next():
+                return Mixture(shares=tuple(shares), draws=np.concatenate(draws))
+
+    def _draw_to_end(self, most_rows: int) -> tuple[list[WindowShare], Array]:
+        """Rows of the open windows until one of these ends, as the fields of a `Mixture`."""
         streams = self.streams
         streams.sort(key=lambda stream: (stream.reader.claim.index, stream.position))
         claims = [stream.reader.claim for stream in streams]
@@ -217,18 +297,28 @@ class _Mixer:
             [claim.index for claim in claims],
             split_rows.tolist(),
             sum(stream.position for stream in streams),
-            min(expected, int(left.sum())),
+            min(expected, int(left.sum()), most_rows),
         )
         ends = [np.flatnonzero(draws == number)[num - 1 : num] for number, num in enumerate(left)]
         draws = draws[: min([len(draws) - 1, *(int(end[0]) for end in ends if len(end))]) + 1]
         counts = np.bincount(draws, minlength=len(streams)).tolist()
-        shares = [stream.draw(count) for stream, count in zip(streams, counts, strict=True)]
-        return Mixture(shares=tuple(shares), draws=draws)
+        return [stream.draw(count) for stream, count in zip(streams, counts, strict=True)], draws
+
+    def _begin_next(self) -> bool:
+        """Begins the windows that are read ahead where one has ended. Returns whether all splits
+        have an open one.
+        """
+        for stream in self.streams:
+            if stream.window is None and stream.has_rows_ahead:
+                window = _next_window(stream.next_window, stream.reader, self._skip)
+                assert window is not None
+                stream.begin(window)
+        return all(stream.window is not None for stream in self.streams)
 
     def drop_finished(self) -> bool:
         """Closes the splits whose last window is drawn. Returns whether there were any."""
         finished = [
-            stream for stream in self.streams if stream.window is None and stream.reader.is_finished
+            stream for stream in self.streams if stream.window is None and stream.is_finished
         ]
         for stream in finished:
             self.streams.remove(stream)
@@ -263,9 +353,11 @@ class _Mixer:
             )
 
 
-def _next_window(windows: Iterator[Window], split: SplitReader, skip: Skip | None) -> Window | None:
+def _next_window(
+    read: Callable[[], Window | None], split: SplitReader, skip: Skip | None
+) -> Window | None:
     try:
-        return next(windows, None)
+        return read()
     except (DispatchError, StateError):
         raise
     except BaseException as error:

@@ -17,6 +17,7 @@ from featstore.dispatch.terms import Claim
 from featstore.errors import DataFileError, DispatchError, MissingValueError, StateError
 from featstore.loader.bad_files import Skip
 from featstore.loader.plan.shuffle import RowOrder, Shuffle
+from featstore.loader.rows import mixing
 from featstore.loader.rows.memory_budget import Budget
 from featstore.loader.rows.mixing import Mixture, read_in_order, read_mixed
 from featstore.loader.rows.split_reader import SplitReader, Window
@@ -310,3 +311,95 @@ def test_a_window_is_let_go_before_the_next_one_is_read(files: list[DataFile]) -
         alive.append(weakref.ref(mixture.shares[0].window))
         del mixture
     assert len(alive) == 3
+
+
+@pytest.fixture
+def long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[DataFile]:
+    """Two files of six windows of 16 rows, of which 8 are drawn at a time."""
+    monkeypatch.setattr(mixing, "_LEAST_MIXED_ROWS", 8)
+    return [
+        data_file(tmp_path / f"{index}.parquet", pa.table({"row": range(96)})) for index in range(2)
+    ]
+
+
+def _mixed_and_let_go(
+    files: list[DataFile], budget: Budget, reserve: Callable[[int], int]
+) -> Iterator[Mixture]:
+    """Mixtures of both files, each of which is assembled before the next one is asked for."""
+    work = iter([Noted().of(file, index, reserve) for index, file in enumerate(files)])
+    for mixture in mixed(work, width=2, window_rows=16, budget=budget):
+        for share in mixture.shares:
+            if share.is_end:
+                budget.let_go(share.window.held_bytes)
+        yield mixture
+
+
+def test_the_next_windows_are_read_one_by_one_while_rows_of_those_before_are_drawn(
+    long_files: list[DataFile],
+) -> None:
+    num_read, found = [0], list[tuple[int, int]]()
+
+    def reserve(row: int) -> int:
+        num_read[0] += 1
+        return row
+
+    read_before = []
+    for mixture in _mixed_and_let_go(long_files, Budget(None), reserve):
+        found += drawn([mixture])
+        read_before.append(num_read[0])
+        ended = sum((row + 1) % 16 == 0 for _, row in found)
+        assert num_read[0] - ended <= 4  # Two that are open, and one ahead for each.
+    assert read_before[:3] == [2, 3, 4]
+    assert sorted(found) == [(split, row) for split in range(2) for row in range(96)]
+
+
+def test_a_mixture_goes_on_with_the_next_window_where_one_ends(long_files: list[DataFile]) -> None:
+    mixtures = list(_mixed_and_let_go(long_files, Budget(None), lambda row: row))
+    sizes = [len(mixture.draws) for mixture in mixtures if mixture.draws is not None]
+    assert max(sizes) == 8
+    assert sizes.count(8) > 0.8 * len(sizes)
+    assert any(len(mixture.shares) > 2 for mixture in mixtures)
+
+
+def test_no_window_is_read_ahead_for_which_the_budget_has_no_room(
+    long_files: list[DataFile],
+) -> None:
+    num_read, num_ended = [0], 0
+
+    def reserve(row: int) -> int:
+        num_read[0] += 1
+        return row
+
+    whole = drawn(_mixed_and_let_go(long_files, Budget(None), lambda row: row))
+    budget = Budget(2 * 128 + 127)  # Two windows, and not quite a third.
+    budget.fits_open = lambda size_bytes: True  # type: ignore[method-assign]
+    found = list[tuple[int, int]]()
+    for mixture in _mixed_and_let_go(long_files, budget, reserve):
+        found += drawn([mixture])
+        num_ended += sum(share.is_end for share in mixture.shares)
+        assert num_read[0] - num_ended <= 2
+    assert found == whole
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_window_that_breaks_when_it_is_read_ahead_takes_no_rows_before_it_along(
+    long_files: list[DataFile], skips: bool
+) -> None:
+    noted = Noted()
+    broken = noted.of(long_files[0], 0, fails(DataFileError("damaged"), at=48))
+    mixtures = mixed(
+        iter([broken, noted.of(long_files[1], 1)]),
+        width=2,
+        window_rows=16,
+        skip=noted.skip if skips else None,
+    )
+    found = list[tuple[int, int]]()
+    if skips:
+        found = drawn(mixtures)
+        assert noted.skipped == [(0, 32)]
+    else:
+        with pytest.raises(DataFileError, match="damaged"):
+            found.extend(row for mixture in mixtures for row in drawn([mixture]))
+    assert [row for split, row in found if split == 0] == list(range(32))
+    assert noted.failed == [0]
+    assert sorted(noted.released) == [0, 1]
