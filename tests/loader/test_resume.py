@@ -2,6 +2,7 @@
 remainder.
 """
 
+import contextlib
 import itertools
 import json
 import threading
@@ -20,7 +21,8 @@ from featstore.dispatch.accounts.receipt import receipts
 from featstore.errors import DataFileError, DispatchError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch, Jagged
-from tests.loader.conftest import merged_state, rows_of
+from tests.loader.conftest import merged_state, rows_of, rows_table
+from tests.parquet_files import put_parquet
 
 NUM_ROWS = 280
 ORDERS = [
@@ -192,37 +194,37 @@ def test_a_state_with_workers_missing_is_refused(table_url: str) -> None:
 
 
 def test_two_workers_of_one_store_share_an_epoch_and_their_merged_state_resumes_on_one(
-    table_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {
-        "dispatch": {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"},
-        "shuffle": {"window_rows": 30},
-    }
+    # So many files that one worker, which reads ahead, cannot take all before the other begins.
+    num_files, file_rows, shuffle = 60, 28, {"window_rows": 30, "interleave": 2}
+    table = tmp_path / "table"
+    for number in range(num_files):
+        rows = rows_table(number * file_rows, file_rows)
+        put_parquet(table / f"{number:02}.parquet", rows, row_group_size=16)
+    dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
+    monkeypatch.setenv("WORLD_SIZE", "2")
     loaders = []
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        loaders.append(make(table_url, **options))
-    rows, states = [], []
-    iterators = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
-    for step in range(6):
-        batch = next(iterators[step % 2])
-        rows += batch["row"].tolist()
-    for loader in loaders:
-        loader.ack()
-        states.append(loader.state_dict())
-        loader.close()
+        loaders.append(make(str(table), dispatch=dispatch, shuffle=shuffle))
+    found, states = [], []
+    with contextlib.ExitStack() as stack:
+        for loader in loaders:
+            stack.enter_context(loader)
+        iterators = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
+        for step in range(6):
+            found += next(iterators[step % 2])["row"].tolist()
+        for loader in loaders:
+            loader.ack()
+            states.append(loader.state_dict())
     monkeypatch.delenv("RANK")
     monkeypatch.delenv("WORLD_SIZE")
     merged = FeatureLoader.merge_states(states)
     with pytest.raises(StateError, match="missing"):
-        make(table_url, shuffle={"window_rows": 30}).load_state_dict(states[0])
-    rest = [
-        row
-        for batch in make_resumed(table_url, merged, shuffle={"window_rows": 30})
-        for row in batch["row"].tolist()
-    ]
-    assert sorted(rows + rest) == list(range(NUM_ROWS))
+        make(str(table), shuffle=shuffle).load_state_dict(states[0])
+    rest = rows_of(make_resumed(str(table), merged, shuffle=shuffle))
+    assert sorted(found + rest) == list(range(num_files * file_rows))
 
 
 def iter_as(rank: int, loader: FeatureLoader, monkeypatch: pytest.MonkeyPatch) -> Any:

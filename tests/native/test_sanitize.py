@@ -14,7 +14,7 @@ OFFSET_BYTES = 12
 WRITE = f"""
 import ctypes, sys
 from fuzz.separate import separate
-memory = separate({OFFSET_BYTES}, 64)
+[memory] = separate([({OFFSET_BYTES}, 64)], None)
 ctypes.memset(memory.offsets.address + int(sys.argv[1]), 0, 1)
 print("went on")
 """
