@@ -36,6 +36,7 @@ def extract(
     *,
     partition: Mapping[str, str] | None = None,
     partition_from_path: Sequence[str] = (),
+    no_partition: bool = False,
     days: None = None,
     spark: Any = None,
     dataframe: Any = None,
@@ -70,6 +71,7 @@ def extract(
     *,
     partition: Mapping[str, str] | None = None,
     partition_from_path: Sequence[str] = (),
+    no_partition: bool = False,
     days: str | None = None,
     allow_missing: bool = False,
     dry_run: bool = False,
@@ -94,6 +96,8 @@ def extract(
         partition: Partition values for all of the input.
         partition_from_path: Partition keys whose values come from the `key=value/` directories of
             the input.
+        no_partition: Make a table without partitions of an input in `key=value/` directories. By
+            default such an input without a partition is an InputError.
         days: A range `FIRST..LAST`. Each day, and with `{hour}` in `input_url` each hour, becomes
             the partition `dt` (and `hour`) in a commit of its own. A partition that already holds
             what spec and input would make is skipped.
@@ -135,6 +139,7 @@ def extract(
         table_url=str(table_url),
         partition=partition or {},
         partition_from_path=partition_from_path,
+        no_partition=no_partition,
         run_id=run_id or new_run_id(),
     )
     if dataframe is not None:
@@ -203,6 +208,7 @@ def relabel(
     key: str,
     partition: Mapping[str, str] | None = None,
     partition_from_path: Sequence[str] = (),
+    no_partition: bool = False,
     spark: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
@@ -219,6 +225,7 @@ def relabel(
         key: The kept column that identifies each row.
         partition: As for `extract`.
         partition_from_path: As for `extract`.
+        no_partition: As for `extract`.
         spark: A Spark session that runs one task per partition. A partition's keys and labels must
             fit the memory of its task, or by default of this process.
         run_id: As for `extract`.
@@ -234,6 +241,7 @@ def relabel(
         table_url=str(table_url),
         partition=partition or {},
         partition_from_path=partition_from_path,
+        no_partition=no_partition,
         run_id=run_id or new_run_id(),
     )
     return _extract_group(GroupJob(job=job, name=LABELS, key=key, labels=True), spark, progress)

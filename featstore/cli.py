@@ -68,6 +68,12 @@ _partition_from_path_option = click.option(
     metavar="KEY",
     help="A key to take from KEY=VALUE directories.",
 )
+_no_partition_option = click.option(
+    "--no-partition",
+    is_flag=True,
+    help="Take all of the input, although it has KEY=VALUE directories, for a table without "
+    "partitions.",
+)
 _version_option = click.option(
     "--version", type=int, help="A version of a Delta table; the newest if not given."
 )
@@ -83,6 +89,7 @@ _version_option = click.option(
 )
 @_partition_option("A partition value for all of the input.")
 @_partition_from_path_option
+@_no_partition_option
 @click.option(
     "--days",
     metavar="FIRST..LAST",
@@ -275,6 +282,7 @@ def profile(
 )
 @_partition_option("The partition of all raw rows.")
 @_partition_from_path_option
+@_no_partition_option
 def relabel(
     spec: str,
     input_url: str,
@@ -282,6 +290,7 @@ def relabel(
     key: str,
     partition: dict[str, str],
     keys: Sequence[str],
+    no_partition: bool,
 ) -> None:
     """Rewrite the labels of partitions, in files beside the table's."""
     with _module("featstore.extraction.progress_bar").ProgressBar() as bar:
@@ -292,6 +301,7 @@ def relabel(
             key=key,
             partition=partition,
             partition_from_path=keys,
+            no_partition=no_partition,
             progress=bar,
         )
     click.echo(report)

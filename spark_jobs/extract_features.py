@@ -86,6 +86,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="take this key from the input's KEY=VALUE directories instead; repeatable",
     )
     parser.add_argument(
+        "--no-partition",
+        action="store_true",
+        help="a table without partitions, although the input has KEY=VALUE directories",
+    )
+    parser.add_argument(
         "--days",
         metavar="FIRST..LAST",
         help="fill {dt} (and {hour}) in --input; what is up to date is left alone",
@@ -150,6 +155,7 @@ def extract(
     where = {
         "partition": dict(options.partition),
         "partition_from_path": options.partition_from_path,
+        "no_partition": options.no_partition,
     }
     how = {"spark": spark, "run_id": options.run_id, "key": options.key}
     of_days = {

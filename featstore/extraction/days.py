@@ -295,6 +295,11 @@ def _plan(job: ExtractJob, days: Days) -> tuple[Action, ...]:
             "days: partition_from_path and days cannot be combined; put {dt} in place of the "
             "directory's value"
         )
+    if job.no_partition:
+        raise InputError(
+            f"days: no_partition and days cannot be combined, since each day is a partition "
+            f"({DAY}); remove one of them"
+        )
     wanted_days = expand(days.days, job.input_url, job.partition)
     base = open_delta_or_none(job.table_url)
     held = find_held(wanted_days, base, history(job.table_url) if base is not None else [])

@@ -19,6 +19,7 @@ from featstore.extraction.findings import Malformed, describe, first_examples
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import (
     RawFile,
+    check_partition_given,
     check_partition_value,
     find_raw_files,
     plan_units,
@@ -63,6 +64,8 @@ class ExtractJob:
             all partitions that it writes.
         partition_from_path: Further partition keys, taken from the `key=value/` directories of each
             file's path.
+        no_partition: The table has no partitions. Without it, an input in `key=value/` directories
+            needs a partition.
         run_id: Identifies the run. A repeated id is recognised as the same run.
 
     Raises:
@@ -75,6 +78,7 @@ class ExtractJob:
     table_url: str = field(repr=False)
     partition: Mapping[str, str] = field(default_factory=dict)
     partition_from_path: Sequence[str] = ()
+    no_partition: bool = False
     run_id: str = field(default_factory=new_run_id)
 
     def __post_init__(self) -> None:
@@ -83,6 +87,12 @@ class ExtractJob:
             raise InputError(
                 f"partition_from_path: expected a list of keys, found the text "
                 f"{self.partition_from_path!r}"
+            )
+        if self.no_partition and (self.partition or self.partition_from_path):
+            found = [*self.partition, *self.partition_from_path]
+            raise InputError(
+                f"no_partition: expected no partition besides, found the keys {found}; remove one "
+                f"of them"
             )
         for key, value in self.partition.items():
             check_partition_value(key, value, "partition")
@@ -197,8 +207,15 @@ def extract_files(
 
 
 def raw_files_of(job: ExtractJob, base: Snapshot | None) -> list[RawFile]:
-    """The raw files of a job's input, with their partitions in the order of the table's keys."""
+    """The raw files of a job's input, with their partitions in the order of the table's keys.
+
+    Raises:
+        InputError: The files cannot be read, or lie in directories of partitions and the job says
+            nothing about partitions.
+    """
     raw_files = find_raw_files(job.input_url, job.partition, job.partition_from_path)
+    if not (job.partition or job.partition_from_path or job.no_partition):
+        check_partition_given(raw_files)
     return [replace(file, partition=in_key_order(file.partition, base)) for file in raw_files]
 
 

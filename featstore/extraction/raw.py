@@ -133,6 +133,28 @@ def find_raw_files(
     return sorted(files, key=lambda file: partition_path(file.partition))
 
 
+def check_partition_given(files: Sequence[RawFile]) -> None:
+    """Checks, for a run without any partition, that no file lies in `key=value` directories.
+
+    Such a run would put the rows of all partitions into one table without partitions, and a rerun
+    for one of them would replace the whole table.
+
+    Raises:
+        InputError: A file lies in such a directory. Names the options for what may be meant.
+    """
+    for file in files:
+        keys = parse_partition(file.url)
+        if keys:
+            from_path = " ".join(f"--partition-from-path {key}" for key in keys)
+            raise InputError(
+                f"raw input {redact(file.url)} lies in directories of partitions "
+                f"({partition_path(keys)}): expected a partition, found none; give {from_path} "
+                f"(partition_from_path={list(keys)}) to take it from the directories, --partition "
+                f"KEY=VALUE (partition={{...}}) if all of the input belongs to one, or "
+                f"--no-partition (no_partition=True) for a table without partitions"
+            )
+
+
 def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]:
     """Cuts files into units of about `rows_per_file` rows, at row groups and in order. Pure.
 

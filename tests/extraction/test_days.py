@@ -301,6 +301,7 @@ def test_the_public_function_takes_days(job: ExtractJob) -> None:
             {"partition_from_path": ("country",)},
             "partition_from_path and days cannot be combined",
         ),
+        (DAYS, {"no_partition": True}, "no_partition and days cannot be combined"),
     ],
 )
 def test_days_that_cannot_be_are_refused(

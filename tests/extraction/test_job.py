@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import featstore
+from featstore import api
 from featstore.errors import InputError, OperatorError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
@@ -532,3 +533,29 @@ def test_the_threads_are_counted_where_affinity_is_unknown(
     monkeypatch.delattr("os.sched_getaffinity", raising=False)
     write_raw("a.parquet", 100)
     assert extract_files(job, runner=LocalRunner()).num_rows == 100
+
+
+def test_an_input_in_directories_of_partitions_needs_a_partition_or_no_partition(
+    job: ExtractJob, write_raw: Any
+) -> None:
+    for day in ("2026-11-01", "2026-11-02"):
+        write_raw(f"dt={day}/a.parquet", 50)
+    bare = replace(job, partition={})
+    # The directory may also lie above the input.
+    for url in (job.input_url, f"{job.input_url}/dt=2026-11-01", f"{job.input_url}/*/a.parquet"):
+        with pytest.raises(InputError, match=r"expected a partition, .* --partition-from-path dt "):
+            extract_files(replace(bare, input_url=url))
+    assert not Path(job.table_url).exists()
+    with pytest.raises(InputError, match=r"expected a partition, found none; .*no_partition=True"):
+        api.extract(job.spec, job.input_url, job.table_url)
+    extract_files(replace(bare, partition_from_path=("dt",)))
+    assert len(open_delta(job.table_url).partitions) == 2
+    # Days are a partition: no other is needed.
+    days = api.extract(
+        job.spec, f"{job.input_url}/dt={{dt}}", f"{job.table_url}3", days="2026-11-01"
+    )
+    assert days.num_extracted == 1
+    whole = replace(bare, no_partition=True, table_url=f"{job.table_url}2")
+    assert extract_files(whole).partitions == ({},)
+    with pytest.raises(InputError, match=r"no_partition: .* found the keys \['month', 'dt'\]"):
+        replace(job, partition_from_path=("dt",), no_partition=True)

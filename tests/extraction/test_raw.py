@@ -14,6 +14,7 @@ from featstore.extraction.raw import (
     RawFile,
     batch_rows,
     check_constant,
+    check_partition_given,
     find_raw_files,
     open_range,
     open_raw,
@@ -100,6 +101,24 @@ def test_a_partition_is_taken_from_the_directories_above_a_glob_too(
 ) -> None:
     write_raw("month=2/b.parquet", 5)
     assert find_raw_files(f"{raw}/month=2/*.parquet", {}, ["month"])[0].partition == {"month": "2"}
+
+
+def test_directories_of_partitions_ask_for_a_partition(raw: Path, write_raw: Any) -> None:
+    write_raw("a.parquet", 5)
+    check_partition_given(find_raw_files(str(raw), {}, []))
+    write_raw("dt=2026-11-01/hour=03/b.parquet", 5)
+    with pytest.raises(InputError) as refused:
+        check_partition_given(find_raw_files(str(raw), {}, []))
+    assert f"{raw}/dt=2026-11-01/hour=03/b.parquet lies in directories of partitions" in str(
+        refused.value
+    )
+    for named in (
+        "(dt=2026-11-01/hour=03)",
+        "--partition-from-path dt --partition-from-path hour (partition_from_path=['dt', 'hour'])",
+        "--partition KEY=VALUE (partition={...})",
+        "--no-partition (no_partition=True)",
+    ):
+        assert named in str(refused.value)
 
 
 def test_an_input_without_files_or_directories_is_refused(raw: Path, write_raw: Any) -> None:

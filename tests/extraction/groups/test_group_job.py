@@ -323,6 +323,10 @@ def test_there_must_be_a_table_and_the_partition(base: ExtractJob, tmp_path: Pat
         extract_group(GroupJob(job=replace(wider(base), partition={"day": "2"}), name="more"))
     with pytest.raises(InputError, match="is partitioned by day, the input by nothing"):
         extract_group(GroupJob(job=replace(wider(base), partition={}), name="more"))
+    days = Path(base.input_url).rename(tmp_path / "day=1")
+    with pytest.raises(InputError, match="give --partition-from-path day "):
+        api.relabel(wider(base).spec, days, base.table_url, key="request")
+    days.rename(base.input_url)
     with pytest.raises(InputError, match=r"slot group '\.\./x': expected 1 to 64 of"):
         extract_group(GroupJob(job=wider(base), name="../x"))
     with pytest.raises(InputError, match="take another name"):

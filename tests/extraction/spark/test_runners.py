@@ -324,6 +324,19 @@ def options(job: ExtractJob, *arguments: str) -> Any:
     )
 
 
+def test_the_script_asks_for_a_partition_or_no_partition_too(
+    job: ExtractJob, write_raw: Any
+) -> None:
+    raw = write_raw("month=1/a.parquet", 533).parents[1]
+    given = ["--spec", "spec.yaml", "--table", job.table_url, "--input", str(raw)]
+    bare = extract_features.parse_arguments(given)
+    whole = extract_features.parse_arguments([*given, "--no-partition"])
+    # The script passes its session on; without one the rows are read here.
+    with pytest.raises(InputError, match=r"expected a partition, found none; .*--no-partition"):
+        extract_features.extract(bare, job.spec, None)
+    assert extract_features.extract(whole, job.spec, None).partitions == ({},)
+
+
 @pytest.fixture
 def hive_table(frame: DataFrame) -> Iterator[str]:
     """The raw rows as a table of a Hive metastore, which Derby keeps."""
