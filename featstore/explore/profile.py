@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from featstore.errors import SelectionError, missing_extra, nearest
 from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.text_table import text_table
 
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 LENGTH_QUANTILES = (0.5, 0.9)
@@ -98,17 +99,26 @@ class Profile:
         row: dict[str, Any] = self.table.slice(self.slots.index(slot), 1).to_pylist()[0]
         return row
 
-    def __str__(self) -> str:
-        lines = [self._columns, *map(self._cells, self.table.to_pylist())]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = (
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        )
+    def text(self, width: int | None = None) -> str:
+        """The profile as text, with a table of `width` characters at most if given."""
+        rows = list(map(self._cells, self.table.to_pylist()))
         counts = [f"{name}: {number:,}" for name, number in self.counts.items()]
-        return "\n".join([self._head(), *text, *counts])
+        return "\n".join([self._head(), text_table(rows, self._columns, width=width), *counts])
+
+    def __str__(self) -> str:
+        return self.text()
 
     __repr__ = __str__
+
+    def as_dict(self) -> dict[str, Any]:
+        """The profile as JSON types: the columns of `table` for each slot, and the rest."""
+        return {
+            "source": self.source,
+            "num_rows": self.num_rows,
+            "label_rates": dict(self.label_rates),
+            "counts": dict(self.counts),
+            "slots": self.table.to_pylist(),
+        }
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self._columns)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-from tabulate import tabulate
 
+from featstore.explore.description import Description, describe
 from featstore.explore.profile import Profile, numeric_labels, profile
 from featstore.explore.stored import stored_profile
 from featstore.explore.views import duckdb_view, polars_view
@@ -167,19 +167,25 @@ class Table:
             pa.array(sorted(rng.sample(range(len(rows)), min(num_rows, len(rows)))), pa.int64())
         )
 
-    def head(self, num_rows: int = 10) -> pa.Table:
-        """The first rows of the table, with all columns.
+    def head(
+        self, num_rows: int = 10, slots: Sequence[str] | None = None, where: str | None = None
+    ) -> pa.Table:
+        """The first rows of the table, or of those that match.
 
         Args:
-            num_rows: The number of rows. Fewer are returned if the table has fewer.
+            num_rows: The number of rows. Fewer are returned if there are fewer.
+            slots: Names and globs of slots; by default all. Labels, weight, kept columns and
+                partition keys are always returned.
+            where: A predicate; by default every row matches.
         """
+        schema = _arrow_schema(selected_schema(self.schema, slots))
         batches, num_read = [], 0
-        for batch in self.to_batches():
+        for batch in self.to_batches(slots, where):
             batches.append(batch.slice(0, num_rows - num_read))
             num_read += batches[-1].num_rows
             if num_read >= num_rows:
                 break
-        return pa.Table.from_batches(batches, _arrow_schema(self.schema))
+        return pa.Table.from_batches(batches, schema)
 
     def profile(
         self, where: str | None = None, slots: Sequence[str] | None = None, *, stored: bool = False
@@ -267,12 +273,11 @@ class Table:
         """
         return lint(self.url, self.version, batch_size=batch_size)
 
-    def inspect(self) -> str:
-        """A description of the table as text: version, rows, bytes, spec hash, slots, slot groups
-        and partitions.
+    def inspect(self) -> Description:
+        """A description of the table: version, rows, bytes, spec hash, slots, slot groups and
+        partitions. `str()` of it is the text for people.
         """
-        parts = [self._summary(), self._slot_text(), self._group_text(), self._partition_text()]
-        return "\n\n".join(part for part in parts if part)
+        return describe(self.snapshot, len(self.history()))
 
     def _where(self, text: str | None) -> Where | None:
         if text is None:
@@ -310,67 +315,6 @@ class Table:
         return (
             replace(file, groups=tuple(g for g in file.groups if g.group in needed))
             for file in files
-        )
-
-    def _summary(self) -> str:
-        version = "none (plain Parquet)" if self.version is None else self.version
-        lines = [
-            ("table", redact(self.url)),
-            ("version", version),
-            ("rows", f"{self.num_rows:,}"),
-            ("bytes", f"{self.snapshot.size_bytes:,}"),
-            ("data files", f"{len(self.snapshot.data_files):,}"),
-            ("spec hash", self.snapshot.spec_hash or "unknown"),
-            ("commits", len(self.history())),
-        ]
-        return tabulate(lines, tablefmt="plain", disable_numparse=True)
-
-    def _slot_text(self) -> str:
-        rows: list[tuple[object, ...]] = [
-            (slot.number, slot.name, slot.kind, slot.shape_text, slot.op) for slot in self.slots
-        ]
-        columns = [("label", self.schema.labels), ("kept", self.schema.kept)]
-        rows += [
-            (None, field.name, role, field.type, None)
-            for role, fields in columns
-            for field in fields
-        ]
-        return tabulate(
-            rows, headers=("slot", "name", "kind", "shape", "operator"), disable_numparse=True
-        )
-
-    def _group_text(self) -> str:
-        """The slot groups and their stale files; empty if there are none."""
-        in_use = [group.group for file in self.snapshot.data_files for group in file.groups]
-        rows = [
-            (group.name, group.version, in_use.count(group.name), len(group.stale))
-            for group in self.snapshot.groups
-        ]
-        text = (
-            tabulate(
-                rows, headers=("slot group", "version", "files", "stale"), disable_numparse=True
-            )
-            if rows
-            else ""
-        )
-        stale = [
-            f"stale: {group.name}/{path}" for group in self.snapshot.groups for path in group.stale
-        ]
-        return "\n".join([text, *stale])
-
-    def _partition_text(self) -> str:
-        totals: dict[str, list[int]] = {}
-        for file in self.snapshot.data_files:
-            name = ", ".join(f"{key}={value}" for key, value in file.partition.items()) or "(none)"
-            total = totals.setdefault(name, [0, 0, 0])
-            total[:] = [total[0] + 1, total[1] + file.num_rows, total[2] + file.size_bytes]
-        rows = [(name, *(f"{number:,}" for number in total)) for name, total in totals.items()]
-        align = ("left", "right", "right", "right")
-        return tabulate(
-            rows,
-            headers=("partition", "files", "rows", "bytes"),
-            disable_numparse=True,
-            colalign=align,
         )
 
 

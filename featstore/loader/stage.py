@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tabulate import tabulate
-
 from featstore.errors import ConfigError
 from featstore.files.storage import local_path
 from featstore.loader.plan.request import Request, resolve
@@ -20,6 +18,7 @@ from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile
+from featstore.text_table import text_table
 
 _ARGUMENTS = ("slots", "labels", "weight", "extras", "where")
 
@@ -75,9 +74,10 @@ def warm(config_url: str, *, table: str | None = None) -> WarmReport:
         return WarmReport(num_files=len(chosen), counts=stager.stats())
 
 
-def list(directory: str) -> str:  # noqa: A001  named like its command
+def list(directory: str, *, width: int | None = None) -> str:  # noqa: A001  named like its command
     """The files in a cache as a text table, the last used first: URL, bytes that are held, share of
-    the file, when it was used, and whether it is pinned now.
+    the file, when it was used, and whether it is pinned now. The table has lines of at most `width`
+    characters if given.
     """
     entries = _cache(directory).entries()
     rows = [
@@ -92,12 +92,8 @@ def list(directory: str) -> str:  # noqa: A001  named like its command
     ]
     held_bytes = sum(entry.record.held_bytes for entry in entries)
     headers = ("file", "bytes", "of the file", "last used", "")
-    table = tabulate(
-        rows,
-        headers=headers,
-        disable_numparse=True,
-        colalign=("left", "right", "right", "left", "left"),
-    )
+    align = ("left", "right", "right", "left", "left")
+    table = text_table(rows, headers, align=align, width=width)
     total = f"{len(entries):,} files, {format_bytes(held_bytes)}"
     return f"{table}\n\n{total}" if entries else total
 

@@ -1,7 +1,8 @@
 """Compares two versions of a spec: which slots change their values."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from featstore.spec.graph import build_graph
 from featstore.spec.lock import Lock, LockedSlot
@@ -29,8 +30,35 @@ class SlotChange:
         return f"{self.what:8} {self.number} {self.name}{self.note and f' ({self.note})'}"
 
 
-def diff(old_url: str, new_url: str) -> str:
-    """Describes the changed slots between two specs at paths or URLs, one line each.
+@dataclass(frozen=True, kw_only=True)
+class SpecDiff:
+    """The changes between two specs.
+
+    Attributes:
+        slots: The changed slots, by number.
+        vocabularies: A sentence for each vocabulary file of which another number of values is
+            recorded.
+    """
+
+    slots: tuple[SlotChange, ...]
+    vocabularies: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            "\n".join([*map(str, self.slots), *self.vocabularies])
+            or "no slot changes values, is added, removed or renamed"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The changes as JSON types."""
+        return {
+            "slots": [asdict(change) for change in self.slots],
+            "vocabularies": list(self.vocabularies),
+        }
+
+
+def diff(old_url: str, new_url: str) -> SpecDiff:
+    """Compares two specs at paths or URLs.
 
     Raises:
         SpecError: One of the specs is wrong.
@@ -39,8 +67,10 @@ def diff(old_url: str, new_url: str) -> str:
     for spec in (old, new):
         build_graph(spec)
     before, after = make_lock(old), make_lock(new)
-    changes = [*map(str, slot_changes(before, after)), *vocabulary_changes(before, after)]
-    return "\n".join(changes) or "no slot changes values, is added, removed or renamed"
+    return SpecDiff(
+        slots=tuple(slot_changes(before, after)),
+        vocabularies=tuple(vocabulary_changes(before, after)),
+    )
 
 
 def vocabulary_changes(old: Lock, new: Lock) -> Iterator[str]:

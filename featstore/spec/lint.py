@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from featstore.errors import SpecError
 from featstore.redaction import redact
@@ -40,6 +41,15 @@ class LintReport:
             for text in self.findings
         ]
         return "\n".join(found or [*self.notes, f"{source}: nothing found"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON types."""
+        return {
+            "spec": redact(self.spec_url),
+            "ok": self.ok,
+            "findings": list(self.findings),
+            "notes": list(self.notes),
+        }
 
 
 def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:

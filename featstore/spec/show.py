@@ -1,17 +1,69 @@
-"""Formats the graph of a spec as a table of text."""
+"""Lists the graph of a spec, as a table of text or as JSON."""
 
-from tabulate import tabulate
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from featstore.schema import SlotSchema
 from featstore.spec import check
 from featstore.spec.graph import build_graph
 from featstore.spec.model import Node, Spec, type_name
 from featstore.spec.parse import load_spec
+from featstore.text_table import text_table
+
+_HEADERS = ("slot", "name", "kind", "shape", "operator", "params", "inputs")
 
 
-def show(spec_url: str) -> str:
-    """A table of the nodes of a spec in topological order, then labels, weight and kept columns.
+@dataclass(frozen=True, kw_only=True)
+class SpecEntry:
+    """A node, label, weight or kept column of a spec.
 
-    The column `inputs` has the raw columns that a node reads, directly or through others.
+    Attributes:
+        slot: The slot number; None for everything else.
+        name: The name.
+        kind: `id` or `float` for a slot; otherwise `inner`, `label`, `weight` or `kept`.
+        shape: The shape of a slot.
+        operator: The operator over what it reads, or the source of a label.
+        params: The operator's params and options, with what was fitted.
+        inputs: The types of the raw columns that it reads, directly or through others, by name.
+    """
+
+    slot: int | None
+    name: str
+    kind: str
+    shape: str | None
+    operator: str | None
+    params: dict[str, str]
+    inputs: dict[str, str]
+
+    @property
+    def cells(self) -> tuple[object, ...]:
+        """Its row of the table of text."""
+        params = ", ".join(f"{name}={value}" for name, value in self.params.items())
+        inputs = ", ".join(f"{name}: {type_text}" for name, type_text in self.inputs.items())
+        return (self.slot, self.name, self.kind, self.shape, self.operator, params, inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecListing:
+    """The nodes of a spec in topological order, then labels, weight and kept columns."""
+
+    entries: tuple[SpecEntry, ...]
+
+    def text(self, width: int | None = None) -> str:
+        """A table of text, of `width` characters at most if given."""
+        return text_table([entry.cells for entry in self.entries], _HEADERS, width=width)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The entries as JSON types."""
+        return {"entries": [asdict(entry) for entry in self.entries]}
+
+
+def show(spec_url: str) -> SpecListing:
+    """Lists a spec.
 
     Args:
         spec_url: The path or URL of the spec.
@@ -20,41 +72,42 @@ def show(spec_url: str) -> str:
         SpecError: The spec is wrong.
     """
     spec = load_spec(spec_url)
-    schema, sources = build_graph(spec).schema, inputs_of(spec)
-    rows: list[tuple[object, ...]] = []
+    schema = build_graph(spec).schema
+    return SpecListing(entries=(*_nodes(spec, schema), *_columns(spec, schema)))
+
+
+def _nodes(spec: Spec, schema: SlotSchema) -> Iterator[SpecEntry]:
+    sources = inputs_of(spec)
     for node in check.ordered(spec):
-        kind, shape = (
-            (schema[node.name].kind, schema[node.name].shape_text)
-            if node.store
-            else ("inner", None)
+        slot = schema[node.name] if node.store else None
+        yield SpecEntry(
+            slot=node.slot,
+            name=node.name,
+            kind="inner" if slot is None else str(slot.kind),
+            shape=None if slot is None else slot.shape_text,
+            operator=f"{node.op}({', '.join(node.of)})",
+            params=_options(spec, node),
+            inputs={name: type_name(spec.inputs[name]) for name in sources[node.name]},
         )
-        text = f"{node.op}({', '.join(node.of)})"
-        rows.append(
-            (
-                node.slot,
-                node.name,
-                kind,
-                shape,
-                text,
-                _options(spec, node),
-                ", ".join(_typed(spec, sources[node.name])),
-            )
-        )
+
+
+def _columns(spec: Spec, schema: SlotSchema) -> Iterator[SpecEntry]:
     others = [
         ("label", schema.labels),
         ("weight", (schema.weight,) if schema.weight else ()),
         ("kept", schema.kept),
     ]
-    rows += [
-        (None, field.name, role, None, spec.labels.get(field.name), None, None)
-        for role, fields in others
-        for field in fields
-    ]
-    return tabulate(
-        rows,
-        headers=("slot", "name", "kind", "shape", "operator", "params", "inputs"),
-        disable_numparse=True,
-    )
+    for role, fields in others:
+        for field in fields:
+            yield SpecEntry(
+                slot=None,
+                name=field.name,
+                kind=role,
+                shape=None,
+                operator=spec.labels.get(field.name),
+                params={},
+                inputs={},
+            )
 
 
 def inputs_of(spec: Spec) -> dict[str, tuple[str, ...]]:
@@ -69,11 +122,7 @@ def inputs_of(spec: Spec) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _typed(spec: Spec, names: tuple[str, ...]) -> list[str]:
-    return [f"{name}: {type_name(spec.inputs[name])}" for name in names]
-
-
-def _options(spec: Spec, node: Node) -> str:
+def _options(spec: Spec, node: Node) -> dict[str, str]:
     options = dict(node.params) | {
         "default": node.default,
         "fill": node.fill,
@@ -83,4 +132,4 @@ def _options(spec: Spec, node: Node) -> str:
     options |= spec.fitted[node.name].params if node.name in spec.fitted else {}
     vocabulary = spec.vocabularies.get(str(node.params.get("file")))
     options |= {} if vocabulary is None else {"num_values": len(vocabulary)}
-    return ", ".join(f"{name}={value}" for name, value in options.items() if value is not None)
+    return {name: str(value) for name, value in options.items() if value is not None}

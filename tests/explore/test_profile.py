@@ -157,7 +157,7 @@ def test_text_and_html_show_one_line_per_slot_and_escape_names() -> None:
     assert "a<b" in str(result)
     assert "5 (66.7%)" in str(result)
     assert "a&lt;b" in result._repr_html_()
-    assert len(str(profile_of(make_rows(20))).splitlines()) == 2 + len(SLOTS)
+    assert len(str(profile_of(make_rows(20))).splitlines()) == 3 + len(SLOTS)
 
 
 def test_a_missing_duckdb_is_named_with_the_extra_to_install(

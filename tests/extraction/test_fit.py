@@ -225,8 +225,8 @@ def test_a_grown_vocabulary_is_used_once_it_is_recorded(
 
 def test_diff_and_show_know_of_what_is_frozen(path: Path, raw: str, tmp_path: Path) -> None:
     api.fit(path, raw)
-    assert "min=0.0, max=998.0" in show(str(path))
-    assert "num_values=2" in show(str(path))
+    assert "min=0.0, max=998.0" in str(show(str(path)))
+    assert "num_values=2" in str(show(str(path)))
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "cities.txt").write_text("rome\noslo\nlima\n")
     other = write(tmp_path / "more" / "spec.yaml")
@@ -235,7 +235,7 @@ def test_diff_and_show_know_of_what_is_frozen(path: Path, raw: str, tmp_path: Pa
         tmp_path / "other.parquet",
     )
     api.fit(other, tmp_path / "other.parquet")
-    lines = [" ".join(line.split()) for line in diff(str(path), str(other)).splitlines()]
+    lines = [" ".join(line.split()) for line in str(diff(str(path), str(other))).splitlines()]
     assert lines == [
         "changed 1 price_bucket",
         "changed 2 price_share",

@@ -23,7 +23,9 @@ def diff_of(tmp_path: Path, slots: list[dict[str, Any]]) -> list[str]:
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document))
     return [
         " ".join(line.split())
-        for line in diff(str(tmp_path / "old.yaml"), str(tmp_path / "new.yaml")).splitlines()
+        for line in str(
+            diff(*(str(tmp_path / f"{name}.yaml") for name in ("old", "new")))
+        ).splitlines()
     ]
 
 

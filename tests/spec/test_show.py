@@ -21,7 +21,9 @@ slots:
 
 def test_nodes_stand_after_what_they_read_with_kind_shape_and_raw_inputs(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
-    lines = [" ".join(line.split()) for line in show(str(tmp_path / "spec.yaml")).splitlines()[2:]]
+    lines = [
+        " ".join(line.split()) for line in str(show(str(tmp_path / "spec.yaml"))).splitlines()[2:]
+    ]
     assert lines == [
         "bin inner bucketize(price) boundaries=[1, 2] price: double",
         "1 tail float scalar log1p(price) default=0.5 price: double",

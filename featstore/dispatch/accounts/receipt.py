@@ -9,7 +9,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from featstore.dispatch.accounts.epochs import announced_in_run
 from featstore.dispatch.accounts.ledger import LeaseEntry, read_splits
@@ -139,6 +140,21 @@ class Receipt:
 
     def __str__(self) -> str:
         return "\n".join(_text(self))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The receipt as JSON types, with the totals."""
+        return {
+            "num_splits": self.size.num_splits,
+            "num_rows": self.size.num_rows,
+            "rows_before": self.size.rows_before,
+            "delivered": self.delivered,
+            "repeated_at_most": self.repeated_at_most,
+            "missing": self.missing,
+            "never_claimed": list(self.never_claimed),
+            "rows_never_claimed": self.rows_never_claimed,
+            "workers": dict(self.workers),
+            "splits": [asdict(line) | {"workers": dict(line.workers)} for line in self.lines],
+        }
 
 
 def read_receipt(store: Store, keys: EpochKeys) -> Receipt:

@@ -9,10 +9,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain
-
-from tabulate import tabulate
+from typing import Any
 
 from featstore.dispatch.accounts.epochs import EpochNote, announced
 from featstore.dispatch.accounts.ledger import read_splits
@@ -21,6 +20,7 @@ from featstore.dispatch.leases.stealing import AHEAD
 from featstore.dispatch.leases.survey import Part
 from featstore.dispatch.stores.address import open_read_only
 from featstore.dispatch.stores.base import Store
+from featstore.text_table import text_table
 
 # A worker below half of the median rate is a straggler (docs/dispatch.md).
 _STRAGGLER_SHARE = 0.5
@@ -126,6 +126,44 @@ class EpochStatus:
         """Whether all splits are done or quarantined."""
         return self.num_done == self.note.num_splits
 
+    def as_dict(self) -> dict[str, Any]:
+        """The status as JSON types."""
+        note = self.note
+        return {
+            "epoch": note.name,
+            "num_splits": note.num_splits,
+            "num_done": self.num_done,
+            "num_held": self.num_held,
+            "num_free": self.num_free,
+            "num_unclaimed": self.num_unclaimed,
+            "num_quarantined": self.num_quarantined,
+            "num_rows_of_plan": note.num_rows,
+            "num_rows": self.num_rows,
+            "rows_per_s": self.rows_per_s,
+            "remaining_s": self.remaining_s,
+            "is_over": self.is_over,
+            "workers": [asdict(worker) for worker in self.workers],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreStatus:
+    """The progress of the epochs in a store; the newest comes last."""
+
+    epochs: tuple[EpochStatus, ...]
+
+    def text(self, width: int | None = None) -> str:
+        """The status as text, with tables of `width` characters at most if given."""
+        texts = [show(epoch, width) for epoch in self.epochs]
+        return "\n\n".join(texts) or "no epoch has begun in this store"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The status as JSON types."""
+        return {"epochs": [epoch.as_dict() for epoch in self.epochs]}
+
 
 def summarize(note: EpochNote, now: Reading, before: Reading) -> EpochStatus:
     """The status of an epoch from two readings.
@@ -157,8 +195,13 @@ def summarize(note: EpochNote, now: Reading, before: Reading) -> EpochStatus:
     )
 
 
-def show(status: EpochStatus) -> str:
-    """The status as text: a line for the epoch, and a table with a line for each worker."""
+def show(status: EpochStatus, width: int | None = None) -> str:
+    """The status as text: a line for the epoch, and a table with a line for each worker.
+
+    Args:
+        status: The status.
+        width: The most characters of a line of the table; None sets no limit.
+    """
     note = status.note
     share = 100 * status.num_done / note.num_splits if note.num_splits else 100.0
     quarantined = f", {status.num_quarantined:,} quarantined" if status.num_quarantined else ""
@@ -171,14 +214,15 @@ def show(status: EpochStatus) -> str:
     # No key says when an epoch ended, so the rates of a finished one are not known.
     rates = ["" if status.is_over else f"{worker.rows_per_s:,.0f}" for worker in status.workers]
     rows = [
-        [w.worker, w.num_done, w.num_held, f"{w.num_rows:,}", rate, w.remark]
+        [w.worker, f"{w.num_done:,}", f"{w.num_held:,}", f"{w.num_rows:,}", rate, w.remark]
         for w, rate in zip(status.workers, rates, strict=True)
     ]
     table = (
-        tabulate(
+        text_table(
             rows,
-            ["worker", "done", "held", "rows", "rows/s", ""],
-            colalign=("left", *["right"] * 4, "left"),
+            ("worker", "done", "held", "rows", "rows/s", ""),
+            align=("left", *["right"] * 4, "left"),
+            width=width,
         )
         if rows
         else ""
@@ -186,8 +230,8 @@ def show(status: EpochStatus) -> str:
     return f"{head}\n{table}".rstrip()
 
 
-def status(store_url: str, *, last: int = 5) -> str:
-    """The status of the epochs that began last, as text; the newest comes last.
+def status(store_url: str, *, last: int = 5) -> StoreStatus:
+    """The status of the epochs that began last.
 
     Args:
         store_url: The dispatch store's URL.
@@ -200,7 +244,7 @@ def status(store_url: str, *, last: int = 5) -> str:
         return observer.look()
 
 
-def watch(store_url: str, *, last: int = 5, every_s: float = 2.0) -> Iterator[str]:
+def watch(store_url: str, *, last: int = 5, every_s: float = 2.0) -> Iterator[StoreStatus]:
     """Yields `status` again and again, until the caller stops or the store is lost.
 
     Args:
@@ -235,10 +279,10 @@ class Observer:
         self._store, self._last = open_read_only(store_url), last
         self._readings: dict[str, deque[Reading]] = {}
 
-    def look(self) -> str:
-        """The current status of the epochs, as text."""
-        texts = [show(self._look_at(note)) for note in announced(self._store, self._last)]
-        return "\n\n".join(texts) or "no epoch has begun in this store"
+    def look(self) -> StoreStatus:
+        """The current status of the epochs."""
+        notes = announced(self._store, self._last)
+        return StoreStatus(epochs=tuple(map(self._look_at, notes)))
 
     def close(self) -> None:
         """Closes the handle of the store."""

@@ -1,7 +1,8 @@
 """Table lint: what makes a table slow to read, from the footers of its data files alone."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,6 +54,16 @@ class TableLintReport:
         return "\n".join(
             [*lines, f"{redact(self.url)}: {summary} in {self.num_files:,} data files{sampled}"]
         )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON types."""
+        return {
+            "table": redact(self.url),
+            "ok": self.ok,
+            "num_files": self.num_files,
+            "num_read": self.num_read,
+            "findings": [asdict(finding) for finding in self.findings],
+        }
 
 
 def lint(url: str, version: int | None = None, *, batch_size: int = BATCH_SIZE) -> TableLintReport:

@@ -169,7 +169,7 @@ def test_a_group_of_a_replaced_day_is_stale_listed_and_read_as_missing(base: Ext
     (group,) = table.snapshot.groups
     assert len(group.stale) == 3
     assert table.to_arrow().column("price_log").null_count == 640
-    assert "stale: more/day=1/part-00000-" in table.inspect()
+    assert "stale: more/day=1/part-00000-" in str(table.inspect())
     grouped(replace(base, spec=spec_of([SLOTS[0]])))
     assert open_table(base.table_url).to_arrow().column("price_log").null_count == 0
 

@@ -1,0 +1,52 @@
+"""The program `featstore`: its groups of commands, and its exit codes."""
+
+import sys
+
+import click
+
+from featstore import __version__
+from featstore.cli.command import CommandGroup
+from featstore.cli.dispatch import dispatch
+from featstore.cli.features import demo, extract, replay
+from featstore.cli.notices import stamp_path, warn_once_a_day
+from featstore.cli.spec import spec
+from featstore.cli.stage import stage
+from featstore.cli.table import table
+from featstore.errors import FeatstoreError
+
+
+@click.group(
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    examples=["featstore demo", "featstore extract --help"],
+)
+@click.version_option(__version__, prog_name="featstore")
+def cli() -> None:
+    """From raw logs to training batches: extract features, inspect tables, run the demo."""
+
+
+for command in (demo, extract, replay, spec, table, dispatch, stage):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Runs a command.
+
+    Exit codes: 2 for bad input, with one line on standard error; 130 if interrupted; 1 for the
+    findings of a command that checks something.
+    """
+    warn_once_a_day(stamp_path())
+    try:
+        cli(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    # Errors of featstore are about the input. Others are bugs, and keep their traceback.
+    except (FeatstoreError, OSError) as error:
+        click.echo(
+            "\n".join([f"featstore: error: {error}", *getattr(error, "__notes__", ())]), err=True
+        )
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("featstore: interrupted; earlier commits stay as they are", err=True)
+        sys.exit(130)

@@ -1,0 +1,190 @@
+"""`featstore table ...`: inspect and maintain tables."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from featstore.cli.command import (
+    DELTA_TABLE,
+    TABLE,
+    CommandGroup,
+    input_option,
+    json_option,
+    load,
+    no_partition_option,
+    partition_from_path_option,
+    partition_option,
+    slots_option,
+    spec_option,
+    subjects,
+    table_option,
+    version_option,
+    where_option,
+)
+from featstore.cli.output import show, to_json
+
+
+@click.group(
+    cls=CommandGroup,
+    examples=["featstore table inspect --table /data/ctr", "featstore table inspect /data/ctr"],
+)
+def table() -> None:
+    """Inspect and maintain a table: a Delta table, or a directory or glob of Parquet."""
+
+
+@table.command(
+    examples=[
+        "featstore table inspect --table /data/ctr",
+        "featstore table inspect --table /data/ctr --json | jq .num_rows",
+    ]
+)
+@subjects(TABLE)
+@version_option
+@json_option
+def inspect(table: str, version: int | None, as_json: bool) -> None:
+    """Print slots, partitions, rows, bytes, versions and the spec hash."""
+    opened = load("featstore.explore.table").open_table(table, version)
+    show(opened.inspect(), as_json=as_json)
+
+
+@table.command(
+    examples=[
+        "featstore table profile --table /data/ctr",
+        "featstore table profile --table /data/ctr --slots 'price*' --where \"dt >= '2026-11-01'\"",
+    ]
+)
+@subjects(TABLE)
+@version_option
+@where_option
+@slots_option
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="Read the rows even if statistics are stored. Only the rows give label rates.",
+)
+@json_option
+def profile(
+    table: str,
+    version: int | None,
+    where: str | None,
+    slots: Sequence[str],
+    exact: bool,
+    as_json: bool,
+) -> None:
+    """Print coverage, distinct values, top values and quantiles per slot.
+
+    They come from stored statistics if possible, otherwise from the rows.
+    """
+    opened = load("featstore.explore.table").open_table(table, version)
+    show(opened.profile(where, slots or None, stored=not exact), as_json=as_json)
+
+
+@table.command(
+    examples=[
+        "featstore table head --table /data/ctr --rows 3",
+        "featstore table head --table /data/ctr --slots user --slots 'price*' --where 'click = 1'",
+    ]
+)
+@subjects(TABLE)
+@version_option
+@where_option
+@slots_option
+@click.option("--rows", type=click.IntRange(min=1), default=10, show_default=True)
+def head(
+    table: str, version: int | None, where: str | None, slots: Sequence[str], rows: int
+) -> None:
+    """Print the first rows as JSON lines, missing values as null."""
+    opened = load("featstore.explore.table").open_table(table, version)
+    for row in opened.head(rows, slots or None, where).to_pylist():
+        show(to_json(row))
+
+
+@table.command(
+    examples=[
+        "featstore table relabel --spec spec.yaml --input ripe/dt=2026-11-01 --table /data/ctr "
+        "--partition dt=2026-11-01 --key request_id"
+    ]
+)
+@spec_option("The spec, a YAML file, whose labels and weight are rewritten.")
+@input_option("Raw Parquet with the final labels: a file, a directory or a glob.")
+@table_option("The table. None of its files is changed.")
+@click.option(
+    "--key", required=True, metavar="COLUMN", help="The kept column that identifies each row."
+)
+@partition_option
+@partition_from_path_option
+@no_partition_option
+def relabel(spec: str, input_url: str, table_url: str, **options: Any) -> None:
+    """Rewrite the labels of partitions, in files beside the table's."""
+    with load("featstore.extraction.progress_bar").ProgressBar() as bar:
+        report = load("featstore.api").relabel(spec, input_url, table_url, progress=bar, **options)
+    show(report)
+
+
+@table.command(examples=["featstore table compact --table /data/ctr"])
+@subjects(DELTA_TABLE)
+def compact(table: str) -> None:
+    """Merge slot groups into the base files, in one commit."""
+    show(load("featstore.api").compact(table))
+
+
+@table.command(examples=["featstore table lint --table /data/ctr --batch-size 4096"])
+@subjects(TABLE)
+@version_option
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=8192,
+    show_default=True,
+    help="The batch size, in rows, of the jobs that read the table.",
+)
+@json_option
+def lint(table: str, version: int | None, batch_size: int, as_json: bool) -> None:
+    """Print what makes the table slow to read, from the footers of its files.
+
+    The exit code is 1 if there are findings.
+    """
+    lint_table = load("featstore.table.statistics.table_lint").lint
+    report = lint_table(table, version, batch_size=batch_size)
+    show(report, as_json=as_json)
+    sys.exit(0 if report.ok else 1)
+
+
+@table.command(
+    examples=[
+        "featstore table vacuum --table /data/ctr --dry-run",
+        "featstore table vacuum --table /data/ctr --retain-hours 24 --keep-version 7",
+    ]
+)
+@subjects(DELTA_TABLE)
+@click.option(
+    "--retain-hours",
+    type=click.FloatRange(min=0),
+    default=168,
+    show_default=True,
+    help="Keep versions up to this age.",
+)
+@click.option(
+    "--grace-hours",
+    type=click.FloatRange(min=1),
+    default=24,
+    show_default=True,
+    help="Keep files younger than this.",
+)
+@click.option(
+    "--keep-version",
+    "keep_versions",
+    type=int,
+    multiple=True,
+    help="Keep this version too; may be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
+def vacuum(table: str, retain_hours: float, grace_hours: float, **options: Any) -> None:
+    """Remove files that no retained version references.
+
+    These are replaced files and the leftovers of failed jobs. Files of running jobs are kept.
+    """
+    times = {"retain_s": retain_hours * 3600, "grace_s": grace_hours * 3600}
+    show(load("featstore.table.vacuum").vacuum(table, **times, **options))

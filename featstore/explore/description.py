@@ -1,0 +1,199 @@
+"""What a table holds, from metadata alone: the result of `Table.inspect`."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from featstore.redaction import redact
+from featstore.schema import SlotSchema
+from featstore.table.snapshot import Snapshot
+from featstore.text_table import text_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnDescription:
+    """A slot, label or kept column.
+
+    Attributes:
+        slot: The slot number; None for other columns.
+        name: The name.
+        kind: `id` or `float` for a slot; otherwise `label` or `kept`.
+        shape: The shape of a slot, or the Arrow type of another column.
+        operator: The operator of a slot; None where it is not known.
+    """
+
+    slot: int | None
+    name: str
+    kind: str
+    shape: str
+    operator: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionDescription:
+    """A partition: its keys and values, and what its data files hold together."""
+
+    keys: Mapping[str, str | None]
+    num_files: int
+    num_rows: int
+    size_bytes: int
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its row of the table of text."""
+        name = ", ".join(f"{key}={value}" for key, value in self.keys.items()) or "(none)"
+        return (name, *(f"{n:,}" for n in (self.num_files, self.num_rows, self.size_bytes)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupDescription:
+    """A slot group: its version, how many of its files are read, and the paths of stale ones."""
+
+    name: str
+    version: int
+    num_files: int
+    stale: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Description:
+    """What a table holds at one version.
+
+    Attributes:
+        table: The table's URL, without secrets.
+        version: The Delta version; None for plain Parquet.
+        num_rows, size_bytes, num_files: Of all data files.
+        spec_hash: The hash of the spec of the newest commit; None if unknown.
+        num_commits: The commits in the log.
+        columns: The slots in declared order, then labels and kept columns.
+        groups: The slot groups.
+        partitions: The partitions.
+    """
+
+    table: str
+    version: int | None
+    num_rows: int
+    size_bytes: int
+    num_files: int
+    spec_hash: str | None
+    num_commits: int
+    columns: tuple[ColumnDescription, ...]
+    groups: tuple[GroupDescription, ...]
+    partitions: tuple[PartitionDescription, ...]
+
+    def text(self, width: int | None = None) -> str:
+        """The description as text, with tables of `width` characters at most if given."""
+        parts = [
+            self._summary(),
+            self._columns_text(width),
+            self._groups_text(width),
+            self._partitions_text(width),
+        ]
+        return "\n\n".join(part for part in parts if part)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def as_dict(self) -> dict[str, Any]:
+        """The description as JSON types."""
+        return asdict(self)
+
+    def _summary(self) -> str:
+        lines = [
+            ("table", self.table),
+            ("version", "none (plain Parquet)" if self.version is None else self.version),
+            ("rows", f"{self.num_rows:,}"),
+            ("bytes", f"{self.size_bytes:,}"),
+            ("data files", f"{self.num_files:,}"),
+            ("spec hash", self.spec_hash or "unknown"),
+            ("commits", self.num_commits),
+        ]
+        return tabulate(lines, tablefmt="plain", disable_numparse=True)
+
+    def _columns_text(self, width: int | None) -> str:
+        rows = [(c.slot, c.name, c.kind, c.shape, c.operator) for c in self.columns]
+        return text_table(rows, ("slot", "name", "kind", "shape", "operator"), width=width)
+
+    def _groups_text(self, width: int | None) -> str:
+        if not self.groups:
+            return ""
+        rows = [(g.name, g.version, g.num_files, len(g.stale)) for g in self.groups]
+        table = text_table(rows, ("slot group", "version", "files", "stale"), width=width)
+        stale = [f"stale: {group.name}/{path}" for group in self.groups for path in group.stale]
+        return "\n".join([table, *stale])
+
+    def _partitions_text(self, width: int | None) -> str:
+        return text_table(
+            [partition.cells for partition in self.partitions],
+            ("partition", "files", "rows", "bytes"),
+            align=("left", "right", "right", "right"),
+            width=width,
+        )
+
+
+def describe(snapshot: Snapshot, num_commits: int) -> Description:
+    """Describes a snapshot.
+
+    Args:
+        snapshot: The snapshot.
+        num_commits: The number of commits in the table's log.
+    """
+    in_use = [group.group for file in snapshot.data_files for group in file.groups]
+    return Description(
+        table=redact(snapshot.url),
+        version=snapshot.version,
+        num_rows=snapshot.num_rows,
+        size_bytes=snapshot.size_bytes,
+        num_files=len(snapshot.data_files),
+        spec_hash=snapshot.spec_hash,
+        num_commits=num_commits,
+        columns=_columns(snapshot.schema),
+        groups=tuple(
+            GroupDescription(
+                name=group.name,
+                version=group.version,
+                num_files=in_use.count(group.name),
+                stale=group.stale,
+            )
+            for group in snapshot.groups
+        ),
+        partitions=_partitions(snapshot),
+    )
+
+
+def _columns(schema: SlotSchema) -> tuple[ColumnDescription, ...]:
+    slots = [
+        ColumnDescription(
+            slot=slot.number,
+            name=slot.name,
+            kind=str(slot.kind),
+            shape=slot.shape_text,
+            operator=slot.op,
+        )
+        for slot in schema.slots
+    ]
+    others = [
+        ColumnDescription(
+            slot=None, name=field.name, kind=role, shape=str(field.type), operator=None
+        )
+        for role, fields in (("label", schema.labels), ("kept", schema.kept))
+        for field in fields
+    ]
+    return (*slots, *others)
+
+
+def _partitions(snapshot: Snapshot) -> tuple[PartitionDescription, ...]:
+    totals: dict[tuple[tuple[str, str | None], ...], list[int]] = {}
+    for file in snapshot.data_files:
+        total = totals.setdefault(tuple(file.partition.items()), [0, 0, 0])
+        total[:] = [total[0] + 1, total[1] + file.num_rows, total[2] + file.size_bytes]
+    return tuple(
+        PartitionDescription(
+            keys=dict(keys), num_files=num_files, num_rows=num_rows, size_bytes=size_bytes
+        )
+        for keys, (num_files, num_rows, size_bytes) in totals.items()
+    )
