@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from featstore.loader.plan.shuffle import Shuffle as Shuffle
     from featstore.ops.rowwise import check_operator as check_operator
     from featstore.ops.user import operator as operator
+    from featstore.sampling.random_order import RandomOrder as RandomOrder
     from featstore.spec.parse import load_spec as load_spec
     from featstore.staging import Staging as Staging
     from featstore.tensors.batch import Batch as Batch
@@ -33,6 +34,7 @@ _HOMES = {
     "FeatstoreError": "featstore.errors",
     "FeatureLoader": "featstore.loader.feature_loader",
     "Jagged": "featstore.tensors.batch",
+    "RandomOrder": "featstore.sampling.random_order",
     "Shuffle": "featstore.loader.plan.shuffle",
     "Staging": "featstore.staging",
     "Table": "featstore.explore.table",

@@ -150,6 +150,23 @@ class StateError(FeatstoreError, ValueError):
     """
 
 
+class SampleIndexError(FeatstoreError, IndexError):
+    """An index of a sample is out of range, or is not an integer."""
+
+
+class UnknownSampleError(FeatstoreError, KeyError):
+    """No sample has that id, or samples have no ids."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would show the message in quotes.
+
+
+class SampleStoreError(FeatstoreError, OSError):
+    """A sample store cannot be opened, read or written: it is damaged, locked by another writer, of
+    another format, on a network file system, or its samples were deleted under a reader.
+    """
+
+
 class MissingDependencyError(FeatstoreError, ImportError):
     """An optional part is used without its extra, or without Java. The message names what to
     install.
