@@ -47,7 +47,7 @@ from featstore.table.groups import (
 from featstore.table.layout import group_url, new_tag, partition_path, unit_of
 from featstore.table.metadata import to_json
 from featstore.table.open import open_table_or_none
-from featstore.table.parquet_dir import read_footers
+from featstore.table.parquet_dir import each_footer
 from featstore.table.running import marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
@@ -186,14 +186,13 @@ def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list
                 f"{redact(base.url)} has no {name}; extract its rows into the table first"
             )
     files = base.in_partitions(partitions)
-    footers = read_footers([file.url for file in files])
+    found = each_footer(
+        [file.url for file in files],
+        lambda footer: (footer.row_group_rows, footer.file_schema.names),
+    )
     return [
-        BaseFile(
-            file=file,
-            row_groups=footer.row_group_rows,
-            names=frozenset(footer.schema.names),
-        )
-        for file, footer in zip(files, footers, strict=True)
+        BaseFile(file=file, row_groups=row_groups, names=names)
+        for file, (row_groups, names) in zip(files, found, strict=True)
     ]
 
 
