@@ -18,7 +18,7 @@ from featstore.errors import missing_extra
 from featstore.files.storage import absolute, canonical, filesystem, local_path, scheme
 from featstore.schema import Slot, SlotKind
 from featstore.table.layout import partition_path
-from featstore.table.parquet_dir import read_footers
+from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile, Snapshot, TableFile
 
 
@@ -93,12 +93,12 @@ def _owned_columns(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], ...]]
     """
     with_groups = [file for file in snapshot.data_files if file.groups]
     parts = [part for file in with_groups for part in file.parts]
-    footers = iter(read_footers([part.url for part in parts]))
+    schemas = each_footer([part.url for part in parts], lambda footer: footer.schema)
     owned = {}
     for file in with_groups:
         unclaimed, claimed = set(_schema(snapshot).names), list[tuple[str, ...]]()
-        for footer in reversed([next(footers) for _ in file.parts]):
-            claimed.append(tuple(name for name in footer.schema.names if name in unclaimed))
+        for schema in reversed([next(schemas) for _ in file.parts]):
+            claimed.append(tuple(name for name in schema.names if name in unclaimed))
             unclaimed -= set(claimed[-1])
         owned[file.path] = tuple(reversed(claimed))
     return owned

@@ -353,8 +353,10 @@ def _merge_statistics(
     for file in files:
         by_partition.setdefault(to_json(file.partition), []).append(file)
     for key, of_partition in by_partition.items():
-        counts = (report.counts for report in reports if to_json(report.partition) == key)
-        merge_partition(run.task.table_url, run.task.tag, of_partition, counts)
+        own = [report for report in reports if to_json(report.partition) == key]
+        paths = sorted(report.path for report in own if report.has_statistics)
+        counts = (report.counts for report in own)
+        merge_partition(run.task.table_url, run.task.tag, of_partition, counts, paths)
 
 
 def _commit(run: ExtractionRun, change: delta.Change, commit: CommitFunction, mark: Mark) -> int:

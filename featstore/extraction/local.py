@@ -34,13 +34,13 @@ class LocalRunner:
                 raise _StoppedError
             totals.add(num_rows=num_rows)
 
-        def run(unit: Unit) -> UnitReport:
+        def run(unit: Unit) -> list[UnitReport]:
             begin.wait()
             # Stops here if another unit failed before this one began.
             on_rows(0)
-            report = run_unit(task, unit, on_rows=on_rows)
+            reports = run_unit(task, unit, on_rows=on_rows)
             totals.add(num_files=1)
-            return report
+            return reports
 
         with kept_memory(), ThreadPoolExecutor(self._num_threads, "featstore-extract") as threads:
             try:
@@ -49,7 +49,7 @@ class LocalRunner:
                 futures = [threads.submit(run, unit) for unit in units]
                 begin.set()
                 done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-                return [future.result() for future in done]
+                return [report for future in done for report in future.result()]
             except BaseException:
                 # Running units stop at their next batch. `begin` is set too, so that threads which
                 # still wait for it can end.

@@ -22,7 +22,7 @@ from featstore.table.layout import (
     parse_partition,
     partition_path,
 )
-from featstore.table.parquet_dir import delta_table_around, read_footers
+from featstore.table.parquet_dir import delta_table_around, each_footer
 
 # Rows and values (rows times columns) of a batch. 16,384 rows keep the fixed cost of each operator
 # call small; 2 Mi values bound the memory of wide rows: 16 MB for 8-byte columns.
@@ -123,13 +123,13 @@ def find_raw_files(
         )
     partitions = [dict(constant) | _from_path(entry.url, from_path) for entry in entries]
     try:
-        footers = read_footers([entry.url for entry in entries])
+        found = each_footer([entry.url for entry in entries], _rows_and_schema)
+        files = list(map(_raw_file, entries, found, partitions))
     except DataFileError as error:
         raise InputError(f"raw input: {error}") from None
-    for entry, footer in zip(entries, footers, strict=True):
-        if not footer.num_rows:
-            check_unchanged(entry, find_file(entry.url))
-    files = list(map(_raw_file, entries, footers, partitions))
+    for file in files:
+        if not sum(file.row_groups):
+            check_unchanged(file.listed, find_file(file.url))
     return sorted(files, key=lambda file: partition_path(file.partition))
 
 
@@ -338,13 +338,15 @@ def _from_path(url: str, keys: Sequence[str]) -> dict[str, str]:
     return {key: values[key] for key in keys}
 
 
-def _raw_file(entry: FileEntry, footer: CheckedFooter, partition: Mapping[str, str]) -> RawFile:
-    return RawFile(
-        listed=entry,
-        partition=partition,
-        row_groups=footer.row_group_rows,
-        schema=footer.schema,
-    )
+def _rows_and_schema(footer: CheckedFooter) -> tuple[tuple[int, ...], pa.Schema]:
+    return footer.row_group_rows, footer.schema
+
+
+def _raw_file(
+    entry: FileEntry, found: tuple[tuple[int, ...], pa.Schema], partition: Mapping[str, str]
+) -> RawFile:
+    row_groups, schema = found
+    return RawFile(listed=entry, partition=partition, row_groups=row_groups, schema=schema)
 
 
 def _row_groups(file: RawFile) -> Iterator[RawRange]:

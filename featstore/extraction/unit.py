@@ -1,9 +1,9 @@
-"""One unit of an extraction: raw rows in, one data file out. Runners decide where units run."""
+"""One unit of an extraction: raw rows in, one data file out, or several if the rows are wide.
+Runners decide where units run.
+"""
 
-import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -19,10 +19,11 @@ from featstore.schema import SlotSchema
 from featstore.spec.model import Spec
 from featstore.table.layout import data_file_name, partition_path
 from featstore.table.metadata import FileMetadata
-from featstore.table.writer import DataFileReport, open_data_file
+from featstore.table.writer import DataFileReport, DataFileWriter, open_data_file
 
 Progress = Callable[[int, int, int], None]
-"""Called with (files done, files in total, rows done), one call at a time, from any thread."""
+"""Called with (files done, files in total, rows done), one call at a time, from any thread. The
+files of one unit count as one."""
 
 
 def ignore_progress(num_files: int, num_files_total: int, num_rows: int) -> None:
@@ -34,13 +35,16 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class UnitReport:
-    """The result of a unit: the data file that it wrote, or none if it had no rows.
+    """One data file that a unit wrote, or that it wrote none because it had no rows.
+
+    What a unit counted is in the report of its last file.
 
     Attributes:
         path: Path of the file, relative to the table.
         crc32: CRC-32 of the file's bytes.
         counts: Number of dropped or replaced values, by `<slot or column>: <kind>`.
         examples: The first malformed values of each raw column.
+        has_statistics: Whether the statistics of all rows of the unit are stored under this path.
     """
 
     path: str
@@ -51,6 +55,7 @@ class UnitReport:
     counts: Mapping[str, int]
     num_rows_skipped: int = 0
     examples: tuple[Malformed, ...] = ()
+    has_statistics: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +76,25 @@ class UnitTask:
         """Returns the part of the extractor's schema that is written."""
         return schema
 
-    def rows_per_row_group(self, unit: int) -> int:
+    def rows_per_row_group(self, unit: int, part: int = 0) -> int:
         return self.spec.output.rows_per_row_group
 
-    def file_metadata(self, unit: int = 0) -> FileMetadata:
+    def rows_left(self, unit: int, part: int, writer: DataFileWriter) -> int:
+        """How many rows to write to one of the unit's files before this is asked again; 0 if it
+        ends here.
+
+        A file ends after the row group with which its size comes nearest to `bytes_per_file`.
+        """
+        output, group_rows = self.spec.output, self.rows_per_row_group(unit, part)
+        num_groups, num_more = divmod(writer.num_rows, group_rows)
+        if num_groups and not num_more:
+            # With another row group of the same size it would be farther from it, or as far.
+            size_bytes = writer.size_bytes
+            if 2 * size_bytes + size_bytes // num_groups >= 2 * output.bytes_per_file:
+                return 0
+        return min(group_rows - num_more, output.rows_per_file - writer.num_rows)
+
+    def file_metadata(self, unit: int = 0, part: int = 0) -> FileMetadata:
         return FileMetadata(spec_hash=self.spec.hash, spec_version=self.spec.version)
 
     def path(self, partition: Mapping[str, str], unit: int, attempt: int, part: int = 0) -> str:
@@ -86,7 +106,7 @@ class UnitTask:
 class Runner(Protocol):
     """Runs a task over units.
 
-    Returns one report per unit, in any order; raises what a unit raises. When it returns or raises,
+    Returns the units' reports, in any order; raises what a unit raises. When it returns or raises,
     no unit is still running, as far as the runner can tell.
     """
 
@@ -97,74 +117,137 @@ class Runner(Protocol):
 
 def run_unit(
     task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lambda num_rows: None
-) -> UnitReport:
-    """Writes the unit's data file, or none if all rows are skipped.
+) -> list[UnitReport]:
+    """Writes the unit's data files, or none if all rows are skipped.
 
     Args:
         attempt: Number of this attempt; part of the file name, so that attempts do not collide.
         on_rows: Called with the number of rows after each batch; may raise to stop the unit.
 
     Raises:
-        InputError: A raw row or file is not valid; names both. No file is left.
+        InputError: A raw row or file is not valid; names both. The file that was being written is
+            not left.
         OperatorError: An operator failed; names the slot, the file and the row.
     """
     extractor = Extractor(task.spec)
-    path = task.path(unit.partition, unit.index, attempt)
     extracted = (
         batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition)
     )
     return write_unit(
-        task, path, unit.partition, extractor, extracted, index=unit.index, on_rows=on_rows
+        task,
+        unit.partition,
+        extractor,
+        extracted,
+        index=unit.index,
+        attempt=attempt,
+        on_rows=on_rows,
     )
 
 
 def write_unit(
     task: UnitTask,
-    path: str,
     partition: Mapping[str, str],
     extractor: Extractor,
     extracted: Iterator[pa.RecordBatch],
     *,
     index: int = 0,
+    attempt: int = 0,
     on_rows: OnRows = lambda num_rows: None,
-    max_rows: float = math.inf,
-) -> UnitReport:
-    """Writes extracted rows to the file at `path`, with their statistics.
-
-    No file is written if there are no rows.
+) -> list[UnitReport]:
+    """Writes extracted rows to data files, and the statistics of all of them.
 
     Args:
         index: The unit's index.
+        attempt: Number of this attempt.
         on_rows: As for `run_unit`.
-        max_rows: No further batch is taken once the file has as many rows.
+
+    Returns:
+        A report of each file; a single one without rows if there are none, and then no file.
     """
-    output = task.spec.output
-    gathering = Gathering(extractor, wanted=output.statistics)
-    filled = gathering.watch(batch for batch in extracted if batch.num_rows)
-    written = DataFileReport(num_rows=0, size_bytes=0, crc32=0)
-    # The file is opened only once there is a row, so that a unit of skipped rows leaves no file.
-    first = next(filled, None)
-    if first is not None:
-        schema, cut = task.stored(extractor.schema), task.rows_per_row_group(index)
-        names = schema.to_arrow().names
-        with open_data_file(
-            join(task.table_url, path), schema, task.file_metadata(index), cut, output.compression
-        ) as writer:
-            for batch in itertools.chain([first], filled):
-                writer.write(batch.select(names))
-                on_rows(batch.num_rows)
-                if writer.num_rows >= max_rows:
-                    break
-            written = writer.close()
-        gathering.store(task.table_url, path)
-    return UnitReport(
-        path=path,
+    gathering = Gathering(extractor, wanted=task.spec.output.statistics)
+    rows = _RowQueue(gathering.watch(batch for batch in extracted if batch.num_rows))
+    files = _UnitFiles(
+        task=task,
         partition=partition,
-        **vars(written),
-        counts=dict(extractor.counts),
-        num_rows_skipped=extractor.findings.num_rows_skipped,
-        examples=extractor.findings.examples,
+        schema=task.stored(extractor.schema),
+        rows=rows,
+        index=index,
+        attempt=attempt,
+        on_rows=on_rows,
     )
+    reports = [files.write(part=0)]
+    while rows.are_left():
+        reports.append(files.write(part=len(reports)))
+    last = reports.pop()
+    return [
+        *reports,
+        replace(
+            last,
+            has_statistics=last.num_rows > 0 and gathering.store(task.table_url, last.path),
+            counts=dict(extractor.counts),
+            num_rows_skipped=extractor.findings.num_rows_skipped,
+            examples=extractor.findings.examples,
+        ),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _UnitFiles:
+    """Writes the files of one unit, one after the other."""
+
+    task: UnitTask
+    partition: Mapping[str, str]
+    schema: SlotSchema
+    rows: "_RowQueue"
+    index: int
+    attempt: int
+    on_rows: OnRows
+
+    def write(self, part: int) -> UnitReport:
+        """Writes as many of the rows that are left as one file takes."""
+        path = self.task.path(self.partition, self.index, self.attempt, part)
+        written = DataFileReport(num_rows=0, size_bytes=0, crc32=0)
+        # The file is opened only once there is a row, so that a unit of skipped rows leaves none.
+        if self.rows.are_left():
+            written = self._write(part, path)
+        return UnitReport(path=path, partition=self.partition, **vars(written), counts={})
+
+    def _write(self, part: int, path: str) -> DataFileReport:
+        task, names = self.task, self.schema.to_arrow().names
+        with open_data_file(
+            join(task.table_url, path),
+            self.schema,
+            task.file_metadata(self.index, part),
+            task.rows_per_row_group(self.index, part),
+            task.spec.output.compression,
+        ) as writer:
+            while (most := task.rows_left(self.index, part, writer)) and self.rows.are_left():
+                batch = self.rows.take(most)
+                writer.write(batch.select(names))
+                self.on_rows(batch.num_rows)
+            return writer.close()
+
+
+class _RowQueue:
+    """Extracted batches, none of them empty, taken in as many rows as there is room for."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._next: pa.RecordBatch | None = None
+
+    def are_left(self) -> bool:
+        """Whether there are more rows; extracts the next ones to know."""
+        if self._next is None:
+            self._next = next(self._batches, None)
+        return self._next is not None
+
+    def take(self, most: int) -> pa.RecordBatch:
+        """The next rows, at least one and at most so many. Call `are_left` first."""
+        assert self._next is not None
+        batch, self._next = self._next, None
+        if batch.num_rows > most:
+            self._next = batch.slice(most)
+        return batch.slice(0, most)
 
 
 def run_batch(

@@ -30,10 +30,10 @@ from featstore.table.statistics.statistics_file import (
 
 
 class Gathering:
-    """Gathers the statistics of one data file while it is written.
+    """Gathers the statistics of one unit while its data files are written.
 
     Args:
-        extractor: The extractor that all rows of the file come from; its `watch` callback is taken.
+        extractor: The extractor that all rows of the unit come from; its `watch` callback is taken.
         wanted: If false, nothing is gathered.
     """
 
@@ -56,12 +56,18 @@ class Gathering:
                 self._gatherer.update(batch)
             yield batch
 
-    def store(self, table_url: str, path: str) -> None:
-        """Writes the statistics of the data file at `path`."""
-        if self._gatherer is not None:
-            write_statistics(
-                table_url, file_statistics_path(path), StoredStatistics(statistics=self.finish())
-            )
+    def store(self, table_url: str, path: str) -> bool:
+        """Writes the statistics beside those of the data file at `path`: the unit's last one.
+
+        Returns:
+            Whether there are any.
+        """
+        if self._gatherer is None:
+            return False
+        write_statistics(
+            table_url, file_statistics_path(path), StoredStatistics(statistics=self.finish())
+        )
+        return True
 
     def finish(self) -> Statistics:
         """Returns the statistics of all rows that passed; empty if not wanted."""
@@ -85,7 +91,11 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def merge_partition(
-    table_url: str, tag: str, files: Sequence[DataFile], counts: Iterable[Mapping[str, int]]
+    table_url: str,
+    tag: str,
+    files: Sequence[DataFile],
+    counts: Iterable[Mapping[str, int]],
+    paths: Sequence[str] | None = None,
 ) -> None:
     """Merges the statistics files of one partition into a single file.
 
@@ -93,8 +103,13 @@ def merge_partition(
         tag: The run's tag, part of the file's name.
         files: All files that the run wrote to the partition.
         counts: The counts of the partition's unit reports.
+        paths: The data files that have statistics files, which are those of a whole unit; by
+            default all.
     """
-    parts = [file_statistics_path(file.path) for file in files]
+    parts = [
+        file_statistics_path(path)
+        for path in ([file.path for file in files] if paths is None else paths)
+    ]
     path = statistics_path(files[0].partition, tag)
     digest, total = files_digest(files), add_counts(counts)
     if len(parts) == 1:

@@ -8,7 +8,7 @@ from featstore.files.listings import FileEntry, check_unchanged, list_files, lis
 from featstore.files.storage import absolute
 from featstore.joins.options import Label, LabelJoin, LogSource, Lookup
 from featstore.redaction import redact
-from featstore.table.parquet_dir import columns_of, delta_table_around, read_footers
+from featstore.table.parquet_dir import columns_of, delta_table_around, each_footer
 
 Types = Mapping[str, str]
 _INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
@@ -178,8 +178,9 @@ def check_columns(logs: Mapping[LogSource, Sequence[FileEntry]]) -> None:
     """
     for files in logs.values():
         try:
-            for file, footer in zip(files, read_footers([file.url for file in files]), strict=True):
-                columns_of(file, footer)
+            schemas = each_footer([file.url for file in files], lambda footer: footer.schema)
+            for file, schema in zip(files, schemas, strict=True):
+                columns_of(file, schema)
         except DataFileError as error:
             raise InputError(f"raw input: {error}") from None
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from featstore.byte_sizes import parse_bytes
 from featstore.closing import Closing
 from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.options import AUTO, END, Dispatch
@@ -51,7 +52,6 @@ from featstore.loader.run.step_agreement import JOIN, require_tail
 from featstore.loader.run.worker import LoaderWorker
 from featstore.loader.stats import Stats
 from featstore.selection.where import parse_where
-from featstore.staging.budget import parse_bytes
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.open import open_snapshot, open_without_files, stream_data_files

@@ -4,12 +4,13 @@ The files of a table mostly share it byte for byte, and describing thousands of 
 than reading them. So the last few schemas are cached, by their bytes.
 """
 
+import base64
 import os
 import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -80,7 +81,7 @@ class FileSchema:
     Attributes:
         elements: The bytes of its elements. Positions in `roots` are relative to them.
         all_bytes: All columns as a footer holds them, with the text of Arrow's schema.
-        schema: The Arrow schema.
+        schema: The Arrow schema, without metadata of its own; a footer's key values have it.
         roots: The columns.
         leaves: The leaf columns of all columns, in order.
         by_name: The indices of the columns of each name; several if the name is not unique.
@@ -95,6 +96,11 @@ class FileSchema:
     leaves: tuple[Leaf, ...]
     by_name: dict[str, tuple[int, ...]]
     levels: Numbers
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the columns."""
+        return frozenset(self.by_name)
 
     def bytes_of(self, columns: Sequence[int]) -> SchemaBytes:
         """The columns with these indices as a footer holds them."""
@@ -123,12 +129,14 @@ def _bytes(elements: bytes, roots: Sequence[Root], arrow_text: bytes | None) -> 
 
 
 class _SchemaCache:
-    """The schemas described last. Thread-safe: `_lock` guards `_known`. Schemas are described
-    outside the lock, so two threads may describe the same one.
+    """The schemas described last, each with the Arrow text of the first file that had it.
+
+    Thread-safe: `_lock` guards `_known`. A schema is described while the lock is held: threads that
+    open the files of one table would otherwise all describe the same one at first.
     """
 
     def __init__(self) -> None:
-        self._known: deque[FileSchema] = deque(maxlen=_MAX_KEPT)
+        self._known: deque[tuple[bytes | None, FileSchema]] = deque(maxlen=_MAX_KEPT)
         self.reset_lock()
 
     def reset_lock(self) -> None:
@@ -137,14 +145,30 @@ class _SchemaCache:
 
     def get(self, elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:
         with self._lock:
-            known = list(self._known)
-        for schema in reversed(known):
-            if schema.elements == elements and schema.all_bytes.arrow_text == arrow_text:
-                return schema
-        schema = _file_schema(elements, arrow_text, rows)
-        with self._lock:
-            self._known.append(schema)
-        return schema
+            likely = [known for known in reversed(self._known) if known[1].elements == elements]
+            for text, schema in likely:
+                if text == arrow_text:
+                    return schema
+            of_columns = _text_of_columns(arrow_text)
+            for _, schema in likely:
+                if schema.all_bytes.arrow_text == of_columns:
+                    return schema
+            schema = _file_schema(elements, of_columns, rows)
+            self._known.append((arrow_text, schema))
+            return schema
+
+
+def _text_of_columns(arrow_text: bytes | None) -> bytes | None:
+    """Arrow's text without the metadata of the whole schema, which can differ in each file: pandas
+    stores the number of rows there, featstore the base file of a slot group's file.
+    """
+    if arrow_text is None:
+        return None
+    try:
+        schema = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(arrow_text)))
+    except DAMAGE:
+        return arrow_text  # Arrow raises a better error for it when the schema is described.
+    return arrow_text_of(schema.remove_metadata())
 
 
 _CACHE = _SchemaCache()

@@ -172,12 +172,14 @@ class OutputOptions:
         rows_per_row_group: Rows in each row group. Fewer enlarge files and footers (see
             docs/decisions/0019).
         rows_per_file: The most rows in one file.
+        bytes_per_file: The size near which a file ends, with whole row groups.
         compression: One of `COMPRESSIONS`.
         statistics: Whether statistics are collected during extraction.
     """
 
     rows_per_row_group: int = 65_536
     rows_per_file: int = 1_048_576
+    bytes_per_file: int = 512_000_000
     compression: str = "snappy"
     statistics: bool = True
 

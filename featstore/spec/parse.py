@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from featstore.byte_sizes import parse_bytes
 from featstore.documents import DocumentError, load_yaml
-from featstore.errors import SpecError, nearest
+from featstore.errors import ConfigError, SpecError, nearest
 from featstore.files import storage
 from featstore.ops.registry import OPERATORS
 from featstore.ops.signature import MAX_COUNT, OPTIONS
@@ -323,20 +324,32 @@ def _sequence(name: object, value: object) -> Sequence:
 
 def _output(entry: Mapping[str, Any]) -> OutputOptions:
     _known_keys(
-        entry, ("rows_per_row_group", "rows_per_file", "compression", "statistics"), "output."
+        entry,
+        ("rows_per_row_group", "rows_per_file", "bytes_per_file", "compression", "statistics"),
+        "output.",
     )
+    options = dict(entry)
     for key, value in entry.items():
         if key == "compression":
             _one_of(value, "output.compression", " or ".join(COMPRESSIONS), COMPRESSIONS)
         elif key == "statistics":
             _boolean(value, "output.statistics")
+        elif key == "bytes_per_file":
+            options[key] = _bytes(value, "output.bytes_per_file")
         elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise wrong(f"output.{key}", "an integer of at least 1", value)
-    output = OutputOptions(**entry)
+    output = OutputOptions(**options)
     if output.rows_per_row_group > output.rows_per_file:
         expected = f"at least rows_per_row_group ({output.rows_per_row_group})"
         raise wrong("output.rows_per_file", expected, output.rows_per_file)
     return output
+
+
+def _bytes(value: Any, where: str) -> int:
+    try:
+        return parse_bytes(value, where)
+    except ConfigError:
+        raise wrong(where, "a number of bytes above 0, or text such as 512MB", value) from None
 
 
 def _known_keys(entry: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> None:

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from featstore.byte_sizes import parse_bytes
 from featstore.errors import ConfigError, nearest, require_integer
 from featstore.files.storage import local_path
 from featstore.redaction import redact
-from featstore.staging.budget import StageAheadLimit, parse_bytes
+from featstore.staging.budget import StageAheadLimit
 
 _MODES = ("auto", "whole", "ranges", "direct")
 

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from featstore.files.storage import join
 from featstore.table.layout import decode_path
-from featstore.table.parquet_dir import read_footers
+from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile
 
 _FIELDS = ("path", "size_bytes", "num_records", "modification_time")
@@ -57,9 +57,8 @@ def _files(
     unknown = [
         file for file, action in zip(urls, actions, strict=True) if action["num_records"] is None
     ]
-    rows = {
-        file: footer.num_rows for file, footer in zip(unknown, read_footers(unknown), strict=True)
-    }
+    counted = each_footer(unknown, lambda footer: footer.num_rows) if unknown else ()
+    rows = dict(zip(unknown, counted, strict=True))
     for file, action in zip(urls, actions, strict=True):
         yield DataFile(
             path=action["path"],

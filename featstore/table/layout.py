@@ -20,7 +20,9 @@ _STATISTICS = ".statistics"  # not .parquet: a glob for Parquet files must not m
 _DELTA_SCHEMES = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", "hdfs"})
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _TAG_CHARS = 8  # hex digits of each of a tag's two parts
-_DATA_FILE = re.compile(r"part-\d{5,}-(?P<tag>[0-9a-f]{8}-[0-9a-f]{8})-\d+(-\d{5})?\.parquet")
+_DATA_FILE = re.compile(
+    r"part-(?P<unit>\d{5,})-(?P<tag>[0-9a-f]{8}-[0-9a-f]{8})-\d+([-_](?P<part>\d{5,}))?\.parquet"
+)
 _TAG = re.compile(r"[0-9a-f]{8}-[0-9a-f]{8}\.statistics")
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.partial")
 _NAME_BYTES = 255  # the limit of Linux file systems, and the default of HDFS
@@ -93,7 +95,9 @@ def data_file_name(tag: str, unit: int, attempt: int, part: int = 0) -> str:
         attempt: The number of the attempt.
         part: The number of the file, if an attempt writes several.
     """
-    suffix = f"-{part:05d}" if part else ""
+    # Files are read in the order of their names, so the further ones must sort after the first,
+    # whose name ends in ".parquet": "_" is above "." and "-", which older versions had, below it.
+    suffix = f"_{part:05d}" if part else ""
     return f"part-{unit:05d}-{tag}-{attempt}{suffix}.parquet"
 
 
@@ -166,9 +170,12 @@ def base_path(group_file: str) -> str:
     return f"{group_file.rpartition('/')[0]}{_SUFFIX}"
 
 
-def unit_of(name: str) -> int | None:
-    """The unit that wrote a data file, from its name or path; None for other files."""
-    return int(name.rpartition("/")[2].split("-")[1]) if is_data_file(name) else None
+def unit_and_part(name: str) -> tuple[int, int] | None:
+    """The unit that wrote a data file, and which of the unit's files it is, from its name or path;
+    None for other files.
+    """
+    match = _DATA_FILE.fullmatch(name.rpartition("/")[2])
+    return None if match is None else (int(match["unit"]), int(match["part"] or 0))
 
 
 def is_delta_scheme(url: str) -> bool:

@@ -1,8 +1,10 @@
 """A directory, glob or file of Parquet, of any writer, as a snapshot without a version."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -20,6 +22,35 @@ from featstore.table.snapshot import DataFile, Snapshot
 # A footer takes one or two round trips to the store and little CPU time, so with fewer threads a
 # remote table opens more slowly. More of them need more connections.
 _NUM_FOOTER_THREADS = 16
+# Footers that are read ahead of the caller: enough to keep the threads busy while it takes one.
+_NUM_AHEAD = 4 * _NUM_FOOTER_THREADS
+# Schemas of neighbouring files that are recognised by identity, as many as `parquet.file_schema`
+# caches.
+_NUM_RECENT_SCHEMAS = 8
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FileFacts:
+    """What is kept of a footer.
+
+    Attributes:
+        num_rows: The number of rows.
+        schema: The columns, one object for all files with the same ones.
+        metadata: The text that featstore stores in its files; None in those of other writers.
+    """
+
+    num_rows: int
+    schema: pa.Schema
+    metadata: bytes | None
+
+    @classmethod
+    def of(cls, footer: CheckedFooter) -> "_FileFacts":
+        return cls(
+            num_rows=footer.num_rows,
+            schema=footer.schema,
+            metadata=footer.key_values.get(KEY.encode()),
+        )
 
 
 def open_parquet_dir(url: str) -> Snapshot:
@@ -34,15 +65,21 @@ def open_parquet_dir(url: str) -> Snapshot:
             different types for a column.
     """
     entries = list_data_files(url)
-    footers = read_footers([entry.url for entry in entries])
     partitions = [parse_partition(entry.name) for entry in entries]
     keys = tuple(dict.fromkeys(key for partition in partitions for key in partition))
+    columns, spec_hashes = _Union(keys), set[str | None]()
+    data_files = []
+    facts = each_footer([entry.url for entry in entries], _FileFacts.of)
+    for entry, of_file, partition in zip(entries, facts, partitions, strict=True):
+        columns.add(entry, of_file.schema)
+        spec_hashes.add(_spec_hash(entry, of_file))
+        data_files.append(_data_file(entry, of_file.num_rows, partition))
     return Snapshot(
         url=url,
         version=None,
-        schema=_union(entries, footers, keys),
-        data_files=tuple(map(_data_file, entries, footers, partitions)),
-        spec_hash=_common_spec_hash(entries, footers),
+        schema=columns.schema,
+        data_files=tuple(data_files),
+        spec_hash=spec_hashes.pop() if len(spec_hashes) == 1 else None,
     )
 
 
@@ -86,16 +123,38 @@ def delta_table_around(url: str) -> str | None:
     )
 
 
-def read_footers(urls: Sequence[str]) -> list[CheckedFooter]:
-    """Reads the footers of many files in parallel, and returns them in the given order.
+def each_footer(urls: Iterable[str], take: Callable[[CheckedFooter], T]) -> Iterator[T]:
+    """Reads the footers of many files in parallel.
+
+    A footer of thousands of columns takes megabytes, so only what is taken of each is kept, and
+    only some are read ahead.
+
+    Args:
+        urls: The files.
+        take: Called with each footer, in the thread that read it.
+
+    Yields:
+        What `take` returned, in the order of the files.
 
     Raises:
         DataFileError: A file is not Parquet, or damaged.
     """
-    if not urls:
-        return []
-    with ThreadPoolExecutor(min(_NUM_FOOTER_THREADS, len(urls))) as threads:
-        return list(threads.map(read_footer, urls))
+
+    def taken(url: str) -> T:
+        return take(read_footer(url))
+
+    with ThreadPoolExecutor(_NUM_FOOTER_THREADS) as threads:
+        ahead = deque[Future[T]]()
+        try:
+            for url in urls:
+                ahead.append(threads.submit(taken, url))
+                if len(ahead) > _NUM_AHEAD:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for waiting in ahead:
+                waiting.cancel()
 
 
 def read_footer(url: str) -> CheckedFooter:
@@ -114,49 +173,59 @@ def read_footer(url: str) -> CheckedFooter:
         raise DataFileError(f"{redact(url)} is not a Parquet file ({first_line(error)})") from None
 
 
-def _data_file(
-    entry: FileEntry, footer: CheckedFooter, partition: dict[str, str | None]
-) -> DataFile:
+def _data_file(entry: FileEntry, num_rows: int, partition: dict[str, str | None]) -> DataFile:
     return DataFile(
         path=entry.name,
         url=entry.url,
         size_bytes=entry.size_bytes,
-        num_rows=footer.num_rows,
+        num_rows=num_rows,
         partition=partition,
         version=entry.version,
     )
 
 
-def _union(
-    entries: Iterable[FileEntry], footers: Iterable[CheckedFooter], keys: tuple[str, ...]
-) -> SlotSchema:
-    columns: dict[str, tuple[pa.Field, str]] = {}
-    for entry, footer in zip(entries, footers, strict=True):
-        for column in columns_of(entry, footer):
-            if column.name in keys:
+class _Union:
+    """The columns of all files that are added, each from the first file that has it, and the
+    partition keys.
+    """
+
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        self._keys = keys
+        self._columns: dict[str, tuple[pa.Field, str]] = {}
+        self._recent: deque[pa.Schema] = deque(maxlen=_NUM_RECENT_SCHEMAS)
+
+    def add(self, entry: FileEntry, schema: pa.Schema) -> None:
+        """Adds the columns of a file. DataFileError if they contradict those of earlier files."""
+        # The schemas of equal files are one object, so each is compared once for a table.
+        if any(schema is known for known in self._recent):
+            return
+        for column in columns_of(entry, schema):
+            if column.name in self._keys:
                 continue
-            known, first = columns.setdefault(column.name, (column, entry.name))
+            known, first = self._columns.setdefault(column.name, (column, entry.name))
             if not _same_meaning(known, column):
                 raise DataFileError(
                     f"column {column.name!r} is {known.type} in {first}, and {column.type} in "
                     f"{entry.name}; open the files of one kind with a glob"
                 )
-    partition_keys = [
-        pa.field(key, pa.string(), metadata={b"featstore.role": Role.PARTITION.encode()})
-        for key in keys
-    ]
-    return SlotSchema.from_arrow(
-        pa.schema([*(c for c, _ in columns.values()), *partition_keys]), keys
-    )
+        self._recent.append(schema)
+
+    @property
+    def schema(self) -> SlotSchema:
+        partition_keys = [
+            pa.field(key, pa.string(), metadata={b"featstore.role": Role.PARTITION.encode()})
+            for key in self._keys
+        ]
+        columns = [column for column, _ in self._columns.values()]
+        return SlotSchema.from_arrow(pa.schema([*columns, *partition_keys]), self._keys)
 
 
-def columns_of(entry: FileEntry, footer: CheckedFooter) -> pa.Schema:
-    """The columns of a file.
+def columns_of(entry: FileEntry, schema: pa.Schema) -> pa.Schema:
+    """The columns of a file with this schema.
 
     Raises:
         DataFileError: Two columns have one name, of which readers would take either, or none.
     """
-    schema = footer.schema
     if len(set(schema.names)) < len(schema.names):
         name, num_found = Counter(schema.names).most_common(1)[0]
         raise DataFileError(f"{entry.name}: {not_once(name, num_found)}")
@@ -176,13 +245,8 @@ def _same_meaning(one: pa.Field, other: pa.Field) -> bool:
     )
 
 
-def _common_spec_hash(entries: Iterable[FileEntry], footers: Iterable[CheckedFooter]) -> str | None:
-    texts = [footer.key_values.get(KEY.encode()) for footer in footers]
-    if not all(texts):
+def _spec_hash(entry: FileEntry, facts: _FileFacts) -> str | None:
+    """The spec hash of a file that featstore wrote; None for one of another writer."""
+    if not facts.metadata:
         return None
-    hashes = {
-        FileMetadata.from_json(t, e.url).spec_hash
-        for t, e in zip(texts, entries, strict=True)
-        if t is not None
-    }
-    return hashes.pop() if len(hashes) == 1 else None
+    return FileMetadata.from_json(facts.metadata, entry.url).spec_hash

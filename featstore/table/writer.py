@@ -92,6 +92,11 @@ class DataFileWriter:
         """The number of rows passed to `write` so far."""
         return self._num_rows + self._buffer.num_rows
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file so far: of the row groups that are full."""
+        return self._sink.tell()
+
     def write(self, batch: pa.RecordBatch) -> None:
         """Writes the next rows.
 

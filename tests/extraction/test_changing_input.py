@@ -258,14 +258,14 @@ def test_a_file_without_rows_that_had_some_when_it_was_listed_is_named(
 ) -> None:
     """Nothing of it is read, so that only a second look can show it."""
     write(path.with_name("other.parquet"))
-    read_footers, changed = parquet_dir.read_footers, []
+    each_footer, changed = parquet_dir.each_footer, []
 
-    def read_later(urls: Sequence[str]) -> Any:
+    def read_later(urls: Sequence[str], take: Any) -> Any:
         write(path, 0)
         changed.append(path)
-        return read_footers(urls)
+        return each_footer(urls, take)
 
-    monkeypatch.setattr(raw_module, "read_footers", read_later)
+    monkeypatch.setattr(raw_module, "each_footer", read_later)
     with pytest.raises(InputError, match=CHANGED):
         extract_files(job)
     assert changed == [path]

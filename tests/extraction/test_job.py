@@ -14,14 +14,16 @@ import pytest
 import featstore
 from featstore import api
 from featstore.errors import InputError, OperatorError
+from featstore.explore.table import open_table
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import Unit
 from featstore.extraction.unit import Progress, UnitReport, UnitTask
-from featstore.spec.model import Spec
+from featstore.spec.model import OutputOptions, Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta
+from tests.extraction.conftest import raw_rows
 from tests.parquet_files import put_parquet
 
 
@@ -505,6 +507,66 @@ def test_progress_counts_files_and_rows(job: ExtractJob, write_raw: Any) -> None
     extract_files(job, progress=lambda *counts: seen.append(counts))
     assert seen[-1] == (3, 3, 533)
     assert seen == sorted(seen, key=lambda counts: (counts[2], counts[0]))
+
+
+def groups_of(file: Any) -> list[int]:
+    footer = pq.read_metadata(file.url)
+    return [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
+
+
+def sized(job: ExtractJob, name: str, **output: Any) -> ExtractJob:
+    """The job with one raw unit, other sizes of files, and a table of its own."""
+    options = {"rows_per_row_group": 100, "rows_per_file": 1000, **output}
+    spec = replace(job.spec, output=OutputOptions(**options))
+    return replace(job, spec=spec, table_url=f"{job.table_url}-{name}", run_id=name)
+
+
+def test_files_end_with_the_row_group_that_brings_them_nearest_to_bytes_per_file(
+    job: ExtractJob, write_raw: Any
+) -> None:
+    write_raw("a.parquet", 950)
+    whole = sized(job, "whole")
+    assert extract_files(whole).num_files == 1
+    [file] = open_delta(whole.table_url).data_files
+    assert groups_of(file) == [*[100] * 9, 50]
+    first = pq.read_metadata(file.url).row_group(0)
+    group_bytes = sum(first.column(place).total_compressed_size for place in range(5))
+    for share, expected in ((0.1, 1), (1.2, 1), (1.8, 2), (3.2, 3), (40, 10)):
+        cut = sized(job, f"cut{share}", bytes_per_file=int(share * group_bytes))
+        report = extract_files(cut)
+        files = open_delta(cut.table_url).data_files
+        found = [groups_of(file) for file in files]
+        assert [size for of_file in found for size in of_file] == [*[100] * 9, 50]
+        assert {len(of_file) for of_file in found[:-1]} <= {expected}
+        assert report.num_files == len(files) == -(-10 // expected)
+        assert report.num_rows == 950
+        assert report.counts == extract_files(replace(whole, run_id="again")).counts
+        rows = [open_table(url).to_arrow() for url in (cut.table_url, whole.table_url)]
+        assert rows[0].equals(rows[1])
+
+
+def test_the_smaller_of_rows_and_bytes_per_file_counts(job: ExtractJob, write_raw: Any) -> None:
+    """Also where one raw row group is larger than a file."""
+    put_parquet(write_raw("a.parquet", 1), raw_rows(950), row_group_size=950)
+    narrow = sized(job, "narrow", rows_per_file=250, bytes_per_file=10**9)
+    assert extract_files(narrow).num_files == 4
+    files = open_delta(narrow.table_url).data_files
+    assert [groups_of(file) for file in files] == [*[[100, 100, 50]] * 3, [100, 100]]
+    wide = sized(job, "wide", rows_per_file=250, bytes_per_file=1)
+    assert extract_files(wide).num_files == 10
+
+
+def test_statistics_of_units_with_several_files_are_those_of_one_file(
+    job: ExtractJob, write_raw: Any
+) -> None:
+    write_raw("a.parquet", 950)
+    profiles = []
+    for name, bytes_per_file in (("one", 10**9), ("several", 1)):
+        made = sized(job, name, bytes_per_file=bytes_per_file)
+        extract_files(made)
+        profiles.append(open_table(made.table_url).profile(stored=True).table)
+        assert len(list((Path(made.table_url) / "_stats").rglob("*.statistics"))) == 1
+    assert profiles[0].equals(profiles[1])
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])

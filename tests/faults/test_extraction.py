@@ -97,7 +97,7 @@ def test_a_unit_that_fails_leaves_the_table_and_no_file(job: ExtractJob, before:
     written: list[str] = []
 
     def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
-        written.extend(run_unit(task, unit).path for unit in units[:3])
+        written.extend(report.path for unit in units[:3] for report in run_unit(task, unit))
         raise InputError("unit 3 cannot be read")
 
     with pytest.raises(InputError, match="unit 3 cannot be read"):
@@ -114,7 +114,7 @@ def test_a_repeated_attempt_leaves_at_most_a_file_that_nobody_names(
     def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
         for unit in units:
             run_unit(task, unit, attempt=0)
-        return [run_unit(task, unit, attempt=1) for unit in units]
+        return [report for unit in units for report in run_unit(task, unit, attempt=1)]
 
     extract_files(job, runner=run)
     assert_new(job)

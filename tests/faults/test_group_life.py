@@ -199,9 +199,9 @@ def test_a_disk_that_is_full_leaves_the_table_and_a_second_run_goes_through(
             filled.append(fill(small_disk))
 
     def run(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
-        reports = [run_unit(task, unit) for unit in units[:3]]
+        reports = [report for unit in units[:3] for report in run_unit(task, unit)]
         reached("data")
-        return [*reports, *(run_unit(task, unit) for unit in units[3:])]
+        return [*reports, *(report for unit in units[3:] for report in run_unit(task, unit))]
 
     commit = preceded(delta.commit, lambda: reached("commit"))
     name_more = delta.publish_groups(lambda named: named | {"more": 0})

@@ -220,6 +220,18 @@ def test_files_of_one_schema_share_its_description_and_others_do_not(
     assert first.schema is alike.schema
 
 
+def test_metadata_of_the_whole_schema_does_not_make_another_description(
+    written: Callable[..., bytes],
+) -> None:
+    """pandas and slot groups store there what differs in each file."""
+    table = pa.table({"another name of this test": pa.array([1])})
+    first, other = (
+        read(written(table.replace_schema_metadata({"featstore": text}))) for text in ("1", "2")
+    )
+    assert first.file_schema is other.file_schema
+    assert [read.key_values[b"featstore"] for read in (first, other)] == [b"1", b"2"]
+
+
 def test_a_child_forked_while_a_schema_is_looked_up_opens_files(file: bytes) -> None:
     with file_schema._CACHE._lock:
         child = os.fork()

@@ -16,7 +16,7 @@ labels: {click: clicked}
 weight: price
 keep: [request_id]
 retired: [202]
-output: {rows_per_row_group: 100, rows_per_file: 1000}
+output: {rows_per_row_group: 100, rows_per_file: 1000, bytes_per_file: 2 MiB}
 slots:
   - {slot: 101, name: user, op: hash, of: user_id, default: none}
   - {slot: 103, name: tags, op: hash, of: [tags], max_len: 20, empty_as_null: true}
@@ -37,7 +37,9 @@ def test_a_document_becomes_its_model() -> None:
     assert spec.inputs["tags"] == pa.list_(pa.string())
     assert spec.labels == {"click": "clicked"}
     assert (spec.weight, spec.keep, spec.retired) == ("price", ("request_id",), frozenset({202}))
-    assert spec.output == OutputOptions(rows_per_row_group=100, rows_per_file=1000)
+    assert spec.output == OutputOptions(
+        rows_per_row_group=100, rows_per_file=1000, bytes_per_file=2 << 20
+    )
     user, tags, hour, crossed, bins = spec.nodes
     assert user == Node(
         name="user", op="hash", of=("user_id",), slot=101, default="none", where="slots[0]"
@@ -51,7 +53,9 @@ def test_a_document_becomes_its_model() -> None:
 def test_what_may_be_left_out_has_defaults() -> None:
     spec = load_spec(document())
     assert (spec.labels, spec.weight, spec.keep, spec.retired) == ({}, None, (), frozenset())
-    assert spec.output == OutputOptions(rows_per_row_group=65_536, rows_per_file=1_048_576)
+    assert spec.output == OutputOptions(
+        rows_per_row_group=65_536, rows_per_file=1_048_576, bytes_per_file=512_000_000
+    )
 
 
 def test_a_spec_is_loaded_from_a_path_or_a_mapping(tmp_path: Path) -> None:
@@ -131,6 +135,11 @@ def test_other_maps_are_no_types(declared: str) -> None:
             r"^output.rows_per_file: expected an integer of at least 1, found 0$",
         ),
         (
+            {"output": {"bytes_per_file": "512 apples"}},
+            r"^output.bytes_per_file: expected a number of bytes above 0, or text such as 512MB, "
+            r"found '512 apples'$",
+        ),
+        (
             {"output": {"compression": "snapy"}},
             r"^output.compression: expected snappy or zstd, found 'snapy'; did you mean 'snappy'",
         ),
@@ -144,7 +153,8 @@ def test_other_maps_are_no_types(declared: str) -> None:
         ),
         (
             {"output": {"rows": 5}},
-            r"^output.rows: expected one of rows_per_row_group, rows_per_file, compression, "
+            r"^output.rows: expected one of rows_per_row_group, rows_per_file, "
+            r"bytes_per_file, compression, "
             r"statistics, found 'rows'",
         ),
         (

@@ -13,11 +13,8 @@ from featstore.table import delta
 from featstore.table.groups import drop_groups, groups_commit, publish_group
 from featstore.table.layout import (
     base_path,
-    data_file_name,
     group_file_path,
     group_url,
-    new_tag,
-    unit_of,
 )
 from featstore.table.metadata import CommitMetadata
 from featstore.table.open import open_snapshot
@@ -72,11 +69,6 @@ def publish(url: str, version: int = 0) -> int:
 def test_a_groups_file_lies_in_a_directory_named_like_its_base_file() -> None:
     assert group_file_path(BASE_PATH, "part-00007-11111111-22222222-0.parquet") == GROUP_PATH
     assert base_path(GROUP_PATH) == BASE_PATH
-    assert (
-        unit_of(BASE_PATH),
-        unit_of(data_file_name(new_tag("r"), 123456, 1, 2)),
-        unit_of("a.parquet"),
-    ) == (7, 123456, None)
 
 
 @pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "..", "a" * 65])

@@ -14,6 +14,7 @@ from featstore.table.layout import (
     new_tag,
     parse_partition,
     partition_path,
+    unit_and_part,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
@@ -66,12 +67,26 @@ def test_file_names_tell_unit_run_and_attempt() -> None:
     name = data_file_name("4e65d3fb-0a1b2c3d", 12, 3)
     assert name == "part-00012-4e65d3fb-0a1b2c3d-3.parquet"
     several = data_file_name("4e65d3fb-0a1b2c3d", 12, 3, 1)
-    assert several == "part-00012-4e65d3fb-0a1b2c3d-3-00001.parquet"
+    assert several == "part-00012-4e65d3fb-0a1b2c3d-3_00001.parquet"
+    assert unit_and_part(f"month=1/{name}") == (12, 0)
+    assert unit_and_part(several) == (12, 1)
+    assert unit_and_part("clicks.parquet") is None
     assert is_data_file(name)
     assert is_data_file(several)
     assert not is_data_file("clicks.parquet")
     assert has_tag(f"month=1/{name}", "4e65d3fb-0a1b2c3d")
     assert has_tag(several, "4e65d3fb-0a1b2c3d")
+
+
+def test_files_sort_by_unit_and_part() -> None:
+    names = [
+        data_file_name("4e65d3fb-0a1b2c3d", unit, 3, part) for unit in (8, 9) for part in (0, 1, 2)
+    ]
+    assert sorted(names) == names
+
+
+def test_the_part_in_names_of_older_versions_is_known() -> None:
+    assert unit_and_part("part-00012-4e65d3fb-0a1b2c3d-3-00001.parquet") == (12, 1)
 
 
 def test_a_tag_tells_the_run_and_is_never_shared() -> None:

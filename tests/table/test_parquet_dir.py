@@ -1,3 +1,5 @@
+import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.errors import DataFileError, TableNotFoundError
+from featstore.parquet.footers import CheckedFooter
 from featstore.schema import SlotSchema
-from featstore.table.parquet_dir import open_parquet_dir
+from featstore.table.parquet_dir import _NUM_FOOTER_THREADS, each_footer, open_parquet_dir
 from tests.parquet_files import put_parquet
 
 
@@ -137,6 +140,44 @@ def test_two_columns_of_one_name_are_named_with_their_file(tmp_path: Path) -> No
     with pytest.raises(
         DataFileError, match=r"b\.parquet: column 'x': expected once, found 2 times"
     ):
+        open_parquet_dir(str(tmp_path))
+
+
+def test_footers_are_let_go_of_while_others_are_read(tmp_path: Path) -> None:
+    """One of thousands of columns takes megabytes."""
+    urls = [str(tmp_path / f"{number:04}.parquet") for number in range(400)]
+    write(tmp_path / "0000.parquet", id=[1, 2])
+    for url in urls[1:]:
+        Path(url).hardlink_to(urls[0])
+    footers = weakref.WeakSet[CheckedFooter]()
+    alive, lock = list[int](), threading.Lock()
+
+    def take(footer: CheckedFooter) -> int:
+        with lock:
+            footers.add(footer)
+            alive.append(len(footers))
+        return footer.num_rows
+
+    assert list(each_footer(urls, take)) == [2] * len(urls)
+    assert len(alive) == len(urls)
+    assert 0 < max(alive) <= 2 * _NUM_FOOTER_THREADS
+
+
+def test_the_first_file_without_a_footer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"no footer")
+    for number in range(3):
+        write(tmp_path / f"b{number}.parquet", id=[1])
+    with pytest.raises(DataFileError, match=r"a\.parquet is not a Parquet file"):
+        open_parquet_dir(str(tmp_path))
+
+
+def test_a_column_that_another_kind_of_file_has_with_another_type_is_named(tmp_path: Path) -> None:
+    """Also after many files of the first kind, whose schemas are not compared again."""
+    for number in range(20):
+        write(tmp_path / f"a{number:02}.parquet", id=[number], name=["x"])
+    write(tmp_path / "b.parquet", id=[1], name=[1.5])
+    expected = r"column 'name' is string in a00\.parquet, and double in b\.parquet"
+    with pytest.raises(DataFileError, match=expected):
         open_parquet_dir(str(tmp_path))
 
 

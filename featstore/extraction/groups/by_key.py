@@ -96,8 +96,9 @@ def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -
     reports: list[UnitReport] = []
     for (place, file), of_file in zip(partition.files.items(), keys, strict=True):
         rows = columns.take(pa.array(raw_places[first : first + len(of_file)]))
-        target = replace(task.targets[place], rows_digest=rows_digest(of_file))
-        reports.append(_write_file(replace(task, targets={place: target}), file, rows, attempt))
+        (target,) = task.targets[place]
+        bound = {place: (replace(target, rows_digest=rows_digest(of_file)),)}
+        reports.append(_write_file(replace(task, targets=bound), file, rows, attempt))
         first += len(of_file)
     return [*reports[:-1], _with_findings(reports[-1], extractors)]
 

@@ -20,7 +20,7 @@ from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.table import delta
 from featstore.table.groups import drop_groups, groups_commit
-from featstore.table.layout import data_file_name, new_tag, unit_of
+from featstore.table.layout import data_file_name, new_tag, unit_and_part
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
 from featstore.table.open import open_table_or_none
 from featstore.table.running import check_not_removed, marked
@@ -180,8 +180,9 @@ def _origins(
 
 def _rewrite_file(snapshot: Snapshot, file: DataFile, tag: str, place: int) -> DataFile:
     """Rewrites one base file, with the same row groups."""
-    unit, directory = unit_of(file.path), file.path.rpartition("/")[0]
-    name = data_file_name(tag, place if unit is None else unit, place)
+    directory = file.path.rpartition("/")[0]
+    unit, part = unit_and_part(file.path) or (place, 0)
+    name = data_file_name(tag, unit, place, part)
     path = f"{directory}/{name}" if directory else name
     schema, url = snapshot.schema, join(snapshot.url, path)
     with ExitStack() as stack:

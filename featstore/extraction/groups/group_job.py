@@ -44,10 +44,10 @@ from featstore.table.groups import (
     open_group_or_none,
     publish_group,
 )
-from featstore.table.layout import group_url, new_tag, partition_path, unit_of
+from featstore.table.layout import group_url, new_tag, partition_path, unit_and_part
 from featstore.table.metadata import to_json
 from featstore.table.open import open_table_or_none
-from featstore.table.parquet_dir import read_footers
+from featstore.table.parquet_dir import each_footer
 from featstore.table.running import marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
@@ -186,14 +186,13 @@ def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list
                 f"{redact(base.url)} has no {name}; extract its rows into the table first"
             )
     files = base.in_partitions(partitions)
-    footers = read_footers([file.url for file in files])
+    found = each_footer(
+        [file.url for file in files],
+        lambda footer: (footer.row_group_rows, footer.file_schema.names),
+    )
     return [
-        BaseFile(
-            file=file,
-            row_groups=footer.row_group_rows,
-            names=frozenset(footer.schema.names),
-        )
-        for file, footer in zip(files, footers, strict=True)
+        BaseFile(file=file, row_groups=row_groups, names=names)
+        for file, (row_groups, names) in zip(files, found, strict=True)
     ]
 
 
@@ -303,7 +302,7 @@ def _write(
         )
     else:
         task = replace(
-            task, targets={i: _target(base_file, "") for i, base_file in enumerate(base_files)}
+            task, targets={i: (_target(base_file, ""),) for i, base_file in enumerate(base_files)}
         )
     with marked(task.table_url, task.tag) as mark:
         with removing_files_on_failure(run):
@@ -338,15 +337,12 @@ def _check_same_input(
 
 def _targets_by_unit(
     units: Sequence[Unit], files: Sequence[RawFile], base_files: Sequence[BaseFile], digest: str
-) -> dict[int, Target]:
-    """The base file that holds each unit's rows, found by the unit's number in its name."""
+) -> dict[int, tuple[Target, ...]]:
+    """The base files that hold each unit's rows, found by the numbers in their names."""
     names = {file.url: file.name for file in files}
-    by_unit = {unit_of(base_file.file.path): base_file for base_file in base_files}
-    if (
-        None in by_unit
-        or len(by_unit) < len(base_files)
-        or not set(by_unit) <= {unit.index for unit in units}
-    ):
+    by_unit = _by_unit(base_files)
+    num_known = sum(map(len, by_unit.values()))
+    if num_known < len(base_files) or not by_unit.keys() <= {unit.index for unit in units}:
         raise _file_count_error(len(units), len(base_files))
     # Stands for a unit whose rows were all skipped, so it has no base file.
     none = DataFile(path="", url="", size_bytes=0, num_rows=0, partition={})
@@ -355,13 +351,27 @@ def _targets_by_unit(
         rows = "".join(
             f"{names[raw.url]}\t{raw.first_row}\t{raw.num_rows}\n" for raw in unit.ranges
         )
-        base_file = by_unit.get(unit.index, BaseFile(file=none, row_groups=(), names=frozenset()))
-        if base_file.file.num_rows > unit.num_rows:
+        parts = by_unit.get(unit.index, [BaseFile(file=none, row_groups=(), names=frozenset())])
+        if sum(base_file.file.num_rows for base_file in parts) > unit.num_rows:
             raise _file_count_error(len(units), len(base_files))
-        targets[unit.index] = _target(
-            base_file, hashlib.sha256(f"{digest}\n{rows}".encode()).hexdigest()
+        texts = [f"{digest}\n{rows}", *(f"{digest}\n{rows}{part}" for part in range(1, len(parts)))]
+        targets[unit.index] = tuple(
+            _target(base_file, hashlib.sha256(text.encode()).hexdigest())
+            for base_file, text in zip(parts, texts, strict=True)
         )
     return targets
+
+
+def _by_unit(base_files: Sequence[BaseFile]) -> dict[int, list[BaseFile]]:
+    """The base files of each unit, in the order of their rows. Files whose names do not tell it are
+    left out.
+    """
+    numbered = [(unit_and_part(base_file.file.path), base_file) for base_file in base_files]
+    known = {number: base_file for number, base_file in numbered if number is not None}
+    by_unit: dict[int, list[BaseFile]] = {}
+    for (unit, _), base_file in sorted(known.items(), key=lambda item: item[0]):
+        by_unit.setdefault(unit, []).append(base_file)
+    return by_unit
 
 
 def _target(base_file: BaseFile, digest: str) -> Target:
@@ -384,7 +394,10 @@ def _file_count_error(num_units: int, num_files: int) -> InputError:
 def _with_checked_rows(task: GroupTask, reports: list[UnitReport]) -> list[UnitReport]:
     """Returns the reports if they have the same numbers of rows as the base files."""
     expected_rows = {
-        target.base_path: target.num_rows for target in task.targets.values() if target.base_path
+        target.base_path: target.num_rows
+        for targets in task.targets.values()
+        for target in targets
+        if target.base_path
     }
     found_rows = {
         f"{report.path.rpartition('/')[0]}.parquet": report.num_rows

@@ -6,7 +6,6 @@ frame is never exposed: evaluating it twice would write twice.
 """
 
 import importlib
-import itertools
 import os
 import pickle
 import sys
@@ -126,12 +125,15 @@ class _OnSpark:
         items: Sequence[_Item],
         write: "_Write[_Task, _Item]",
         progress: Progress,
-        num_files: int,
+        weigh: "Callable[[_Item], int]",
     ) -> list[UnitReport]:
-        """Runs a Spark task for each item, and counts the rows of finished ones."""
+        """Runs a Spark task for each item, and counts the rows of finished ones.
+
+        `weigh` tells how many files an item counts as.
+        """
         check_workers(self._context)
-        counters = _ProgressAccumulators(self._context, progress, num_files)
-        run = partial(_run_items, task, write, counters.num_files, counters.num_rows)
+        counters = _ProgressAccumulators(self._context, progress, sum(map(weigh, items)))
+        run = partial(_run_items, task, write, weigh, counters.num_files, counters.num_rows)
         tasks = self._context.parallelize(items, len(items)).mapPartitions(run)
         return _collect(self._context, tasks.collect, counters)
 
@@ -142,7 +144,7 @@ class SparkRunner(_OnSpark):
     def __call__(
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
-        return self._run(task, units, _write_unit, progress, len(units))
+        return self._run(task, units, _write_unit, progress, _as_one)
 
 
 class SparkKeyRunner(_OnSpark):
@@ -156,8 +158,7 @@ class SparkKeyRunner(_OnSpark):
     def __call__(
         self, task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress
     ) -> list[UnitReport]:
-        num_files = sum(len(partition.files) for partition in partitions)
-        return self._run(task, partitions, write_by_key, progress, num_files)
+        return self._run(task, partitions, write_by_key, progress, _num_files)
 
 
 class SparkFitRunner(_OnSpark):
@@ -295,12 +296,21 @@ def _import_probe() -> Callable[[object], dict[str, str]]:
 
 
 def _write_unit(task: UnitTask, unit: Unit, attempt: int) -> list[UnitReport]:
-    return [run_unit(task, unit, attempt)]
+    return run_unit(task, unit, attempt)
+
+
+def _as_one(_: Unit) -> int:
+    return 1
+
+
+def _num_files(partition: KeyedPartition) -> int:
+    return len(partition.files)
 
 
 def _run_items(
     task: _Task,
     write: "_Write[_Task, _Item]",
+    weigh: "Callable[[_Item], int]",
     num_files: "Accumulator[int]",
     num_rows: "Accumulator[int]",
     items: Iterator[_Item],
@@ -312,7 +322,7 @@ def _run_items(
     for item in items:
         with kept_memory():
             reports = write(task, item, attempt)
-        num_files.add(len(reports))
+        num_files.add(weigh(item))
         num_rows.add(sum(report.num_rows for report in reports))
         yield from reports
 
@@ -336,29 +346,20 @@ def _write_partition(
     num_rows: "Accumulator[int]",
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Runs on a worker: writes one partition of the DataFrame into data files.
-
-    Each holds about `rows_per_file` rows.
-    """
+    """Runs on a worker: writes one partition of the DataFrame into data files."""
     from pyspark import TaskContext
 
     unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
-    numbered = _numbered(batches, f"DataFrame, partition {unit}")
-    # `write_unit` takes as many batches from `numbered` as fit one file; each turn begins with
-    # the first batch that is left.
-    for part, first in enumerate(numbered):
-        extractor = Extractor(task.spec)
-        path = task.path(partition, unit, attempt, part)
-        extracted = (
-            run_batch(extractor, batch, partition, origin)
-            for batch, origin in itertools.chain([first], numbered)
-        )
-        with kept_memory():
-            report = write_unit(
-                task, path, partition, extractor, extracted, max_rows=task.spec.output.rows_per_file
-            )
-        num_files.add(1 if report.num_rows else 0)
-        num_rows.add(report.num_rows)
+    extractor = Extractor(task.spec)
+    extracted = (
+        run_batch(extractor, batch, partition, origin)
+        for batch, origin in _numbered(batches, f"DataFrame, partition {unit}")
+    )
+    with kept_memory():
+        reports = write_unit(task, partition, extractor, extracted, index=unit, attempt=attempt)
+    num_files.add(sum(report.num_rows > 0 for report in reports))
+    num_rows.add(sum(report.num_rows for report in reports))
+    for report in reports:
         yield pa.RecordBatch.from_pydict({"report": [pickle.dumps(report)]})
 
 

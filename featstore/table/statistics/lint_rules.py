@@ -246,7 +246,7 @@ def file_sizes(listed: Sequence[tuple[str, int]]) -> Iterator[Finding]:
             threshold=f"{SKEW:.0f} times",
             reason="A file is what a worker stages and leases: the others wait for the largest at "
             "the end of an epoch.",
-            advice="lower output.rows_per_file, and cut large row groups "
+            advice="lower output.bytes_per_file or output.rows_per_file, and cut large row groups "
             "of the raw files" + ("; or extract small days together" if is_alone else ""),
         )
     small = [path for path, size in listed if size < SMALL_FILE_BYTES]

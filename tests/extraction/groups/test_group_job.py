@@ -89,8 +89,8 @@ def base(tmp_path: Path) -> ExtractJob:
     return job
 
 
-def wider(base: ExtractJob, **more: Any) -> ExtractJob:
-    return replace(base, spec=spec_of([*SLOTS, *MORE], **more), run_id="more")
+def wider(base: ExtractJob, slots: Any = (*SLOTS, *MORE), **more: Any) -> ExtractJob:
+    return replace(base, spec=spec_of([*slots], **more), run_id="more")
 
 
 def grouped(base: ExtractJob, **more: Any) -> ExtractReport:
@@ -419,6 +419,43 @@ def test_a_compacted_day_is_still_known_by_its_raw_files(base: ExtractJob, tmp_p
     )
     pq.write_table(rows(240, 401), Path(base.input_url) / "b.parquet", row_group_size=40)
     assert extract_files(replace(base, run_id="changed")).committed
+
+
+@pytest.mark.parametrize("is_by_key", [False, True])
+def test_a_group_repeats_the_cuts_of_base_files_that_end_by_their_bytes(
+    tmp_path: Path, is_by_key: bool
+) -> None:
+    """Also after a compaction, and although the group's own options would cut elsewhere."""
+    put_parquet(tmp_path / "raw" / "a.parquet", rows(640), row_group_size=640)
+    few_bytes = {"rows_per_row_group": 100, "rows_per_file": 1000, "bytes_per_file": 1}
+    base = ExtractJob(
+        spec=spec_of(SLOTS, output=few_bytes),
+        input_url=str(tmp_path / "raw"),
+        table_url=str(tmp_path / "table"),
+        partition=DAY,
+    )
+    assert extract_files(base).num_files == 7
+    third = {"slot": 105, "name": "tags_again", "op": "hash", "of": "tags"}
+    many_bytes = few_bytes | {"bytes_per_file": "1GB"}
+    for number, slots in enumerate(([*SLOTS, *MORE], [*SLOTS, *MORE, third])):
+        spec = spec_of(slots, output=many_bytes)
+        job = replace(base, spec=spec, run_id=f"g{number}")
+        key = "request" if is_by_key else None
+        assert extract_group(GroupJob(job=job, name=f"g{number}", key=key)).num_files == 7
+        files = open_snapshot(base.table_url).data_files
+        assert [[part.num_rows for part in file.parts] for file in files] == [
+            *[[100, 100]] * 6,
+            [40, 40],
+        ]
+        assert len({json.loads(_said(file.groups[0].url))["base"]["rows"] for file in files}) == 7
+        compact(base.table_url)
+    expected = whole(base, tmp_path / "other", slots=slots)
+    assert open_table(base.table_url).to_arrow().select(expected.column_names).equals(expected)
+
+
+def _said(url: str) -> bytes:
+    said: bytes = pq.read_schema(url).metadata[b"featstore"]
+    return said
 
 
 def test_a_run_of_several_partitions_is_known_after_some_of_them_were_compacted(

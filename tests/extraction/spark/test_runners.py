@@ -86,14 +86,29 @@ def test_a_dataframe_gives_the_same_rows(job: ExtractJob, frame: DataFrame) -> N
 def test_a_large_spark_partition_becomes_several_files(
     job: ExtractJob, frame: DataFrame, document: Any
 ) -> None:
-    spark = frame.sparkSession
     document["output"] = {"rows_per_row_group": 100, "rows_per_file": 200}
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
-    try:
-        extract_dataframe(replace(job, spec=load_spec(document)), frame.coalesce(1))
-    finally:
-        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert sorted(file.num_rows for file in open_delta(job.table_url).data_files) == [133, 200, 200]
+    extract_dataframe(replace(job, spec=load_spec(document)), frame.coalesce(1))
+    assert [file.num_rows for file in open_delta(job.table_url).data_files] == [200, 200, 133]
+    document["output"] |= {"bytes_per_file": 1}
+    by_bytes = replace(job, spec=load_spec(document), table_url=f"{job.table_url}2")
+    extract_dataframe(by_bytes, frame.coalesce(1))
+    files = open_delta(by_bytes.table_url).data_files
+    assert [file.num_rows for file in files] == [100] * 5 + [33]
+
+
+def test_a_unit_of_several_files_is_the_same_on_spark(
+    spark: Any, job: ExtractJob, write_raw: Any, document: Any
+) -> None:
+    write_raw("a.parquet", 533)
+    document["output"] = {"rows_per_row_group": 50, "rows_per_file": 250, "bytes_per_file": 1}
+    job, seen = replace(job, spec=load_spec(document)), list[tuple[int, int, int]]()
+    report = extract_files(
+        job, runner=SparkRunner(spark), progress=lambda *counts: seen.append(counts)
+    )
+    here = extract_files(replace(job, table_url=f"{job.table_url}2"))
+    assert contents(job.table_url) == contents(here.table_url)
+    assert (report.num_files, here.num_files) == (12, 12)
+    assert (report.counts, seen[-1]) == (here.counts, (3, 3, 533))
 
 
 def test_a_query_is_run_again_unless_its_run_id_was_committed(
