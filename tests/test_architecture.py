@@ -9,10 +9,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import grimp
+import pyarrow as pa
 import pytest
 
 import featstore
+from tests.parquet_files import put_parquet
 from tests.programs import run_python
 
 ROOT = Path(__file__).parents[1]
@@ -118,6 +121,28 @@ def test_importing_featstore_is_quick_and_loads_no_heavy_library() -> None:
 )
 def test_staging_and_dispatch_load_neither_torch_nor_pyarrow(part: str) -> None:
     assert not {"torch", "pyarrow"} & _loaded(f"import {part}")["modules"]
+
+
+_FIRST_BATCH = (
+    "import featstore; loader = featstore.FeatureLoader({url!r}, slots=['row'], batch_size=2); "
+    "next(iter(loader)); loader.close()"
+)
+
+
+@pytest.mark.parametrize("is_delta", [False, True])
+def test_a_first_batch_of_local_files_loads_no_library_that_it_does_not_use(
+    tmp_path: Path, is_delta: bool
+) -> None:
+    """pyarrow imports pandas in many of its functions, which takes longer than all the rest."""
+    put_parquet(tmp_path / "plain" / "a.parquet", {"row": [1, 2]})
+    delta = str(tmp_path / "delta")
+    deltalake.write_deltalake(delta, pa.table({"row": [1, 2]}))
+    url = delta if is_delta else str(tmp_path / "plain")
+    modules = _loaded(_FIRST_BATCH.format(url=url))["modules"]
+    assert "featstore.loader.run.iteration" in modules
+    heavy = {"pandas", "sqlglot", "fsspec", "obstore", "duckdb", "pyarrow.acero", "pyspark"}
+    # fsspec lists directories.
+    assert heavy & modules == (set() if is_delta else {"fsspec"})
 
 
 @pytest.mark.parametrize("room", ["plan", "rows"])

@@ -14,21 +14,30 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 from urllib.parse import urlsplit
-
-import fsspec
-import obstore
-from obstore.exceptions import AlreadyExistsError
-from obstore.fsspec import FsspecStore
-from obstore.store import ObjectStore, from_url
 
 from featstore.errors import ConfigError, StagingError, UnsafeStoreError
 from featstore.files.credentials import require_credentials
 from featstore.files.random_reader import RandomReader
 from featstore.files.redirects import own_hosts_only
 from featstore.files.store_errors import as_disk_full_errors, as_store_errors
+from featstore.libraries import LazyModule
 from featstore.redaction import LINKS, redact, redact_text, secrets_of
+
+# Files on local disk are read without them.
+if TYPE_CHECKING:
+    import fsspec
+    import obstore
+    import obstore.exceptions as obstore_errors
+    import obstore.fsspec as obstore_fsspec
+    import obstore.store as obstore_store
+else:
+    fsspec = LazyModule("fsspec")
+    obstore = LazyModule("obstore")
+    obstore_errors = LazyModule("obstore.exceptions")
+    obstore_fsspec = LazyModule("obstore.fsspec")
+    obstore_store = LazyModule("obstore.store")
 
 _OBSTORE = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "azure"})
 _ALIASES = {"s3a": "s3", "gcs": "gs", "azure": "az"}
@@ -52,7 +61,7 @@ _VERSION_KEYS = (
     *("mtime", "e_tag", "ETag", "etag"),
     *("last_modified", "LastModified", "modified", "created"),
 )
-FileSystem: TypeAlias = fsspec.AbstractFileSystem
+FileSystem: TypeAlias = "fsspec.AbstractFileSystem"
 # The prefix with `::` matches the links of an fsspec chain, such as `simplecache::https://host/x`.
 SCHEME = re.compile(r"^((?:[A-Za-z][A-Za-z0-9+.-]*::)*[A-Za-z][A-Za-z0-9+.-]+)://")
 
@@ -115,7 +124,9 @@ def filesystem(url: str) -> FileSystem:
     require_credentials(url, name, os.environ)
     protocol: Any = _ALIASES.get(name, name)
     with as_store_errors(url):
-        return cast(FileSystem, FsspecStore(protocol, **_options(protocol, _NUM_RETRIES)))
+        return cast(
+            "FileSystem", obstore_fsspec.FsspecStore(protocol, **_options(protocol, _NUM_RETRIES))
+        )
 
 
 def _foreign_filesystem(url: str) -> FileSystem:
@@ -125,7 +136,7 @@ def _foreign_filesystem(url: str) -> FileSystem:
         raise ConfigError(f"{redact(url)}: a chain of file systems cannot be read; {expected}")
     with as_store_errors(url):
         try:
-            return cast(FileSystem, fsspec.core.url_to_fs(url)[0])
+            return cast("FileSystem", fsspec.core.url_to_fs(url)[0])
         except (ValueError, ImportError) as error:
             reason = redact_text(" ".join(str(error).split()), secrets_of(url))
             raise ConfigError(
@@ -159,7 +170,7 @@ def _require_unforked(url: str) -> None:
         )
 
 
-def connect(url: str, max_retries: int = _NUM_RETRIES) -> tuple[ObjectStore, str]:
+def connect(url: str, max_retries: int = _NUM_RETRIES) -> "tuple[obstore_store.ObjectStore, str]":
     """The object store of a URL, and the key in it.
 
     Clients are cached and may be shared by threads.
@@ -184,8 +195,8 @@ def connect(url: str, max_retries: int = _NUM_RETRIES) -> tuple[ObjectStore, str
 
 
 @functools.lru_cache(maxsize=16)
-def _store(root: str, max_retries: int) -> ObjectStore:
-    return from_url(root, **_options(scheme(root), max_retries))
+def _store(root: str, max_retries: int) -> "obstore_store.ObjectStore":
+    return obstore_store.from_url(root, **_options(scheme(root), max_retries))
 
 
 def canonical(url: str) -> str:
@@ -422,7 +433,7 @@ def has_put_if_absent(directory: str) -> bool:
         obstore.put(store, key, b"1", mode="create", use_multipart=False)
         try:
             obstore.put(store, key, b"2", mode="create", use_multipart=False)
-        except AlreadyExistsError:
+        except obstore_errors.AlreadyExistsError:
             return True
         finally:
             obstore.delete(store, key)
@@ -475,7 +486,7 @@ def fetch(url: str, target: IO[bytes]) -> int:
         return sum(target.write(block) for block in iter(lambda: source.read(_BLOCK_BYTES), b""))
 
 
-def _blocks(url: str) -> Iterator[obstore.Bytes]:
+def _blocks(url: str) -> "Iterator[obstore.Bytes]":
     """A generator, so that only errors of the store are translated, not those of the consumer."""
     store, key = connect(url)
     with as_store_errors(url):

@@ -13,10 +13,8 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
-
-from obstore.exceptions import PermissionDeniedError, PreconditionError, UnauthenticatedError
 
 from featstore.errors import (
     AccessError,
@@ -29,7 +27,13 @@ from featstore.errors import (
 )
 from featstore.files.credentials import variables_of
 from featstore.files.redirects import DEAD_PROXY
+from featstore.libraries import LazyModule
 from featstore.redaction import redact, redact_text, secrets_in, secrets_of
+
+if TYPE_CHECKING:
+    import obstore.exceptions as obstore_errors
+else:
+    obstore_errors = LazyModule("obstore.exceptions")
 
 _MAX_CHARACTERS = 300  # of a client's own words in a message
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -194,7 +198,7 @@ def store_error(url: str, error: Exception) -> Exception:
     """
     text = _plain(error)
     rule = _rule_of(url, error, _without_path(url, text))
-    if isinstance(error, PreconditionError):
+    if isinstance(error, obstore_errors.PreconditionError):
         return ReplacedError(f"{redact(url)} was replaced while it was read")
     if rule is None and isinstance(error, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, "No such file", redact(url))
@@ -215,7 +219,11 @@ def _rule_of(url: str, error: Exception, text: str) -> _Rule | None:
 def _by_status(error: Exception, text: str) -> _Rule | None:
     match = _STATUS.search(text)
     status = int(match.group(1) or match.group(2)) if match else 0
-    refusals = (PermissionError, PermissionDeniedError, UnauthenticatedError)
+    refusals = (
+        PermissionError,
+        obstore_errors.PermissionDeniedError,
+        obstore_errors.UnauthenticatedError,
+    )
     if status in (401, 403) or isinstance(error, refusals) or "AuthenticationException" in text:
         return _DENIED
     if status >= 500 or status in _BUSY:

@@ -11,10 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
-
-import obstore
-from obstore import Bytes
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 from featstore.errors import ReplacedError
 from featstore.files.storage import (
@@ -25,7 +22,13 @@ from featstore.files.storage import (
     version_of,
 )
 from featstore.files.store_errors import as_store_errors
+from featstore.libraries import LazyModule
 from featstore.redaction import redact
+
+if TYPE_CHECKING:
+    import obstore
+else:
+    obstore = LazyModule("obstore")
 
 # Blocks of an answer. Smaller ones cost more calls; larger ones wait longer for the disk and the
 # checksum, while the connection's buffers fill up.
@@ -35,7 +38,7 @@ _BLOCK_BYTES = 4 << 20
 # block lets a slow store (4 KiB/s) deliver it in time.
 _FIRST_BLOCK_BYTES, _LONGEST_BLOCK_S, _QUICK_BLOCK_S = 256 << 10, 60.0, 1.0
 _TIME = "modified "  # the prefix of a tag that is a time, used for stores without ETags
-Block = bytes | Bytes | memoryview
+Block: TypeAlias = Union[bytes, "obstore.Bytes", memoryview]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,14 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlglot import exp
 
 from featstore.errors import SelectionError, nearest
+from featstore.libraries import LazyModule
 from featstore.ops import hashing
 from featstore.redaction import short
 from featstore.selection.predicate import (
@@ -41,18 +41,24 @@ from featstore.selection.predicate import (
 )
 from featstore.selection.where_tree import parse_tree, too_deep
 
+if TYPE_CHECKING:
+    from sqlglot import exp
+else:
+    exp = LazyModule("sqlglot.expressions")
+
 # sqlglot's base class of nodes has another name in each of its newer versions.
 Node = Any
 T = TypeVar("T")
-_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
-    exp.EQ: operator.eq,
-    exp.NEQ: operator.ne,
-    exp.LT: operator.lt,
-    exp.LTE: operator.le,
-    exp.GT: operator.gt,
-    exp.GTE: operator.ge,
+# By the name of sqlglot's class, since the classes are imported on first use.
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "EQ": operator.eq,
+    "NEQ": operator.ne,
+    "LT": operator.lt,
+    "LTE": operator.le,
+    "GT": operator.gt,
+    "GTE": operator.ge,
 }
-_SYMBOLS = {exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
+_SYMBOLS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _GRAMMAR = "= == != < <= > >= in between is null and or not % () and sample(column, rate, seed)"
 
 
@@ -225,8 +231,8 @@ class _Builder:
         return self.compared(node)
 
     def compared(self, node: Node) -> Predicate:
-        if type(node) in _SYMBOLS:
-            return self.compare(node.this, _SYMBOLS[type(node)], node.expression)
+        if _kind(node) in _SYMBOLS:
+            return self.compare(node.this, _SYMBOLS[_kind(node)], node.expression)
         if isinstance(node, exp.Between):
             return And(
                 self.compare(node.this, ">=", node.args["low"]),
@@ -261,8 +267,8 @@ class _Builder:
         return self.comparison(node)
 
     def comparison(self, node: Node) -> pc.Expression:
-        if type(node) in _COMPARISONS:
-            return _COMPARISONS[type(node)](*self.operands(node.this, node.expression))
+        if _kind(node) in _COMPARISONS:
+            return _COMPARISONS[_kind(node)](*self.operands(node.this, node.expression))
         if isinstance(node, exp.Between):
             value, low, high = self.operands(node.this, node.args["low"], node.args["high"])
             return (value >= low) & (value <= high)
@@ -403,7 +409,7 @@ class _Builder:
         except pa.ArrowInvalid:
             return pa.array([self.instant(pa.scalar(text), time) for text in texts], time)
 
-    def remainder(self, node: exp.Mod) -> pc.Expression:
+    def remainder(self, node: "exp.Mod") -> pc.Expression:
         """`a % n` of an integer column, with the sign of `a`, as in Spark."""
         value, divisor = node.this, self.literal(node.expression)
         if not isinstance(divisor, int) or isinstance(divisor, bool) or divisor == 0:
@@ -453,7 +459,7 @@ class _Builder:
         self.used.add(name)
         return name
 
-    def sample(self, node: exp.Anonymous) -> pc.Expression:
+    def sample(self, node: "exp.Anonymous") -> pc.Expression:
         arguments = node.expressions
         if len(arguments) != 3 or not isinstance(arguments[0], exp.Column):
             raise SelectionError(
@@ -510,6 +516,11 @@ def _joined(parts: list[T], join: Callable[[T, T], T]) -> T:
         pairs = itertools.zip_longest(parts[::2], parts[1::2])
         parts = [left if right is None else join(left, right) for left, right in pairs]
     return parts[0]
+
+
+def _kind(node: Node) -> str:
+    """The name of sqlglot's class for a node, as `EQ` for `=`."""
+    return type(node).__name__
 
 
 def _sql(node: Node) -> str:

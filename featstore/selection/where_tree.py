@@ -6,12 +6,16 @@ counted on its tokens first.
 
 import functools
 from collections.abc import Iterable
-from typing import Any
-
-import sqlglot
+from typing import TYPE_CHECKING, Any
 
 from featstore.errors import SelectionError
+from featstore.libraries import LazyModule
 from featstore.redaction import short
+
+if TYPE_CHECKING:
+    import sqlglot
+else:
+    sqlglot = LazyModule("sqlglot")
 
 MOST_NESTED = 30
 """The deepest nesting of parentheses, or of `not`. It takes three quarters of Python's default

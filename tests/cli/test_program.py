@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -471,14 +472,16 @@ def test_hostile_text_is_refused_with_one_short_line(
 
 def test_help_loads_no_heavy_library_and_inspecting_a_table_no_pandas(tmp_path: Path) -> None:
     loaded = "import sys; from featstore.cli import cli; cli(sys.argv[1:], standalone_mode=False)"
-    heavy = "print(*sorted({'pandas', 'pyarrow', 'numpy', 'torch', 'sqlglot'} & set(sys.modules)))"
+    names = {"pandas", "pyarrow", "numpy", "torch", "sqlglot", "fsspec", "obstore", "duckdb"}
+    heavy = f"print(*sorted({names} & set(sys.modules)))"
     shown = run_python(f"{loaded}; {heavy}", "--help").stdout.splitlines()
     assert shown[-1] == ""
-    put_parquet(tmp_path / "t" / "a.parquet", {"row": [1, 2]})
-    inspected = run_python(f"{loaded}; {heavy}", "table", "inspect", tmp_path / "t").stdout
-    libraries = inspected.splitlines()[-1].split()
-    assert "pyarrow" in libraries
-    assert not {"pandas", "torch"} & set(libraries)
+    put_parquet(tmp_path / "plain" / "a.parquet", {"row": [1, 2]})
+    deltalake.write_deltalake(str(tmp_path / "delta"), pa.table({"row": [1, 2]}))
+    # fsspec lists directories.
+    for table, others in (("plain", ["fsspec"]), ("delta", [])):
+        inspected = run_python(f"{loaded}; {heavy}", "table", "inspect", tmp_path / table).stdout
+        assert inspected.splitlines()[-1].split() == [*others, "numpy", "pyarrow"]
 
 
 def test_every_function_that_a_command_imports_is_there() -> None:
