@@ -56,7 +56,7 @@ class Layout:
 
     name: str
     sorted_by: str | None = None
-    compression: str = writer.COMPRESSION
+    compression: str = encoding.COMPRESSION
     dictionary_limit_bytes: int = encoding.DICTIONARY_LIMIT_BYTES
     rows_per_row_group: int = OutputOptions().rows_per_row_group
 
@@ -331,10 +331,7 @@ def _written(rows: pa.Table, metadata: FileMetadata, layout: Layout, path: Path)
 @contextlib.contextmanager
 def _dictionary_limit(num_bytes: int) -> Iterator[None]:
     """The limit is a constant of the writer, no option: it is another one within the block."""
-    with (
-        mock.patch.object(encoding, "DICTIONARY_LIMIT_BYTES", num_bytes),
-        mock.patch.object(writer, "DICTIONARY_LIMIT_BYTES", num_bytes),
-    ):
+    with mock.patch.object(encoding, "DICTIONARY_LIMIT_BYTES", num_bytes):
         yield
 
 

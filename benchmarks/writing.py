@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.spec.model import OutputOptions
-from featstore.table.encoding import DATA_PAGE_VERSION, DICTIONARY_LIMIT_BYTES, choose_encodings
+from featstore.table.encoding import parquet_options
 from shared_parts.machine import print_result
 
 REPEATS, NUM_PASSES, NOISE = 5, 4, 1.02
@@ -153,14 +153,7 @@ def candidates(column: pa.Field) -> dict[str, Options]:
 
 def chosen(rows: pa.Table, compression: str = "snappy") -> Options:
     """What `featstore.table.writer` writes with: decided from the first row group."""
-    encodings = choose_encodings(rows.slice(0, ROWS_PER_ROW_GROUP))
-    return {
-        "use_dictionary": list(encodings.dictionary),
-        "column_encoding": dict(encodings.others),
-        "dictionary_pagesize_limit": DICTIONARY_LIMIT_BYTES,
-        "data_page_version": DATA_PAGE_VERSION,
-        "compression": compression,
-    }
+    return parquet_options(rows.slice(0, ROWS_PER_ROW_GROUP), compression)
 
 
 def compare_column(rows: pa.Table) -> list[str]:

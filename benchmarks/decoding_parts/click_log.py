@@ -16,7 +16,7 @@ from featstore.demo.synthetic import PARTITION_KEY, write_click_log
 from featstore.explore.table import Table, open_table
 from featstore.schema import Slot
 from featstore.spec.model import OutputOptions
-from featstore.table.encoding import DATA_PAGE_VERSION, DICTIONARY_LIMIT_BYTES, choose_encodings
+from featstore.table.encoding import parquet_options
 
 SNAPPY, NONE, CHOSEN = (
     "click log, snappy",
@@ -65,17 +65,8 @@ def _rows(table: Table) -> pa.Table:
 
 def _write(rows: pa.Table, path: Path, codec: str | Mapping[str, str]) -> None:
     """As the writer of data files does."""
-    encodings = choose_encodings(rows.slice(0, _ROWS_PER_ROW_GROUP))
-    pq.write_table(
-        rows,
-        path,
-        row_group_size=_ROWS_PER_ROW_GROUP,
-        compression=codec,
-        use_dictionary=list(encodings.dictionary),
-        column_encoding=dict(encodings.others),
-        dictionary_pagesize_limit=DICTIONARY_LIMIT_BYTES,
-        data_page_version=DATA_PAGE_VERSION,
-    )
+    options = parquet_options(rows.slice(0, _ROWS_PER_ROW_GROUP)) | {"compression": codec}
+    pq.write_table(rows, path, row_group_size=_ROWS_PER_ROW_GROUP, **options)
 
 
 def _where_it_saves(paths: Mapping[str, Path]) -> dict[str, str]:

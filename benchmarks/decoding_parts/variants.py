@@ -85,7 +85,7 @@ VARIANTS = {
     OWN: _own(),
     "featstore, row groups of 25,000": _own(rows_per_row_group=25_000),
     "featstore, row groups of 131,072": _own(rows_per_row_group=131_072),
-    "featstore, pages v1": _own(options={"writer.DATA_PAGE_VERSION": "1.0"}),
+    "featstore, pages v1": _own(options={"encoding.DATA_PAGE_VERSION": "1.0"}),
     "featstore, uncompressed": _own(options={"compression": "none"}),
     "featstore, zstd": _own(options={"compression": "zstd"}),
     "featstore, plain": _own(options={"encoding.DICTIONARY_LIMIT_BYTES": 0}),
@@ -152,7 +152,7 @@ def _encoded(group: pa.Table, variant: Variant) -> dict[str, Any]:
 def _write_own(rows: pa.Table, variant: Variant, path: Path) -> None:
     """By the writer of data files, some of its constants changed."""
     constants = dict(variant.options)
-    compression = constants.pop("compression", writer.COMPRESSION)
+    compression = constants.pop("compression", encoding.COMPRESSION)
     metadata = FileMetadata(spec_hash="", spec_version=1)
     with (
         _changed(constants),

@@ -1,4 +1,5 @@
-"""Chooses the encoding of each column of a data file, once, from the rows of its first row group.
+"""Chooses the encoding and the codec of each column of a data file, once, from the rows of its
+first row group.
 
 The rules and constants come from `benchmarks/writing.py`: each kind of column gets the encoding
 that costs least among those that readers of Parquet support, if fetching a byte costs as much as a
@@ -13,6 +14,7 @@ processor's L1 cache, while an exact count walks through megabytes.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from featstore._native.loading import KERNELS
 from featstore.ops.arrays import values_of
 from featstore.ops.hashing import mark_of
+from featstore.table.codecs import pays_to_compress
 
 # The bytes that a dictionary must save per value: a look-up takes a nanosecond, in which a reader
 # fetches a byte (1 GB/s).
@@ -30,6 +33,8 @@ LOOKUP_BYTES = 1.0
 # look-ups cost twice as much.
 DICTIONARY_LIMIT_BYTES = 1 << 20
 DATA_PAGE_VERSION = "2.0"
+# zstd makes smaller files and decodes more slowly (`benchmarks/writing.md`).
+COMPRESSION = "snappy"
 # log2 of the bits of the map. A smaller map saturates at fewer distinct values; a larger one leaves
 # the L1 cache.
 MARK_BITS = 18
@@ -41,55 +46,91 @@ _WIDTHS = {pa.int64(): 8, pa.float32(): 4}
 @dataclass(frozen=True, kw_only=True)
 class Encodings:
     """The encodings of columns, by leaf path as Parquet names it (`tags.list.element`). Columns in
-    neither field are stored plain.
+    neither of the first two fields are stored plain.
 
     Attributes:
         dictionary: The columns with a dictionary.
         others: The columns with another encoding, and its name.
+        uncompressed: The columns that the codec would hardly shrink.
     """
 
     dictionary: tuple[str, ...]
     others: Mapping[str, str]
+    uncompressed: tuple[str, ...] = ()
 
 
-def choose_encodings(row_group: pa.Table) -> Encodings:
+def choose_encodings(row_group: pa.Table, compression: str = COMPRESSION) -> Encodings:
     """Chooses the encodings of a data file from its first row group.
 
     Lists are addressed by leaf path, since the Parquet writer ignores their plain names. Values
-    that are nested deeper are stored plain.
+    that are nested deeper are stored plain. Columns that may hold nulls are compressed in any case:
+    they are few.
+
+    Args:
+        row_group: The first row group.
+        compression: The codec of the columns that are compressed.
     """
-    leaves = {
-        path: values
-        for column in row_group.schema
-        for path, values in _leaves(column, row_group[column.name])
-    }
-    dictionary = tuple(path for path, values in leaves.items() if pays_as_dictionary(values))
-    rest = {
-        path: _without_dictionary(values.type, "." in path)
-        for path, values in leaves.items()
-        if path not in dictionary
-    }
-    required = {column.name for column in row_group.schema if not column.nullable}
-    others = {
-        path: encoding
-        for path, encoding in rest.items()
-        if encoding is not None and path not in required
-    }
-    return Encodings(dictionary=dictionary, others=others)
+    codec = pa.Codec(compression)
+    dictionary: list[str] = []
+    others: dict[str, str] = {}
+    uncompressed: list[str] = []
+    for column in row_group.schema:
+        for path, values in _leaves(column, row_group[column.name]):
+            num_distinct = num_in_dictionary(values)
+            if num_distinct:
+                dictionary.append(path)
+            elif column.nullable and (encoding := _without_dictionary(column.type)) is not None:
+                others[path] = encoding
+            if (
+                not column.nullable
+                and values.type in _WIDTHS
+                and not values.null_count
+                and not pays_to_compress(values, num_distinct, codec)
+            ):
+                uncompressed.append(path)
+    return Encodings(dictionary=tuple(dictionary), others=others, uncompressed=tuple(uncompressed))
 
 
-def pays_as_dictionary(values: pa.ChunkedArray) -> bool:
-    """Whether a dictionary and the indices into it save at least the bytes that look-ups cost."""
+def num_in_dictionary(values: pa.ChunkedArray) -> int:
+    """The number of distinct values; 0 if a dictionary and the indices into it would not save the
+    bytes that look-ups cost.
+    """
     if not len(values) or any(
         is_kind(values.type)
         for is_kind in (pa.types.is_boolean, pa.types.is_nested, pa.types.is_null)
     ):
-        return False
+        return 0
     width, num_distinct = _value_bytes(values), count_distinct(values)
     dictionary_bytes = num_distinct * width
     index_bytes = len(values) * max(1, (num_distinct - 1).bit_length()) / 8
     saved_bytes = len(values) * (width - LOOKUP_BYTES) - dictionary_bytes - index_bytes
-    return dictionary_bytes <= DICTIONARY_LIMIT_BYTES and saved_bytes >= 0
+    pays = dictionary_bytes <= DICTIONARY_LIMIT_BYTES and saved_bytes >= 0
+    return num_distinct if pays else 0
+
+
+def parquet_options(row_group: pa.Table, compression: str = COMPRESSION) -> dict[str, Any]:
+    """How a data file is written whose first row group is this one.
+
+    Elements of lists have no statistics: no reader prunes by them, and in wide files they make up
+    much of the footer.
+
+    Returns:
+        Arguments of `pyarrow.parquet.ParquetWriter`.
+    """
+    encodings = choose_encodings(row_group, compression)
+    codecs = dict.fromkeys(_leaf_paths(pa.struct(row_group.schema)), compression)
+    return {
+        # Columns that a dict of codecs does not name would not be compressed.
+        "compression": codecs | dict.fromkeys(encodings.uncompressed, "NONE"),
+        "use_dictionary": list(encodings.dictionary),
+        "column_encoding": dict(encodings.others),
+        "dictionary_pagesize_limit": DICTIONARY_LIMIT_BYTES,
+        "data_page_version": DATA_PAGE_VERSION,
+        "write_page_checksum": True,
+        "write_statistics": [
+            column.name for column in row_group.schema if not pa.types.is_nested(column.type)
+        ],
+    }
 
 
 def _value_bytes(values: pa.ChunkedArray) -> float:
@@ -99,14 +140,11 @@ def _value_bytes(values: pa.ChunkedArray) -> float:
     return float(values.type.bit_width / 8)
 
 
-def _without_dictionary(arrow_type: pa.DataType, is_element: bool) -> str | None:
-    """The encoding of a column without a dictionary; None for plain.
+def _without_dictionary(arrow_type: pa.DataType) -> str | None:
+    """The encoding of a label or kept column without a dictionary; None for plain.
 
-    Integers of labels and kept columns often increase or are small, which delta encoding exploits.
-    Signs are random.
+    Their integers often increase or are small, which delta encoding exploits. Signs are random.
     """
-    if is_element:
-        return None
     if pa.types.is_timestamp(arrow_type) or arrow_type in (pa.int64(), pa.int32()):
         return "DELTA_BINARY_PACKED"
     return "DELTA_LENGTH_BYTE_ARRAY" if arrow_type in (pa.string(), pa.binary()) else None
@@ -117,6 +155,20 @@ def _leaves(column: pa.Field, values: pa.ChunkedArray) -> Iterator[tuple[str, pa
         yield column.name, values
     elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         yield f"{column.name}.list.element", pc.list_flatten(values)
+
+
+def _leaf_paths(arrow_type: pa.DataType, path: str = "") -> Iterator[str]:
+    """The paths of all leaves below a type at `path`, as Arrow names them in Parquet."""
+    if pa.types.is_struct(arrow_type):
+        for field in arrow_type:
+            yield from _leaf_paths(field.type, f"{path}.{field.name}" if path else field.name)
+    elif pa.types.is_map(arrow_type):
+        yield from _leaf_paths(arrow_type.key_type, f"{path}.key_value.key")
+        yield from _leaf_paths(arrow_type.item_type, f"{path}.key_value.value")
+    elif pa.types.is_nested(arrow_type):
+        yield from _leaf_paths(arrow_type.value_type, f"{path}.list.element")
+    else:
+        yield path
 
 
 def count_distinct(values: pa.ChunkedArray) -> int:

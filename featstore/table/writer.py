@@ -11,12 +11,9 @@ from isal import isal_zlib
 
 from featstore.files.storage import open_write
 from featstore.schema import SlotSchema
-from featstore.table.encoding import DATA_PAGE_VERSION, DICTIONARY_LIMIT_BYTES, choose_encodings
+from featstore.table.encoding import COMPRESSION, parquet_options
 from featstore.table.metadata import KEY, FileMetadata
 from featstore.table.row_group_buffer import RowGroupBuffer
-
-# zstd makes smaller files and decodes more slowly (`benchmarks/writing.md`).
-COMPRESSION = "snappy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +48,7 @@ def open_data_file(
         schema: The columns of the batches.
         metadata: Stored in the footer.
         rows_per_row_group: The number of rows of each row group except the last.
-        compression: `snappy` or `zstd`.
+        compression: `snappy` or `zstd`, for the columns that it shrinks.
     """
     with open_write(url) as file:
         sink = _ChecksumSink(file)
@@ -129,23 +126,11 @@ class DataFileWriter:
         group = pa.Table.from_arrays(self._buffer.columns(self._stored.types), schema=self._stored)
         # Encodings are chosen from the first row group, so the file is opened with it.
         if self._parquet is None:
-            self._parquet = self._new_parquet(group)
+            options = parquet_options(group, self._compression)
+            self._parquet = pq.ParquetWriter(self._sink, self._stored, **options)
         self._parquet.write_table(group, row_group_size=max(group.num_rows, 1))
         self._num_rows += group.num_rows
         self._buffer.clear()
-
-    def _new_parquet(self, first_row_group: pa.Table) -> pq.ParquetWriter:
-        encodings = choose_encodings(first_row_group)
-        return pq.ParquetWriter(
-            self._sink,
-            self._stored,
-            compression=self._compression,
-            use_dictionary=list(encodings.dictionary),
-            column_encoding=dict(encodings.others),
-            dictionary_pagesize_limit=DICTIONARY_LIMIT_BYTES,
-            data_page_version=DATA_PAGE_VERSION,
-            write_page_checksum=True,
-        )
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:

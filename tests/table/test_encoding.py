@@ -9,11 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.schema import Slot, SlotKind, SlotSchema
-from featstore.table.encoding import Encodings, choose_encodings, count_distinct, pays_as_dictionary
+from featstore.table.encoding import (
+    Encodings,
+    choose_encodings,
+    count_distinct,
+    num_in_dictionary,
+    parquet_options,
+)
 from featstore.table.metadata import FileMetadata
 from featstore.table.writer import open_data_file
 
-NUM_ROWS = 3_000
+NUM_ROWS, ROWS_PER_ROW_GROUP = 6_000, 5_000
 
 
 def table(columns: dict[str, pa.Array], required: frozenset[str] = frozenset()) -> pa.Table:
@@ -59,13 +65,55 @@ def test_a_dictionary_pays_off_by_the_bytes_it_saves(
     distinct_share: float, id_pays: bool, float_pays: bool
 ) -> None:
     values = np.resize(np.arange(int(65_536 * distinct_share)), 65_536)
-    assert pays_as_dictionary(pa.chunked_array([values])) == id_pays
-    assert pays_as_dictionary(pa.chunked_array([values.astype(np.float32)])) == float_pays
+    for array, pays in ((values, id_pays), (values.astype(np.float32), float_pays)):
+        assert (num_in_dictionary(pa.chunked_array([array])) > 0) == pays
 
 
 def test_a_dictionary_that_would_overflow_does_not_pay_off() -> None:
     texts = pa.chunked_array([pa.array([f"{i % 5_000:01000d}" for i in range(10_000)])])
-    assert not pays_as_dictionary(texts)
+    assert num_in_dictionary(texts) == 0
+
+
+def test_slots_that_hardly_shrink_are_not_compressed() -> None:
+    signs = np.random.default_rng(1).integers(1, 2**63, 8_192)
+    lists = pa.ListArray.from_arrays(pa.array(np.arange(0, 8_193, 2, np.int32)), pa.array(signs))
+    columns = {
+        "sign": pa.array(signs[:4_096]),
+        "runs": pa.array(np.repeat(signs[:64], 64)),
+        "signs": lists.cast(pa.list_(pa.field("element", pa.int64(), nullable=False))),
+        "label": pa.array(signs[:4_096]),
+    }
+    rows = table(columns, frozenset(columns) - {"label"})
+    assert choose_encodings(rows).uncompressed == ("sign", "signs.list.element")
+    assert parquet_options(rows, "zstd")["compression"] == {
+        "sign": "NONE",
+        "runs": "zstd",
+        "signs.list.element": "NONE",
+        "label": "zstd",
+    }
+    assert choose_encodings(rows.slice(0, 2_000)).uncompressed == ()
+
+
+def test_all_leaves_of_nested_columns_are_compressed_and_only_flat_columns_have_statistics(
+    tmp_path: Path,
+) -> None:
+    pair = pa.struct({"x.y": pa.int64(), "z": pa.list_(pa.string())})
+    types = {
+        "a.b": pa.int64(),
+        "pair": pair,
+        "pairs": pa.list_(pair),
+        "map": pa.map_(pa.string(), pa.list_(pa.int64())),
+        "large": pa.large_list(pa.int64()),
+    }
+    rows = pa.Table.from_pylist(
+        [{"a.b": 1, "pair": {"x.y": 1, "z": ["a"]}, "pairs": [{"x.y": 2, "z": []}], "large": [1]}],
+        pa.schema(types),
+    )
+    pq.write_table(rows, tmp_path / "a.parquet", **parquet_options(rows))
+    group = pq.read_metadata(tmp_path / "a.parquet").row_group(0)
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    assert {chunk.compression for chunk in chunks} == {"SNAPPY"}
+    assert [chunk.path_in_schema for chunk in chunks if chunk.is_stats_set] == ["a.b"]
 
 
 def test_no_rows_make_no_dictionary() -> None:
@@ -118,7 +166,11 @@ def written(
         [pa.array(rows[f.name], f.type) for f in SCHEMA.to_arrow()], schema=SCHEMA.to_arrow()
     )
     with open_data_file(
-        str(path), SCHEMA, FileMetadata(spec_hash="s", spec_version=1), 1_024, request.param
+        str(path),
+        SCHEMA,
+        FileMetadata(spec_hash="s", spec_version=1),
+        ROWS_PER_ROW_GROUP,
+        request.param,
     ) as writer:
         writer.write(arrow)
     return path, rows
@@ -154,6 +206,17 @@ def test_every_kind_of_column_is_written_as_chosen(
         "number": delta,
         "at": delta,
     }
+
+
+def test_both_kinds_of_chunks_are_in_the_file_of_either_codec(
+    written: tuple[Path, dict[str, list[Any]]],
+) -> None:
+    footer = pq.read_metadata(written[0])
+    for group in range(footer.num_row_groups):
+        chunks = [footer.row_group(group).column(i) for i in range(11)]
+        uncompressed = {c.path_in_schema for c in chunks if c.compression == "UNCOMPRESSED"}
+        assert uncompressed >= {"user", "few"}
+        assert uncompressed.isdisjoint({"click", "request", "country", "number", "at"})
 
 
 def test_arrow_polars_and_duckdb_read_every_value(

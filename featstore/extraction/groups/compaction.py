@@ -12,6 +12,7 @@ import pyarrow as pa
 from featstore.errors import CommitConflictError, InputError, TableNotFoundError
 from featstore.files.storage import delete, join, local_path, open_read
 from featstore.host import num_cores
+from featstore.parquet.checks import CHUNK
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
@@ -262,8 +263,9 @@ def _file_metadata(footer: OpenFile, where: str) -> FileMetadata:
 
 
 def _compression(footer: OpenFile) -> str:
-    is_zstd = footer.footer.chunks.size and footer.chunk(0, 0).codec == _ZSTD
-    return "zstd" if is_zstd else "snappy"
+    """The codec of the columns of a file that are compressed."""
+    is_zstd = footer.footer.chunks[..., CHUNK["codec"]] == _ZSTD
+    return "zstd" if is_zstd.any() else "snappy"
 
 
 @contextmanager
