@@ -18,7 +18,8 @@ from featstore.dispatch.plan import Split
 from featstore.errors import ConfigError, require_integer
 from featstore.reading.buffers import Array
 
-_MOST_SPLITS = 1 << 16  # Draws are uint16.
+# Draws are uint16, and of each open split there may be two windows in a mixture.
+_MOST_SPLITS = 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class Shuffle:
         interleave: How many splits are open at once.
 
     Raises:
-        ConfigError: A value is not an integer of 1 or more, or `interleave` is above 65,536.
+        ConfigError: A value is not an integer of 1 or more, or `interleave` is above 32,768.
     """
 
     window_rows: int = 100_000

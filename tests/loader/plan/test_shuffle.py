@@ -107,7 +107,7 @@ def test_another_seed_epoch_or_set_of_splits_draws_otherwise(
 def test_the_window_of_a_split_is_its_part_of_all_rows_in_memory() -> None:
     assert Shuffle(window_rows=100, interleave=8).split_window_rows == 12
     assert Shuffle(window_rows=3, interleave=8).split_window_rows == 1
-    with pytest.raises(ConfigError, match=r"shuffle\.interleave: expected at most 65536, found"):
+    with pytest.raises(ConfigError, match=r"shuffle\.interleave: expected at most 32768, found"):
         Shuffle(interleave=65_537)
 
 
