@@ -34,13 +34,17 @@ class Shuffle:
         window_rows: Rows in memory, in the windows of all open splits together. A window is as few
             row groups as hold the split's part of them.
         interleave: How many splits are open at once.
+        within: A partition key. The splits of one of its values come before those of the next one,
+            and rows of different values are not mixed. None: all splits are.
 
     Raises:
-        ConfigError: A value is not an integer of 1 or more, or `interleave` is above 32,768.
+        ConfigError: A number is not an integer of 1 or more, `interleave` is above 32,768, or
+            `within` is no name.
     """
 
     window_rows: int = 100_000
     interleave: int = 8
+    within: str | None = None
 
     def __post_init__(self) -> None:
         require_integer("shuffle.window_rows", self.window_rows)
@@ -48,6 +52,11 @@ class Shuffle:
         if self.interleave > _MOST_SPLITS:
             raise ConfigError(
                 f"shuffle.interleave: expected at most {_MOST_SPLITS}, found {self.interleave}"
+            )
+
+        if self.within is not None and not isinstance(self.within, str):
+            raise ConfigError(
+                f"shuffle.within: expected the name of a partition key, found {self.within!r}"
             )
 
     @property

@@ -104,6 +104,7 @@ def read_mixed(
     order: RowOrder,
     *,
     width: int,
+    section_of: Callable[[int], range],
     budget: Budget,
     stats: Stats,
     skip: Skip | None = None,
@@ -112,7 +113,8 @@ def read_mixed(
     opened, however it ends.
 
     Each row is drawn from one of the open splits, and is the next row of that split's stream. When
-    a split ends, the next one takes its place.
+    a split ends, the next one takes its place; one of another section waits until all that are open
+    have ended.
 
     Args:
         work: The claims to read. The next one is taken when another split may be opened.
@@ -120,11 +122,12 @@ def read_mixed(
         order: The order of rows.
         width: How many splits are open at once. Fewer are as long as the largest windows of so
             many would take more than half of the memory budget.
+        section_of: The positions of the plan with which a position may be mixed.
         budget: The memory budget.
         stats: Where that is counted.
         skip: As of `read_in_order`.
     """
-    mixer = _Mixer(work, open_split, order, width, budget, stats, skip)
+    mixer = _Mixer(work, open_split, order, width, section_of, budget, stats, skip)
     try:
         while mixer.fill():
             yield from mixer.ended()
@@ -217,13 +220,16 @@ class _Mixer:
         open_split: OpenSplit,
         order: RowOrder,
         width: int,
+        section_of: Callable[[int], range],
         budget: Budget,
         stats: Stats,
         skip: Skip | None,
     ) -> None:
+        self._section_of = section_of
         self._work, self._open_split, self._order = work, open_split, order
         self._width, self._budget, self._stats, self._skip = width, budget, stats, skip
         self._waiting: _Stream | None = None  # Open, but may not be mixed with the others yet.
+        self._noted: _Stream | None = None  # The last one that did not fit.
         self._ahead_due = 0  # How many windows are to be read ahead.
         self.streams: list[_Stream] = []
 
@@ -261,9 +267,13 @@ class _Mixer:
     def _may_open(self, stream: _Stream) -> bool:
         if not self.streams:
             return True
+        if stream.reader.claim.index not in self._section_of(self.streams[0].reader.claim.index):
+            return False
         total = sum(each.size_bytes for each in self.streams) + stream.size_bytes
-        fits = self._budget.fits_open(total)
-        if not fits and stream is not self._waiting:
+        if fits := self._budget.fits_open(total):
+            return True
+        if stream is not self._noted:
+            self._noted = stream
             self._note_narrow()
         return fits
 

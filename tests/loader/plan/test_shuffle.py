@@ -119,3 +119,11 @@ def test_options_that_cannot_be_are_refused(options: Any) -> None:
         ConfigError, match=f"shuffle.{next(iter(options))}: expected an integer of 1 or more"
     ):
         Shuffle(**options)
+
+
+def test_within_is_a_name() -> None:
+    assert Shuffle(within="dt").within == "dt"
+    with pytest.raises(
+        ConfigError, match=r"shuffle\.within: expected the name of a partition key, found 3"
+    ):
+        Shuffle(within=3)  # type: ignore[arg-type]

@@ -107,13 +107,23 @@ def mixed(
     budget: Budget | None = None,
     stats: Stats | None = None,
     skip: Skip | None = None,
+    section_of: Callable[[int], range] | None = None,
 ) -> Generator[Mixture, None, None]:
     order = RowOrder(
         seed=seed, epoch=0, shuffle=Shuffle(window_rows=window_rows * width, interleave=width)
     )
     budget, stats = budget or Budget(None), stats or Stats()
     opened = partial(OPEN, order=order, budget=budget, stats=stats)
-    return read_mixed(work, opened, order, width=width, budget=budget, stats=stats, skip=skip)
+    return read_mixed(
+        work,
+        opened,
+        order,
+        width=width,
+        section_of=section_of or (lambda index: range(1000)),
+        budget=budget,
+        stats=stats,
+        skip=skip,
+    )
 
 
 def let_go(mixtures: Iterable[Mixture], budget: Budget) -> Iterator[Mixture]:
@@ -446,3 +456,33 @@ def test_a_window_that_breaks_when_it_is_read_ahead_takes_no_rows_before_it_alon
     assert [row for split, row in found if split == 0] == list(range(32))
     assert noted.failed == [0]
     assert sorted(noted.released) == [0, 1]
+
+
+def test_a_split_of_another_section_waits_until_all_that_are_open_have_ended(
+    tmp_path: Path,
+) -> None:
+    files = [
+        data_file(tmp_path / f"{index}.parquet", pa.table({"row": range(size)}))
+        for index, size in enumerate((80, 20, 40, 40))
+    ]
+    stats = Stats()
+
+    def mixture(starts: Sequence[int]) -> list[tuple[int, int]]:
+        work = [
+            work_on(file, index, start_row=start)
+            for index, (file, start) in enumerate(zip(files, starts, strict=True))
+            if start < file.num_rows
+        ]
+        sections = (range(2), range(2, 4))
+        return drawn(
+            mixed(iter(work), width=3, stats=stats, section_of=lambda index: sections[index // 2])
+        )
+
+    whole = mixture([0] * 4)
+    splits = [split for split, _ in whole]
+    assert set(splits[:100]) == {0, 1}
+    assert set(splits[100:120]) == {2, 3}
+    assert stats.counts["interleave_reduced"] == 0
+    for number in range(0, len(whole), 7):
+        starts = [splits[:number].count(index) for index in range(4)]
+        assert mixture(starts) == whole[number:]
