@@ -24,7 +24,7 @@ _MOST_SPLITS = 1 << 15
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffle:
-    """How rows are shuffled. Splits come in a seeded order in any case.
+    """How rows are shuffled. Splits come in a seeded order.
 
     Each split's rows are permuted within windows of its consecutive row groups. Several splits are
     open at once, each with one window in memory, and every row is drawn from one of them, with a
