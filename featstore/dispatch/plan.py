@@ -8,9 +8,11 @@ their position in it.
 """
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
 
 # Four rounds suffice if the round functions are random (Luby and Rackoff, 1988); two more make up
 # for a mixer that is not, and for small domains. A position takes 3 us (docs/decisions/0005).
@@ -60,6 +62,11 @@ class Plan:
         shuffle: Whether to permute the splits; False keeps the snapshot's order.
         window_rows: The rows of a window of one split, within which rows are permuted; None: rows
             are read in the order of the file. Not part of the digest.
+        section_sizes: How many splits each section has. Sections follow each other in the
+            snapshot's order, and splits are permuted within theirs. Empty: all splits are one.
+
+    Raises:
+        ValueError: The sections do not hold all splits, or one of them holds none.
     """
 
     splits: Sequence[Split]
@@ -67,10 +74,19 @@ class Plan:
     epoch: int = 0
     shuffle: bool = True
     window_rows: int | None = None
-    _keys: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    section_sizes: tuple[int, ...] = ()
+    _sections: tuple[range, ...] = field(init=False, repr=False, compare=False)
+    _firsts: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_keys", order_keys(self.seed, self.epoch))
+        num_splits = len(self.splits)
+        sizes = self.section_sizes
+        if sizes and (min(sizes) < 1 or sum(sizes) != num_splits):
+            raise ValueError(f"sections of {sizes} splits of a plan of {num_splits}")
+        cuts = accumulate(sizes or (num_splits,), initial=0)
+        sections = tuple(range(first, end) for first, end in pairwise(cuts))
+        object.__setattr__(self, "_sections", sections)
+        object.__setattr__(self, "_firsts", tuple(section.start for section in sections))
 
     def __len__(self) -> int:
         return len(self.splits)
@@ -84,10 +100,22 @@ class Plan:
         """
         if not 0 <= index < len(self.splits):
             raise IndexError(f"split {index} of a plan of {len(self.splits)}")
-        return self.splits[permute(index, len(self.splits), self._keys) if self.shuffle else index]
+        if not self.shuffle:
+            return self.splits[index]
+        number = self._section_number(index)
+        first, size = self._firsts[number], len(self._sections[number])
+        keys = order_keys(self.seed, self.epoch, number if self.section_sizes else None)
+        return self.splits[first + permute(index - first, size, keys)]
 
     def __iter__(self) -> Iterator[Split]:
         return (self[index] for index in range(len(self.splits)))
+
+    def section_of(self, index: int) -> range:
+        """The positions of the section to which a position belongs."""
+        return self._sections[self._section_number(index)]
+
+    def _section_number(self, index: int) -> int:
+        return bisect_right(self._firsts, index) - 1
 
     @cached_property
     def digest(self) -> str:
@@ -95,7 +123,13 @@ class Plan:
 
         Workers share leases only if their digests agree.
         """
-        return plan_digest(self.splits, seed=self.seed, epoch=self.epoch, shuffle=self.shuffle)
+        return plan_digest(
+            self.splits,
+            seed=self.seed,
+            epoch=self.epoch,
+            shuffle=self.shuffle,
+            section_sizes=self.section_sizes,
+        )
 
     @cached_property
     def num_rows(self) -> int:
@@ -103,9 +137,18 @@ class Plan:
         return sum(split.num_rows for split in self.splits)
 
 
-def plan_digest(splits: Iterable[Split], *, seed: int, epoch: int, shuffle: bool) -> str:
+def plan_digest(
+    splits: Iterable[Split],
+    *,
+    seed: int,
+    epoch: int,
+    shuffle: bool,
+    section_sizes: Sequence[int] = (),
+) -> str:
     """`Plan.digest` for splits that are streamed instead of held in a plan."""
     state = hashlib.sha256(f"featstore-plan-1\n{seed}\n{epoch}\n{shuffle}\n".encode())
+    if section_sizes:
+        state.update(f"sections {' '.join(map(str, section_sizes))}\n".encode())
     for split in splits:
         state.update(f"{split.id}\n{split.num_rows}\n".encode())
     return state.hexdigest()[:32]
@@ -134,10 +177,12 @@ def permute(index: int, size: int, keys: Sequence[int]) -> int:
             return index
 
 
-def order_keys(seed: int, epoch: int) -> tuple[int, ...]:
-    """The keys of an epoch's permutation, one for each round."""
+@lru_cache(maxsize=256)
+def order_keys(seed: int, epoch: int, section: int | None = None) -> tuple[int, ...]:
+    """The keys of an epoch's permutation, or of that of one of its sections, one for each round."""
+    of_section = "" if section is None else f"\n{section}"
     digest = hashlib.blake2b(
-        f"featstore-order-1\n{seed}\n{epoch}".encode(), digest_size=8 * _ROUNDS
+        f"featstore-order-1\n{seed}\n{epoch}{of_section}".encode(), digest_size=8 * _ROUNDS
     ).digest()
     return tuple(int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(_ROUNDS))
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
 from featstore.byte_sizes import parse_bytes
@@ -28,7 +29,6 @@ from featstore.loader.plan.data_files import (
     Census,
     Listed,
     Listing,
-    matching,
     matching_files,
     selected,
 )
@@ -36,6 +36,7 @@ from featstore.loader.plan.follow import Follow, Following
 from featstore.loader.plan.negatives import Negatives
 from featstore.loader.plan.ordering import DYNAMIC, RANK, STATIC, Ordering
 from featstore.loader.plan.request import Request, resolve
+from featstore.loader.plan.sections import in_sections, matching_in_sections, section_key
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import make_splits, split_size
 from featstore.loader.plan.train_config import as_options, load_train_config
@@ -182,8 +183,10 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             where=where,
             negatives=drawn,
         )
+        mixed = _shuffle(shuffle)
+        key = section_key(mixed, snapshot.schema, ordering)
         files: Mapping[str, Listed] = (
-            {} if ordering.kind == RANK else matching_files(snapshot, request)
+            {} if ordering.kind == RANK else in_sections(matching_files(snapshot, request), key)
         )
         cut = partial(make_splits, size=split_size(options), accepts_bad=on_bad_file == SKIP)
         self._job = Job(
@@ -197,7 +200,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             num_epochs=require_integer("num_epochs", num_epochs),
             batch_size=require_integer("batch_size", batch_size),
             drop_last=drop_last,
-            shuffle=_shuffle(shuffle),
+            shuffle=mixed,
+            section_key=key,
             budget_bytes=(
                 None if memory_budget == AUTO else parse_bytes(memory_budget, "memory_budget")
             ),
@@ -209,7 +213,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             terms=options.terms,
             in_step=None if options.in_step == AUTO else bool(options.in_step),
             ends_finished=options.finished == END,
-            follow=_follow(follow, snapshot, request),
+            follow=_follow(follow, snapshot, request, key),
             tail=require_tail(tail, in_step=options.in_step),
             transform=checked_transform(transform),
             debug=debug,
@@ -552,7 +556,10 @@ def _on_stats(
 
 
 def _follow(
-    follow: Follow | Mapping[str, Any] | bool, snapshot: Snapshot, request: Request
+    follow: Follow | Mapping[str, Any] | bool,
+    snapshot: Snapshot,
+    request: Request,
+    key: pa.Field | None,
 ) -> Following | None:
     """How the table is followed. ConfigError if the table cannot be followed."""
     if follow is False:
@@ -568,7 +575,7 @@ def _follow(
         if options.until is None
         else parse_where(options.until, {f.name: f.type for f in snapshot.schema.partition_keys})
     )
-    select = partial(matching, request=request)
+    select = partial(matching_in_sections, request=request, key=key)
     return Following(
         options=options, url=snapshot.url, version=snapshot.version, until=until, select=select
     )

@@ -74,11 +74,14 @@ def split_ids() -> Any:
         for s, e in ((0, 0), (0, 1), (-1, 0), (2**64, 5))
     }
     plans["unshuffled"] = Plan(splits=SPLITS, shuffle=False)
+    plans["sections of 2 and 1"] = Plan(splits=SPLITS, section_sizes=(2, 1))
     many = [Split(path=str(i), num_rows=1) for i in range(20)]
     orders = {
         f"seed {s}, epoch {e}": [int(x.path) for x in Plan(splits=many, seed=s, epoch=e)]
         for s, e in ((0, 0), (0, 1), (7, 0))
     }
+    in_sections = Plan(splits=many, seed=7, epoch=1, section_sizes=(8, 1, 11))
+    orders["seed 7, epoch 1, sections of 8, 1 and 11"] = [int(x.path) for x in in_sections]
     return {
         "format": 1,
         "ids": [split.id for split in SPLITS],

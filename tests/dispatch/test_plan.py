@@ -154,3 +154,35 @@ def test_a_split_size_is_in_rows_or_in_bytes(size: Any) -> None:
 def test_each_row_group_needs_a_number_of_rows_and_a_size() -> None:
     with pytest.raises(ValueError, match="a: rows of 2 row groups, but sizes of 1"):
         RowGroups(path="a", num_rows=[1, 2], sizes_bytes=[1])
+
+
+@pytest.mark.parametrize("sizes", [(100,), (1, 99), (40, 1, 59), (1,) * 100])
+def test_splits_of_a_section_stay_together_each_in_an_order_of_its_own(
+    sizes: tuple[int, ...],
+) -> None:
+    splits = _splits(100)
+    plan = Plan(splits=splits, seed=1, section_sizes=sizes)
+    first = 0
+    for size in sizes:
+        section = range(first, first + size)
+        found = [plan[index] for index in section]
+        assert sorted(splits.index(split) for split in found) == list(section)
+        assert all(plan.section_of(index) == section for index in section)
+        first += size
+    equal = Plan(splits=splits, seed=1, section_sizes=(50, 50))
+    one, two = ([splits.index(equal[at]) % 50 for at in equal.section_of(i)] for i in (0, 50))
+    assert one != two
+    assert Plan(splits=splits, seed=1).section_of(7) == range(100)
+
+
+def test_a_plan_with_sections_is_another_plan() -> None:
+    digests = {
+        Plan(splits=_splits(4), section_sizes=sizes).digest for sizes in [(), (4,), (1, 3), (3, 1)]
+    }
+    assert len(digests) == 4
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (4, 0), (5, -1), (2, 3)])
+def test_sections_hold_all_splits_of_a_plan(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"sections of .* splits of a plan of 4"):
+        Plan(splits=_splits(4), section_sizes=sizes)

@@ -1,10 +1,12 @@
 """Mixed rows from a table to batches: of how many files a batch has rows, and what survives."""
 
 import random
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from torch.utils.data import DataLoader
 
 from featstore import FeatureLoader
 from featstore.errors import ConfigError
@@ -84,3 +86,24 @@ def test_shuffle_may_be_a_truth_value(months: str, value: Any, is_same: bool) ->
     assert (rows == list(range(rows[0], rows[0] + 50))) == is_same
     with pytest.raises(ConfigError, match="shuffle: expected keys of Shuffle, found 'yes'"):
         FeatureLoader(months, slots=["row"], shuffle="yes")  # type: ignore[arg-type]
+
+
+def test_static_order_is_the_same_for_any_number_of_workers_where_one_split_is_open(
+    months: str,
+) -> None:
+    def batches(num_workers: int, interleave: int) -> list[list[int]]:
+        loader = FeatureLoader(
+            months,
+            slots=["row"],
+            batch_size=4096,
+            order="static",
+            shuffle={"window_rows": 8192, "interleave": interleave},
+        )
+        with loader:
+            feed = DataLoader(loader, batch_size=None, num_workers=num_workers)
+            return [batch["row"].tolist() for batch in feed]
+
+    assert batches(2, 1) == batches(0, 1)
+    one, two = batches(0, 4), batches(2, 4)
+    assert one != two
+    assert sorted(chain(*one)) == sorted(chain(*two))

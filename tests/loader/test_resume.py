@@ -158,9 +158,12 @@ def make_resumed(table_url: str, state: Any, **options: Any) -> FeatureLoader:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": 1}, "with another `where`, seed or set of files"),
-        ({"where": "dt > '2026-11-01'"}, "with another `where`, seed or set of files"),
-        ({"shuffle": {}}, "with another `where`, seed or set of files"),
+        ({"seed": 1}, "with another `where`, seed, shuffle.within or set of files"),
+        (
+            {"where": "dt > '2026-11-01'"},
+            "with another `where`, seed, shuffle.within or set of files",
+        ),
+        ({"shuffle": {}}, "with another `where`, seed, shuffle.within or set of files"),
         ({"num_epochs": 2}, "with another num_epochs"),
     ],
 )

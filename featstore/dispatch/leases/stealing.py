@@ -69,13 +69,14 @@ class StagedSplits:
         self._staged: list[int] = []
 
     def staged(self, plan: Plan, cursor: int) -> Iterator[int]:
-        """Positions from `cursor` on, at most `AHEAD` further, whose files are staged.
+        """Positions from `cursor` on, at most `AHEAD` further and of the same section of the plan,
+        whose files are staged.
 
         Looks at each position once, and yields it once, so a file that is staged later is missed.
         """
-        if self._is_staged is None:
+        if self._is_staged is None or cursor >= len(plan):
             return
-        end = min(cursor + AHEAD, len(plan))
+        end = min(cursor + AHEAD, plan.section_of(cursor).stop)
         self._next = max(self._next, cursor)
         self._staged += [
             index for index in range(self._next, end) if self._is_staged(plan[index].path)

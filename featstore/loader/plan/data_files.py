@@ -8,6 +8,8 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from featstore.dispatch.orders import MiniEpoch, rank_splits
 from featstore.dispatch.plan import Split, plan_digest
 from featstore.errors import SelectionError
@@ -31,6 +33,11 @@ class Partition:
 
     values: Mapping[str, str | None]
     is_decided: bool
+
+
+def partition_value(field: pa.Field, partition: Partition) -> pa.Scalar:
+    """The value of a partition key, in the type that the table declares."""
+    return pa.scalar(partition.values.get(field.name), pa.string()).cast(field.type)
 
 
 Listed = tuple[DataFile, Partition]

@@ -111,8 +111,8 @@ def _recorded(recording: Recording, plan: Plan, worker_info: WorkerInfo) -> Iter
     if (recording.plan, recording.epoch) != (plan.digest, plan.epoch):
         raise ConfigError(
             f"order.recording: of epoch {recording.epoch} of plan {recording.plan}, found epoch "
-            f"{plan.epoch} of plan {plan.digest}: table version, selection, seed and split sizes "
-            "must be those of the recorded run; call set_epoch with its epoch"
+            f"{plan.epoch} of plan {plan.digest}: table version, selection, seed, shuffle.within "
+            "and split sizes must be those of the recorded run; call set_epoch with its epoch"
         )
     if recording.window_rows != plan.window_rows:
         raise ConfigError(

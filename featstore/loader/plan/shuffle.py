@@ -18,12 +18,13 @@ from featstore.dispatch.plan import Split
 from featstore.errors import ConfigError, require_integer
 from featstore.reading.buffers import Array
 
-_MOST_SPLITS = 1 << 16  # Draws are uint16.
+# Draws are uint16, and of each open split there may be two windows in a mixture.
+_MOST_SPLITS = 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffle:
-    """How rows are shuffled. Splits come in a seeded order in any case.
+    """How rows are shuffled. Splits come in a seeded order.
 
     Each split's rows are permuted within windows of its consecutive row groups. Several splits are
     open at once, each with one window in memory, and every row is drawn from one of them, with a
@@ -33,13 +34,17 @@ class Shuffle:
         window_rows: Rows in memory, in the windows of all open splits together. A window is as few
             row groups as hold the split's part of them.
         interleave: How many splits are open at once.
+        within: A partition key. The splits of one of its values come before those of the next one,
+            and rows of different values are not mixed. None: all splits are.
 
     Raises:
-        ConfigError: A value is not an integer of 1 or more, or `interleave` is above 65,536.
+        ConfigError: A number is not an integer of 1 or more, `interleave` is above 32,768, or
+            `within` is no name.
     """
 
     window_rows: int = 100_000
     interleave: int = 8
+    within: str | None = None
 
     def __post_init__(self) -> None:
         require_integer("shuffle.window_rows", self.window_rows)
@@ -47,6 +52,11 @@ class Shuffle:
         if self.interleave > _MOST_SPLITS:
             raise ConfigError(
                 f"shuffle.interleave: expected at most {_MOST_SPLITS}, found {self.interleave}"
+            )
+
+        if self.within is not None and not isinstance(self.within, str):
+            raise ConfigError(
+                f"shuffle.within: expected the name of a partition key, found {self.within!r}"
             )
 
     @property

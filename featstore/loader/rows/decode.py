@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.errors import MissingValueError
-from featstore.loader.plan.data_files import Partition
+from featstore.loader.plan.data_files import Partition, partition_value
 from featstore.loader.plan.negatives import Negatives, position_hashes
 from featstore.loader.plan.request import DROP, RAISE, LabelRequest, Request
 from featstore.loader.rows.slot_shaping import shaped
@@ -50,11 +50,6 @@ def passing(
         counts["negatives_dropped"] += int(np.count_nonzero(mask & ~is_kept))
         mask = mask & is_kept
     return mask
-
-
-def partition_value(field: pa.Field, partition: Partition) -> pa.Scalar:
-    """The value of a partition key, in the type that the table declares."""
-    return pa.scalar(partition.values.get(field.name), pa.string()).cast(field.type)
 
 
 def block_columns(rows: Rows, request: Request, stats: Stats) -> dict[Key, Values]:

@@ -11,9 +11,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from featstore.loader.plan.data_files import Partition
+from featstore.loader.plan.data_files import Partition, partition_value
 from featstore.loader.plan.request import Request
-from featstore.loader.rows.decode import partition_value, passing
+from featstore.loader.rows.decode import passing
 from featstore.loader.rows.pruning import Parts, may_match
 from featstore.loader.stats import Stats
 from featstore.reading.aligned import RowsReader, aligned_reader

@@ -16,11 +16,19 @@ _SHARE, _NUM_SLICES = 2, 4
 # A quarter of the budget is for the working memory of decoders: pages before and after
 # decompression, in each thread that decodes a column.
 _ROOM_SHARE = 4
+# If rows are shuffled, half of the budget is for open windows, a quarter for those that are read
+# ahead or not yet gathered to their end, and a quarter for the rows that are gathered at a time.
+_GATHERED_SHARE = 4
 
 
 class Budget:
     """Bytes that any thread may take and give back. A piece that is larger than the whole budget
     waits until nothing else is held, and is then allowed.
+
+    Windows of shuffled rows are kept beyond that: open ones until the decoding thread has drawn
+    their last row, which it does without waiting for anybody, and drawn ones until the assembling
+    thread has gathered it. So the decoding thread may wait for drawn windows, but not for open
+    ones, and the assembling thread for neither.
 
     Args:
         max_bytes: The budget; None is no limit.
@@ -32,7 +40,7 @@ class Budget:
 
     def __init__(self, max_bytes: int | None) -> None:
         self._max_bytes = max_bytes
-        self._held_bytes = self._kept_bytes = 0
+        self._held_bytes = self._open_bytes = self._drawn_bytes = 0
         self.closed = bytearray(1)
         self._changed = threading.Condition()
 
@@ -45,6 +53,10 @@ class Budget:
     def held_bytes(self) -> int:
         return self._held_bytes + self._kept_bytes
 
+    @property
+    def _kept_bytes(self) -> int:
+        return self._open_bytes + self._drawn_bytes
+
     def fits_open(self, size_bytes: int) -> bool:
         """Whether windows of these bytes may be open at once, see `keep`: half of the budget is for
         what is made of them.
@@ -54,8 +66,12 @@ class Budget:
     def fits_ahead(self, size_bytes: int) -> bool:
         """Whether there is room for a window of these bytes before it is needed."""
         with self._changed:
-            held_bytes = self._held_bytes + self._kept_bytes + size_bytes
-            return self._max_bytes is None or held_bytes <= self._max_bytes
+            return self._fits_beside(size_bytes, 0)
+
+    @property
+    def most_gathered_bytes(self) -> int | None:
+        """How many bytes of open windows are gathered at a time; None is no limit."""
+        return None if self._max_bytes is None else self._max_bytes // _GATHERED_SHARE
 
     @property
     def most_room_bytes(self) -> int | None:
@@ -107,23 +123,51 @@ class Budget:
             self._changed.notify_all()
             return size_bytes
 
+    @contextmanager
+    def held_window(self, size_bytes: int, room_bytes: int) -> Iterator[int]:
+        """Like `held`, for a window of shuffled rows and the working memory of decoding it. Leaves
+        room for the rows that are gathered meanwhile, and waits for windows that are drawn.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    self.is_closed
+                    or not (self._held_bytes or self._drawn_bytes)
+                    or self._fits_beside(size_bytes, room_bytes)
+                )
+            )
+            if self.is_closed:
+                raise StateError(CLOSED)
+            self._held_bytes += size_bytes + room_bytes
+        try:
+            yield size_bytes + room_bytes
+        except BaseException:
+            self.exchange(size_bytes + room_bytes, 0)
+            raise
+
     def keep(self, held_bytes: int) -> int:
-        """Keeps bytes that were taken: those of an open window, which may need more windows beside
-        it before it is let go. A piece that is larger than what is left waits for all but these.
+        """Keeps bytes that were taken: those of an open window.
 
         Returns:
-            `held_bytes`, to be given back with `let_go`.
+            `held_bytes`, to be given to `drawn` and then to `let_go`.
         """
         with self._changed:
             self._held_bytes -= held_bytes
-            self._kept_bytes += held_bytes
+            self._open_bytes += held_bytes
             self._changed.notify_all()
             return held_bytes
 
-    def let_go(self, kept_bytes: int) -> None:
-        """Gives back bytes that were kept."""
+    def drawn(self, kept_bytes: int) -> None:
+        """Records that the last row of a window is drawn, whose bytes are kept."""
         with self._changed:
-            self._kept_bytes -= kept_bytes
+            self._open_bytes -= kept_bytes
+            self._drawn_bytes += kept_bytes
+            self._changed.notify_all()
+
+    def let_go(self, kept_bytes: int) -> None:
+        """Gives back the bytes of a window that is drawn."""
+        with self._changed:
+            self._drawn_bytes -= kept_bytes
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -137,4 +181,16 @@ class Budget:
             self._max_bytes is None
             or not self._held_bytes
             or self._held_bytes + self._kept_bytes + size_bytes <= self._max_bytes
+        )
+
+    def _fits_beside(self, size_bytes: int, room_bytes: int) -> bool:
+        """Whether a window and the working memory of decoding it fit beside all that is held, and
+        the window beside the others and what is gathered of them.
+        """
+        if self._max_bytes is None:
+            return True
+        kept_bytes = self._kept_bytes + size_bytes
+        return (
+            kept_bytes <= self._max_bytes - self._max_bytes // _GATHERED_SHARE
+            and kept_bytes + self._held_bytes + room_bytes <= self._max_bytes
         )

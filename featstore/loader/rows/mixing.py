@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -61,7 +61,7 @@ class Mixture:
     after it that have rows of the same windows.
 
     Attributes:
-        shares: The rows of each window.
+        shares: The rows of each window, one share for each.
         draws: The share to which each row belongs: uint16 (num_rows,), in the order of delivery.
             None: there is one share, whose rows are delivered in the file's order.
     """
@@ -104,6 +104,7 @@ def read_mixed(
     order: RowOrder,
     *,
     width: int,
+    section_of: Callable[[int], range],
     budget: Budget,
     stats: Stats,
     skip: Skip | None = None,
@@ -112,19 +113,21 @@ def read_mixed(
     opened, however it ends.
 
     Each row is drawn from one of the open splits, and is the next row of that split's stream. When
-    a split ends, the next one takes its place.
+    a split ends, the next one takes its place; one of another section waits until all that are open
+    have ended.
 
     Args:
         work: The claims to read. The next one is taken when another split may be opened.
         open_split: Opens the split of a claim.
         order: The order of rows.
-        width: How many splits are open at once. Fewer are if their windows would take more than
-            half of the memory budget.
+        width: How many splits are open at once. Fewer are as long as the largest windows of so
+            many would take more than half of the memory budget.
+        section_of: The positions of the plan with which a position may be mixed.
         budget: The memory budget.
         stats: Where that is counted.
         skip: As of `read_in_order`.
     """
-    mixer = _Mixer(work, open_split, order, width, budget, stats, skip)
+    mixer = _Mixer(work, open_split, order, width, section_of, budget, stats, skip)
     try:
         while mixer.fill():
             yield from mixer.ended()
@@ -141,8 +144,10 @@ class _Stream:
     window after it if that is read already.
     """
 
-    def __init__(self, reader: SplitReader, size_bytes: int) -> None:
-        self.reader, self.size_bytes = reader, size_bytes
+    def __init__(self, reader: SplitReader) -> None:
+        # Of the largest window, not of the next one: whether another split may be opened beside
+        # this one is then the same after a resume at any row.
+        self.reader, self.size_bytes = reader, reader.most_bytes
         self.window: Window | None = None
         self.num_drawn = 0
         self._ahead: Future[Window | None] | None = None
@@ -215,13 +220,16 @@ class _Mixer:
         open_split: OpenSplit,
         order: RowOrder,
         width: int,
+        section_of: Callable[[int], range],
         budget: Budget,
         stats: Stats,
         skip: Skip | None,
     ) -> None:
+        self._section_of = section_of
         self._work, self._open_split, self._order = work, open_split, order
         self._width, self._budget, self._stats, self._skip = width, budget, stats, skip
-        self._waiting: SplitReader | None = None  # Open, but its windows do not fit yet.
+        self._waiting: _Stream | None = None  # Open, but may not be mixed with the others yet.
+        self._noted: _Stream | None = None  # The last one that did not fit.
         self._ahead_due = 0  # How many windows are to be read ahead.
         self.streams: list[_Stream] = []
 
@@ -232,21 +240,42 @@ class _Mixer:
 
     @property
     def _most_rows(self) -> int:
-        """The most rows of a mixture."""
+        """The most rows of a mixture. What is gathered of them fits into its part of the budget,
+        from whichever windows they come.
+        """
         num_mixtures = _MIXTURES_PER_WINDOW * len(self.streams)
-        return max(_LEAST_MIXED_ROWS, self._open_rows // num_mixtures)
+        most_rows = max(_LEAST_MIXED_ROWS, self._open_rows // num_mixtures)
+        most_bytes = self._budget.most_gathered_bytes
+        if most_bytes is None:
+            return most_rows
+        windows = [stream.window for stream in self.streams if stream.window is not None]
+        row_bytes = max(window.held_bytes / window.num_rows for window in windows)
+        return max(1, min(most_rows, int(most_bytes / max(1.0, row_bytes))))
 
     def fill(self) -> bool:
-        """Opens splits until `width` are open. Returns whether any is."""
-        while len(self.streams) < self._width and (reader := self._next_reader()) is not None:
-            size_bytes = reader.next_bytes
-            total = sum(stream.size_bytes for stream in self.streams) + size_bytes
-            if self.streams and not self._budget.fits_open(total):
-                self._waiting = reader
-                self._narrow()
+        """Opens splits until `width` are open, or the next one has to wait. Returns whether any is
+        open.
+        """
+        while len(self.streams) < self._width and (stream := self._next_stream()) is not None:
+            if not self._may_open(stream):
+                self._waiting = stream
                 break
-            self.streams.append(_Stream(reader, size_bytes))
+            self._waiting = None
+            self.streams.append(stream)
         return bool(self.streams)
+
+    def _may_open(self, stream: _Stream) -> bool:
+        if not self.streams:
+            return True
+        if stream.reader.claim.index not in self._section_of(self.streams[0].reader.claim.index):
+            return False
+        total = sum(each.size_bytes for each in self.streams) + stream.size_bytes
+        if fits := self._budget.fits_open(total):
+            return True
+        if stream is not self._noted:
+            self._noted = stream
+            self._note_narrow()
+        return fits
 
     def ended(self) -> Iterator[Mixture]:
         """Reads the next window of every split that has none. Gives those without rows to draw,
@@ -260,7 +289,7 @@ class _Mixer:
                 stream.begin(window)
                 del window
                 if not stream.num_left:
-                    yield Mixture(shares=(stream.draw(0),), draws=np.zeros(0, np.uint16))
+                    yield Mixture(shares=(self._share(stream, 0),), draws=np.zeros(0, np.uint16))
 
     def read_ahead(self) -> None:
         """Reads windows that will be needed, as far as they fit into the budget: as large a part of
@@ -275,18 +304,27 @@ class _Mixer:
 
     def draw(self) -> Mixture:
         """Rows of the open windows. Ends early where a window ends and the next is not read yet."""
-        shares, draws, most_rows, num_rows = list[WindowShare](), list[Array](), self._most_rows, 0
+        most_rows, num_rows, draws = self._most_rows, 0, list[Array]()
         self._ahead_due = -(-len(self.streams) * most_rows // self._open_rows)
+        shares = dict[Window, WindowShare]()
+        numbers = dict[Window, int]()
         while True:
             more, drawn = self._draw_to_end(most_rows - num_rows)
-            draws.append(drawn + np.uint16(len(shares)))
-            shares += more
+            of_place = np.zeros(len(more), np.uint16)
+            for place, share in enumerate(more):
+                if share.begin < share.end:
+                    before = shares.get(share.window, share)
+                    shares[share.window] = replace(share, begin=before.begin)
+                    of_place[place] = numbers.setdefault(share.window, len(numbers))
+            draws.append(of_place[drawn])
             num_rows += len(drawn)
             if num_rows == most_rows or not self._begin_next():
-                return Mixture(shares=tuple(shares), draws=np.concatenate(draws))
+                return Mixture(shares=tuple(shares.values()), draws=np.concatenate(draws))
 
     def _draw_to_end(self, most_rows: int) -> tuple[list[WindowShare], Array]:
-        """Rows of the open windows until one of these ends, as the fields of a `Mixture`."""
+        """Rows of the open windows until one of these ends: a share of each, in the order of the
+        streams, and the place in them to which each row belongs.
+        """
         streams = self.streams
         streams.sort(key=lambda stream: (stream.reader.claim.index, stream.position))
         claims = [stream.reader.claim for stream in streams]
@@ -302,7 +340,15 @@ class _Mixer:
         ends = [np.flatnonzero(draws == number)[num - 1 : num] for number, num in enumerate(left)]
         draws = draws[: min([len(draws) - 1, *(int(end[0]) for end in ends if len(end))]) + 1]
         counts = np.bincount(draws, minlength=len(streams)).tolist()
-        return [stream.draw(count) for stream, count in zip(streams, counts, strict=True)], draws
+        shares = [self._share(stream, count) for stream, count in zip(streams, counts, strict=True)]
+        return shares, draws
+
+    def _share(self, stream: _Stream, num_rows: int) -> WindowShare:
+        """The next rows of a stream."""
+        share = stream.draw(num_rows)
+        if share.is_end:
+            self._budget.drawn(share.window.held_bytes)
+        return share
 
     def _begin_next(self) -> bool:
         """Begins the windows that are read ahead where one has ended. Returns whether all splits
@@ -329,27 +375,25 @@ class _Mixer:
         for stream in self.streams:
             stream.reader.close()
         if self._waiting is not None:
-            self._waiting.close()
+            self._waiting.reader.close()
 
-    def _next_reader(self) -> SplitReader | None:
-        if (reader := self._waiting) is not None:
-            self._waiting = None
-            return reader
+    def _next_stream(self) -> _Stream | None:
+        if self._waiting is not None:
+            return self._waiting
         while (item := next(self._work, None)) is not None:
             if (reader := _opened(item, self._open_split, self._skip)) is not None:
-                return reader
+                return _Stream(reader)
         return None
 
-    def _narrow(self) -> None:
-        """Opens fewer splits from now on. Warns, once."""
-        wanted, self._width = self._width, len(self.streams)
+    def _note_narrow(self) -> None:
+        """Counts a split that has to wait until others end. Warns of the first one."""
         self._stats.counts["interleave_reduced"] += 1
         if self._stats.counts["interleave_reduced"] == 1:
             _LOG.warning(
                 "shuffle.interleave: %d instead of %d splits open at once, since the windows of "
                 "more would take more than half of memory_budget: raise memory_budget, write "
                 "smaller row groups, or lower shuffle.window_rows (logged once)",
-                *(self._width, wanted),
+                *(len(self.streams), self._width),
             )
 
 

@@ -166,6 +166,11 @@ class SplitReader:
         """The memory that the next window takes; 0 once finished."""
         return 0 if self.is_finished else self._reader.size_bytes(self._windows[self._next])
 
+    @property
+    def most_bytes(self) -> int:
+        """The memory that the split's largest window takes, whatever has been read of it."""
+        return max(map(self._reader.size_bytes, self._windows))
+
     def fail(self) -> None:
         """Records that the split cannot be read, and ends it."""
         self._has_ended = True
@@ -201,10 +206,12 @@ class SplitReader:
                 yield from self._sliced(slices, first_row, size_bytes // num_slices)
                 return
         room_bytes = self._room_bytes(row_groups)
-        with (
-            self._budget.held(size_bytes + room_bytes) as held_bytes,
-            self._stats.timed("decode_s"),
-        ):
+        holding = (
+            self._budget.held_window(size_bytes, room_bytes)
+            if is_shuffled
+            else self._budget.held(size_bytes + room_bytes)
+        )
+        with holding as held_bytes, self._stats.timed("decode_s"):
             rows, mask = self._rows(row_groups)
             index = self._work.claim.index
             order = self._order.permutation(self._row - first_row, index, number)

@@ -113,6 +113,7 @@ class Feed:
                 open_split,
                 order,
                 width=job.num_open,
+                section_of=job.plan(epoch).section_of,
                 budget=budget,
                 stats=self._stats,
                 skip=self._skip,

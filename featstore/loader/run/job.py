@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import pyarrow as pa
+
 from featstore.dispatch.accounts.recording import Recording
 from featstore.dispatch.leases.delivered import Done, as_ranges
 from featstore.dispatch.orders import MiniEpoch, WorkerInfo, num_static_batches
@@ -17,6 +19,7 @@ from featstore.loader.plan.follow import Followed, Following, NewFiles
 from featstore.loader.plan.ordering import STATIC, Ordering, rank_claims
 from featstore.loader.plan.request import DROP as DROP_ROW
 from featstore.loader.plan.request import Request
+from featstore.loader.plan.sections import section_sizes
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import make_splits
 from featstore.loader.run.state import LoaderState
@@ -42,6 +45,7 @@ class Job:
         listing: How files are listed anew, in order `rank`; otherwise None.
         census: Counts of all files, in order `rank`; otherwise None.
         in_step: `Dispatch.in_step`; None is `auto`.
+        section_key: The partition key of `shuffle.within`, in the order of which the files are.
         most_open: How many splits may be open at once because of the staging budget; None: any
             number.
         ends_finished: Whether an iteration that an earlier start of the run has read ends empty;
@@ -73,6 +77,7 @@ class Job:
     in_step: bool | None = None
     ends_finished: bool = False
     most_open: int | None = None
+    section_key: pa.Field | None = None
 
     def share_of_host(self, worker: LoaderWorker) -> HostShare:
         """The threads and the memory budget of one of its workers."""
@@ -176,6 +181,7 @@ class Job:
             epoch=epoch,
             shuffle=self.shuffle is not None,
             window_rows=self.shuffle.split_window_rows if self.shuffle else None,
+            section_sizes=section_sizes(self.splits, self.files, self.section_key),
         )
 
     @property

@@ -19,7 +19,7 @@ from featstore.intervals import united
 FORMAT = 1
 _SAME = {
     "table": "table, or another version of it",
-    "plan": "`where`, seed or set of files",
+    "plan": "`where`, seed, shuffle.within or set of files",
     "request": "`where`, slots, labels, weight or extras",
     "seed": "seed",
     "window_rows": "size of a split's windows, shuffle.window_rows / shuffle.interleave",

@@ -213,6 +213,19 @@ def test_staged_files_are_looked_for_in_a_bounded_range_and_once_per_position() 
     assert asked == list(range(74))
 
 
+def test_staged_files_of_a_later_section_are_not_claimed_ahead() -> None:
+    plan = Plan(
+        splits=[Split(path=str(index), num_rows=1) for index in range(9)],
+        shuffle=False,
+        section_sizes=(4, 5),
+    )
+    lookahead = StagedSplits(lambda path: int(path) % 2 == 1)
+    assert list(lookahead.staged(plan, 0)) == [1, 3]
+    assert list(lookahead.staged(plan, 3)) == []
+    assert list(lookahead.staged(plan, 4)) == [5, 7]
+    assert list(lookahead.staged(plan, 9)) == []
+
+
 LEFT = st.lists(st.integers(0, 1000), max_size=20)
 
 

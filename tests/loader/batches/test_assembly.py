@@ -80,7 +80,15 @@ def mixtures(
     )
     if shuffle is None:
         return read_in_order(work, opened)
-    return read_mixed(work, opened, order, width=len(files), budget=Budget(None), stats=Stats())
+    return read_mixed(
+        work,
+        opened,
+        order,
+        width=len(files),
+        section_of=lambda index: range(len(files)),
+        budget=Budget(None),
+        stats=Stats(),
+    )
 
 
 def blocks_of(found: Iterable[Mixture], batch_size: int) -> list[Block]:

@@ -107,7 +107,7 @@ def test_another_seed_epoch_or_set_of_splits_draws_otherwise(
 def test_the_window_of_a_split_is_its_part_of_all_rows_in_memory() -> None:
     assert Shuffle(window_rows=100, interleave=8).split_window_rows == 12
     assert Shuffle(window_rows=3, interleave=8).split_window_rows == 1
-    with pytest.raises(ConfigError, match=r"shuffle\.interleave: expected at most 65536, found"):
+    with pytest.raises(ConfigError, match=r"shuffle\.interleave: expected at most 32768, found"):
         Shuffle(interleave=65_537)
 
 
@@ -119,3 +119,11 @@ def test_options_that_cannot_be_are_refused(options: Any) -> None:
         ConfigError, match=f"shuffle.{next(iter(options))}: expected an integer of 1 or more"
     ):
         Shuffle(**options)
+
+
+def test_within_is_a_name() -> None:
+    assert Shuffle(within="dt").within == "dt"
+    with pytest.raises(
+        ConfigError, match=r"shuffle\.within: expected the name of a partition key, found 3"
+    ):
+        Shuffle(within=3)  # type: ignore[arg-type]

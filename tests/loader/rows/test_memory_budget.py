@@ -1,3 +1,4 @@
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -216,3 +217,64 @@ def test_sixteen_threads_take_no_more_memory_than_the_budget(tmp_path: Path) -> 
         return int(found[1])
 
     assert peak_bytes("90MB") < 90_000_000 < 120_000_000 < peak_bytes("1GB")
+
+
+def test_windows_of_shuffled_rows_and_what_is_gathered_of_them_stay_within_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {f"c{number}": pa.array(range(8000), pa.int64()) for number in range(20)}
+    for number in range(10):
+        put_parquet(tmp_path / f"{number}.parquet", columns, row_group_size=1000)
+    max_bytes = 2_700_000  # Eight windows of 1,000 rows of 160 bytes take not quite a half.
+    most_bytes = [0]
+
+    def counted(name: str) -> None:
+        method = getattr(Budget, name)
+
+        def wrapped(budget: Budget, *arguments: int) -> Any:
+            found = method(budget, *arguments)
+            most_bytes[0] = max(most_bytes[0], budget.held_bytes)
+            return found
+
+        monkeypatch.setattr(Budget, name, wrapped)
+
+    for name in ("take", "exchange", "keep"):
+        counted(name)
+    with FeatureLoader(
+        str(tmp_path),
+        slots=["*"],
+        batch_size=256,
+        shuffle={"window_rows": 8000},
+        memory_budget=max_bytes,
+    ) as loader:
+        assert sum(batch.num_rows for batch in loader) == 80_000
+        assert "interleave_reduced" not in loader.stats()
+    assert max_bytes // 2 < most_bytes[0] <= max_bytes
+
+
+def test_the_decoding_thread_waits_for_windows_that_are_drawn_and_not_for_open_ones() -> None:
+    budget = Budget(100)
+    with budget.held_window(70, 10) as held_bytes:
+        budget.exchange(held_bytes, 70)
+    budget.keep(70)
+    with budget.held_window(70, 10) as held_bytes:  # The open window would never be let go.
+        budget.exchange(held_bytes, 70)
+    budget.keep(70)
+    budget.drawn(70)
+    let_go = threading.Event()
+
+    def later() -> None:
+        let_go.set()
+        budget.let_go(70)
+
+    threading.Timer(0.05, later).start()
+    with budget.held_window(70, 10):
+        assert let_go.is_set()
+
+
+def test_a_window_waits_until_the_budget_is_closed() -> None:
+    budget = Budget(100)
+    budget.take(90)
+    threading.Timer(0.05, budget.close).start()
+    with pytest.raises(StateError, match="closed before its end"), budget.held_window(70, 10):
+        pass

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 
 import pyarrow as pa
@@ -107,13 +107,32 @@ def mixed(
     budget: Budget | None = None,
     stats: Stats | None = None,
     skip: Skip | None = None,
+    section_of: Callable[[int], range] | None = None,
 ) -> Generator[Mixture, None, None]:
     order = RowOrder(
         seed=seed, epoch=0, shuffle=Shuffle(window_rows=window_rows * width, interleave=width)
     )
     budget, stats = budget or Budget(None), stats or Stats()
     opened = partial(OPEN, order=order, budget=budget, stats=stats)
-    return read_mixed(work, opened, order, width=width, budget=budget, stats=stats, skip=skip)
+    return read_mixed(
+        work,
+        opened,
+        order,
+        width=width,
+        section_of=section_of or (lambda index: range(1000)),
+        budget=budget,
+        stats=stats,
+        skip=skip,
+    )
+
+
+def let_go(mixtures: Iterable[Mixture], budget: Budget) -> Iterator[Mixture]:
+    """The mixtures, each of which is assembled before the next one is asked for."""
+    for mixture in mixtures:
+        for share in mixture.shares:
+            if share.is_end:
+                budget.let_go(share.window.held_bytes)
+        yield mixture
 
 
 def drawn(mixtures: Iterable[Mixture]) -> list[tuple[int, int]]:
@@ -172,6 +191,7 @@ def test_from_any_row_on_the_rest_is_mixed_as_if_nothing_had_stopped(
     files = whole_files
     width, seed = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 5))
     window_rows = data.draw(st.integers(1, 50))
+    max_bytes = data.draw(st.none() | st.integers(1, 1200))
 
     def mixture(starts: Sequence[int]) -> list[tuple[int, int]]:
         work = iter(
@@ -181,7 +201,9 @@ def test_from_any_row_on_the_rest_is_mixed_as_if_nothing_had_stopped(
                 if start < file.num_rows
             ]
         )
-        return drawn(mixed(work, width=width, seed=seed, window_rows=window_rows))
+        budget = Budget(max_bytes)
+        mixtures = mixed(work, width=width, seed=seed, window_rows=window_rows, budget=budget)
+        return drawn(let_go(mixtures, budget))
 
     whole = mixture([0] * len(files))
     assert len(whole) == sum(SIZES)
@@ -207,23 +229,58 @@ def test_fewer_splits_are_open_where_the_windows_of_all_would_not_fit(
     noted, stats = Noted(), Stats()
     work = noted.drawing([noted.of(file, index) for index, file in enumerate(files)])
     budget = Budget(500)  # A window of 32 rows takes 256 bytes.
-    num_open, found = [], []
+    open_splits, found = list[set[int]](), []
     with caplog.at_level(logging.WARNING, "featstore.loader.rows.mixing"):
-        for mixture in mixed(work, width=4, budget=budget, stats=stats):
-            num_open.append(len({share.window.work.claim.index for share in mixture.shares}))
+        for mixture in let_go(mixed(work, width=4, budget=budget, stats=stats), budget):
+            open_splits.append({share.window.work.claim.index for share in mixture.shares})
             found += drawn([mixture])
-            for share in mixture.shares:
-                if share.is_end:
-                    budget.let_go(share.window.held_bytes)
-    assert max(num_open) == 1
+    # The first and the last split take more than half of the budget.
+    assert [sorted(splits) for splits, _ in groupby(open_splits)] == [[0], [1], [2], [3]]
     assert sorted(noted.released) == [0, 1, 2, 3]
     assert len(found) == sum(SIZES)
-    assert stats.counts["interleave_reduced"] == 1
+    assert stats.counts["interleave_reduced"] == 2
     assert [each.message for each in caplog.records if each.name.endswith("mixing")] == [
         "shuffle.interleave: 1 instead of 4 splits open at once, since the windows of more "
         "would take more than half of memory_budget: raise memory_budget, write smaller row "
         "groups, or lower shuffle.window_rows (logged once)"
     ]
+
+
+def test_once_a_split_with_a_large_window_has_ended_as_many_are_open_as_before(
+    tmp_path: Path,
+) -> None:
+    files = [
+        data_file(
+            tmp_path / f"{index}.parquet",
+            pa.table({"row": range(64)}),
+            row_group_size=64 if index == 2 else 16,
+        )
+        for index in range(6)
+    ]
+    budget = Budget(900)  # A window of 16 rows takes 128 bytes, one of 64 rows 512.
+    open_splits = list[list[int]]()
+    work = iter(map(work_on, files, range(len(files))))
+    for mixture in let_go(mixed(work, width=3, window_rows=16, budget=budget), budget):
+        splits = sorted({share.window.work.claim.index for share in mixture.shares})
+        open_splits += [splits] if splits not in open_splits else []
+    assert [0, 1] in open_splits
+    assert [2] in open_splits
+    assert [3, 4, 5] in open_splits
+    assert not any(2 in splits and len(splits) > 1 for splits in open_splits)
+
+
+def test_a_mixture_has_one_share_of_each_window_however_often_others_end(tmp_path: Path) -> None:
+    files = [
+        data_file(tmp_path / f"{index}.parquet", pa.table({"row": range(64)}), row_group_size=4)
+        for index in range(20)
+    ]
+    num_windows = 0
+    for mixture in mixed(iter(map(work_on, files, range(20))), width=20, window_rows=4):
+        windows = [share.window for share in mixture.shares]
+        assert len(set(windows)) == len(windows)
+        num_windows = max(num_windows, len(windows))
+        assert all(share.begin < share.end for share in mixture.shares)
+    assert num_windows > 30  # Of 20 open splits, most of which went on to their next window.
 
 
 def test_an_iteration_that_is_left_closes_what_it_opened_and_draws_no_more(
@@ -327,11 +384,7 @@ def _mixed_and_let_go(
 ) -> Iterator[Mixture]:
     """Mixtures of both files, each of which is assembled before the next one is asked for."""
     work = iter([Noted().of(file, index, reserve) for index, file in enumerate(files)])
-    for mixture in mixed(work, width=2, window_rows=16, budget=budget):
-        for share in mixture.shares:
-            if share.is_end:
-                budget.let_go(share.window.held_bytes)
-        yield mixture
+    return let_go(mixed(work, width=2, window_rows=16, budget=budget), budget)
 
 
 def test_the_next_windows_are_read_one_by_one_while_rows_of_those_before_are_drawn(
@@ -371,7 +424,7 @@ def test_no_window_is_read_ahead_for_which_the_budget_has_no_room(
         return row
 
     whole = drawn(_mixed_and_let_go(long_files, Budget(None), lambda row: row))
-    budget = Budget(2 * 128 + 127)  # Two windows, and not quite a third.
+    budget = Budget((2 * 128 + 127) * 4 // 3)  # Two windows, and not quite a third.
     budget.fits_open = lambda size_bytes: True  # type: ignore[method-assign]
     found = list[tuple[int, int]]()
     for mixture in _mixed_and_let_go(long_files, budget, reserve):
@@ -403,3 +456,33 @@ def test_a_window_that_breaks_when_it_is_read_ahead_takes_no_rows_before_it_alon
     assert [row for split, row in found if split == 0] == list(range(32))
     assert noted.failed == [0]
     assert sorted(noted.released) == [0, 1]
+
+
+def test_a_split_of_another_section_waits_until_all_that_are_open_have_ended(
+    tmp_path: Path,
+) -> None:
+    files = [
+        data_file(tmp_path / f"{index}.parquet", pa.table({"row": range(size)}))
+        for index, size in enumerate((80, 20, 40, 40))
+    ]
+    stats = Stats()
+
+    def mixture(starts: Sequence[int]) -> list[tuple[int, int]]:
+        work = [
+            work_on(file, index, start_row=start)
+            for index, (file, start) in enumerate(zip(files, starts, strict=True))
+            if start < file.num_rows
+        ]
+        sections = (range(2), range(2, 4))
+        return drawn(
+            mixed(iter(work), width=3, stats=stats, section_of=lambda index: sections[index // 2])
+        )
+
+    whole = mixture([0] * 4)
+    splits = [split for split, _ in whole]
+    assert set(splits[:100]) == {0, 1}
+    assert set(splits[100:120]) == {2, 3}
+    assert stats.counts["interleave_reduced"] == 0
+    for number in range(0, len(whole), 7):
+        starts = [splits[:number].count(index) for index in range(4)]
+        assert mixture(starts) == whole[number:]
