@@ -11,14 +11,13 @@ from typing import Any, TypeVar
 
 import click
 
-from featstore import __version__
 from featstore.errors import FeatstoreError, import_extra
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="featstore")
+@click.version_option(package_name="featstore", prog_name="featstore")
 def cli() -> None:
     """From raw logs to training batches: extract features, inspect tables, run the demo."""
 
