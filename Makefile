@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEBIAN_SERVERS := nginx-light rclone
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test test-all lint format faults faults-epochs faults-processes faults-properties fuzz sanitize bench servers clean
+.PHONY: demo test test-all lint format faults faults-epochs faults-processes faults-properties fuzz sanitize bench dist servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -35,7 +35,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 faults: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group ray
 	$(MAKE) --jobs 2 --keep-going faults-epochs faults-properties faults-processes
 
 # The campaigns, two at a time: ends of epochs (broken off, it goes on where it was), properties with 2,000 cases and 50,000
@@ -63,6 +63,13 @@ sanitize: $(INSTALLED)
 bench: $(INSTALLED)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
+# Wheels and sdist, each tried in empty environments of every Python found. Where torch is to be had for some of them only:
+# make dist TORCH=3.11
+TORCH ?= 3.11,3.12,3.13
+dist: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dist
+	$(BIN)/python release/dist.py --torch $(TORCH)
+
 servers:
 	apt-get install --yes $(DEBIAN_SERVERS) npm
 	npm install --global $(NPM_SERVERS)
@@ -73,5 +80,6 @@ clean:
 $(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard featstore/_native/*.[ch])
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "featstore needs Python 3.11 or newer, found " + sys.version)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable '.[all,demo]'
 	touch $@

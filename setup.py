@@ -1,8 +1,19 @@
-"""The compiled part of the package; all else is in pyproject.toml. Where no C compiler is found it
-is left out.
+"""The compiled part of the package; all else is in pyproject.toml.
+
+Where no C compiler works, the package is built without it: its wheel is then for every platform
+(py3-none-any), and the build says so.
 """
 
+import sys
+import tempfile
+from pathlib import Path
+
 from setuptools import Extension, setup
+
+# Only after setuptools, which brings its own distutils.
+from distutils.ccompiler import new_compiler  # isort: skip
+from distutils.errors import CCompilerError, DistutilsError  # isort: skip
+from distutils.sysconfig import customize_compiler, get_python_inc  # isort: skip
 
 ABI = "0x030B0000"  # Python 3.11's stable ABI: one build for every later version
 FOLDER = "featstore/_native"
@@ -20,17 +31,37 @@ HEADERS = (
     "xxh64",
 )
 
-setup(
-    ext_modules=[
-        Extension(
-            "featstore._native.kernels",
-            [f"{FOLDER}/kernels.c"],
-            depends=[f"{FOLDER}/{name}.h" for name in HEADERS],
-            define_macros=[("Py_LIMITED_API", ABI)],
-            extra_compile_args=["-O3", "-pthread"],
-            extra_link_args=["-pthread"],
-            py_limited_api=True,
-            optional=True,
-        )
-    ],
+
+def compiles() -> bool:
+    """Whether the C compiler (of the environment variable CC, if set) and Python's headers work."""
+    compiler = new_compiler()
+    customize_compiler(compiler)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "empty.c"
+        source.write_text("#include <Python.h>\n")
+        try:
+            compiler.compile([str(source)], output_dir=folder, include_dirs=[get_python_inc()])
+        except (CCompilerError, DistutilsError, OSError) as error:
+            print(
+                f"featstore: no C compiler works ({error}): building without the compiled kernels; "
+                "results are the same, but hashing and decoding take several times as long",
+                file=sys.stderr,
+            )
+            return False
+    return True
+
+
+KERNELS = Extension(
+    "featstore._native.kernels",
+    [f"{FOLDER}/kernels.c"],
+    depends=[f"{FOLDER}/{name}.h" for name in HEADERS],
+    define_macros=[("Py_LIMITED_API", ABI)],
+    extra_compile_args=["-O3", "-pthread"],
+    extra_link_args=["-pthread"],
+    py_limited_api=True,
 )
+
+if compiles():
+    setup(ext_modules=[KERNELS], options={"bdist_wheel": {"py_limited_api": "cp311"}})
+else:
+    setup()

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    __version__: str
     from featstore.api import extract as extract
     from featstore.dispatch import Dispatch as Dispatch
     from featstore.errors import FeatstoreError as FeatstoreError
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from featstore.staging import Staging as Staging
     from featstore.tensors.batch import Batch as Batch
     from featstore.tensors.batch import Jagged as Jagged
-
-__version__ = "0.1.0"
 
 # The public names and the modules that define them. Static checkers see the imports above.
 _HOMES = {
@@ -49,6 +48,8 @@ __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("featstore")
     if name not in _HOMES:
         raise AttributeError(
             f"module 'featstore' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}"

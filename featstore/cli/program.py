@@ -4,7 +4,6 @@ import sys
 
 import click
 
-from featstore import __version__
 from featstore.cli.command import CommandGroup
 from featstore.cli.dispatch import dispatch
 from featstore.cli.features import demo, extract, replay
@@ -20,7 +19,7 @@ from featstore.errors import FeatstoreError
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     examples=["featstore demo", "featstore extract --help"],
 )
-@click.version_option(__version__, prog_name="featstore")
+@click.version_option(package_name="featstore", prog_name="featstore")
 def cli() -> None:
     """From raw logs to training batches: extract features, inspect tables, run the demo."""
 
