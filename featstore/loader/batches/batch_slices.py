@@ -73,9 +73,10 @@ def slice_batches(
         blocks: The blocks.
         batch_size: Rows of each batch but the last.
         drop_last: Whether a shorter last batch is left out.
-        lost_sources: Called with each block of mixed rows, and with each slice of another one,
-            before it is used. Gives the places, in `Block.sources`, of those whose claims are lost.
-            Their rows are left out.
+        lost_sources: Called with each block of mixed rows, of at most `batch_size` rows, with what
+            a batch leaves of it for the next one, and with each slice of another block, before it
+            is used. Gives the places, in `Block.sources`, of those whose claims are lost. Their
+            rows are left out.
         pool: Memory for offsets and for batches that are joined; None: its own.
     """
     slices: list[Block] = []
@@ -85,9 +86,14 @@ def slice_batches(
         if block.draws is not None and (lost := lost_sources(block)):
             block = block.without(lost, pool)
         for part in _parts(block, missing, batch_size, pool):
-            if part.draws is None and lost_sources(part):
-                del part  # So that no name keeps the block when the loop goes on, here and below.
-                break
+            is_checked = part.draws is not None and part.begin == block.begin
+            if not is_checked and (lost := lost_sources(part)):
+                if part.draws is None:
+                    del (
+                        part
+                    )  # So that no name keeps the block when the loop goes on, here and below.
+                    break
+                part = part.without(lost, pool)
             slices += [part] if len(part) else []
             segments += part.segments
             missing -= len(part)

@@ -235,6 +235,24 @@ def test_a_lost_split_takes_its_rows_out_of_mixed_batches_and_no_others(
     assert sum(segment.is_complete for segment in segments) == 2
 
 
+def test_what_a_batch_leaves_of_a_block_is_looked_at_again_before_the_next_batch(
+    files: list[DataFile],
+) -> None:
+    blocks = blocks_of(mixtures(*files, start_rows=[0, 0, 0], window_rows=30), 16)
+    gone = {0}
+
+    def lost(block: Block) -> list[int]:
+        return [at for at, source in enumerate(block.sources) if source.split_index in gone]
+
+    slices = slice_batches(blocks, 16, drop_last=False, lost_sources=lost)
+    first = next(slices)
+    assert first.blocks[-1].end < first.blocks[-1].num_rows  # The rest is for the next batch.
+    assert {row // 1000 for row in first.batch()["row"].tolist()} == {1}
+    gone.add(1)
+    rows = [row for one in slices if one.blocks for row in one.batch()["row"].tolist()]
+    assert rows == [row for row in rows_of(blocks, 16) if row >= 2000]
+
+
 @pytest.mark.parametrize("is_shuffled", [False, True])
 @pytest.mark.parametrize("skips", [False, True])
 def test_a_window_that_cannot_be_converted_is_an_error_or_left_out_with_what_follows(
