@@ -185,6 +185,21 @@ static PyObject* py_rebase_offsets(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+/* Ends the collector's tracking of the objects of a tuple. Those of types that it does not know are left as they are. */
+static PyObject* py_untrack(PyObject* self, PyObject* objects) {
+  (void)self;
+  if (!PyTuple_Check(objects)) {
+    PyErr_SetString(PyExc_TypeError, "expected a tuple of objects");
+    return NULL;
+  }
+  const Py_ssize_t count = PyTuple_Size(objects);
+  for (Py_ssize_t i = 0; i < count; i++) {
+    PyObject* object = PyTuple_GetItem(objects, i);
+    if (PyObject_GC_IsTracked(object)) PyObject_GC_UnTrack(object);
+  }
+  Py_RETURN_NONE;
+}
+
 static const char NOT_GATHERED[] =
     "expected rows that there are, rising cuts from 0 to all rows, and room (of offsets aligned) for each part";
 
@@ -580,6 +595,7 @@ static PyMethodDef functions[] = {
     {"walk_footer", py_walk_footer, METH_VARARGS, "Structs of Thrift's compact protocol as rows of numbers."},
     {"first_beyond", py_first_beyond, METH_VARARGS, "The first column chunk whose pages claim more than they may."},
     {"decode_columns", py_decode_columns, METH_VARARGS, "Values and list offsets of the column chunks of a file."},
+    {"untrack", py_untrack, METH_O, "Objects of a tuple that the collector need not look at."},
     {NULL, NULL, 0, NULL},
 };
 

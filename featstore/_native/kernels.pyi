@@ -70,6 +70,9 @@ def rebase_offsets(offsets: Buffer, offset_width: int, cuts: Buffer, rebased: Bu
     after the other, to `rebased`, int64.
     """
 
+def untrack(objects: tuple[object, ...]) -> None:
+    """Ends the garbage collector's tracking of objects, which must not be part of any cycle."""
+
 def gather_values(
     values: tuple[Buffer, ...],
     width: int,

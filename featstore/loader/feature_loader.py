@@ -22,6 +22,7 @@ from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Split
 from featstore.errors import ConfigError, StateError, require_integer
 from featstore.loader.bad_files import ERROR, SKIP, checked
+from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.batches.transform import Transform, checked_transform
 from featstore.loader.cleanup import when_gone
 from featstore.loader.on_stats import OnStats, StatsCalls
@@ -237,6 +238,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         self._run: Run | None = None
         self._stager: Stager | None = None
         self._pools = BufferPools()
+        self._demand = ColumnDemand()  # Kept from one iteration to the next.
         self._pid = os.getpid()
         when_gone(self, self._iterations.remove)
 
@@ -276,7 +278,13 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         start = self._start(started.number, started.first_epoch, worker)
         stager = self._stager_here()
         self._run = Run(
-            self._job, started, start, stats=self._stats, stager=stager, pools=self._pools
+            self._job,
+            started,
+            start,
+            stats=self._stats,
+            stager=stager,
+            pools=self._pools,
+            demand=self._demand,
         )
         return self._run
 

@@ -129,8 +129,10 @@ class Batch:
 
     def __getitem__(self, slot: str) -> Any:
         """The slot's Tensor or Jagged. KeyError, with the nearest names, for an unknown slot."""
+        self.last_asked = slot
+        columns = self._made or self._all()  # Called hundreds of times per batch.
         try:
-            return self._column((SLOT, slot))
+            return columns[SLOT, slot]
         except KeyError:
             raise KeyError(f"no slot {slot!r} in the batch{nearest(slot, self.slots)}") from None
 

@@ -2,6 +2,9 @@
 its bits; no column has uint16 values.
 """
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -17,3 +20,9 @@ def tensor_of(array: Array) -> torch.Tensor:
 def array_of(tensor: torch.Tensor) -> Array:
     """The memory of a CPU tensor as an array; bfloat16 becomes uint16."""
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+@cache
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """The dtype of `tensor_of` an array of this dtype."""
+    return tensor_of(np.empty(0, dtype)).dtype

@@ -2,7 +2,7 @@
 rows gathered into the memory of their batches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.loader.bad_files import Skip, is_bad_file
+from featstore.loader.batches.aligning import BatchAligner
 from featstore.loader.batches.blocks import Block, BlockSource, ColumnDemand, UnpackedColumns
 from featstore.loader.batches.drawn_rows import NO_COLUMNS, DrawnRows, copied
 from featstore.loader.plan.request import Request
@@ -21,7 +22,7 @@ from featstore.loader.rows.split_reader import Window
 from featstore.loader.stats import Stats
 from featstore.reading.buffers import Array, Values
 from featstore.tensors.buffer_pool import BufferPools
-from featstore.tensors.column_keys import Key
+from featstore.tensors.column_keys import Key, Keys
 
 
 @dataclass(eq=False, kw_only=True)
@@ -59,6 +60,7 @@ class Assembler:
             is an error.
         budget: The memory budget; None is no limit.
         pools: Memory for gathered rows; None: its own.
+        demand: Whether columns are asked for; None: not yet.
     """
 
     def __init__(
@@ -69,44 +71,67 @@ class Assembler:
         skip: Skip | None = None,
         budget: Budget | None = None,
         pools: BufferPools | None = None,
+        demand: ColumnDemand | None = None,
     ) -> None:
         self._request, self._batch_size, self._stats, self._skip = request, batch_size, stats, skip
         self._budget, self._pools = budget or Budget(None), pools or BufferPools()
-        self._demand = ColumnDemand()
+        self._demand = demand or ColumnDemand()
+        self._aligner = BatchAligner(batch_size, self._pools.joined, self._demand)
         self._left_out: set[tuple[int, int, int]] = set()
         self._windows: dict[Window, _Converted] = {}
         self._rest = DrawnRows.none()
+        self._keys = Keys()
 
     def blocks(self, mixture: Mixture) -> list[Block]:
-        """The blocks of a mixture, without rows that were delivered before: one in the file's
-        order, or one for each whole batch if rows are shuffled.
+        """The blocks of a mixture, without rows that were delivered before: as of `BatchAligner`
+        in the file's order, or one for each whole batch if rows are shuffled.
         """
         with self._stats.timed("assemble_s"):
-            if mixture.draws is None:
-                return self._in_order(mixture.shares[0].window)
-            drawn = self._add(mixture.shares, mixture.draws)
-            blocks = self._budgeted(drawn, mixture.shares)
-            for share in mixture.shares:
-                if share.is_end:
-                    self._windows.pop(share.window, None)
-                    self._budget.let_go(share.window.held_bytes)
-            return blocks
+            return self._named(self._blocks(mixture))
 
     def rest(self) -> list[Block]:
         """The blocks of the rows that wait for more, once no more come."""
         with self._stats.timed("assemble_s"):
-            return self._gathered(self._rest, is_end=True)
+            return self._named(self._aligner.rest() + self._gathered(self._rest, is_end=True))
+
+    def all_blocks(self, mixtures: Iterable[Mixture]) -> Iterator[Block]:
+        """The blocks of all rows of the mixtures."""
+        for mixture in mixtures:
+            yield from self.blocks(mixture)
+        yield from self.rest()
+
+    def _named(self, blocks: list[Block]) -> list[Block]:
+        """The blocks, all with one object for equal keys: the consumer looks names up in it."""
+        for block in blocks:
+            if block.keys == self._keys:
+                block.keys = self._keys
+            elif block.keys:
+                self._keys = block.keys
+        return blocks
+
+    def _blocks(self, mixture: Mixture) -> list[Block]:
+        if mixture.draws is None:
+            return self._in_order(mixture.shares[0].window)
+        drawn = self._add(mixture.shares, mixture.draws)
+        blocks = self._budgeted(drawn, mixture.shares)
+        for share in mixture.shares:
+            if share.is_end:
+                self._windows.pop(share.window, None)
+                self._budget.let_go(share.window.held_bytes)
+        return blocks
 
     def _in_order(self, window: Window) -> list[Block]:
-        """The block of a window in the file's order. It takes the window's place in the budget."""
+        """The blocks of a window in the file's order. They take the window's place in the budget,
+        which the last one holds. Rows that wait for a batch hold nothing of it.
+        """
         blocks = []
         if window.work.claim.key not in self._left_out:
             with self._leaving_out(window):
-                blocks = [self._view(window)]
+                blocks = self._aligner.add(self._view(window))
         size_bytes = sum(block.size_bytes for block in blocks)
         size_bytes = self._budget.exchange(window.held_bytes, size_bytes)
-        for block in blocks:
-            block.held_bytes = size_bytes
+        if blocks:
+            blocks[-1].held_bytes = size_bytes
         return blocks
 
     def _view(self, window: Window) -> Block:

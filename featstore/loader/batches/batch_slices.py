@@ -5,15 +5,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from featstore.loader.batches.blocks import Block, BlockColumns, Slices
+from featstore.loader.batches.blocks import Block, BlockColumns, groups_of_slices
 from featstore.loader.batches.progress import Progress, Segment
 from featstore.tensors.batch import Batch
 from featstore.tensors.buffer_pool import BufferPool
-
-# The tensors of up to 32 batches are made by one call, as long as their offsets, which each of them
-# keeps alive, take at most 16 MiB. More batches per call cost less each, but their offsets are no
-# longer in the CPU's cache when they are used.
-_AT_ONCE, _AT_ONCE_BYTES = 32, 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +116,13 @@ def _parts(block: Block, missing: int, batch_size: int, pool: BufferPool) -> Ite
     if missing < batch_size and first < end:
         first = min(first + missing, end)
         yield block.slice(block.begin, first)
-    count = (end - first) // batch_size
-    offsets_bytes = 8 * batch_size * (block.num_jagged or 1)
-    at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // offsets_bytes))
-    for number in range(count):
-        at = number % at_once
-        if not at:
-            together = Slices(block, first, batch_size, min(at_once, count - number), pool)
-        yield block.slice(first, first + batch_size, together, at)
-        first += batch_size
+    ahead = block.ahead if missing == batch_size else None
+    groups = ahead or groups_of_slices(block, first, batch_size, pool)
+    while groups:
+        group = groups.popleft()
+        for number in range(len(group)):
+            yield block.slice(first, first + batch_size, group, number)
+            first += batch_size
+        del group  # Its tensors are free once the last batch is.
     if first < end or block.begin == end:
         yield block.slice(first, end)

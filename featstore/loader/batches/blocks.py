@@ -1,5 +1,6 @@
 """Blocks of decoded rows in the order of delivery, and tensors of batches as views of them."""
 
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +20,12 @@ from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key, Keys
 from featstore.tensors.dtypes import array_of, tensor_of
 from featstore.tensors.packed import PackedColumns, pack
+from featstore.tensors.untracked import split, untrack
+
+# The tensors of up to 32 batches are made by one call, as long as their offsets, which each of them
+# keeps alive, take at most 16 MiB. More batches per call cost less each, but their offsets are no
+# longer in the CPU's cache when they are used.
+_AT_ONCE, _AT_ONCE_BYTES = 32, 16 << 20
 
 Tensors = Mapping[Key, Column]
 
@@ -105,7 +112,7 @@ class ColumnDemand:
 
     Attributes:
         is_seen: Set by the consumer's thread when it asks for a column. The assembling thread makes
-            the tensors of gathered batches from then on.
+            the tensors of batches from then on.
     """
 
     is_seen: bool = False
@@ -121,17 +128,19 @@ class Block:
     double the time of slicing, but a block is not changed once it was handed on.
 
     Attributes:
-        columns: All decoded columns, `num_rows` rows each.
+        columns: All decoded columns, `num_rows` rows each, or more.
         keys: Their roles and names, one object for all batches of the block.
-        extras: The extra columns, `num_rows` rows.
+        extras: The extra columns, as many rows.
         sources: The splits to which the rows belong.
         draws: If their rows are mixed, the source of each row: int32 (num_rows,); otherwise None,
             and there is one source.
-        num_rows: How many rows the columns have.
+        num_rows: How many rows of the columns the sources cover.
         begin: The first row of this block; rows before it were delivered earlier.
         end: The row after its last one.
         held_bytes: What the consumer gives back to the memory budget when it drops the block.
         demand: Where it is noted that columns are asked for.
+        ahead: The batches from `begin` on, whose tensors are made. The consumer takes each group
+            out, so that it is free after its last batch.
         slices: Makes the tensors of this and other slices of the block together.
         number: The position of this block among `slices`.
     """
@@ -146,6 +155,7 @@ class Block:
     draws: Array | None = None
     held_bytes: int = 0
     demand: ColumnDemand = field(default_factory=ColumnDemand)
+    ahead: "deque[Slices] | None" = None
     slices: "Slices | None" = None
     number: int = 0
 
@@ -195,6 +205,17 @@ class Block:
             number=number,
         )
 
+    def until(self, end: int) -> "Block":
+        """The block without its rows from `end` on, which its source no longer covers. Not for
+        mixed rows.
+        """
+        if end == self.num_rows:
+            return self
+        sources = tuple(source.between(0, end, self.num_rows) for source in self.sources)
+        found = self.slice(self.begin, end)
+        found.sources, found.num_rows = sources, end
+        return found
+
     @property
     def segments(self) -> tuple[Segment, ...]:
         """What is delivered once the block is."""
@@ -219,12 +240,13 @@ class Block:
         return int(np.isin(self.draws[self.begin :], list(sources)).sum())
 
     def places(self) -> list[tuple[BlockSource, int, int]]:
-        """Each source with the rows of its stream that this block covers: the first, and the row
-        after the last one.
+        """Each source of which the block has rows, with the rows of its stream that it covers: the
+        first, and the row after the last one.
         """
         return [
             (source, source.through(first, num_rows), source.through(end, num_rows))
             for source, first, end, num_rows in self._rows_of_sources()
+            if first < end
         ]
 
     def without(self, lost: Collection[int], pool: BufferPool) -> "Block":
@@ -287,11 +309,14 @@ class Block:
 
     @property
     def size_bytes(self) -> int:
-        """The memory that the columns keep alive, Arrow's buffers included."""
+        """The memory that the columns keep alive, Arrow's buffers and offsets that are made
+        included.
+        """
         if self.packed is not None:
             size_bytes = sum(buffer.nbytes for buffer in self.packed.buffers)
         else:
             size_bytes = sum(_size_bytes(values) for values in self.columns.values())
+        size_bytes += sum(group.offsets_bytes for group in self.ahead or ())
         return size_bytes + int(self.extras.nbytes)
 
     def get(self, key: Key) -> Values:
@@ -336,14 +361,27 @@ class Slices:
         self._cuts = np.arange(first, first + num_rows * count + 1, num_rows or 1)
         self._tensors: list[Tensors] | None = None
 
+    def __len__(self) -> int:
+        return len(self._cuts) - 1
+
     def tensors(self, number: int) -> Tensors:
         """The columns of one slice."""
+        return self.make()[number]
+
+    def make(self) -> list[Tensors]:
+        """The columns of all slices, made once."""
         if self._tensors is None:
             # The first slice may be asked for in inference mode, while the training loop needs
             # gradients through another one.
             with torch.inference_mode(False):
                 self._tensors = self._make()
-        return self._tensors[number]
+        return self._tensors
+
+    @property
+    def offsets_bytes(self) -> int:
+        """The memory of all offsets."""
+        num_jagged = sum(isinstance(values, Ragged) for values in self._columns.values())
+        return 8 * num_jagged * (len(self._cuts) - 1) * (self._num_rows + 1)
 
     def _make(self) -> list[Tensors]:
         columns, count = self._columns, len(self._cuts) - 1
@@ -351,13 +389,15 @@ class Slices:
         jagged = {key: values for key, values in columns.items() if isinstance(values, Ragged)}
         offsets = self._offsets([values.offsets for values in jagged.values()]) if jagged else ()
         made: dict[Key, Sequence[Column]] = {
-            key: torch.unsafe_split_with_sizes(tensor_of(values[first:end]), sizes)
+            key: split(tensor_of(values[first:end]), sizes)
             for key, values in columns.items()
             if not isinstance(values, Ragged)
         }
         for at, (key, values) in enumerate(jagged.items()):
             of_column = offsets[at * count : (at + 1) * count]
-            made[key] = list(map(Jagged, self._values(values), of_column))
+            columns_made = tuple(map(Jagged, self._values(values), of_column))
+            untrack(columns_made)
+            made[key] = columns_made
         slices = zip(*[made[key] for key in columns], strict=True)
         return [dict(zip(columns, tensors, strict=True)) for tensors in slices]
 
@@ -365,7 +405,7 @@ class Slices:
         ends = jagged.offsets[self._cuts]
         sizes = (ends[1:] - ends[:-1]).tolist()
         values = tensor_of(jagged.values[ends[0] : ends[-1]])
-        return torch.unsafe_split_with_sizes(values, sizes)
+        return split(values, sizes)
 
     def _offsets(self, columns: Sequence[Array]) -> Sequence[torch.Tensor]:
         """The offsets of each column in each slice, rebased to begin with 0."""
@@ -376,7 +416,24 @@ class Slices:
         for at, offsets in enumerate(columns):
             rebased(offsets, self._cuts, memory[at * size : (at + 1) * size])
         sizes = [self._num_rows + 1] * (count * len(columns))
-        return torch.unsafe_split_with_sizes(torch.from_numpy(memory), sizes)
+        return split(torch.from_numpy(memory), sizes)
+
+
+def groups_of_slices(block: Block, first: int, batch_size: int, pool: BufferPool) -> deque[Slices]:
+    """The whole batches of a block from row `first` on, in groups.
+
+    Args:
+        block: The block.
+        first: The first row of the first batch.
+        batch_size: Rows of each batch.
+        pool: Memory for offsets.
+    """
+    count, offsets_bytes = (block.end - first) // batch_size, 8 * batch_size * block.num_jagged
+    at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // (offsets_bytes or 1)))
+    return deque(
+        Slices(block, first + number * batch_size, batch_size, min(at_once, count - number), pool)
+        for number in range(0, count, at_once)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,9 +453,8 @@ class BlockColumns:
         self.blocks[0].demand.is_seen = True
         if len(self.blocks) == 1:
             return self.blocks[0].tensors(self.pool)
-        return joined(
-            {key: [block.get(key) for block in self.blocks] for key in self.keys}, self.pool
-        )
+        parts = {key: [block.get(key) for block in self.blocks] for key in self.keys}
+        return joined(parts, self.pool).made()
 
     def packed(self) -> PackedColumns:
         whole = self._whole

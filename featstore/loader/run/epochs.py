@@ -13,6 +13,7 @@ from featstore.dispatch.store_keys import EpochKeys
 from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.bad_files import SKIP
 from featstore.loader.batches.batch_slices import BatchSlice
+from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.plan.follow import Follower, NewFiles
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.dynamic_epoch import DynamicEpoch
@@ -43,6 +44,7 @@ class Run:
         stats: Metrics.
         stager: Stages files; None reads them in place.
         pools: Memory for batches; None: its own.
+        demand: Whether columns of batches are asked for; None: not yet.
 
     Attributes:
         delivery: What is pending and delivered.
@@ -62,6 +64,7 @@ class Run:
         stats: Stats,
         stager: Stager | None,
         pools: BufferPools | None = None,
+        demand: ColumnDemand | None = None,
     ) -> None:
         self._job, self._started, self._stats = job.at(start.followed), started, stats
         self.follows = job.follow is not None
@@ -86,6 +89,7 @@ class Run:
             stager,
             pools or BufferPools(),
             job.share_of_host(started.worker),
+            demand or ColumnDemand(),
         )
         self._row_bar = None
         if job.shows(start):

@@ -12,6 +12,7 @@ from featstore.dispatch.terms import Claim
 from featstore.loader.bad_files import SKIP, BadFiles
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
+from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.batches.pipeline import Pipeline, Prefetcher
 from featstore.loader.batches.transform import transformed
 from featstore.loader.plan.data_files import Listed, Partition
@@ -52,6 +53,7 @@ class Feed:
         stager: Stages files; None reads them in place.
         pools: Memory for batches.
         share: The threads that decode, and the memory budget.
+        demand: Whether columns of batches are asked for.
     """
 
     def __init__(
@@ -63,10 +65,10 @@ class Feed:
         stager: Stager | None,
         pools: BufferPools,
         share: HostShare,
+        demand: ColumnDemand,
     ) -> None:
-
         self._delivery, self._reports, self._stats = delivery, reports, stats
-        self._pools = pools
+        self._pools, self._demand = pools, demand
         self._stager, self._share = stager, share
         self._bad_files = BadFiles(stats)
         self._skip = self._bad_files.skip if job.on_bad_file == SKIP else None
@@ -121,7 +123,13 @@ class Feed:
         )
         mixtures = self._stats.paced(mixtures, "decode_room_s")
         assembler = Assembler(
-            job.request, job.batch_size, self._stats, self._skip, budget, self._pools
+            job.request,
+            job.batch_size,
+            self._stats,
+            self._skip,
+            budget,
+            self._pools,
+            self._demand,
         )
         pipeline = Pipeline(mixtures, assembler, budget, self._stats, self._waits)
         self._begin(pipeline)

@@ -188,8 +188,9 @@ def some_rows(jobs: Iterable[Job]) -> BatchSlice:
             work = Work(claim=claim, partition=partition, files=files_in_place(file))
             assembler = Assembler(job.request, job.batch_size, Stats())
             with closing(read_in_order(iter([work]), open_split)) as mixtures:
-                blocks = (block for mixture in mixtures for block in assembler.blocks(mixture))
-                for some in slice_batches(blocks, job.batch_size, drop_last=False):
+                for some in slice_batches(
+                    assembler.all_blocks(mixtures), job.batch_size, drop_last=False
+                ):
                     if some.blocks:
                         return some
     raise StateError(

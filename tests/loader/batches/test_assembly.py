@@ -92,9 +92,7 @@ def mixtures(
 
 
 def blocks_of(found: Iterable[Mixture], batch_size: int) -> list[Block]:
-    assembler = Assembler(request_of(SCHEMA, "row"), batch_size, Stats())
-    blocks = [block for mixture in found for block in assembler.blocks(mixture)]
-    return blocks + assembler.rest()
+    return list(Assembler(request_of(SCHEMA, "row"), batch_size, Stats()).all_blocks(found))
 
 
 def rows_of(blocks: list[Block], batch_size: int) -> list[int]:
@@ -138,7 +136,7 @@ def places_of(block: Block) -> list[int]:
     ]
     streams = list(map(iter, places))
     draws = [0] * block.num_rows if block.draws is None else block.draws.tolist()
-    return [next(streams[number]) for number in draws]
+    return [next(streams[number]) for number in draws][block.begin : block.end]
 
 
 @pytest.mark.parametrize("start", [0, 37])

@@ -33,7 +33,7 @@ def parts(sizes: Any, dtype: Any = np.int32) -> Any:
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=4), st.sampled_from([np.int32, np.int64]))
 def test_parts_come_one_after_the_other(sizes: list[int], dtype: Any) -> None:
-    found: Mapping[Any, Any] = joined(parts(sizes, dtype), BufferPool())
+    found: Mapping[Any, Any] = joined(parts(sizes, dtype), BufferPool()).made()
     rows = range(sum(sizes))
     assert list(found) == [IDS, TAGS, PAIR]
     assert found[IDS].tolist() == [row + 2**53 + 1 for row in rows]
@@ -46,11 +46,11 @@ def test_parts_come_one_after_the_other(sizes: list[int], dtype: Any) -> None:
 
 def test_a_kept_column_keeps_its_memory() -> None:
     pool = BufferPool()
-    kept: Any = joined(parts([3, 4]), pool)[IDS]
+    kept: Any = joined(parts([3, 4]), pool).made()[IDS]
     expected = kept.tolist()
-    other: Any = joined(parts([4, 3]), pool)[PAIR]
+    other: Any = joined(parts([4, 3]), pool).made()[PAIR]
     assert kept.tolist() == expected
     address = other.untyped_storage().data_ptr()
     del other
-    again: Any = joined(parts([4, 3]), pool)[PAIR]
+    again: Any = joined(parts([4, 3]), pool).made()[PAIR]
     assert address <= again.data_ptr() < address + 1000

@@ -11,6 +11,7 @@ import pytest
 from featstore.dispatch.terms import Claim
 from featstore.errors import DataFileError, StateError
 from featstore.loader.batches.batch_slices import BatchSlice
+from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.feed import Feed
 from featstore.loader.run.job import Job
@@ -47,6 +48,7 @@ class Fed:
             self.stager,
             BufferPools(),
             self.job.share_of_host(PLACE),
+            ColumnDemand(),
         )
 
     def claims(self) -> list[Claim]:

@@ -1,0 +1,36 @@
+"""Views that the garbage collector need not look at.
+
+Hundreds of tensors a batch, alive while their batches wait, made the collector run for a quarter
+of the CPU time of wide tables: it looks at each of them several times, and as they outlive its
+young generations, at every object of the process. A view of decoded memory refers to no Python
+object, so it cannot be part of a cycle, and reference counts alone free it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from featstore._native.loading import KERNELS
+
+
+def untrack(objects: tuple[object, ...]) -> None:
+    """Ends the collector's tracking of objects. Does nothing without the compiled kernels.
+
+    Args:
+        objects: Objects that refer to none that the collector tracks.
+    """
+    if KERNELS is not None:
+        KERNELS.untrack(objects)
+
+
+def split(tensor: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """Consecutive views of a tensor in one call, a tenth of the time that slicing each takes. The
+    collector does not track them.
+
+    Args:
+        tensor: (num_elements,) or more dimensions.
+        sizes: Length of each view in the first dimension; all of them together are its length.
+    """
+    parts: tuple[torch.Tensor, ...] = tuple(torch.unsafe_split_with_sizes(tensor, list(sizes)))
+    untrack(parts)
+    return parts
