@@ -161,6 +161,12 @@ class UnknownSampleError(FeatstoreError, KeyError):
         return str(self.args[0])  # KeyError would show the message in quotes.
 
 
+class SampleError(FeatstoreError, ValueError):
+    """A sample cannot be stored: a field is unknown, a value is not of its kind, or its id is taken
+    or is no id.
+    """
+
+
 class SampleStoreError(FeatstoreError, OSError):
     """A sample store cannot be opened, read or written: it is damaged, locked by another writer, of
     another format, on a network file system, or its samples were deleted under a reader.

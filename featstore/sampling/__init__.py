@@ -4,9 +4,10 @@
 |---|---|
 | random_order.py | `RandomOrder`: which row comes at which position of an epoch |
 | permutation.py, weighted_draws.py, windowed_permutation.py | the orders it chooses from |
-| order_batches.py | an order shared among ranks, in batches or rows, with a state |
+| order_batches.py | an order shared among ranks, in batches or row by row, with a state |
 | sample_store.py | `SampleStore`: samples that are not columns, in one SQLite file |
-| sample_file.py | that file: its format, its connections and its errors |
+| sample_reader.py, sample_writer.py | its statements |
+| sample_file.py | that file: its format, how it is opened, and what its errors mean |
 | sample_fields.py | the fields of a sample, and how their values are stored |
 | sample_imports.py | samples out of JSON lines and Parquet |
 | indices.py | what may stand in brackets: `samples[i]`, `samples[10:20]`, `samples[[3, 1, 2]]` |

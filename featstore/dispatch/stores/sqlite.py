@@ -6,17 +6,16 @@ write survives any crash of processes. A crash of the machine may lose the last 
 worker is left to miss them.
 """
 
-import os
 import sqlite3
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from featstore.dispatch.stores.mounts import require_local
 from featstore.errors import DispatchError
+from featstore.mounts import network_mount_of
+from featstore.sqlite_connection import ForkSafeConnection
 
 # How long to wait for a write lock. A process that is stopped in the middle of a write holds it
 # (docs/dispatch.md); a larger value only delays the error.
@@ -34,21 +33,14 @@ _ADD = """INSERT INTO entries VALUES (?1, CAST(?2 AS TEXT))
 class SqliteStore:
     """A handle with one connection, safe for threads and for fork; see `Store`.
 
-    An open SQLite connection must not be carried through a fork: the child would believe that it
-    holds file locks which only the parent holds. All connections are therefore closed just before a
-    fork, and opened again at the next use, on both sides.
-
     Raises:
         DispatchError: `path` is on a network file system, or the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
-        require_local(path)
-        self._path, self._is_closed = path, False
-        with _making:
-            self._link = _Link()
-        # Dropped without `close()`, perhaps by the garbage collector in another thread.
-        weakref.finalize(self, self._link.drop).atexit = False
+        _require_local(path)
+        self._path = path
+        self._connection = ForkSafeConnection(partial(_connect, path))
         with self._transaction():
             pass
 
@@ -83,25 +75,21 @@ class SqliteStore:
             return [None if row is None else str(row[0]) for row in rows]
 
     def close(self) -> None:
-        with self._link.lock:
-            self._is_closed = True
-            self._link.disconnect()
+        self._connection.close()
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        with self._link.lock:
-            if self._is_closed:
-                raise DispatchError(f"this handle of dispatch store {self._path} is closed")
-            try:
-                if self._link.connection is None:
-                    self._link.connection = _connect(self._path)
-                yield self._link.connection
-            except (sqlite3.Error, OSError) as error:
-                code = getattr(error, "sqlite_errorname", None) or type(error).__name__
-                raise DispatchError(
-                    f"dispatch store {self._path} cannot be used: {error} ({code}); is its "
-                    f"directory writable?"
-                ) from error
+        try:
+            with self._connection.use() as connection:
+                if connection is None:
+                    raise DispatchError(f"this handle of dispatch store {self._path} is closed")
+                yield connection
+        except (sqlite3.Error, OSError) as error:
+            code = getattr(error, "sqlite_errorname", None) or type(error).__name__
+            raise DispatchError(
+                f"dispatch store {self._path} cannot be used: {error} ({code}); is its "
+                f"directory writable?"
+            ) from error
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -117,6 +105,23 @@ class SqliteStore:
                 if connection.in_transaction:  # SQLite has rolled back after some errors.
                     connection.execute("ROLLBACK")
                 raise
+
+
+def _require_local(path: Path) -> None:
+    """Checks that a store at `path` would be on a local file system, as far as /proc tells.
+
+    Raises:
+        DispatchError: `path` is on a network file system.
+    """
+    mount = network_mount_of(path)
+    if mount is not None:
+        raise DispatchError(
+            f"dispatch store sqlite://{path} lies on {mount[1]} (mounted at {mount[0]}): expected "
+            "a local file system, because workers of several machines would not see each other's "
+            "SQLite locks and would read rows twice; choose a local path for the processes of one "
+            "host (store auto takes $TMPDIR), or tcp://host:port of `featstore dispatch serve` for "
+            "many"
+        )
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -152,60 +157,3 @@ def _retried(act: Callable[[], object]) -> None:
             ):
                 raise
             time.sleep(0.005)
-
-
-class _Link:
-    """The connection of one handle. It is known to the hook around forks until it is closed, also
-    when the handle is gone already.
-
-    `lock` guards the connection. A thread that holds it never takes `_making`.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.connection: sqlite3.Connection | None = None
-        _links.add(self)
-
-    def disconnect(self) -> None:
-        """Closes the connection. The caller holds `lock`."""
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
-
-    def drop(self) -> None:
-        """The handle is gone. Runs as a finalizer, in any thread and at any time, so it waits for
-        no lock: only the hook around forks can hold this one, and then closes the connection.
-        """
-        if self.lock.acquire(blocking=False):
-            try:
-                self.disconnect()
-            finally:
-                self.lock.release()
-        _links.discard(self)
-
-
-_links: set[_Link] = set()
-_forking: list[_Link] = []
-# Held from before a fork until after it, so that no other thread makes a handle or forks in
-# between: the child would inherit an open connection. Lock order: `_making` first, then the locks
-# of links. Nobody makes a handle while holding one of those; finalizers, which may run at any
-# time, make none. It is reentrant all the same, so that a finalizer that did would not wait for its
-# own thread.
-_making = threading.RLock()
-
-
-def _before_fork() -> None:
-    _making.acquire()
-    _forking.extend(list(_links))  # Made at once: finalizers remove links at any time.
-    for link in _forking:
-        link.lock.acquire()
-        link.disconnect()
-
-
-def _after_fork() -> None:
-    while _forking:
-        _forking.pop().lock.release()
-    _making.release()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -5,8 +5,6 @@ the other machines.
 import re
 from pathlib import Path
 
-from featstore.errors import DispatchError
-
 _MOUNTS = Path("/proc/self/mountinfo")
 # Without 9p and virtiofs, which are the disk of many containers and virtual machines.
 _NETWORK = {
@@ -41,25 +39,13 @@ def network_mount(mountinfo: str, path: str) -> tuple[str, str] | None:
     return innermost if innermost is not None and _is_network(innermost[1]) else None
 
 
-def require_local(path: Path) -> None:
-    """Checks that a SQLite store at `path` would be on a local file system.
-
-    Checks nothing where /proc is not mounted.
-
-    Raises:
-        DispatchError: `path` is on a network file system.
+def network_mount_of(path: Path) -> tuple[str, str] | None:
+    """The network file system that a path is on: mount point and type; None if it is local, or
+    where /proc is not mounted.
     """
     if not _MOUNTS.exists():
-        return
-    mount = network_mount(_MOUNTS.read_text(errors="surrogateescape"), str(path.resolve()))
-    if mount is not None:
-        raise DispatchError(
-            f"dispatch store sqlite://{path} lies on {mount[1]} (mounted at {mount[0]}): expected "
-            "a local file system, because workers of several machines would not see each other's "
-            "SQLite locks and would read rows twice; choose a local path for the processes of one "
-            "host (store auto takes $TMPDIR), or tcp://host:port of `featstore dispatch serve` for "
-            "many"
-        )
+        return None
+    return network_mount(_MOUNTS.read_text(errors="surrogateescape"), str(path.resolve()))
 
 
 def _is_network(kind: str) -> bool:
