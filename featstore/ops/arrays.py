@@ -6,7 +6,7 @@ null.
 """
 
 from collections import Counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
+Nulls: TypeAlias = Mask | pa.Buffer | None
+"""True where an array is null, or its validity bitmap from the first row on; None for no nulls."""
 
 _DTYPES: dict[pa.DataType, Any] = {
     pa.int32(): np.int32,
@@ -44,14 +46,27 @@ def nulls_of(array: pa.Array) -> Mask | None:
     return ~_bits(array.buffers()[0], array.offset, len(array))
 
 
+def validity_of(array: pa.Array) -> pa.Buffer | None:
+    """The same as a bitmap that `array_of`, `struct_of` and `list_of` take as `nulls`.
+
+    It costs nothing, where a mask is unpacked from a bitmap and packed again.
+    """
+    if array.null_count == 0:
+        return None
+    bits = array.buffers()[0]
+    # A slice may begin within a byte, and a null array has no bitmap.
+    return _validity(nulls_of(array)) if bits is None or array.offset else bits
+
+
 def array_of(
-    values: NDArray[Any], nulls: Mask | None = None, arrow_type: pa.DataType | None = None
+    values: NDArray[Any], nulls: Nulls = None, arrow_type: pa.DataType | None = None
 ) -> pa.Array:
     """A fixed-width Arrow array over a numpy array's memory, which it keeps alive.
 
     Args:
         values: `(num_values,)`; it must not be written to afterwards.
-        nulls: True where the array is null, `(num_values,)`; None for no nulls.
+        nulls: True where the array is null, `(num_values,)`, or its validity bitmap; None for no
+            nulls.
         arrow_type: The Arrow type; by default the one of the numpy type.
 
     Returns:
@@ -63,7 +78,7 @@ def array_of(
     )
 
 
-def struct_of(fields: list[pa.Array], nulls: Mask | None = None) -> pa.StructArray:
+def struct_of(fields: list[pa.Array], nulls: Nulls = None) -> pa.StructArray:
     """A struct of equally long arrays, its fields named by position; null where `nulls` is True."""
     arrow_type = pa.struct([pa.field(str(i), array.type) for i, array in enumerate(fields)])
     return pa.Array.from_buffers(arrow_type, len(fields[0]), [_validity(nulls)], children=fields)
@@ -72,7 +87,7 @@ def struct_of(fields: list[pa.Array], nulls: Mask | None = None) -> pa.StructArr
 def list_of(
     offsets: NDArray[Any],
     values: pa.Array,
-    nulls: Mask | None = None,
+    nulls: Nulls = None,
     arrow_type: pa.DataType | None = None,
 ) -> pa.ListArray:
     """A list array over `values`.
@@ -80,7 +95,7 @@ def list_of(
     Args:
         offsets: Integers `(num_rows + 1,)`, which must fit in int32.
         values: The elements of all rows; for a map type, structs of key and value.
-        nulls: True where a row is null, `(num_rows,)`; None for no nulls.
+        nulls: True where a row is null, `(num_rows,)`, or its validity bitmap; None for no nulls.
         arrow_type: The type of the result; by default a list of the values' type.
 
     Returns:
@@ -147,8 +162,8 @@ def _bits(buffer: pa.Buffer | None, offset: int, length: int) -> Mask:
     return np.unpackbits(packed, bitorder="little")[skipped : skipped + length].view(np.bool_)
 
 
-def _validity(nulls: Mask | None) -> pa.Buffer | None:
-    if nulls is None:
-        return None
+def _validity(nulls: Nulls) -> pa.Buffer | None:
+    if nulls is None or isinstance(nulls, pa.Buffer):
+        return nulls
     # Arrow's validity bitmap has a set bit for a value, the lowest bit first.
     return pa.py_buffer(np.packbits(~nulls, bitorder="little"))

@@ -27,10 +27,10 @@ from featstore.ops.arrays import (
     Integers,
     array_of,
     bytes_of,
-    either,
     nulls_of,
     offsets_of,
     stored_offsets_of,
+    validity_of,
     values_of,
 )
 from featstore.ops.single import LANE_ROTATIONS, PRIMES, xxh64_bytes, xxh64_long
@@ -39,6 +39,7 @@ Hashes = NDArray[np.uint64]
 
 SEED = 42
 MISSING = 0
+_MISSING_MARK = bytes(8)
 _SIGN_MASK = 2**63 - 1
 
 _P1, _P2, _P3, _P4, _P5 = (np.uint64(prime) for prime in PRIMES)
@@ -50,6 +51,8 @@ _BLOCK_ROWS = 16_384
 # Integers whose range is narrower than this, or than the batch, are hashed through a table of the
 # whole range. A larger span hashes values that do not occur.
 _TABLE_SPAN = 4096
+# Tables that are kept, of 32 KiB at most each.
+_MAX_TABLES = 512
 # At most this many values are hashed one by one in Python: the numpy calls cost more. It brought an
 # online request from 4.7 ms to about 2 ms (docs/decisions/0015).
 _MAX_SINGLE_VALUES = 16
@@ -96,13 +99,21 @@ def sign(slot: int, *hashes: pa.Array) -> pa.Array:
     Returns:
         int64 `(num_rows,)` without nulls; 0 where a member is missing.
     """
-    nulls = None
-    for member in hashes:
-        nulls = either(nulls, nulls_of(member))
     signs = _chain(slot, [values_of(member).view(np.uint64) for member in hashes])
-    if nulls is not None:
-        signs[nulls] = MISSING
+    for member in hashes:
+        _fill_nulls(signs, member)
     return array_of(signs.view(np.int64))
+
+
+def _fill_nulls(signs: Hashes, member: pa.Array) -> None:
+    """Writes the missing sign where a member is null."""
+    if member.null_count == 0:
+        return
+    bits = member.buffers()[0]
+    if KERNELS is not None and bits is not None:
+        KERNELS.fill_nulls(signs, bits, member.offset, _MISSING_MARK)
+    else:
+        signs[nulls_of(member)] = MISSING
 
 
 def _chain(slot: int, members: list[Hashes]) -> Hashes:
@@ -164,7 +175,7 @@ def _hash_bytes(array: pa.Array) -> pa.Array:
     if KERNELS is not None:
         hashes = np.empty(len(array), np.uint64)
         KERNELS.hash_texts(bytes_of(array), stored_offsets_of(array), hashes, SEED)
-        return array_of(hashes.view(np.int64), nulls_of(array))
+        return array_of(hashes.view(np.int64), validity_of(array))
     offsets, data = offsets_of(array), bytes_of(array)
     if len(array) <= _MAX_SINGLE_VALUES:
         bounds = offsets.tolist()
@@ -175,7 +186,7 @@ def _hash_bytes(array: pa.Array) -> pa.Array:
         hashes = np.array(few, np.uint64)
     else:
         hashes = xxh64(data, offsets[:-1], np.diff(offsets))
-    return array_of(hashes.view(np.int64), nulls_of(array))
+    return array_of(hashes.view(np.int64), validity_of(array))
 
 
 def _hash_integers(array: pa.Array) -> pa.Array:
@@ -195,15 +206,25 @@ def _hash_decimals(array: pa.Array) -> pa.Array:
         return _hash_bytes(array.cast(pa.string()))
     hashes = np.empty(len(array), np.uint64)
     KERNELS.hash_decimals(values_of(array), hashes, SEED)
-    return array_of(hashes.view(np.int64), nulls_of(array))
+    return array_of(hashes.view(np.int64), validity_of(array))
 
 
 def _hash_small(values: Integers, nulls: NDArray[np.bool_] | None, low: int, high: int) -> pa.Array:
-    table = values_of(_hash_decimals(array_of(low + np.arange(high - low + 1))))
+    table = (
+        _table_of_range(low, high)
+        if high - low < _TABLE_SPAN
+        else values_of(_hash_decimals(array_of(low + np.arange(high - low + 1))))
+    )
     index = values - low
     if nulls is not None:
         index[nulls] = 0
     return array_of(table[index], nulls)
+
+
+@functools.lru_cache(maxsize=_MAX_TABLES)
+def _table_of_range(low: int, high: int) -> Integers:
+    """The hashes of `low` to `high`: batch after batch a column has the same buckets or hours."""
+    return values_of(_hash_decimals(array_of(low + np.arange(high - low + 1))))
 
 
 def xxh64(data: NDArray[np.uint8], starts: Integers, lengths: Integers, seed: int = SEED) -> Hashes:

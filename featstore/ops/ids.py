@@ -20,7 +20,10 @@ from featstore.ops.arrays import (
     list_of,
     nulls_of,
     offsets_of,
+    stored_offsets_of,
     struct_of,
+    validity_of,
+    values_of,
 )
 from featstore.ops.hashing import value_hash
 from featstore.ops.lists import element_type, is_list, offsets_from, truncate_lists
@@ -58,9 +61,9 @@ def hash_values(array: pa.Array) -> pa.Array:
     if is_hashed(array.type):
         return array
     if is_list(array.type):
-        return list_of(offsets_of(array), hash_values(array.values), nulls_of(array))
+        return list_of(stored_offsets_of(array), hash_values(array.values), validity_of(array))
     hashes = value_hash(array)
-    return struct_of([hashes], nulls_of(hashes))
+    return struct_of([hashes], validity_of(hashes))
 
 
 def hash_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
@@ -112,19 +115,25 @@ def fields_of(hashes: pa.StructArray) -> list[pa.Array]:
 def _combinations(
     hashes: Sequence[pa.Array], lengths: list[Integers], num_combined: Integers
 ) -> list[pa.Array]:
-    """Each member's fields at every combination of every row, `(sum(num_combined),)`."""
+    """Each member's fields at every combination of every row, `(sum(num_combined),)`.
+
+    No row with a missing member has combinations, so none of the fields is null.
+    """
     rows = np.repeat(np.arange(len(num_combined)), num_combined)
     # The number of a combination within its row is a mixed-radix number whose digits are positions
     # in the members' lists; the last member is the least significant digit.
     rank = np.arange(len(rows)) - offsets_from(num_combined)[rows]
+    num_lists = sum(is_list(member.type) for member in hashes)
     taken: list[pa.Array] = []
     for member, length in zip(reversed(hashes), reversed(lengths), strict=True):
         at = rows
         values = member
         if is_list(member.type):
-            rank, inner = np.divmod(rank, length[rows])
+            inner, num_lists = rank, num_lists - 1
+            if num_lists:  # The outermost list has the most significant digit: all that is left.
+                rank, inner = np.divmod(rank, length[rows])
             at, values = offsets_of(member)[rows] + inner, member.values
-        taken = [field.take(array_of(at)) for field in fields_of(values)] + taken
+        taken = [array_of(values_of(field)[at]) for field in fields_of(values)] + taken
     return taken
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from featstore._native.loading import KERNELS
 from featstore.ops.arrays import (
     Integers,
     Mask,
@@ -21,6 +22,7 @@ from featstore.ops.arrays import (
     list_of,
     nulls_of,
     offsets_of,
+    stored_offsets_of,
     values_of,
 )
 
@@ -114,11 +116,21 @@ def mark_missing(array: pa.ListArray, mark: float, arrow_type: pa.DataType) -> p
         mark: The element that stands for a missing list: 0, or NaN.
         arrow_type: The list type of the result, whose elements may be required.
     """
-    offsets, nulls = offsets_of(array), nulls_of(array)
+    nulls = nulls_of(array)
     if nulls is None:
-        return list_of(offsets, array.values, arrow_type=arrow_type)
-    marked = np.insert(values_of(array.values), offsets[:-1][nulls], mark)
-    return list_of(offsets + offsets_from(nulls), array_of(marked), arrow_type=arrow_type)
+        return list_of(stored_offsets_of(array), array.values, arrow_type=arrow_type)
+    values = values_of(array.values)
+    if KERNELS is None:
+        offsets = offsets_of(array)
+        marked = np.insert(values, offsets[:-1][nulls], mark)
+        return list_of(offsets + offsets_from(nulls), array_of(marked), arrow_type=arrow_type)
+    marked = np.empty(len(values) + array.null_count, values.dtype)
+    new_offsets = np.empty(len(array) + 1, np.int64)
+    lists = (stored_offsets_of(array), 4, array.buffers()[0], array.offset)
+    KERNELS.lists_without_nulls(
+        *lists, values, b"", 0, np.array(mark, values.dtype).tobytes(), new_offsets, marked
+    )
+    return list_of(new_offsets, array_of(marked), arrow_type=arrow_type)
 
 
 def positions_of(starts: Integers, lengths: Integers) -> Integers:

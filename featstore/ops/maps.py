@@ -77,7 +77,7 @@ def lookup(
     """
     _, items = entries_of(maps)
     if not is_list(keys.type):
-        found = _find(maps, keys, np.arange(len(maps)))
+        found = _find_in_own_row(maps, keys)
         return _values_at(items, found)
     rows = np.repeat(np.arange(len(keys)), np.diff(offsets_of(keys)))
     found = _find(maps, keys.values, rows)
@@ -100,9 +100,20 @@ def match_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa
 def match(maps: pa.MapArray, outer: pa.Array, inner: pa.Array, *, counts: Counter[str]) -> pa.Array:
     """map[outer][inner]; missing where the map or a key is missing, or there is no such key."""
     _, items = entries_of(maps)
-    chosen = _values_at(items, _find(maps, outer, np.arange(len(maps))))
+    chosen = _values_at(items, _find_in_own_row(maps, outer))
     _, values = entries_of(chosen)
-    return _values_at(values, _find(chosen, inner, np.arange(len(maps))))
+    return _values_at(values, _find_in_own_row(chosen, inner))
+
+
+def _find_in_own_row(maps: pa.MapArray, keys: pa.Array) -> Integers:
+    """The position of `keys[i]` in the map of row i, among all entries; -1 if it is not there."""
+    codes, key_codes = _codes(maps, keys)
+    rows = np.repeat(np.arange(len(maps)), np.diff(offsets_of(maps)))
+    hits = np.flatnonzero(codes == key_codes[rows])
+    found: Integers = np.full(len(keys), -1)
+    # Positions are written in order, so of equal keys the last one stays.
+    found[rows[hits]] = hits
+    return found
 
 
 def _find(maps: pa.MapArray, keys: pa.Array, rows: Integers) -> Integers:
@@ -110,21 +121,30 @@ def _find(maps: pa.MapArray, keys: pa.Array, rows: Integers) -> Integers:
 
     Texts are dictionary encoded, and pairs of row and code are searched for in sorted order.
     """
-    texts, _ = entries_of(maps)
-    encoded = pa.concat_arrays([texts, keys.cast(pa.string())]).dictionary_encode()
-    codes = values_of(encoded.indices).astype(np.int64)
-    num_codes = len(encoded.dictionary) + 1
+    codes, key_codes = _codes(maps, keys)
+    num_codes = int(max(codes.max(initial=0), key_codes.max(initial=0))) + 1
     entry_rows = np.repeat(np.arange(len(maps)), np.diff(offsets_of(maps)))
-    entries = entry_rows * num_codes + codes[: len(texts)]
-    wanted = rows * num_codes + codes[len(texts) :]
+    entries = entry_rows * num_codes + codes
+    wanted = rows * num_codes + key_codes
     order = np.argsort(entries, kind="stable")
     # The sort is stable and the search takes the rightmost match: the last of equal keys wins.
     at = np.searchsorted(entries[order], wanted, side="right") - 1
     found: Integers = np.full(len(keys), -1) if not len(order) else np.where(at >= 0, order[at], -1)
     hit = (found >= 0) & (entries[found] == wanted) if len(order) else np.zeros(len(keys), np.bool_)
-    if (nulls := nulls_of(keys)) is not None:
-        hit &= ~nulls
     return np.where(hit, found, -1)
+
+
+def _codes(maps: pa.MapArray, keys: pa.Array) -> tuple[Integers, Integers]:
+    """Numbers that are equal where texts are: of all entries' keys, and of `keys`.
+
+    A null among `keys` has a number that no entry has.
+    """
+    texts, _ = entries_of(maps)
+    encoded = pa.concat_arrays([texts, keys.cast(pa.string())]).dictionary_encode()
+    codes = values_of(encoded.indices).astype(np.int64)
+    if (nulls := nulls_of(encoded.indices)) is not None:
+        codes[nulls] = len(encoded.dictionary) + (np.flatnonzero(nulls) >= len(texts))
+    return codes[: len(texts)], codes[len(texts) :]
 
 
 def _values_at(values: pa.Array, positions: Integers) -> pa.Array:

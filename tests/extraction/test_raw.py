@@ -263,11 +263,27 @@ def test_the_files_of_a_delta_table_are_no_raw_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_columns", "num_rows"),
-    [(0, 16_384), (128, 16_384), (129, 8_192), (400, 4_096), (5_000, 4_096)],
+    ("values_per_row", "num_rows"),
+    [(0, 65_536), (0.5, 65_536), (64, 65_536), (64.1, 32_768), (400, 8_192), (5_000, 4_096)],
 )
-def test_batches_of_wide_rows_are_shorter(num_columns: int, num_rows: int) -> None:
-    assert batch_rows(num_columns) == num_rows
+def test_batches_of_wide_rows_are_shorter(values_per_row: float, num_rows: int) -> None:
+    assert batch_rows(values_per_row) == num_rows
+
+
+def test_elements_of_long_lists_shorten_batches_and_columns_that_are_not_read_do_not(
+    tmp_path: Path,
+) -> None:
+    num_rows = 10_000
+    columns = {"id": range(num_rows), "a.b": [[1] * 500] * num_rows, "other": [[1] * 9] * num_rows}
+    put_parquet(tmp_path / "a.parquet", columns)
+    unit = plan_units(find_raw_files(str(tmp_path), {}, []), num_rows)[0]
+    with open_raw(unit.ranges[0].url) as file:
+        for names, sizes in {
+            ("id", "a.b"): [8_192, 1_808],
+            ("id", "other"): [num_rows],
+        }.items():
+            batches = read_batches(file, unit.ranges[0], names)
+            assert [batch.num_rows for batch in batches] == sizes
 
 
 def test_two_raw_columns_of_the_partitions_name_are_refused() -> None:
