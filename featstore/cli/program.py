@@ -11,6 +11,7 @@ from featstore.cli.notices import stamp_path, warn_once_a_day
 from featstore.cli.spec import spec
 from featstore.cli.stage import stage
 from featstore.cli.table import table
+from featstore.cli.train import train
 from featstore.errors import FeatstoreError
 
 
@@ -24,7 +25,7 @@ def cli() -> None:
     """From raw logs to training batches: extract features, inspect tables, run the demo."""
 
 
-for command in (demo, extract, replay, spec, table, dispatch, stage):
+for command in (demo, extract, replay, spec, table, train, dispatch, stage):
     cli.add_command(command)
 
 

@@ -33,6 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with specs, raw rows, their table, and a store of an epoch that is half done."""
     monkeypatch.chdir(tmp_path)
     Path("spec.yaml").write_text(SPEC)
+    Path("train.yaml").write_text("{table: table, slots: [user, price], labels: [click]}")
     Path("new.yaml").write_text(SPEC.replace("name: price", "name: log_price"))
     put_parquet(
         Path("raw.parquet"),
@@ -74,6 +75,8 @@ def test_each_command_tells_what_its_text_tells(ask: Ask, here: Path) -> None:
     assert ask("spec", "lint", "--spec", "spec.yaml")["ok"] is True
     changes = ask("spec", "diff", "--old", "spec.yaml", "--spec", "new.yaml")["slots"]
     assert changes == [{"what": "renamed", "number": 102, "name": "log_price", "note": "was price"}]
+    train = ask("train", "check", "--config", "train.yaml", "--head", "1")
+    assert (train["num_rows"], train["head"]["click"]) == (3, [0.0])
     store = f"sqlite:///{here}/x.db"
     (epoch,) = ask("dispatch", "status", "--store", store)["epochs"]
     assert (epoch["num_splits"], epoch["num_done"], epoch["num_rows"]) == (2, 1, 100)
@@ -100,6 +103,7 @@ def test_keys_are_frozen(ask: Ask, here: Path) -> None:
         "spec lint": ask("spec", "lint", "spec.yaml"),
         "spec show": ask("spec", "show", "spec.yaml"),
         "spec diff": ask("spec", "diff", "spec.yaml", "new.yaml"),
+        "train check": ask("train", "check", "train.yaml", "--head", "1"),
         "dispatch status": ask("dispatch", "status", store),
         "dispatch receipt": ask("dispatch", "receipt", store, "--run-id", "run", code=1),
     }

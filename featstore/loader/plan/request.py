@@ -14,10 +14,11 @@ from featstore.loader.plan.negatives import Negatives
 from featstore.loader.plan.slot_options import SlotRequest, requested_slots
 from featstore.loader.plan.train_config import as_list, require_keys
 from featstore.reading.file_columns import Selection
-from featstore.schema import Slot, SlotSchema
+from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.selection.where import Where, parse_where
 
 RAISE, DROP = "raise", "drop"
+LABEL_KEYS = ("name", "null")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +161,11 @@ def resolve(
     """
     chosen = requested_slots(schema, as_list("slots", slots))
     numbers = tuple(_label(schema, item) for item in as_list("labels", labels))
-    if not chosen and not numbers:
-        raise ConfigError("slots: expected at least one slot or label, found none")
+    if not chosen:
+        raise ConfigError(
+            "slots: expected at least one slot, by name or glob, found none: a batch without "
+            "features trains nothing; Table.to_arrow reads labels alone"
+        )
     return Request(
         slots=chosen,
         labels=numbers,
@@ -182,7 +186,7 @@ def _label(schema: SlotSchema, item: Any) -> LabelRequest:
         raise ConfigError(f"labels: expected a name or {{name: ..., null: ...}}, found {item!r}")
     # YAML reads the key of `{name: click, null: drop}` as null, not as text.
     item = {"null" if key is None else key: value for key, value in item.items()}
-    name = require_keys("labels", item, {"name", "null"})
+    name = require_keys("labels", item, LABEL_KEYS)
     null = item.get("null", RAISE)
     is_value = isinstance(null, int | float) and not isinstance(null, bool)
     if not is_value and null not in (RAISE, DROP):
@@ -262,4 +266,16 @@ def _number_field(schema: SlotSchema, name: str, what: str) -> pa.Field:
             f"{what}: {name!r}: expected a scalar numeric column of the data files, found "
             f"{field.type}"
         )
+    if name in schema and _holds_signs(schema[name]):
+        raise ConfigError(
+            f"{what}: {name!r}: expected a number, found the signs of an id slot, hashes that "
+            f"float32 cannot hold: name the raw column under `labels` or `weight` of the spec"
+        )
     return field
+
+
+def _holds_signs(slot: Slot) -> bool:
+    """Whether a slot was declared to hold signs. Plain Parquet declares nothing: there a column of
+    integers may be a label.
+    """
+    return slot.kind is SlotKind.ID and slot.number is not None and slot.num_indices is None

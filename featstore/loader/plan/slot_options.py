@@ -12,6 +12,7 @@ from featstore.loader.plan.train_config import require_keys
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.selection.slot_names import select
 
+SLOT_KEYS = ("name", "buckets", "max_len", "pad", "dtype")
 _DTYPES = {SlotKind.ID: ("int64", "int32"), SlotKind.FLOAT: ("float32", "float16", "bfloat16")}
 
 
@@ -63,7 +64,7 @@ def requested_slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotReque
     patterns = []
     for item in items:
         if isinstance(item, Mapping):
-            name = require_keys("slots", item, {"name", "buckets", "max_len", "pad", "dtype"})
+            name = require_keys("slots", item, SLOT_KEYS)
             _ = schema[name]
             options[name] = item
             patterns.append(name)

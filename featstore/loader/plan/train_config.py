@@ -1,6 +1,6 @@
 """Reads a training config, YAML or a mapping, into the arguments of `FeatureLoader`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -120,7 +120,7 @@ def as_list(what: str, items: Any) -> list[Any]:
     return list(items)
 
 
-def require_keys(what: str, item: Mapping[str, Any], known: set[str]) -> str:
+def require_keys(what: str, item: Mapping[str, Any], known: Collection[str]) -> str:
     """The name of an item that is a mapping. ConfigError where it has none, or unknown keys."""
     for key in item:
         if key not in known:

@@ -140,7 +140,7 @@ def test_a_missing_row_id_is_told_of(tmp_path: Path) -> None:
         list(
             FeatureLoader(
                 tmp_path,
-                slots=[],
+                slots=["click"],
                 labels=["click"],
                 negatives={"label": "click", "rate": 0.5, "column": "key"},
             )

@@ -42,7 +42,17 @@ def test_the_selection_holds_what_where_reads_but_no_partition_key() -> None:
     ("arguments", "error", "message"),
     [
         ({"slots": "user"}, ConfigError, "slots: expected a list, found 'user'"),
-        ({"slots": []}, ConfigError, "expected at least one slot or label"),
+        ({"slots": []}, ConfigError, r"slots: expected at least one slot.* found none"),
+        (
+            {"labels": ["user"]},
+            ConfigError,
+            "labels: 'user': expected a number, found the signs of an id slot",
+        ),
+        (
+            {"weight": "user"},
+            ConfigError,
+            "weight: 'user': expected a number, found the signs of an id slot",
+        ),
         (
             {"labels": ["clik"]},
             SelectionError,
@@ -98,3 +108,9 @@ def test_options_that_change_batches_change_the_digest_and_those_that_do_not_lea
 def test_indices_may_be_int32() -> None:
     (item,) = resolve(SCHEMA, slots=[{"name": "price_bin", "dtype": "int32"}]).slots
     assert item.dtype == "int32"
+
+
+def test_indices_and_integers_of_plain_parquet_may_be_labels() -> None:
+    plain = SlotSchema(slots=(Slot(name="click", kind=SlotKind.ID), *SCHEMA.slots))
+    request = resolve(plain, slots=["price"], labels=["click", "price_bin", "price"])
+    assert [label.name for label in request.labels] == ["click", "price_bin", "price"]

@@ -1,0 +1,320 @@
+"""Checks a training config without training: what `featstore train check` prints."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from featstore.dispatch.options import Dispatch
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.plan.data_files import matching_files
+from featstore.loader.plan.negatives import Negatives
+from featstore.loader.plan.request import Request, resolve
+from featstore.loader.plan.slot_options import SlotRequest
+from featstore.loader.plan.splitting import make_splits, split_size
+from featstore.loader.plan.train_config import as_options, load_train_config
+from featstore.reading.file_columns import Selection, find_columns
+from featstore.redaction import redact
+from featstore.schema import SlotKind
+from featstore.staging.budget import format_bytes
+from featstore.table.open import open_snapshot
+from featstore.table.parquet_dir import read_footers
+from featstore.table.snapshot import DataFile, TableFile
+from featstore.tensors.batch import Batch, Jagged
+from featstore.text_table import text_table
+
+_ARGUMENTS = ("slots", "labels", "weight", "extras", "where")
+_OFFSET_BYTES = 8
+_ITEM_BYTES = {"int32": 4, "float16": 2, "bfloat16": 2}
+# Footers that are read for the bytes of columns, of files spread evenly over the sorted paths.
+_MAX_FOOTERS = 16
+_HEADERS = ("name", "role", "kind", "batch", "dtype", "stored B/row", "batch B/row")
+_ALIGN = ("left", "left", "left", "left", "left", "right", "right")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedColumn:
+    """A column of the batches.
+
+    Attributes:
+        name: The name.
+        role: `slot`, `label`, `weight` or `extra`.
+        kind: `id` or `float` for a slot; the Arrow type of another column.
+        batch: The shape in a batch of B rows, such as `[B]`, `[B, 20]` or `jagged`.
+        dtype: The dtype in a batch.
+        stored_bytes_per_row: What is read of the files, compressed.
+        batch_bytes_per_row: What it takes in a batch. For lists it is an estimate from the number
+            of values in the footers: an empty list counts as one value, and `max_len` not at all.
+    """
+
+    name: str
+    role: str
+    kind: str
+    batch: str
+    dtype: str
+    stored_bytes_per_row: float
+    batch_bytes_per_row: float
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its row of the table of text."""
+        sizes = (f"{self.stored_bytes_per_row:,.1f}", f"{self.batch_bytes_per_row:,.1f}")
+        return (self.name, self.role, self.kind, self.batch, self.dtype, *sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCheck:
+    """What a training config reads, and what its batches hold.
+
+    Attributes:
+        config: The config.
+        table: The table, without secrets.
+        version: The version of the table; None for plain Parquet.
+        num_files: The data files whose partitions can match `where`.
+        num_splits: The splits of one epoch.
+        num_rows: The rows of these files. Fewer are delivered if `where` chooses among them.
+        num_footers: The files of which the bytes per row are a mean.
+        columns: The columns of the batches.
+        head: The first rows, as a batch holds them, by column. None where they were not asked for.
+    """
+
+    config: str
+    table: str
+    version: int | None
+    num_files: int
+    num_splits: int
+    num_rows: int
+    num_footers: int
+    columns: tuple[CheckedColumn, ...]
+    head: Mapping[str, Sequence[Any]] | None = field(default=None)
+
+    @property
+    def stored_bytes_per_row(self) -> float:
+        """Of all columns."""
+        return sum(column.stored_bytes_per_row for column in self.columns)
+
+    @property
+    def batch_bytes_per_row(self) -> float:
+        """Of all columns."""
+        return sum(column.batch_bytes_per_row for column in self.columns)
+
+    def text(self, width: int | None = None) -> str:
+        """The check as text, with tables of `width` characters at most if given."""
+        rows = [column.cells for column in self.columns]
+        parts = [text_table(rows, _HEADERS, align=_ALIGN, width=width), self._summary()]
+        if self.head is not None:
+            num_rows = max((len(values) for values in self.head.values()), default=0)
+            texts = [(name, *map(_value_text, values)) for name, values in self.head.items()]
+            headers = ("column", *(f"row {i}" for i in range(num_rows)))
+            parts.append(text_table(texts, headers, width=width) if num_rows else "no row matches")
+        return "\n\n".join(parts)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The check as JSON types."""
+        return asdict(self) | {
+            "stored_bytes_per_row": self.stored_bytes_per_row,
+            "batch_bytes_per_row": self.batch_bytes_per_row,
+        }
+
+    def _summary(self) -> str:
+        at = "" if self.version is None else f", version {self.version}"
+        epoch_bytes = round(self.stored_bytes_per_row * self.num_rows)
+        return (
+            f"{self.table}{at}: {self.num_rows:,} rows in {self.num_files:,} files, "
+            f"{self.num_splits:,} splits\n"
+            f"a row: {self.stored_bytes_per_row:,.1f} bytes stored, "
+            f"{self.batch_bytes_per_row:,.1f} in a batch (means over {self.num_footers:,} files); "
+            f"an epoch reads {format_bytes(epoch_bytes)}"
+        )
+
+
+def check(config_url: str, *, head: int = 0, table: str | None = None) -> TrainCheck:
+    """Checks everything about a training config that a run checks before its first batch.
+
+    Args:
+        config_url: Path or URL of the training config.
+        head: How many of the first rows to read. They are read in place, in the order of the files,
+            and neither the config's dispatch store nor its staging directory is touched.
+        table: Replaces the config's table.
+
+    Raises:
+        ConfigError: The config is invalid, or options do not fit the table or each other.
+        SelectionError: A column is not in the table, or `where` is invalid or matches no file.
+        TableNotFoundError: There is no table.
+        BudgetError: The files that are open at once do not fit into the staging budget.
+        DataFileError: A data file cannot be read.
+    """
+    config = load_train_config(config_url, {} if table is None else {"table": table})
+    snapshot = open_snapshot(str(config["table"]))
+    FeatureLoader(**config | {"table": snapshot}).close()
+    arguments = {key: config[key] for key in _ARGUMENTS if key in config}
+    negatives = as_options(Negatives, config.get("negatives"), "negatives")
+    request = resolve(snapshot.schema, **arguments, negatives=negatives)
+    files = [file for file, _ in matching_files(snapshot, request).values()]
+    splits = make_splits(
+        files, split_size(_dispatch(config)), accepts_bad=config.get("on_bad_file") == "skip"
+    )
+    sampled = files[:: -(-len(files) // _MAX_FOOTERS)] if files else []
+    return TrainCheck(
+        config=redact(config_url),
+        table=redact(snapshot.url),
+        version=snapshot.version,
+        num_files=len(files),
+        num_splits=sum(1 for _ in splits),
+        num_rows=sum(file.num_rows for file in files),
+        num_footers=len(sampled),
+        columns=tuple(_columns(request, _Sizes.of(sampled, request.selection))),
+        head=_head(config | {"table": snapshot}, head) if head else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sizes:
+    """The stored bytes and the number of values of each column, over some files.
+
+    A column of a slot group is counted in the group's file, which replaces that of the base file.
+    """
+
+    num_rows: int
+    stored_bytes: Mapping[str, int]
+    num_values: Mapping[str, int]
+
+    @classmethod
+    def of(cls, files: Sequence[DataFile], selection: Selection) -> "_Sizes":
+        stored_bytes: dict[str, int] = {}
+        num_values: dict[str, int] = {}
+        for file in files:
+            of_file: dict[str, tuple[int, int]] = {}
+            for part in file.parts:
+                of_file |= _part_sizes(part, selection)
+            for name, (part_bytes, part_values) in of_file.items():
+                stored_bytes[name] = stored_bytes.get(name, 0) + part_bytes
+                num_values[name] = num_values.get(name, 0) + part_values
+        num_rows = sum(file.num_rows for file in files)
+        return cls(num_rows=num_rows, stored_bytes=stored_bytes, num_values=num_values)
+
+    def bytes_per_row(self, name: str) -> float:
+        return self.stored_bytes.get(name, 0) / max(self.num_rows, 1)
+
+    def values_per_row(self, name: str) -> float:
+        return self.num_values.get(name, 0) / max(self.num_rows, 1)
+
+
+def _part_sizes(part: TableFile, selection: Selection) -> dict[str, tuple[int, int]]:
+    """The stored bytes and the number of values of each selected column that a file has."""
+    (footer,) = read_footers([part.url])
+    found = find_columns(footer.file_schema, selection, part.path)
+    sizes = {}
+    for name, column in (*found.slots.items(), *found.others.items()):
+        if column is not None:
+            chunks = [
+                footer.chunk(group, leaf)
+                for group in range(len(footer.row_group_rows))
+                for leaf in found.places[column]
+            ]
+            sizes[name] = (sum(c.stored_bytes for c in chunks), sum(c.num_values for c in chunks))
+    return sizes
+
+
+def _columns(request: Request, sizes: _Sizes) -> Iterator[CheckedColumn]:
+    for item in request.slots:
+        yield _slot_column(item, sizes)
+    roles = [("label", label) for label in request.labels]
+    roles += [("weight", request.weight)] if request.weight is not None else []
+    for role, number in roles:
+        yield CheckedColumn(
+            name=number.name,
+            role=role,
+            kind=str(number.field.type),
+            batch="[B]",
+            dtype="float32",
+            stored_bytes_per_row=sizes.bytes_per_row(number.name),
+            batch_bytes_per_row=4,
+        )
+    for extra in request.extras:
+        stored = sizes.bytes_per_row(extra.name)
+        yield CheckedColumn(
+            name=extra.name,
+            role="extra",
+            kind=str(extra.type),
+            batch="Arrow",
+            dtype=str(extra.type),
+            stored_bytes_per_row=stored,
+            batch_bytes_per_row=_arrow_bytes(extra.type, stored),
+        )
+
+
+def _slot_column(item: SlotRequest, sizes: _Sizes) -> CheckedColumn:
+    slot = item.slot
+    dtype = item.dtype or ("int64" if slot.kind is SlotKind.ID else "float32")
+    item_bytes = _ITEM_BYTES.get(dtype, 8 if slot.kind is SlotKind.ID else 4)
+    width = item.pad or slot.width
+    is_jagged = slot.is_list and item.pad is None
+    num_items = sizes.values_per_row(slot.name) if is_jagged else (width or 1)
+    return CheckedColumn(
+        name=slot.name,
+        role="slot",
+        kind=str(slot.kind),
+        batch="jagged" if is_jagged else "[B]" if width is None else f"[B, {width}]",
+        dtype=dtype,
+        stored_bytes_per_row=sizes.bytes_per_row(slot.name),
+        batch_bytes_per_row=num_items * item_bytes + (_OFFSET_BYTES if is_jagged else 0),
+    )
+
+
+def _arrow_bytes(type_: pa.DataType, stored_bytes: float) -> float:
+    """The bytes of a value in Arrow memory; of types without a fixed width, its stored bytes."""
+    try:
+        return float(type_.bit_width / 8)
+    except ValueError:
+        return stored_bytes
+
+
+def _dispatch(config: Mapping[str, Any]) -> Dispatch:
+    option = config.get("dispatch", {})
+    options = {"store": option} if isinstance(option, str) else option
+    return as_options(Dispatch, options, "dispatch") or Dispatch()
+
+
+def _head(config: Mapping[str, Any], num_rows: int) -> dict[str, list[Any]]:
+    """The first rows of a batch by column: slots, labels, weight and extras."""
+    alone = {
+        "batch_size": num_rows,
+        "num_epochs": 1,
+        "drop_last": False,
+        "order": "static",
+        "shuffle": None,
+        "staging": {"mode": "direct"},
+        "dispatch": "memory://",
+        "follow": False,
+        "tail": "join",
+        "on_stats": None,
+        "progress": False,
+    }
+    with FeatureLoader(**{**config, **alone}) as loader:
+        batch = next(iter(loader), None)
+        return {} if batch is None else _rows(batch)
+
+
+def _rows(batch: Batch) -> dict[str, list[Any]]:
+    rows: dict[str, list[Any]] = {}
+    for (_, name), column in batch.items():
+        if isinstance(column, Jagged):
+            values, ends = column.values.tolist(), column.offsets.tolist()
+            rows[name] = [values[first:end] for first, end in itertools.pairwise(ends)]
+        else:
+            rows[name] = column.tolist()
+    return rows | {name: batch.extras[name].to_pylist() for name in batch.extras.column_names}
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return " ".join(map(_value_text, value)) or "(empty)"
+    return str(value)

@@ -1,0 +1,196 @@
+"""`featstore train check`: what a config reads, without a run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import featstore
+from featstore.cli.program import cli
+from featstore.errors import ConfigError, SelectionError
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.train_check import check
+from tests.parquet_files import put_parquet
+
+SPEC: dict[str, Any] = {
+    "spec": 1,
+    "inputs": {
+        "user": "string",
+        "words": "list<string>",
+        "cost": "double",
+        "clicked": "long",
+        "id": "string",
+    },
+    "labels": {"click": "clicked"},
+    "keep": ["id"],
+    "slots": [
+        {"slot": 1, "name": "user", "op": "hash", "of": "user"},
+        {"slot": 2, "name": "tags", "op": "hash", "of": "words"},
+        {"slot": 3, "name": "price", "op": "identity", "of": "cost"},
+        {"slot": 4, "name": "tags_2", "op": "hash", "of": "words"},
+    ],
+}
+NUM_ROWS = 300
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two days of a table, and configs of it."""
+    monkeypatch.chdir(tmp_path)
+    for day in (1, 2):
+        rows = range(day * 1_000, day * 1_000 + NUM_ROWS)
+        put_parquet(
+            tmp_path / "raw" / f"dt={day}" / "a.parquet",
+            {
+                "user": [None if row % 7 == 0 else f"u{row % 50}" for row in rows],
+                "words": [[f"t{i}" for i in range(row % 3)] for row in rows],
+                "cost": [float(row) for row in rows],
+                "clicked": [row % 2 for row in rows],
+                "id": [str(row) for row in rows],
+            },
+        )
+    featstore.extract(featstore.load_spec(SPEC), "raw", "table", partition_from_path=["dt"])
+    return tmp_path
+
+
+def config(here: Path, **keys: Any) -> str:
+    options = {"table": "table", "slots": ["user", "tags", "price"], "labels": ["click"]}
+    (here / "train.yaml").write_text(yaml.safe_dump(options | keys))
+    return str(here / "train.yaml")
+
+
+def test_columns_are_those_of_the_batches(here: Path) -> None:
+    slots = [
+        {"name": "user", "buckets": 100, "dtype": "int32"},
+        "tags",
+        {"name": "tags_2", "pad": 5},
+        "price",
+    ]
+    url = config(here, slots=slots, extras=["id"])
+    found = {column.name: column for column in check(url).columns}
+    with FeatureLoader.from_config(url) as loader:
+        batch = next(iter(loader))
+        for name, shape in (("user", "[B]"), ("tags_2", "[B, 5]"), ("price", "[B]")):
+            tensor = batch[name]
+            assert found[name].batch == shape
+            assert str(tensor.dtype) == f"torch.{found[name].dtype}"
+            item_bytes = tensor.element_size() * tensor.numel() / batch.num_rows
+            assert found[name].batch_bytes_per_row == item_bytes
+        assert (found["tags"].batch, found["tags"].dtype) == ("jagged", "int64")
+        values = batch["tags"].values.numel() + sum(len(row) == 0 for row in _tags(batch))
+        assert found["tags"].batch_bytes_per_row == pytest.approx(8 + 8 * values / batch.num_rows)
+    assert [(column.role, column.dtype) for column in found.values()][4:] == [
+        ("label", "float32"),
+        ("extra", "string"),
+    ]
+
+
+def _tags(batch: Any) -> list[Any]:
+    offsets = batch["tags"].offsets.tolist()
+    values = batch["tags"].values.tolist()
+    return [values[offsets[i] : offsets[i + 1]] for i in range(batch.num_rows)]
+
+
+def test_stored_bytes_are_those_of_the_column_chunks(here: Path) -> None:
+    found = {column.name: column for column in check(config(here)).columns}
+    files = [pq.ParquetFile(path) for path in sorted((here / "table").glob("dt=*/*.parquet"))]
+    assert len(files) == 2
+    for name, leaf in (("user", "user"), ("tags", "tags.list.element"), ("click", "click")):
+        stored = sum(
+            group.column(i).total_compressed_size
+            for file in files
+            for group in map(file.metadata.row_group, range(file.metadata.num_row_groups))
+            for i in range(group.num_columns)
+            if group.column(i).path_in_schema == leaf
+        )
+        assert found[name].stored_bytes_per_row == pytest.approx(stored / (2 * NUM_ROWS))
+
+
+def test_files_rows_and_splits_follow_where_and_split_size(here: Path) -> None:
+    whole = check(config(here))
+    assert (whole.num_files, whole.num_rows, whole.num_splits) == (2, 2 * NUM_ROWS, 2)
+    day = check(config(here, where="dt = '1'", dispatch={"split_rows": 100}))
+    assert (day.num_files, day.num_rows, day.version) == (1, NUM_ROWS, 0)
+    assert day.num_splits == 1  # of one row group
+
+
+def test_the_head_is_what_a_batch_holds_in_the_order_of_the_files(here: Path) -> None:
+    url = config(here, shuffle=True, drop_last=True, batch_size=5_000, where="price >= 1003")
+    found = check(url, head=3).head
+    assert found is not None
+    assert found["price"] == [1003.0, 1004.0, 1005.0]
+    assert found["click"] == [1.0, 0.0, 1.0]
+    assert [len(tags) for tags in found["tags"]] == [1, 2, 0]
+    none = check(config(here, where="price > 9999"), head=3)
+    assert none.head is not None
+    assert "no row matches" in str(none)
+
+
+def test_the_configs_store_and_cache_are_not_touched(here: Path) -> None:
+    url = config(
+        here,
+        dispatch={"store": f"sqlite://{here}/x.db", "run_id": "r"},
+        staging={"directory": str(here / "ssd"), "mode": "whole"},
+    )
+    before = sorted(here.iterdir())
+    assert check(url, head=2).num_rows == 2 * NUM_ROWS
+    assert sorted(here.iterdir()) == [*before]
+
+
+def test_slot_groups_count_with_their_own_files(here: Path) -> None:
+    wider = SPEC | {
+        "slots": [*SPEC["slots"], {"slot": 5, "name": "extra", "op": "log1p", "of": "cost"}]
+    }
+    featstore.extract(
+        featstore.load_spec(wider), "raw", "table", partition_from_path=["dt"], group="more"
+    )
+    found = check(config(here, slots=["extra", "user"]), head=1)
+    assert all(column.stored_bytes_per_row > 0 for column in found.columns)
+    assert found.head is not None
+    assert set(found.head) == {"extra", "user", "click"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "message"),
+    [
+        ({"slots": []}, ConfigError, "slots: expected at least one slot"),
+        ({"labels": ["user"]}, ConfigError, "'user': expected a number, found the signs"),
+        ({"slots": ["usr"]}, SelectionError, "no slot matches 'usr'.*did you mean 'user'"),
+        ({"batchsize": 5}, ConfigError, "unknown key 'batchsize'; did you mean 'batch_size'"),
+        ({"batch_size": 0}, ConfigError, "batch_size: expected an integer of 1 or more"),
+        ({"shuffle": {"window": 5}}, ConfigError, "shuffle: unknown key 'window'"),
+        ({"where": "dt = '9'"}, SelectionError, "matches no partition of the table"),
+        ({"transform": "nowhere:f"}, ConfigError, "transform: expected 'package.module:function'"),
+    ],
+)
+def test_what_a_run_would_refuse_is_refused(
+    here: Path, keys: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        check(config(here, **keys))
+
+
+def test_the_command_prints_tables_and_json(here: Path) -> None:
+    url = config(here)
+    shown = CliRunner().invoke(cli, ["train", "check", url, "--head", "2"])
+    assert shown.exit_code == 0, shown.output
+    lines = [" ".join(line.split()) for line in shown.output.splitlines()]
+    assert any(line.startswith("tags slot id jagged int64 ") for line in lines)
+    assert "table, version 0: 600 rows in 2 files, 2 splits" in lines
+    assert "price 1000 1001" in lines
+    told = json.loads(CliRunner().invoke(cli, ["train", "check", url, "--json"]).output)
+    assert (told["num_rows"], told["head"], len(told["columns"])) == (600, None, 4)
+    other = CliRunner().invoke(cli, ["train", "check", url, "--table", "raw"])
+    assert isinstance(other.exception, SelectionError)
+
+
+def test_a_table_of_plain_parquet_has_no_version(here: Path) -> None:
+    pq.write_table(pa.table({"x": [1.0, 2.0], "y": [0, 1]}), here / "plain.parquet")
+    found = check(config(here, table="plain.parquet", slots=["x"], labels=["y"]), head=5)
+    assert (found.version, found.num_rows) == (None, 2)
+    assert found.head == {"x": [1.0, 2.0], "y": [0.0, 1.0]}
