@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from featstore.ops.rowwise import check_operator as check_operator
     from featstore.ops.user import operator as operator
     from featstore.sampling.random_order import RandomOrder as RandomOrder
+    from featstore.sampling.sample_dataset import SampleDataset as SampleDataset
     from featstore.spec.parse import load_spec as load_spec
     from featstore.staging import Staging as Staging
     from featstore.tensors.batch import Batch as Batch
@@ -34,6 +35,7 @@ _HOMES = {
     "FeatureLoader": "featstore.loader.feature_loader",
     "Jagged": "featstore.tensors.batch",
     "RandomOrder": "featstore.sampling.random_order",
+    "SampleDataset": "featstore.sampling.sample_dataset",
     "Shuffle": "featstore.loader.plan.shuffle",
     "Staging": "featstore.staging",
     "Table": "featstore.explore.table",
