@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from featstore.ops.rowwise import check_operator as check_operator
     from featstore.ops.user import operator as operator
     from featstore.sampling.random_order import RandomOrder as RandomOrder
+    from featstore.sampling.sample_dataset import SampleDataset as SampleDataset
     from featstore.sampling.sample_store import SampleStore as SampleStore
     from featstore.spec.parse import load_spec as load_spec
     from featstore.staging import Staging as Staging
@@ -35,6 +36,7 @@ _HOMES = {
     "FeatureLoader": "featstore.loader.feature_loader",
     "Jagged": "featstore.tensors.batch",
     "RandomOrder": "featstore.sampling.random_order",
+    "SampleDataset": "featstore.sampling.sample_dataset",
     "SampleStore": "featstore.sampling.sample_store",
     "Shuffle": "featstore.loader.plan.shuffle",
     "Staging": "featstore.staging",

@@ -33,6 +33,7 @@ OWNERS = {
         "featstore.loader.batches",
         "featstore.loader.run",
         "featstore.loader.feature_loader",
+        "featstore.sampling",
         "featstore.demo",
         "featstore.dispatch.stores.tcp",
     },

@@ -9,12 +9,12 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from featstore.decoded.staging_source import stage_items
 from featstore.explore.description import Description, describe
 from featstore.explore.profile import Profile, numeric_labels, profile
 from featstore.explore.stored import stored_profile
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.files import storage
-from featstore.loader.rows.staging_source import stage_items
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
 from featstore.redaction import redact

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
 from featstore.byte_sizes import parse_bytes
+from featstore.cleanup import when_gone
 from featstore.closing import Closing
+from featstore.decoded.staging_source import staging_source
 from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.dispatch.orders import WorkerInfo
@@ -24,24 +26,14 @@ from featstore.errors import ConfigError, StateError, require_integer
 from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.batches.transform import Transform, checked_transform
-from featstore.loader.cleanup import when_gone
 from featstore.loader.on_stats import OnStats, StatsCalls
-from featstore.loader.plan.data_files import (
-    Census,
-    Listed,
-    Listing,
-    matching_files,
-    selected,
-)
+from featstore.loader.plan.data_files import Census, Listing
 from featstore.loader.plan.follow import Follow, Following
-from featstore.loader.plan.negatives import Negatives
 from featstore.loader.plan.ordering import DYNAMIC, RANK, STATIC, Ordering
-from featstore.loader.plan.request import Request, resolve
 from featstore.loader.plan.sections import in_sections, matching_in_sections, section_key
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import make_splits, split_size
-from featstore.loader.plan.train_config import as_options, load_train_config
-from featstore.loader.rows.staging_source import staging_source
+from featstore.loader.plan.train_config import load_train_config
 from featstore.loader.run.device import DeviceFeed
 from featstore.loader.run.epochs import Run
 from featstore.loader.run.iteration import Iteration
@@ -53,6 +45,11 @@ from featstore.loader.run.state import LoaderState, merge_states
 from featstore.loader.run.step_agreement import JOIN, require_tail
 from featstore.loader.run.worker import LoaderWorker
 from featstore.loader.stats import Stats
+from featstore.request.matching import Listed, matching_files, selected
+from featstore.request.negatives import Negatives
+from featstore.request.option_values import as_options
+from featstore.request.request import Request, resolve
+from featstore.request.tables import TableLike, snapshot_of
 from featstore.selection.where import parse_where
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
@@ -62,13 +59,6 @@ from featstore.tensors.batch import Batch, Device
 from featstore.tensors.buffer_pool import BufferPools
 
 _LOG = logging.getLogger(__name__)
-
-
-class TableLike(Protocol):
-    """A table opened by `featstore.open_table`."""
-
-    @property
-    def snapshot(self) -> Snapshot: ...
 
 
 class FeatureLoader(IterableDataset[Batch], Closing):
@@ -173,7 +163,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             )
             or Dispatch()
         )
-        snapshot = _snapshot(table, is_streamed=ordering.kind == RANK)
+        # Data files that can be streamed later are left out if they will be.
+        opened = open_without_files if ordering.kind == RANK else open_snapshot
+        snapshot = snapshot_of(table, opened)
         drawn = as_options(Negatives, negatives, "negatives")
         request = resolve(
             snapshot.schema,
@@ -617,19 +609,3 @@ def _largest(census: Census | None, snapshot: Snapshot, request: Request) -> Map
             replace(snapshot, data_files=tuple(stream_data_files(snapshot))), request
         )
     return census.largest
-
-
-def _snapshot(table: TableLike | Snapshot | str | Path, *, is_streamed: bool) -> Snapshot:
-    """The table's snapshot. `is_streamed`: one that is opened here leaves out its data files, if
-    they can be streamed later.
-    """
-    if isinstance(table, Snapshot):
-        return table
-    if isinstance(table, str | Path):
-        return open_without_files(str(table)) if is_streamed else open_snapshot(str(table))
-    snapshot = getattr(table, "snapshot", None)
-    if not isinstance(snapshot, Snapshot):
-        raise ConfigError(
-            f"table: expected a Table, a Snapshot or a URL, found {type(table).__name__}"
-        )
-    return snapshot

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from featstore.decoded.staging_source import stage_items, staging_source
 from featstore.errors import ConfigError
 from featstore.files.storage import local_path
-from featstore.loader.plan.request import Request, resolve
-from featstore.loader.plan.train_config import as_options, load_train_config
-from featstore.loader.rows.staging_source import stage_items, staging_source
+from featstore.loader.plan.train_config import load_train_config
 from featstore.redaction import redact
+from featstore.request.option_values import as_options
+from featstore.request.request import Request, resolve
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Limits
 from featstore.staging.counts import StagingStats

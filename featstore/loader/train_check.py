@@ -9,18 +9,19 @@ import pyarrow as pa
 
 from featstore.dispatch.options import Dispatch
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.plan.data_files import matching_files
-from featstore.loader.plan.negatives import Negatives
-from featstore.loader.plan.request import Request, resolve
-from featstore.loader.plan.slot_options import SlotRequest
 from featstore.loader.plan.splitting import make_splits, split_size
-from featstore.loader.plan.train_config import as_options, load_train_config
+from featstore.loader.plan.train_config import load_train_config
 from featstore.reading.file_columns import Selection, find_columns
 from featstore.redaction import redact
+from featstore.request.matching import matching_files
+from featstore.request.negatives import Negatives
+from featstore.request.option_values import as_options
+from featstore.request.request import Request, resolve
+from featstore.request.slot_options import SlotRequest
 from featstore.schema import SlotKind
 from featstore.staging.budget import format_bytes
 from featstore.table.open import open_snapshot
-from featstore.table.parquet_dir import read_footers
+from featstore.table.parquet_dir import read_footer
 from featstore.table.snapshot import DataFile, TableFile
 from featstore.tensors.batch import Batch, Jagged
 from featstore.text_table import text_table
@@ -207,7 +208,7 @@ class _Sizes:
 
 def _part_sizes(part: TableFile, selection: Selection) -> dict[str, tuple[int, int]]:
     """The stored bytes and the number of values of each selected column that a file has."""
-    (footer,) = read_footers([part.url])
+    footer = read_footer(part.url)
     found = find_columns(footer.file_schema, selection, part.path)
     sizes = {}
     for name, column in (*found.slots.items(), *found.others.items()):

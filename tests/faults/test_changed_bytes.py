@@ -10,21 +10,22 @@ from typing import Any
 import pytest
 
 from featstore._native.loading import KERNELS
+from featstore.decoded.file_sources import FileSource, files_in_place
+from featstore.decoded.staging_source import stage_items, staging_source
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.errors import DataFileError
 from featstore.explore.table import Table, open_table
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.plan.data_files import Partition
-from featstore.loader.plan.request import resolve
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.rows.split_reader import SplitReader
-from featstore.loader.rows.staging_source import stage_items, staging_source
-from featstore.loader.rows.work import FileSource, Work, files_in_place
+from featstore.loader.rows.work import Work
 from featstore.loader.stats import Stats
 from featstore.reading import checksums, pages
 from featstore.reading.open_file import OpenFile
+from featstore.request.matching import Partition
+from featstore.request.request import resolve
 from featstore.spec.parse import load_spec
 from featstore.staging import Stager, Staging
 from featstore.table.open import open_snapshot

@@ -13,10 +13,10 @@ from featstore.dispatch.options import Dispatch
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.on_stats import OnStats
 from featstore.loader.plan.follow import Follow
-from featstore.loader.plan.negatives import Negatives
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.train_config import KEYS
+from featstore.request.negatives import Negatives
 from featstore.staging.options import Staging
 
 _DOCS = Path(__file__).parents[2] / "docs"

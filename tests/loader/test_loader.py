@@ -17,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.api import extract
+from featstore.decoded.file_sources import FileSource
+from featstore.decoded.staging_source import staging_source
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.errors import (
@@ -28,13 +30,12 @@ from featstore.errors import (
     StateError,
 )
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.plan.data_files import Partition
-from featstore.loader.plan.request import resolve
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.rows.split_reader import SplitReader
-from featstore.loader.rows.staging_source import staging_source
-from featstore.loader.rows.work import FileSource, Work
+from featstore.loader.rows.work import Work
 from featstore.loader.stats import Stats
+from featstore.request.matching import Partition
+from featstore.request.request import resolve
 from featstore.staging import StageItem, Stager, Staging
 from featstore.table.open import open_snapshot
 from tests.loader.conftest import rows_of

@@ -76,7 +76,9 @@ def test_a_dictionary_that_would_overflow_does_not_pay_off() -> None:
 
 def test_slots_that_hardly_shrink_are_not_compressed() -> None:
     signs = np.random.default_rng(1).integers(1, 2**63, 8_192)
-    lists = pa.ListArray.from_arrays(pa.array(np.arange(0, 8_193, 2, dtype=np.int32)), pa.array(signs))
+    lists = pa.ListArray.from_arrays(
+        pa.array(np.arange(0, 8_193, 2, dtype=np.int32)), pa.array(signs)
+    )
     columns = {
         "sign": pa.array(signs[:4_096]),
         "runs": pa.array(np.repeat(signs[:64], 64)),

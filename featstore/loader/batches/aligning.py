@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.loader.batches.blocks import Block, ColumnDemand, UnpackedColumns, groups_of_slices
-from featstore.loader.batches.joining import joined
 from featstore.tensors.buffer_pool import BufferPool
+from featstore.tensors.joining import joined
 
 
 class BatchAligner:

@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from featstore.loader.batches.gathering import gather_batches
-from featstore.loader.batches.joining import joined
 from featstore.loader.batches.progress import ClaimKey, Segment
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import places_of, rebased
@@ -19,6 +17,8 @@ from featstore.tensors.batch import Column, Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key, Keys
 from featstore.tensors.dtypes import array_of, tensor_of
+from featstore.tensors.gathering import gather_batches
+from featstore.tensors.joining import joined
 from featstore.tensors.packed import PackedColumns, pack
 from featstore.tensors.untracked import split, untrack
 

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.loader.batches.blocks import BlockSource, UnpackedColumns
-from featstore.loader.batches.gathering import gather_batches
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import places_of
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key
 from featstore.tensors.dtypes import array_of, tensor_of
+from featstore.tensors.gathering import gather_batches
 from featstore.tensors.packed import PackedColumns
 
 NO_COLUMNS = pa.table({})

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress
 from featstore.errors import ConfigError
-from featstore.loader.plan.data_files import Files
+from featstore.request.matching import Files
 from featstore.selection.where import Where
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from featstore.dispatch.plan import Split
 from featstore.errors import ConfigError, nearest
-from featstore.loader.plan.data_files import Files, Listed, Partition, matching, partition_value
 from featstore.loader.plan.ordering import RANK, Ordering
-from featstore.loader.plan.request import Request
 from featstore.loader.plan.shuffle import Shuffle
+from featstore.request.matching import Files, Listed, Partition, matching, partition_value
+from featstore.request.request import Request
 from featstore.schema import SlotSchema
 from featstore.table.snapshot import Snapshot
 

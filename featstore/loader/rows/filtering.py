@@ -11,9 +11,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from featstore.loader.plan.data_files import Partition, partition_value
-from featstore.loader.plan.request import Request
-from featstore.loader.rows.decode import passing
 from featstore.loader.rows.pruning import Parts, may_match
 from featstore.loader.stats import Stats
 from featstore.reading.aligned import RowsReader, aligned_reader
@@ -22,6 +19,9 @@ from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import Take
 from featstore.reading.reader import Rows
+from featstore.request.decode import passing
+from featstore.request.matching import Partition, partition_value
+from featstore.request.request import Request
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.loader.plan.request import Request
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
+from featstore.request.request import Request
 from featstore.schema import SlotKind
 from featstore.selection.predicate import Flags, Range, Ranges
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from featstore.decoded.file_sources import FileSource
 from featstore.dispatch.terms import Claim
 from featstore.errors import DataFileError
 from featstore.loader.bad_files import Skip
-from featstore.loader.plan.request import Request
 from featstore.loader.plan.shuffle import RowOrder, split_windows
 from featstore.loader.rows.filtering import Filtered, FilteredReader, RowMask
 from featstore.loader.rows.memory_budget import Budget
-from featstore.loader.rows.work import FileSource, Work
+from featstore.loader.rows.work import Work
 from featstore.loader.stats import Stats
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import ColumnCache
@@ -21,6 +21,7 @@ from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import Take
 from featstore.reading.reader import Rows
 from featstore.reading.spans import require_held
+from featstore.request.request import Request
 
 _LOG = logging.getLogger(__name__)
 # Slices with fewer rows cost more in calls than they save in memory. Chosen, not measured.

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from featstore.cleanup import when_gone
 from featstore.errors import StateError, require_integer
 from featstore.loader.batches.pipeline import StageQueue, fill
-from featstore.loader.cleanup import when_gone
 from featstore.loader.run.iteration import Iteration
 from featstore.tensors.batch import Batch, Device
 from featstore.tensors.packed import PackedColumns, pack

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from functools import partial
 
 from featstore.closing import Closing
+from featstore.decoded.file_sources import FileSource, Release, files_in_place, files_staged
+from featstore.decoded.staging_source import stage_items
 from featstore.dispatch.terms import Claim
 from featstore.loader.bad_files import SKIP, BadFiles
 from featstore.loader.batches.assembly import Assembler
@@ -15,19 +17,18 @@ from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
 from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.batches.pipeline import Pipeline, Prefetcher
 from featstore.loader.batches.transform import transformed
-from featstore.loader.plan.data_files import Listed, Partition
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.rows.memory_budget import Budget
 from featstore.loader.rows.mixing import read_in_order, read_mixed
 from featstore.loader.rows.split_reader import SplitReader, WindowCache
-from featstore.loader.rows.staging_source import stage_items
-from featstore.loader.rows.work import FileSource, Release, Work, files_in_place, files_staged
+from featstore.loader.rows.work import Work
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.job import Job
 from featstore.loader.run.reporting import Reports
 from featstore.loader.run.worker import HostShare
 from featstore.loader.stats import Stats
 from featstore.reading.file_columns import ColumnCache
+from featstore.request.matching import Listed, Partition
 from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile
 from featstore.tensors.buffer_pool import BufferPools

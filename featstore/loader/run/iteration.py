@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+from featstore.cleanup import when_gone
 from featstore.errors import StateError
 from featstore.loader.batches.batch_slices import BatchSlice
-from featstore.loader.cleanup import when_gone
 from featstore.loader.run.epochs import Run
 from featstore.tensors.batch import Batch
 

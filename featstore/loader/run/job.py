@@ -14,17 +14,18 @@ from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.bad_files import ERROR
 from featstore.loader.batches.transform import Transform
-from featstore.loader.plan.data_files import Census, Files, Listing
+from featstore.loader.plan.data_files import Census, Listing
 from featstore.loader.plan.follow import Followed, Following, NewFiles
 from featstore.loader.plan.ordering import STATIC, Ordering, rank_claims
-from featstore.loader.plan.request import DROP as DROP_ROW
-from featstore.loader.plan.request import Request
 from featstore.loader.plan.sections import section_sizes
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import make_splits
 from featstore.loader.run.state import LoaderState
 from featstore.loader.run.step_agreement import DROP, JOIN
 from featstore.loader.run.worker import HostShare, LoaderWorker
+from featstore.request.matching import Files
+from featstore.request.request import DROP as DROP_ROW
+from featstore.request.request import Request
 from featstore.table.snapshot import DataFile
 
 

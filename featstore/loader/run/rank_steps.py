@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from featstore.decoded.file_sources import files_in_place
 from featstore.dispatch.accounts.unfinished import open_leases, silent_leases
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim
@@ -19,7 +20,7 @@ from featstore.loader.batches.progress import Progress
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.rows.mixing import read_in_order
 from featstore.loader.rows.split_reader import SplitReader
-from featstore.loader.rows.work import Work, files_in_place
+from featstore.loader.rows.work import Work
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.hand_over import HandOver
 from featstore.loader.run.iterations import StartedIteration

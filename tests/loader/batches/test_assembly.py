@@ -19,12 +19,12 @@ from featstore.loader.batches.batch_slices import slice_batches
 from featstore.loader.batches.blocks import Block, BlockColumns
 from featstore.loader.batches.progress import delivered
 from featstore.loader.plan.shuffle import RowOrder, Shuffle
-from featstore.loader.rows import decode
 from featstore.loader.rows.memory_budget import Budget
 from featstore.loader.rows.mixing import Mixture, read_in_order, read_mixed
 from featstore.loader.rows.split_reader import SplitReader
 from featstore.loader.stats import Stats
 from featstore.reading.reader import Rows as ReadRows
+from featstore.request import decode
 from featstore.table.snapshot import DataFile
 from featstore.tensors.batch import Column
 from featstore.tensors.buffer_pool import BufferPool

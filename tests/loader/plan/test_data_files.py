@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from featstore.dispatch.orders import MiniEpoch, WorkerInfo
 from featstore.dispatch.plan import Plan, Split
 from featstore.errors import SelectionError
-from featstore.loader.plan.data_files import Listed, Listing, Partition, matching, matching_files
-from featstore.loader.plan.request import resolve
+from featstore.loader.plan.data_files import Listing
+from featstore.request.matching import Listed, Partition, matching, matching_files
+from featstore.request.request import resolve
 from featstore.schema import SlotSchema
 from featstore.table.snapshot import DataFile, Group, GroupFile, Snapshot
 

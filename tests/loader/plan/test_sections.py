@@ -5,10 +5,10 @@ import pytest
 
 from featstore.dispatch.plan import Split
 from featstore.errors import ConfigError
-from featstore.loader.plan.data_files import Listed, Partition
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.sections import in_sections, section_key, section_sizes
 from featstore.loader.plan.shuffle import Shuffle
+from featstore.request.matching import Listed, Partition
 from featstore.schema import SlotSchema
 from featstore.table.snapshot import DataFile
 

@@ -5,7 +5,8 @@ import pytest
 from featstore.errors import ConfigError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.plan.train_config import as_options, load_train_config
+from featstore.loader.plan.train_config import load_train_config
+from featstore.request.option_values import as_options
 
 CONFIG = """
 table: {table}

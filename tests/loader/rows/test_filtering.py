@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from featstore.errors import DataFileError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.plan.data_files import Partition
-from featstore.loader.plan.request import resolve
-from featstore.loader.rows.decode import passing
 from featstore.loader.rows.filtering import FilteredReader
 from featstore.loader.stats import Stats
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
+from featstore.request.decode import passing
+from featstore.request.matching import Partition
+from featstore.request.request import resolve
 from featstore.schema import ROLE, SlotSchema
 from tests.damaged_files import overwrite
 

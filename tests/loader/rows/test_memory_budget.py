@@ -7,19 +7,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from featstore.decoded.file_sources import files_in_place
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.errors import StateError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.plan.data_files import Partition
-from featstore.loader.plan.request import resolve
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.rows.memory_budget import Budget
 from featstore.loader.rows.split_reader import SplitReader
-from featstore.loader.rows.work import Work, files_in_place
+from featstore.loader.rows.work import Work
 from featstore.loader.stats import Stats
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
+from featstore.request.matching import Partition
+from featstore.request.request import resolve
 from featstore.table.open import open_snapshot
 from tests.parquet_files import put_parquet
 from tests.programs import run_python

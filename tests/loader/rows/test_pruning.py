@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.loader.plan.request import Request, resolve
 from featstore.loader.rows.pruning import may_match
 from featstore.reading.open_file import OpenFile
+from featstore.request.request import Request, resolve
 from featstore.table.open import open_snapshot
 from tests.loader.conftest import request_of
 

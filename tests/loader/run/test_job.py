@@ -12,13 +12,14 @@ from featstore.dispatch.accounts.recording import Recording
 from featstore.dispatch.leases.delivered import Rows, as_ranges
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Split
-from featstore.loader.plan.data_files import Listing, Partition, matching, selected
+from featstore.loader.plan.data_files import Listing
 from featstore.loader.plan.ordering import Ordering
-from featstore.loader.plan.request import resolve
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import make_splits
 from featstore.loader.run.job import Job
 from featstore.loader.run.worker import LoaderWorker
+from featstore.request.matching import Partition, matching, selected
+from featstore.request.request import resolve
 from featstore.table.snapshot import Snapshot
 
 STATIC, ALONE = (

@@ -7,11 +7,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from featstore.errors import BudgetError
-from featstore.loader.plan.data_files import Partition
-from featstore.loader.plan.request import Request
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.run.job import Job
 from featstore.loader.run.staging_share import limited, share_of, staging_for
+from featstore.request.matching import Partition
+from featstore.request.request import Request
 from featstore.schema import SlotSchema
 from featstore.staging.options import Staging
 from featstore.table.snapshot import DataFile, GroupFile

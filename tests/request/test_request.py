@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from featstore.errors import ConfigError, SelectionError
-from featstore.loader.plan.request import resolve
+from featstore.request.request import resolve
 from featstore.schema import Slot, SlotKind, SlotSchema
 
 SCHEMA = SlotSchema(

@@ -4,8 +4,8 @@ and converts the dtype.
 
 import numpy as np
 
-from featstore.loader.plan.slot_options import SlotRequest
 from featstore.reading.buffers import Array, Ragged, Values, truncate
+from featstore.request.slot_options import SlotRequest
 from featstore.tensors.writable import bfloat16_bits
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from featstore.errors import ConfigError, DataFileError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.plan.request import resolve
 from featstore.ops import hashing
+from featstore.request.request import resolve
 from featstore.table.open import open_snapshot
 from tests.parquet_files import put_parquet
 

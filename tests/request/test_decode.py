@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from featstore.errors import MissingValueError
-from featstore.loader.plan.data_files import Partition
-from featstore.loader.plan.negatives import Negatives
-from featstore.loader.plan.request import Request, resolve
-from featstore.loader.rows.decode import block_columns, block_extras, passing
 from featstore.loader.stats import Stats
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
+from featstore.request.decode import block_columns, block_extras, passing
+from featstore.request.matching import Partition
+from featstore.request.negatives import Negatives
+from featstore.request.request import Request, resolve
 from featstore.schema import SlotSchema
 from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT
 from tests.loader.conftest import data_file

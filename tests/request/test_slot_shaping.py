@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.rows.slot_shaping import padded
 from featstore.reading.buffers import Ragged
+from featstore.request.slot_shaping import padded
 
 # Around 2^53, where float64 begins to lose integers, and 2^63, where int64 ends.
 EDGES = st.one_of(

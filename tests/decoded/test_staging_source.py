@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from featstore.decoded.staging_source import check, stage_items, staging_source
 from featstore.errors import DataFileError
-from featstore.loader.rows.staging_source import check, stage_items, staging_source
 from featstore.reading.file_columns import Selection
 from featstore.schema import Slot, SlotKind
 from featstore.table.snapshot import DataFile, GroupFile

@@ -2,25 +2,35 @@
 
 import time
 from collections import Counter
-from typing import Any
+from collections.abc import MutableMapping
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from featstore.errors import MissingValueError
-from featstore.loader.plan.data_files import Partition, partition_value
-from featstore.loader.plan.negatives import Negatives, position_hashes
-from featstore.loader.plan.request import DROP, RAISE, LabelRequest, Request
-from featstore.loader.rows.slot_shaping import shaped
-from featstore.loader.stats import Stats
 from featstore.ops import hashing
 from featstore.reading.buffers import Array, Values, scalar_floats
 from featstore.reading.missing import marks_to_nulls, nan_to_null
 from featstore.reading.reader import Rows
+from featstore.request.matching import Partition, partition_value
+from featstore.request.negatives import Negatives, position_hashes
+from featstore.request.request import DROP, RAISE, LabelRequest, Request
+from featstore.request.slot_shaping import shaped
 from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key
 from featstore.tensors.writable import writable
 
 NO_EXTRAS = pa.table({})
+
+
+class ColumnCounts(Protocol):
+    """Where rows and the seconds of each column are counted, as of the loader's `Stats`."""
+
+    @property
+    def counts(self) -> Counter[str]: ...
+
+    @property
+    def column_assemble_s(self) -> MutableMapping[str, float]: ...
 
 
 def passing(
@@ -52,7 +62,7 @@ def passing(
     return mask
 
 
-def block_columns(rows: Rows, request: Request, stats: Stats) -> dict[Key, Values]:
+def block_columns(rows: Rows, request: Request, stats: ColumnCounts) -> dict[Key, Values]:
     """The slots, labels and weight of rows that passed the filters, as arrays from which tensors
     can be made without a copy.
 
@@ -95,6 +105,28 @@ def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table
     )
 
 
+def null_error(
+    label: LabelRequest, what: str, file_name: str, num_nulls: int, num_rows: int
+) -> MissingValueError:
+    """The error for nulls in a label or weight of rows that are delivered.
+
+    Args:
+        label: The label or weight.
+        what: `label` or `weight`.
+        file_name: The data file.
+        num_nulls: In how many rows it is null.
+        num_rows: Of so many.
+    """
+    fix = (
+        f"; `{{name: {label.name}, null: drop}}` leaves such rows out, `null: 0` gives a value"
+        if what == "label"
+        else ""
+    )
+    return MissingValueError(
+        f"{file_name}: {what} {label.name!r} is null in {num_nulls} of {num_rows} rows{fix}"
+    )
+
+
 def _without_dropped_negatives(
     rows: Rows, first_row: int, request: Request, negatives: Negatives
 ) -> Array:
@@ -133,15 +165,7 @@ def _number(rows: Rows, label: LabelRequest, what: str, counts: Counter[str]) ->
         return values
     num_nulls = int(np.count_nonzero(~valid))
     if label.null in (RAISE, DROP):
-        fix = (
-            f"; `{{name: {label.name}, null: drop}}` leaves such rows out, `null: 0` gives a value"
-            if what == "label"
-            else ""
-        )
-        raise MissingValueError(
-            f"{rows.file_name}: {what} {label.name!r} is null in {num_nulls} of {rows.num_rows} "
-            f"rows{fix}"
-        )
+        raise null_error(label, what, rows.file_name, num_nulls, rows.num_rows)
     counts["null_labels_filled"] += num_nulls
     return np.where(valid, values, np.float32(label.null))
 

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.errors import ConfigError, SelectionError, nearest
-from featstore.loader.plan.negatives import Negatives
-from featstore.loader.plan.slot_options import SlotRequest, requested_slots
-from featstore.loader.plan.train_config import as_list, require_keys
 from featstore.reading.file_columns import Selection
+from featstore.request.negatives import Negatives
+from featstore.request.option_values import as_list, require_keys
+from featstore.request.slot_options import SlotRequest, requested_slots
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.selection.where import Where, parse_where
 

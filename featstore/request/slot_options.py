@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from featstore.errors import ConfigError, nearest, require_integer
-from featstore.loader.plan.train_config import require_keys
+from featstore.request.option_values import require_keys
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.selection.slot_names import select
 

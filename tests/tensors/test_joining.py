@@ -6,11 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batches.joining import joined
 from featstore.reading.buffers import Ragged
 from featstore.tensors.batch import Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import SLOT
+from featstore.tensors.joining import joined
 
 IDS, TAGS, PAIR = (SLOT, "ids"), (SLOT, "tags"), (SLOT, "pair")
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from featstore.errors import ConfigError, SelectionError
-from featstore.loader.plan.slot_options import requested_slots
+from featstore.request.slot_options import requested_slots
 from featstore.schema import Slot, SlotKind, SlotSchema
 
 SCHEMA = SlotSchema(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from featstore.decoded.file_sources import files_in_place, files_staged
+from featstore.decoded.staging_source import stage_items
 from featstore.errors import DataFileError, StateError
-from featstore.loader.rows.staging_source import stage_items
-from featstore.loader.rows.work import files_in_place, files_staged
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.staging.stream import Staged

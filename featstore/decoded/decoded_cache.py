@@ -1,0 +1,187 @@
+"""The cache of decoded columns: opens entries, and builds those that are missing.
+
+An entry is a file of the staging cache like any other: it takes its part of the budget, is pinned
+while it is mapped, and is evicted when it was used longest ago.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from featstore.decoded.entry_file import (
+    DamagedEntryError,
+    EntryWriter,
+    FileState,
+    MappedEntry,
+)
+from featstore.errors import BudgetError, StagingError
+from featstore.staging.budget import format_bytes
+from featstore.staging.cache import Cache, Download, Refusal, RemovedError
+from featstore.staging.retry import StoppableBackoff, is_local
+
+_LOG = logging.getLogger(__name__)
+# How often in a row the directory of the cache, or an entry in it, may be removed or damaged by
+# others before that is an error.
+_MOST_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryRequest:
+    """An entry that is wanted.
+
+    Attributes:
+        name: Its name in the cache, see `staging.cache.entry_name`.
+        title: What it is of, for lists and errors.
+        first_bytes: What to reserve before its size is known.
+        build: Writes its content.
+    """
+
+    name: str
+    title: str
+    first_bytes: int
+    build: Callable[[EntryWriter], None]
+
+
+class DecodedCache:
+    """Opens and builds entries. For one thread.
+
+    Args:
+        cache: The staging cache.
+        budget_bytes: Its budget.
+        grace_s: How long to wait for room that other processes have pinned, before a BudgetError.
+    """
+
+    def __init__(self, cache: Cache, budget_bytes: int, *, grace_s: float = 30.0) -> None:
+        self._cache, self._budget_bytes, self._grace_s = cache, budget_bytes, grace_s
+
+    def open_all(
+        self,
+        wanted: Sequence[EntryRequest],
+        *,
+        checked_states: Mapping[str, FileState] | None = None,
+        on_open: Callable[[int], object] = lambda number: None,
+    ) -> list[MappedEntry]:
+        """Opens entries, and builds those that are missing or damaged.
+
+        An entry that another process is building is left to it: the next one is built meanwhile, so
+        two processes that want the same entries share the work.
+
+        Args:
+            wanted: The entries.
+            checked_states: What was seen when entries of these names were last checked. Those that
+                have not changed since are not checked again.
+            on_open: Called with the number of each entry once it is open.
+
+        Returns:
+            The entries in order, pinned. The caller closes them.
+
+        Raises:
+            BudgetError: They do not fit into the budget together.
+            StagingError: The disk fails, or entries are removed again and again.
+            DataFileError: A data file cannot be read.
+        """
+        found = dict[int, MappedEntry]()
+        backoff = StoppableBackoff(threading.Event())
+        try:
+            while True:
+                num_before, refused = len(found), dict[int, Refusal]()
+                for number, request in enumerate(wanted):
+                    if number not in found:
+                        state = (checked_states or {}).get(request.name)
+                        answer = self._opened(request, state, _held_bytes(found))
+                        if isinstance(answer, Refusal):
+                            refused[number] = answer
+                        else:
+                            found[number] = answer
+                            on_open(number)
+                if not refused:
+                    return [found[number] for number in range(len(wanted))]
+                number, refusal = next(iter(refused.items()))
+                request = wanted[number]
+                if len(found) > num_before:
+                    backoff = StoppableBackoff(threading.Event())
+                elif refusal is Refusal.FULL:
+                    self._require_possible(
+                        request, request.first_bytes, _held_bytes(found), backoff
+                    )
+                backoff.wait(f"{request.title} waits: {refusal.value}")
+        except BaseException:
+            for entry in found.values():
+                entry.close()
+            raise
+
+    def _opened(
+        self, request: EntryRequest, state: FileState | None, held_bytes: int
+    ) -> MappedEntry | Refusal:
+        """The entry, built if need be; or why the call must be repeated later."""
+        for attempt in range(_MOST_ATTEMPTS):
+            try:
+                answer = self._cache.request(
+                    request.name, None, request.first_bytes, is_steady=True
+                )
+                if isinstance(answer, Refusal):
+                    return answer
+                if isinstance(answer, Download):
+                    return self._built(request, answer, held_bytes)
+                return MappedEntry(self._cache, answer, state)
+            except RemovedError as error:
+                if attempt + 1 == _MOST_ATTEMPTS:
+                    raise
+                _LOG.warning("%s; it is built again", error)
+            except DamagedEntryError as error:
+                if attempt + 1 == _MOST_ATTEMPTS:
+                    raise
+                _LOG.warning("%s", error)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _built(self, request: EntryRequest, download: Download, held_bytes: int) -> MappedEntry:
+        def reserve(num_bytes: int) -> None:
+            backoff = StoppableBackoff(threading.Event())
+            while (refusal := download.reserve(num_bytes)) is not None:
+                self._require_possible(request, num_bytes, held_bytes, backoff)
+                backoff.wait(f"{request.title} waits: {refusal.value}")
+
+        writer = EntryWriter(download, reserve)
+        try:
+            request.build(writer)
+            if writer.num_bytes > download.num_bytes:
+                reserve(writer.num_bytes)
+            pin = download.publish(writer.record(request.title))
+        except OSError as error:
+            download.abandon()
+            if not is_local(error) or isinstance(error, StagingError):
+                raise
+            raise StagingError(
+                f"{request.title} cannot be written to {self._cache.root}: {error.strerror}; make "
+                "room there, or name another staging.directory"
+            ) from error
+        except BaseException:
+            download.abandon()
+            raise
+        # Its own writer has just summed the bytes. What a crash of the machine may lose of them is
+        # found when the entry is next opened, so the file is not synced.
+        return MappedEntry(self._cache, pin, FileState.of(pin.descriptor))
+
+    def _require_possible(
+        self,
+        request: EntryRequest,
+        wanted_bytes: int,
+        held_bytes: int,
+        backoff: StoppableBackoff,
+    ) -> None:
+        """BudgetError if the entry cannot fit beside those that are open, or others have not made
+        room for it in time.
+        """
+        if held_bytes + wanted_bytes <= self._budget_bytes and backoff.waited_s < self._grace_s:
+            return
+        raise BudgetError(
+            f"staging.budget_bytes is {format_bytes(self._budget_bytes)}: no room for "
+            f"{request.title} of {format_bytes(wanted_bytes)} beside {format_bytes(held_bytes)} of "
+            "decoded columns that are open, and what other processes read; decoded columns have to "
+            "fit all at once: raise the budget, free the disk, or select fewer slots or days"
+        )
+
+
+def _held_bytes(entries: Mapping[int, MappedEntry]) -> int:
+    return sum(entry.held_bytes for entry in entries.values())

@@ -1,0 +1,189 @@
+"""Entries of the cache of decoded columns: Arrow's file format, written with a checksum, mapped
+into memory, and watched for changes.
+"""
+
+import mmap
+import os
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from featstore.closing import Closing
+from featstore.errors import StagingError
+from featstore.staging.cache import Cache, Download, Pin
+from featstore.staging.record import Record, checksum
+
+_NEVER = threading.Event()
+
+
+class DamagedEntryError(StagingError):
+    """The bytes of an entry are not those that were written. It is removed from the cache."""
+
+
+class EntryWriter:
+    """Writes the content of one entry, into the room that was reserved for it. For one thread.
+
+    Args:
+        download: The reservation. The caller publishes or abandons it.
+        reserve: Makes the reservation as large as it is told; waits, or raises.
+    """
+
+    def __init__(self, download: Download, reserve: Callable[[int], None]) -> None:
+        self._download, self.reserve = download, reserve
+        self._num_bytes = self._crc = 0
+
+    def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        """Writes record batches as one Arrow file. Each is written before the next is drawn.
+
+        Raises:
+            OSError: The disk is full, or fails.
+        """
+        with (
+            open(self._download.path, "r+b", buffering=0) as file,  # noqa: PTH123  unbuffered
+            pa.PythonFile(_Summed(file.fileno(), self), "w") as sink,
+            pa.ipc.new_file(sink, schema) as writer,
+        ):
+            for batch in batches:
+                writer.write_batch(batch)
+                del batch  # Its memory serves the next one.
+
+    def record(self, url: str) -> Record:
+        """The record of what was written."""
+        sums = [(0, self._num_bytes, self._crc)]
+        return Record.of(url, self._num_bytes, "", sums, is_checked=True)
+
+    def count(self, data: memoryview) -> None:
+        """Adds bytes that were written to the checksum."""
+        self._crc = checksum(data, self._crc)
+        self._num_bytes += len(data)
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes were written."""
+        return self._num_bytes
+
+
+class _Summed:
+    """What Arrow writes to: a file whose bytes are counted and summed."""
+
+    closed = False
+
+    def __init__(self, file: int, writer: EntryWriter) -> None:
+        self._file, self._writer = file, writer
+
+    def write(self, data: pa.Buffer | bytes) -> int:
+        left = memoryview(data)
+        num_bytes = len(left)
+        while len(left):
+            written = os.write(self._file, left)
+            self._writer.count(left[:written])
+            left = left[written:]
+        return num_bytes
+
+    def tell(self) -> int:
+        return self._writer.num_bytes
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+    def close(self) -> None:
+        """The caller closes the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileState:
+    """What changes whenever somebody writes to a file, or truncates it. If it is as it was when the
+    bytes were checked, they need not be checked again.
+
+    Attributes:
+        inode: The file.
+        size_bytes: Its size.
+        changed_at_ns: When its content or its attributes last changed (`st_ctime_ns`).
+    """
+
+    inode: tuple[int, int]
+    size_bytes: int
+    changed_at_ns: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> "FileState":
+        """The state of an open file."""
+        status = os.fstat(descriptor)
+        return cls(
+            inode=(status.st_dev, status.st_ino),
+            size_bytes=status.st_size,
+            changed_at_ns=status.st_ctime_ns,
+        )
+
+
+class MappedEntry(Closing):
+    """An entry of the cache, pinned and mapped into memory. Its pages are the kernel's page cache,
+    which all processes share.
+
+    A forked copy of the process uses the same mapping; only the process that opened the entry
+    releases its pin. Not thread-safe.
+
+    Args:
+        pin: The pinned file, whose ownership passes to this object.
+        state: What was seen when its bytes were last compared with their checksum; None: they
+            were not.
+
+    Attributes:
+        batches: The record batches, views of the mapping.
+
+    Raises:
+        DamagedEntryError: As of `require_unchanged`.
+    """
+
+    def __init__(self, cache: Cache, pin: Pin, state: FileState | None = None) -> None:
+        self._cache, self._pin, self._pid, self._state = cache, pin, os.getpid(), state
+        self.require_unchanged()
+        try:
+            # Writable, and private: who writes to a batch in place, against the contract, changes
+            # memory of its own, instead of the file, or of being killed. All else stays shared.
+            mapped = mmap.mmap(pin.descriptor, pin.record.size_bytes, access=mmap.ACCESS_COPY)
+            reader = pa.ipc.open_file(pa.py_buffer(mapped))
+            self.batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def state(self) -> FileState | None:
+        """What was seen when the bytes were last checked."""
+        return self._state
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of the budget the entry takes."""
+        return self._pin.num_bytes
+
+    def require_unchanged(self) -> None:
+        """Checks the bytes if anybody may have written to them since the last check. To be called
+        before they are read.
+
+        The kernel kills a process that reads mapped bytes after the end of its file. So a file that
+        is truncated between this call and the reading still ends the process.
+
+        Raises:
+            DamagedEntryError: They have changed, or the file was truncated. This entry is closed.
+        """
+        seen = FileState.of(self._pin.descriptor)
+        if seen == self._state:
+            return
+        if seen.size_bytes != self._pin.record.size_bytes or not self._pin.is_intact(_NEVER):
+            path, url = self._pin.path, self._pin.record.url
+            self._cache.remove(self._pin)
+            raise DamagedEntryError(
+                f"{path}: expected what was written there ({url}), found other bytes: somebody "
+                "wrote to the file, or the disk is failing; it is removed from the cache, and is "
+                "built again when it is next opened"
+            )
+        self._state = seen
+
+    def close(self) -> None:
+        """Allows eviction. Views of the mapping stay valid. May be called more than once."""
+        if os.getpid() == self._pid:
+            self._pin.release()
