@@ -11,6 +11,7 @@ from featstore.decoded.decoded_columns import piece_of
 from featstore.decoded.decoding import entry_of
 from featstore.errors import DataFileError
 from featstore.reading.file_columns import Selection
+from featstore.schema import Slot, SlotKind
 from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile, GroupFile
 from tests.decoded.conftest import listed, selection_of
@@ -85,3 +86,25 @@ def test_a_file_of_other_rows_than_the_table_says_is_an_error(
     with pytest.raises(DataFileError, match="expected 99 rows, as the table says, found 100"):
         cache.open_all([entry_of(replace(file, num_rows=99), ALL, stager, 1)])
     assert stager.cache.entries() == []
+
+
+def test_names_of_entries_are_frozen(stager: Stager) -> None:
+    """Otherwise a new version decodes everything again, and finds no room for it."""
+    made = DataFile(
+        path="dt=2026-11-01/a.parquet",
+        url="s3://bucket/ctr/dt=2026-11-01/a.parquet",
+        size_bytes=1_234,
+        num_rows=100,
+        version="1762000000000",
+        partition={"dt": "2026-11-01"},
+    )
+    selection = Selection(
+        slots=(
+            Slot(name="user", kind=SlotKind.ID, number=101),
+            Slot(name="tags", kind=SlotKind.ID, shape=(None,), number=103),
+        ),
+        others=(pa.field("click", pa.int64()),),
+    )
+    request = entry_of(made, selection, stager, 1)
+    assert request.name == "a651b2b3ea5d1194aad6f16a22f9e82bf34e6cfd"
+    assert request.title == "3 decoded columns of s3://bucket/ctr/dt=2026-11-01/a.parquet"
