@@ -11,8 +11,8 @@ import pytest
 
 from featstore.documents import MAX_NESTING, DocumentError, load_yaml
 from featstore.errors import ConfigError, SpecError
-from featstore.loader.plan.train_config import load_train_config
 from featstore.redaction import short, shown
+from featstore.request.train_config import load_train_config
 from featstore.spec.lint import lint
 from featstore.spec.parse import load_spec, parse_spec
 

@@ -21,13 +21,22 @@ def stage() -> None:
     examples=[
         "featstore stage warm --config train.yaml",
         "featstore stage warm --config train.yaml --table s3://features/ctr",
+        "featstore stage warm --config train.yaml --decoded",
     ]
 )
 @subjects(CONFIG)
 @click.option("--table", metavar="URL", help="A table to stage instead of the one in the config.")
-def warm(config: str, table: str | None) -> None:
+@click.option(
+    "--decoded",
+    is_flag=True,
+    help="Decode the selected columns, for a SampleDataset, and stage no more than that takes.",
+)
+def warm(config: str, table: str | None, decoded: bool) -> None:
     """Stage the files that a training config reads, so that the run finds them on local disk."""
-    show(load("featstore.loader.stage").warm(config, table=table))
+    if decoded:
+        show(load("featstore.sampling.warming").warm_decoded(config, table=table))
+    else:
+        show(load("featstore.loader.stage").warm(config, table=table))
 
 
 @stage.command("list", examples=["featstore stage list --directory /ssd/featstore"])

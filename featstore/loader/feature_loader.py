@@ -33,7 +33,6 @@ from featstore.loader.plan.ordering import DYNAMIC, RANK, STATIC, Ordering
 from featstore.loader.plan.sections import in_sections, matching_in_sections, section_key
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import make_splits, split_size
-from featstore.loader.plan.train_config import load_train_config
 from featstore.loader.run.device import DeviceFeed
 from featstore.loader.run.epochs import Run
 from featstore.loader.run.iteration import Iteration
@@ -50,6 +49,7 @@ from featstore.request.negatives import Negatives
 from featstore.request.option_values import as_options
 from featstore.request.request import Request, resolve
 from featstore.request.tables import TableLike, snapshot_of
+from featstore.request.train_config import load_train_config
 from featstore.selection.where import parse_where
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager

@@ -8,10 +8,10 @@ from typing import Any
 from featstore.decoded.staging_source import stage_items, staging_source
 from featstore.errors import ConfigError
 from featstore.files.storage import local_path
-from featstore.loader.plan.train_config import load_train_config
 from featstore.redaction import redact
 from featstore.request.option_values import as_options
 from featstore.request.request import Request, resolve
+from featstore.request.train_config import load_train_config
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Limits
 from featstore.staging.counts import StagingStats

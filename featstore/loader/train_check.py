@@ -10,7 +10,6 @@ import pyarrow as pa
 from featstore.dispatch.options import Dispatch
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.splitting import make_splits, split_size
-from featstore.loader.plan.train_config import load_train_config
 from featstore.reading.file_columns import Selection, find_columns
 from featstore.redaction import redact
 from featstore.request.matching import matching_files
@@ -18,6 +17,7 @@ from featstore.request.negatives import Negatives
 from featstore.request.option_values import as_options
 from featstore.request.request import Request, resolve
 from featstore.request.slot_options import SlotRequest
+from featstore.request.train_config import load_train_config
 from featstore.schema import SlotKind
 from featstore.staging.budget import format_bytes
 from featstore.table.open import open_snapshot

@@ -11,8 +11,7 @@
 | sample_fields.py | the fields of a sample, and how their values are stored |
 | sample_imports.py | samples out of JSON lines and Parquet |
 | sample_dataset.py | `SampleDataset`: the rows of a table |
-| open_samples.py | its samples, opened in one process |
-| decoded_rows.py | rows of decoded columns as a batch |
-| row_index.py, id_index.py | which rows are samples, and where an id is |
+| rows/ | its samples: opened in one process, found by filters and ids, gathered into batches |
+| warming.py | decoding before a run |
 | indices.py | what may stand in brackets: `samples[i]`, `samples[10:20]`, `samples[[3, 1, 2]]` |
 """

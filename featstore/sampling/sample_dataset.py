@@ -27,7 +27,7 @@ from featstore.request.option_values import as_options
 from featstore.request.request import Request, resolve
 from featstore.request.tables import TableLike, snapshot_of
 from featstore.sampling.indices import is_single, position_of, positions_of
-from featstore.sampling.open_samples import OpenSamples, SamplePlan
+from featstore.sampling.rows.open_samples import OpenSamples, SamplePlan
 from featstore.staging.options import Staging
 from featstore.table.snapshot import Snapshot
 from featstore.tensors import shared_batches  # noqa: F401  registers how workers send batches
@@ -170,6 +170,16 @@ class SampleDataset(Dataset[Batch], Closing):
                 + (f", nor {len(unknown) - 3} others" if len(unknown) > 3 else "")
             )
         return self._samples.batch(positions)
+
+    @property
+    def num_files(self) -> int:
+        """The number of data files that the samples are of."""
+        return len(self._plan.files)
+
+    @property
+    def decoded_bytes(self) -> int:
+        """What the decoded columns, and indices, take of the staging budget."""
+        return self._samples.held_bytes
 
     def close(self) -> None:
         """Lets the decoded columns be evicted. May be called more than once."""

@@ -5,8 +5,8 @@ import pytest
 from featstore.errors import ConfigError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.plan.train_config import load_train_config
 from featstore.request.option_values import as_options
+from featstore.request.train_config import load_train_config
 
 CONFIG = """
 table: {table}

@@ -22,9 +22,9 @@ from featstore.reading.buffers import Array
 from featstore.reading.file_columns import Selection
 from featstore.request.matching import Listed, Partition
 from featstore.request.request import Request
-from featstore.sampling.decoded_rows import DecodedRows
-from featstore.sampling.id_index import id_entry, places_of_ids
-from featstore.sampling.row_index import filters_rows, index_entry, index_of, require_no_nulls
+from featstore.sampling.rows.decoded_rows import DecodedRows
+from featstore.sampling.rows.id_index import id_entry, places_of_ids
+from featstore.sampling.rows.row_index import filters_rows, index_entry, index_of, require_no_nulls
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.tensors.batch import Batch
@@ -137,6 +137,11 @@ class OpenSamples(Closing):
     def checked_states(self) -> dict[str, FileState]:
         """What was seen when each open entry was last checked."""
         return {name: seen for name, entry in self._entries if (seen := entry.state) is not None}
+
+    @property
+    def held_bytes(self) -> int:
+        """What all open entries take of the budget."""
+        return sum(entry.held_bytes for _, entry in self._entries)
 
     def batch(self, positions: Array) -> Batch:
         """The samples at positions, int64 (num_rows,), each from 0 to `num_samples`.

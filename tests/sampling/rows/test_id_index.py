@@ -13,8 +13,8 @@ from featstore.decoded.decoded_cache import DecodedCache
 from featstore.decoded.entry_file import MappedEntry
 from featstore.errors import DataFileError
 from featstore.ops.hashing import value_hash
-from featstore.sampling import id_index
-from featstore.sampling.id_index import id_entry, places_of_ids
+from featstore.sampling.rows import id_index
+from featstore.sampling.rows.id_index import id_entry, places_of_ids
 from featstore.staging.cache import Cache, Limits
 
 BUDGET_BYTES = 1_000_000

@@ -15,7 +15,7 @@ from featstore.reading.buffers import Array
 from featstore.request.decode import null_error, passing
 from featstore.request.matching import Partition
 from featstore.request.request import DROP, RAISE, Request
-from featstore.sampling.decoded_rows import DecodedRows
+from featstore.sampling.rows.decoded_rows import DecodedRows
 from featstore.staging.cache import entry_name
 
 FORMAT = 1
