@@ -150,11 +150,12 @@ static void fetch(const void* memory, int64_t num_bytes) {
 }
 
 /* Whether to read everything from the first byte to the last before the rows are looked up: in that order memory comes several
-   times as fast as in any other, and then is near. It pays if half of the rows or more are wanted. */
+   times as fast as in any other, and then is near. With a sixteenth of the rows as the limit, mixed epochs took 0.7 of the
+   CPU time that they took with half (see decision 53). Fewer rows were not tried. */
 static int is_dense(const Gather* gather) {
   int64_t num_rows = 0;
   for (int64_t i = 0; i < gather->num_pieces; i++) num_rows += gather->pieces[i].num_rows;
-  return gather->num_rows >= num_rows / 2;
+  return gather->num_rows >= num_rows / 16;
 }
 
 static void fetch_values(const Gather* gather, int64_t width) {

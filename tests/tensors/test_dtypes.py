@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.tensors.dtypes import array_of, tensor_of
+from featstore.tensors.dtypes import array_of, tensor_of, torch_dtype
 from featstore.tensors.writable import bfloat16_bits
 
 
@@ -20,3 +20,13 @@ def test_a_tensor_of_bfloat16_goes_through_numpy_and_back() -> None:
     tensor = torch.tensor([1.5, -2.0]).to(torch.bfloat16)
     assert torch.equal(tensor_of(array_of(tensor)), tensor)
     assert array_of(torch.tensor([1, 2])).dtype == np.int64
+
+
+def test_the_dtype_of_a_tensor_follows_from_that_of_the_array() -> None:
+    dtypes = [np.dtype(of) for of in (np.int64, np.int32, np.float32, np.uint16)]
+    assert [torch_dtype(dtype) for dtype in dtypes] == [
+        torch.int64,
+        torch.int32,
+        torch.float32,
+        torch.bfloat16,
+    ]
