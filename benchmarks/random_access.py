@@ -1,0 +1,119 @@
+"""Random batches of rows for 1 to 32 workers of one host: memory of all processes together, and
+rows/s, of a Python list in each worker, a tensor, SQLite with a query for each row, SampleStore,
+Hugging Face datasets, LMDB and ArrayRecord, beside numpy's gather from a mapped file.
+
+Each side holds the same rows of 40 int64, and returns a batch as one matrix, which is compared with
+what the rows are. Workers are forked from a process that has loaded torch and all peers. What such
+workers hold before they open anything is measured first, and is taken off. The list is measured
+with fewer rows, and its memory is scaled. Files are in the page cache.
+
+Demanded: all workers of SampleStore together hold at most 2 % of the lists' memory.
+
+    python benchmarks/random_access.py [--small] [--rows N] [--workers 1,4,16,32]
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from random_access_parts.rows import ROW_BYTES, Rows
+from random_access_parts.sides import SIDES
+from random_access_parts.workers import Measured, measure
+from shared_parts.machine import print_result
+
+BATCH_ROWS = 4_096
+LIST_ROWS = 20_000
+MOST_OF_LIST = 0.02
+
+
+def main() -> int:
+    """Prints a table for each number of workers, and one line `RESULT {json}`."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--small", action="store_true", help="200,000 rows, 0.5 s for each figure")
+    parser.add_argument("--rows", type=int, help="5,000,000 by default")
+    parser.add_argument("--workers", default="1,4,16,32")
+    parser.add_argument("--seconds", type=float, help="for each figure; 5 by default")
+    parser.add_argument("--directory", type=Path, help="where files are made; a temporary one")
+    options = parser.parse_args()
+    options.rows = options.rows or (200_000 if options.small else 5_000_000)
+    options.seconds = options.seconds or (0.5 if options.small else 5.0)
+    workers = [int(number) for number in options.workers.split(",")]
+    idle = {n: measure(None, Rows(num_rows=0), n, BATCH_ROWS, 0).pss_bytes for n in workers}
+    found = {name: _measure_side(name, options, workers, idle) for name in SIDES}
+    for number in workers:
+        _print_table(number, found, idle)
+    is_small = all(
+        found["featstore SampleStore"][number]["added_bytes"]
+        <= MOST_OF_LIST * found["Python list in each worker"][number]["added_bytes"]
+        for number in workers
+        if number == max(workers)
+    )
+    print_result(
+        {
+            "ok": is_small,
+            "rows": options.rows,
+            "batch_rows": BATCH_ROWS,
+            "idle_pss_bytes": idle,
+            "sides": found,
+        }
+    )
+    return 0 if is_small else 1
+
+
+def _measure_side(
+    name: str, options: argparse.Namespace, workers: list[int], idle: dict[int, int]
+) -> dict[int, dict[str, float]]:
+    """What a side adds to idle workers, by the number of workers."""
+    side = SIDES[name]()
+    rows = Rows(num_rows=LIST_ROWS if side.is_in_each_worker else options.rows)
+    scale = options.rows / rows.num_rows
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        side.make(rows, Path(directory))
+        return {n: _figures(_run(name, side, rows, n, options), idle[n], scale) for n in workers}
+
+
+def _run(
+    name: str, side: Any, rows: Rows, num_workers: int, options: argparse.Namespace
+) -> Measured:
+    print(f"{name}, {num_workers} workers", file=sys.stderr, flush=True)
+    return measure(side, rows, num_workers, BATCH_ROWS, options.seconds)
+
+
+def _figures(measured: Measured, idle_bytes: int, scale: float) -> dict[str, float]:
+    return {
+        "added_bytes": round(max(0, measured.pss_bytes - idle_bytes) * scale),
+        "rows_per_s": round(measured.rows_per_s),
+        "cpu_us_per_row": round(measured.cpu_us_per_row, 3),
+    }
+
+
+def _print_table(
+    num_workers: int, found: dict[str, dict[int, dict[str, float]]], idle: dict[int, int]
+) -> None:
+    print(f"\n{num_workers} workers; idle ones hold {idle[num_workers] / 1e6:,.0f} MB together")
+    print(
+        tabulate(
+            [
+                [
+                    name,
+                    f"{figures[num_workers]['added_bytes'] / 1e6:,.0f}",
+                    f"{figures[num_workers]['rows_per_s'] / 1e3:,.0f}",
+                    f"{figures[num_workers]['cpu_us_per_row']:.2f}",
+                    f"{figures[num_workers]['rows_per_s'] * ROW_BYTES / 1e6:,.0f}",
+                ]
+                for name, figures in found.items()
+            ],
+            headers=["side", "MB added, all processes", "1,000 rows/s", "CPU us/row", "MB/s"],
+            colalign=("left", "right", "right", "right", "right"),
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""The sides by name. A side makes its files or its memory once; each worker opens it and takes
+batches of rows from it.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from featstore.sampling.indices import Array
+from random_access_parts.in_memory import NumpyGather, PythonList, SharedTensor
+from random_access_parts.key_values import ArrayRecord, HuggingFace, Lmdb
+from random_access_parts.rows import Rows
+from random_access_parts.sqlite_files import QueryForEachRow, SampleStoreSide
+
+
+class OpenSide(Protocol):
+    """What a worker reads from."""
+
+    def take(self, indices: Array) -> Array:
+        """The rows at indices, in their order: int64 (num_indices, 40)."""
+
+
+class Side(Protocol):
+    """One way to hold the rows.
+
+    Attributes:
+        is_in_each_worker: Whether each worker holds all rows. Then fewer rows are measured, and the
+            memory is scaled.
+    """
+
+    is_in_each_worker: bool
+
+    def make(self, rows: Rows, directory: Path) -> None:
+        """Makes what the workers open: files in `directory`, or memory of this process."""
+
+    def open(self) -> OpenSide:
+        """Opens it in a worker."""
+
+
+# `SampleDataset` goes here: it makes a table with the columns of `rows`, and its workers open it
+# and give `batch[slot]` of all slots as one array.
+SIDES: dict[str, type[Side]] = {
+    "numpy gather": NumpyGather,
+    "Python list in each worker": PythonList,
+    "in-memory tensor": SharedTensor,
+    "SQLite, a query for each row": QueryForEachRow,
+    "featstore SampleStore": SampleStoreSide,
+    "Hugging Face datasets": HuggingFace,
+    "LMDB": Lmdb,
+    "ArrayRecord": ArrayRecord,
+}
