@@ -1,13 +1,16 @@
 """Random batches of rows for 1 to 32 workers of one host: memory of all processes together, and
 rows/s, of a Python list in each worker, a tensor, SQLite with a query for each row, SampleStore,
-Hugging Face datasets, LMDB and ArrayRecord, beside numpy's gather from a mapped file.
+SampleDataset, Hugging Face datasets, LMDB and ArrayRecord, beside numpy's gather from a mapped file.
 
 Each side holds the same rows of 40 int64, and returns a batch as one matrix, which is compared with
 what the rows are. Workers are forked from a process that has loaded torch and all peers. What such
 workers hold before they open anything is measured first, and is taken off. The list is measured
 with fewer rows, and its memory is scaled. Files are in the page cache.
 
-Demanded: all workers of SampleStore together hold at most 2 % of the lists' memory.
+Demanded with the most workers: SampleStore and SampleDataset add at most 2 % of the lists' memory,
+and SampleDataset gives 10 times the rows of SQLite with a query for each row, 3 times those of
+Hugging Face datasets and at least those of ArrayRecord, for the same CPU time. With fewer than a
+million rows this is told, and not demanded: what a worker holds besides rows then counts too much.
 
     python benchmarks/random_access.py [--small] [--rows N] [--workers 1,4,16,32]
 """
@@ -26,8 +29,9 @@ from random_access_parts.workers import Measured, measure
 from shared_parts.machine import print_result
 
 BATCH_ROWS = 4_096
-LIST_ROWS = 20_000
+LIST_ROWS, DEMANDED_ROWS = 20_000, 1_000_000
 MOST_OF_LIST = 0.02
+FACTORS = {"SQLite, a query for each row": 10, "Hugging Face datasets": 3, "ArrayRecord": 1}
 
 
 def main() -> int:
@@ -48,22 +52,39 @@ def main() -> int:
     found = {name: _measure_side(name, options, workers, idle) for name in SIDES}
     for number in workers:
         _print_table(number, found, idle)
-    is_small = all(
-        found["featstore SampleStore"][number]["added_bytes"]
-        <= MOST_OF_LIST * found["Python list in each worker"][number]["added_bytes"]
-        for number in workers
-        if number == max(workers)
-    )
+    most = max(workers)
+    demands = _demands({name: figures[most] for name, figures in found.items()})
+    for said, is_met in demands.items():
+        print(f"{'met' if is_met else 'MISSED'}: {said}")
+    is_ok = all(demands.values()) or options.rows < DEMANDED_ROWS
     print_result(
         {
-            "ok": is_small,
+            "ok": is_ok,
             "rows": options.rows,
             "batch_rows": BATCH_ROWS,
             "idle_pss_bytes": idle,
             "sides": found,
+            "demands": demands,
         }
     )
-    return 0 if is_small else 1
+    return 0 if is_ok else 1
+
+
+def _demands(of: dict[str, dict[str, float]]) -> dict[str, bool]:
+    """What is demanded with the most workers, and whether it is met; costs are CPU time, since
+    other programs may run beside.
+    """
+    lists, dataset = of["Python list in each worker"], of["featstore SampleDataset"]
+    found = {
+        f"{name}: at most 2 % of the lists' memory": of[name]["added_bytes"]
+        <= MOST_OF_LIST * lists["added_bytes"]
+        for name in ("featstore SampleStore", "featstore SampleDataset")
+    }
+    for peer, factor in FACTORS.items():
+        found[f"featstore SampleDataset: {factor} times the rows of {peer}"] = (
+            dataset["cpu_us_per_row"] * factor <= of[peer]["cpu_us_per_row"]
+        )
+    return found
 
 
 def _measure_side(
@@ -75,7 +96,9 @@ def _measure_side(
     scale = options.rows / rows.num_rows
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         side.make(rows, Path(directory))
-        return {n: _figures(_run(name, side, rows, n, options), idle[n], scale) for n in workers}
+        found = {n: _figures(_run(name, side, rows, n, options), idle[n], scale) for n in workers}
+        side.close()
+    return found
 
 
 def _run(

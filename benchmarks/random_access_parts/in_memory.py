@@ -23,6 +23,9 @@ class NumpyGather:
     def open(self) -> "_Matrix":
         return _Matrix(np.memmap(self._path, np.int64, mode="r", shape=self._shape))
 
+    def close(self) -> None:
+        pass
+
 
 class SharedTensor:
     """A tensor that the parent holds and that forked workers share."""
@@ -39,6 +42,9 @@ class SharedTensor:
     def open(self) -> "_Tensor":
         return _Tensor(self._tensor)
 
+    def close(self) -> None:
+        pass
+
 
 class PythonList:
     """A list of a tuple of Python integers for each row, which each worker holds for itself."""
@@ -49,7 +55,11 @@ class PythonList:
         self._rows = rows
 
     def open(self) -> "_List":
-        return _List([tuple(row) for block in self._rows.blocks() for row in block.tolist()])
+        # Row by row: large temporary lists would leave holes in the heap, which count as memory.
+        return _List([tuple(row.tolist()) for block in self._rows.blocks() for row in block])
+
+    def close(self) -> None:
+        pass
 
 
 class _Matrix:

@@ -13,10 +13,9 @@ from array_record.python import array_record_module
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
 from featstore.sampling.indices import Array
-from random_access_parts.rows import NUM_SLOTS, ROW_BYTES, Rows
+from random_access_parts.rows import ROW_BYTES, Rows
 from random_access_parts.sqlite_files import matrix_of
-
-_NAMES = [f"slot_{index}" for index in range(NUM_SLOTS)]
+from random_access_parts.tables import NAMES
 
 
 class HuggingFace:
@@ -26,13 +25,16 @@ class HuggingFace:
 
     def make(self, rows: Rows, directory: Path) -> None:
         self._path = directory / "rows.arrow"
-        schema = pa.schema([(name, pa.int64()) for name in _NAMES])
+        schema = pa.schema([(name, pa.int64()) for name in NAMES])
         with pa.OSFile(str(self._path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
             for block in rows.blocks():
                 writer.write_batch(pa.record_batch(list(block.T.copy()), schema=schema))
 
     def open(self) -> "_Dataset":
         return _Dataset(datasets.Dataset.from_file(str(self._path)).with_format("numpy"))
+
+    def close(self) -> None:
+        pass
 
 
 class Lmdb:
@@ -56,6 +58,9 @@ class Lmdb:
             lmdb.open(str(self._path), subdir=False, readonly=True, lock=False, readahead=False)
         )
 
+    def close(self) -> None:
+        pass
+
 
 class ArrayRecord:
     """A file of records, one to a group, uncompressed, read with one call for a batch."""
@@ -73,6 +78,9 @@ class ArrayRecord:
     def open(self) -> "_Records":
         return _Records(ArrayRecordDataSource(str(self._path)))
 
+    def close(self) -> None:
+        pass
+
 
 class _Dataset:
     def __init__(self, dataset: Any) -> None:
@@ -80,7 +88,7 @@ class _Dataset:
 
     def take(self, indices: Array) -> Array:
         columns = self._dataset[indices.tolist()]
-        return np.stack([columns[name] for name in _NAMES], axis=1)
+        return np.stack([columns[name] for name in NAMES], axis=1)
 
 
 class _Tree:

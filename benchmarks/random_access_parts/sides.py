@@ -10,6 +10,7 @@ from random_access_parts.in_memory import NumpyGather, PythonList, SharedTensor
 from random_access_parts.key_values import ArrayRecord, HuggingFace, Lmdb
 from random_access_parts.rows import Rows
 from random_access_parts.sqlite_files import QueryForEachRow, SampleStoreSide
+from random_access_parts.tables import SampleDatasetSide
 
 
 class OpenSide(Protocol):
@@ -35,15 +36,17 @@ class Side(Protocol):
     def open(self) -> OpenSide:
         """Opens it in a worker."""
 
+    def close(self) -> None:
+        """Lets go of what `make` made, before its directory is removed."""
 
-# `SampleDataset` goes here: it makes a table with the columns of `rows`, and its workers open it
-# and give `batch[slot]` of all slots as one array.
+
 SIDES: dict[str, type[Side]] = {
     "numpy gather": NumpyGather,
     "Python list in each worker": PythonList,
     "in-memory tensor": SharedTensor,
     "SQLite, a query for each row": QueryForEachRow,
     "featstore SampleStore": SampleStoreSide,
+    "featstore SampleDataset": SampleDatasetSide,
     "Hugging Face datasets": HuggingFace,
     "LMDB": Lmdb,
     "ArrayRecord": ArrayRecord,

@@ -28,6 +28,9 @@ class QueryForEachRow:
     def open(self) -> "_Queries":
         return _Queries(sqlite3.connect(self._path))
 
+    def close(self) -> None:
+        pass
+
 
 class SampleStoreSide:
     """A SampleStore with one field, a batch in one statement."""
@@ -41,6 +44,9 @@ class SampleStoreSide:
 
     def open(self) -> "_Store":
         return _Store(SampleStore(self._path))
+
+    def close(self) -> None:
+        pass
 
 
 class _Queries:
