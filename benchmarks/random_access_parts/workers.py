@@ -1,0 +1,105 @@
+"""Forked workers that take random batches all at once, and what they and their parent hold."""
+
+import multiprocessing
+import os
+import threading
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from random_access_parts.rows import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What workers did together.
+
+    Attributes:
+        pss_bytes: The proportional set size of the parent and of all workers: memory that several
+            processes share counts once.
+        rows_per_s: Rows of all workers together by the clock.
+        cpu_us_per_row: CPU time of the workers for a row, user and system.
+    """
+
+    pss_bytes: int
+    rows_per_s: float
+    cpu_us_per_row: float
+
+
+def measure(side: Any, rows: Rows, num_workers: int, batch_size: int, run_s: float) -> Measured:
+    """Measures a side that was made; `None` is idle workers, which open nothing.
+
+    Args:
+        side: The side.
+        rows: Its rows.
+        num_workers: How many processes are forked.
+        batch_size: Rows of a batch.
+        run_s: How long they take batches.
+
+    Raises:
+        AssertionError: A worker got other rows than there are.
+    """
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(num_workers + 1)
+    workers: list[tuple[Any, Connection]] = []
+    for seed in range(num_workers):
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=_work, args=(side, rows, batch_size, run_s, seed, start, theirs)
+        )
+        process.start()
+        theirs.close()
+        workers.append((process, ours))
+    try:
+        start.wait(600)  # All have opened the side and checked a batch.
+        found = [connection.recv() for _, connection in workers]
+        pss_bytes = sum(_pss_bytes(pid) for pid in (os.getpid(), *(p.pid for p, _ in workers)))
+        for _, connection in workers:
+            connection.send(None)
+    except (EOFError, threading.BrokenBarrierError) as error:
+        raise AssertionError("a worker failed: its error is above") from error
+    finally:
+        for process, _ in workers:
+            process.join(60)
+    num_rows = sum(count for count, _, _ in found)
+    return Measured(
+        pss_bytes=pss_bytes,
+        rows_per_s=sum(count / wall_s for count, wall_s, _ in found),
+        cpu_us_per_row=1e6 * sum(cpu_s for _, _, cpu_s in found) / max(1, num_rows),
+    )
+
+
+def _work(
+    side: Any, rows: Rows, batch_size: int, run_s: float, seed: int, start: Any, results: Connection
+) -> None:
+    torch.set_num_threads(1)  # as a DataLoader does; with more, a forked worker can wait for ever
+    try:
+        opened = None if side is None else side.open()
+        rng = np.random.default_rng(seed)
+        if opened is not None:
+            for _ in range(2):
+                indices = rng.integers(0, rows.num_rows, batch_size)
+                assert np.array_equal(opened.take(indices), rows.at(indices))
+    except BaseException:
+        start.abort()
+        raise
+    start.wait(600)
+    num_rows, begin_s, begin_cpu_s = 0, time.perf_counter(), time.process_time()
+    while opened is not None and time.perf_counter() - begin_s < run_s:
+        opened.take(rng.integers(0, rows.num_rows, batch_size))
+        num_rows += batch_size
+    wall_s = time.perf_counter() - begin_s
+    results.send((num_rows, wall_s, time.process_time() - begin_cpu_s))
+    results.recv()  # The parent looks at what is held.
+
+
+def _pss_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"no Pss in /proc/{pid}/smaps_rollup")
