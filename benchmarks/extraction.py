@@ -173,8 +173,8 @@ def against_polars(bench: Bench) -> list[Any]:
     figure = _figure(
         "61 slots, CPU of polars / featstore",
         ratio,
-        0.7,
-        1.0,
+        1.2,
+        1.5,
         same=not different,
         cpu_s=seen,
         rows=num_rows,
@@ -219,10 +219,10 @@ def kernel(bench: Bench) -> list[Any]:
 
 PARTS: dict[str, Callable[[Bench], list[Any]]] = {
     "spark61": lambda bench: on_spark(
-        bench, NUM_SLOTS, bench.size.spark_rows, (4.0, 2.0), (5.0, 2.5)
+        bench, NUM_SLOTS, bench.size.spark_rows, (4.0, 3.0), (5.0, 4.0)
     ),
     "spark400": lambda bench: on_spark(
-        bench, MANY_SLOTS, bench.size.spark_rows_many, (4.0, 4.0), (8.0, 8.0)
+        bench, MANY_SLOTS, bench.size.spark_rows_many, (5.0, 4.0), (8.0, 8.0)
     ),
     "polars": against_polars,
     "flat": flatness,

@@ -77,14 +77,15 @@ static PyObject* py_sign_rows(PyObject* self, PyObject* args) {
   Py_buffer signs, buffers[MAX_MEMBERS];
   const uint64_t* members[MAX_MEMBERS];
   unsigned long long seed;
+  int portable;
   (void)self;
-  if (!PyArg_ParseTuple(args, "O!w*K:sign_rows", &PyTuple_Type, &tuple, &signs, &seed)) return NULL;
+  if (!PyArg_ParseTuple(args, "O!w*Kp:sign_rows", &PyTuple_Type, &tuple, &signs, &seed, &portable)) return NULL;
   Py_ssize_t taken = take_members(tuple, signs.len, buffers, members);
   if (!PyErr_Occurred() && (signs.len % 8 || !is_aligned(&signs, 8)))
     wrong("expected as many values of each member as aligned signs, 8 bytes each");
   int fits = !PyErr_Occurred();
   Py_BEGIN_ALLOW_THREADS
-  if (fits) sign_rows(members, taken, signs.len / 8, seed, signs.buf);
+  if (fits) (portable ? portable_sign_rows : sign_rows)(members, taken, signs.len / 8, seed, signs.buf);
   Py_END_ALLOW_THREADS
   while (taken) PyBuffer_Release(&buffers[--taken]);
   PyBuffer_Release(&signs);
@@ -581,7 +582,7 @@ static PyObject* py_walk_footer(PyObject* self, PyObject* args) {
 static PyMethodDef functions[] = {
     {"hash_texts", py_hash_texts, METH_VARARGS, "hash_texts(data, offsets, hashes, seed): XXH64 of byte ranges."},
     {"hash_decimals", py_hash_decimals, METH_VARARGS, "hash_decimals(values, hashes, seed): XXH64 of decimal texts."},
-    {"sign_rows", py_sign_rows, METH_VARARGS, "sign_rows(members, signs, seed): members chained, 63 bits, never 0."},
+    {"sign_rows", py_sign_rows, METH_VARARGS, "sign_rows(members, signs, seed, portable): members chained, 63 bits, never 0."},
     {"count_marks", py_count_marks, METH_VARARGS, "count_marks(values, width): bits that the values mark."},
     {"mark_values", py_mark_values, METH_VARARGS, "mark_values(values, width, bits, bound, small): missing and small ones."},
     {"fill_nulls", py_fill_nulls, METH_VARARGS, "fill_nulls(values, bits, first_bit, mark): the mark where no bit is set."},

@@ -20,9 +20,11 @@ def hash_decimals(values: Buffer, hashes: Buffer, seed: int) -> None:
     `hashes`, uint64 (num_values,).
     """
 
-def sign_rows(members: tuple[Buffer, ...], signs: Buffer, seed: int) -> None:
+def sign_rows(members: tuple[Buffer, ...], signs: Buffer, seed: int, portable: bool) -> None:
     """Writes the sign of each row to `signs`, uint64 (num_rows,): its members, uint64 (num_rows,)
     each, chained from `seed`, cut to 63 bits, and 1 in place of 0.
+
+    `portable` computes without the instructions that not every CPU has.
     """
 
 def count_marks(values: Buffer, width: int) -> int:

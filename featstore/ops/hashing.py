@@ -121,7 +121,7 @@ def _chain(slot: int, members: list[Hashes]) -> Hashes:
     seed = np.uint64(_hash_int(slot))
     signs = np.empty(len(members[0]), np.uint64)
     if KERNELS is not None:
-        KERNELS.sign_rows(tuple(members), signs, int(seed))
+        KERNELS.sign_rows(tuple(members), signs, int(seed), False)
         return signs
     if len(signs) <= _MAX_SINGLE_VALUES:
         return _chain_few(int(seed), members, signs)

@@ -1,7 +1,8 @@
 """A buffer of rows, column by column, that is written when a row group is full.
 
 Batches are copied in and released. The memory is reused for every row group: with new memory for
-each, zeroing its pages (done by the kernel) cost as much as encoding the rows.
+each, zeroing its pages (done by the kernel) cost as much as encoding the rows. A batch that is a
+whole row group is not copied.
 """
 
 from collections.abc import Iterable
@@ -20,17 +21,19 @@ _MAX_VALUES = 2**31 - 1  # Arrow's lists have offsets of 32 bits
 class RowGroupBuffer:
     """A buffer of `rows_per_row_group` rows of one schema. Not thread-safe.
 
-    The arrays that `columns` returns are views of the buffer, valid until the next `append` after
-    `clear`.
+    The arrays that `columns` returns are views of the buffer or of a batch, valid until the next
+    `append` after `clear`.
     """
 
     def __init__(self, schema: pa.Schema, rows_per_row_group: int) -> None:
         self._schema = schema
+        self._rows_per_row_group = rows_per_row_group
+        self._whole: pa.RecordBatch | None = None
         self._columns = [_column_buffer(field, rows_per_row_group) for field in schema]
         self.num_rows = 0
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Copies a batch into the buffer.
+        """Copies a batch into the buffer, or keeps it if it fills the empty buffer.
 
         Raises:
             ValueError: The batch has another schema, or a null in a column that is not nullable.
@@ -39,13 +42,23 @@ class RowGroupBuffer:
             raise ValueError(
                 f"expected the data file's columns:\n{self._schema}\nfound:\n{batch.schema}"
             )
-        for field, column, array in zip(self._schema, self._columns, batch.columns, strict=True):
+        for field, array in zip(self._schema, batch.columns, strict=True):
             if array.null_count and not field.nullable:
                 raise ValueError(
                     f"column {field.name!r}: expected no nulls, found {array.null_count}"
                 )
-            column.append(array)
+        if not self.num_rows and batch.num_rows == self._rows_per_row_group:
+            self._whole = batch
+        else:
+            self._copy(batch)
         self.num_rows += batch.num_rows
+
+    def _copy(self, batch: pa.RecordBatch) -> None:
+        whole, self._whole = self._whole, None
+        if whole is not None:
+            self._copy(whole)
+        for column, array in zip(self._columns, batch.columns, strict=True):
+            column.append(array)
 
     def columns(self, arrow_types: Iterable[pa.DataType]) -> list[pa.Array]:
         """All rows, as one array per column.
@@ -54,6 +67,12 @@ class RowGroupBuffer:
             arrow_types: The type of each column: that of the schema, or a list type for a fixed
                 width.
         """
+        if self._whole is not None:
+            arrays = zip(self._whole.columns, arrow_types, strict=True)
+            return [
+                array if array.type == arrow_type else array.cast(arrow_type)
+                for array, arrow_type in arrays
+            ]
         return [
             column.array(arrow_type)
             for column, arrow_type in zip(self._columns, arrow_types, strict=True)
@@ -61,6 +80,7 @@ class RowGroupBuffer:
 
     def clear(self) -> None:
         """Empties the buffer, and keeps its memory."""
+        self._whole = None
         for column in self._columns:
             column.clear()
         self.num_rows = 0

@@ -30,7 +30,7 @@ from featstore.table import parquet_dir
 from featstore.table.delta import open_delta
 from tests.parquet_files import put_parquet
 
-NUM_ROWS = 60_000
+NUM_ROWS = 120_000  # more than a batch
 Change = Callable[[Path], None]
 CHANGED = (
     r"log\.parquet changed while it was read: expected .*, found .*; nothing is committed: run it "
@@ -156,7 +156,9 @@ def assert_nothing_written(job: ExtractJob) -> None:
     assert not Path(job.table_url, "_delta_log").exists()
 
 
-@pytest.mark.parametrize("rows_per_file", [NUM_ROWS, 10_000], ids=["in one unit", "in six units"])
+@pytest.mark.parametrize(
+    "rows_per_file", [NUM_ROWS, NUM_ROWS // 6], ids=["in one unit", "in six units"]
+)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_raw_file_that_changes_in_mid_read_is_named_and_nothing_is_committed(
     job: ExtractJob, path: Path, change: Change, rows_per_file: int

@@ -248,9 +248,9 @@ def parent(pid):
 @featstore.operator(inputs=[pa.int64()], result=pa.int64())
 def killing(rows):
     first = rows[0].as_py() if len(rows) else None
-    if first == 20_000 + 16_384 and once("worker"):
+    if first == 70_000 + 65_536 and once("worker"):  # the second batch of a file
         os.kill(os.getpid(), signal.SIGKILL)
-    if first == 60_000 + 16_384 and once("executor"):
+    if first == 210_000 + 65_536 and once("executor"):
         daemon = parent(os.getpid())
         for process in (parent(daemon), daemon, os.getpid()):
             os.kill(process, signal.SIGKILL)
@@ -290,14 +290,14 @@ def test_a_worker_and_an_executor_killed_in_mid_file_leave_every_row_once(
     (tmp_path / "faults").mkdir()
     source = tmp_path / "many"
     for number in range(4):
-        rows = range(number * 20_000, (number + 1) * 20_000)
+        rows = range(number * 70_000, (number + 1) * 70_000)
         put_parquet(
             source / f"{number}.parquet", {"row": list(rows), "user": [f"u{row}" for row in rows]}
         )
     node = {"slot": 2, "name": "killed", "op": "killers:killing", "of": "row"}
     document = DOCUMENT | {
         "slots": [*DOCUMENT["slots"], node],
-        "output": {"rows_per_row_group": 5_000, "rows_per_file": 20_000},
+        "output": {"rows_per_row_group": 5_000, "rows_per_file": 70_000},
     }
     path = os.pathsep.join([str(tmp_path / "modules"), str(Path(featstore.__file__).parents[1])])
     environ = {
@@ -312,13 +312,13 @@ def test_a_worker_and_an_executor_killed_in_mid_file_leave_every_row_once(
         job.table_url,
     ]
     done = run_python(CLUSTER, *arguments, variables=environ, cwd=tmp_path, status=None)
-    assert "rows 80000" in done.stdout, done.stderr[-3000:]
+    assert "rows 280000" in done.stdout, done.stderr[-3000:]
     assert {fault.name for fault in (tmp_path / "faults").iterdir()} == {"worker", "executor"}
-    assert rows_of(job.table_url) == list(range(80_000))
+    assert rows_of(job.table_url) == list(range(280_000))
     assert len(open_delta(job.table_url).data_files) == 4
     left = {
         str(path.relative_to(job.table_url)) for path in Path(job.table_url).rglob(".part*.partial")
     }
     assert left  # what the killed ones were writing
     assert vacuum_all(job.table_url) >= left
-    assert rows_of(job.table_url) == list(range(80_000))
+    assert rows_of(job.table_url) == list(range(280_000))

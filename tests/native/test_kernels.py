@@ -107,6 +107,24 @@ def test_floats_are_sketched_as_in_numpy(batches: list[list[float]], start: int)
     assert sketched(floats) == pure(lambda: sketched(floats))
 
 
+@given(st.integers(0, 1_100), st.integers(1, 4), st.integers(0, 2**64 - 1))
+def test_signs_are_the_same_with_and_without_wide_instructions(
+    num_rows: int, num_members: int, seed: int
+) -> None:
+    words = np.random.default_rng(num_rows).integers(0, 2**64, (4, num_rows), np.uint64)
+    found = []
+    for portable in (False, True):
+        signs = np.empty(num_rows, np.uint64)
+        KERNELS.sign_rows(tuple(words[:num_members]), signs, seed, portable)
+        found.append(signs)
+    chained: Any = np.full(num_rows, seed, np.uint64)
+    for member in words[:num_members]:
+        chained = hashing._hash_longs(member, chained)
+    expected = chained & np.uint64(2**63 - 1)
+    assert np.array_equal(found[0], np.where(expected == 0, 1, expected))
+    assert np.array_equal(found[0], found[1])
+
+
 def test_of_many_signs_the_smallest_are_kept_as_in_numpy() -> None:
     signs = [
         sketches.mix(np.arange(first, first + 200_000, dtype=np.int64)) for first in (1, 100_001)
@@ -145,9 +163,9 @@ def test_buffers_of_other_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="expected as many aligned hashes as values"):
         KERNELS.hash_decimals(three, two, 42)
     with pytest.raises(ValueError, match="expected as many values of each member as signs"):
-        KERNELS.sign_rows((two, three), two, 42)
+        KERNELS.sign_rows((two, three), two, 42, False)
     with pytest.raises(ValueError, match="expected at most 64 members"):
-        KERNELS.sign_rows((two,) * 65, two, 42)
+        KERNELS.sign_rows((two,) * 65, two, 42, False)
     with pytest.raises(ValueError, match="expected whole values of 4 or 8 bytes"):
         KERNELS.count_marks(two, 5)
     for width, num_bits, room in ((5, 4, 3), (8, 3, 3), (8, 0, 3), (8, 4, 2)):

@@ -181,8 +181,8 @@ def test_what_is_read_may_lie_at_any_address() -> None:
     KERNELS.hash_decimals(values, hashes, 1)
     KERNELS.hash_decimals(odd(values), same, 1)
     assert (hashes == same).all()
-    KERNELS.sign_rows((values,), hashes, 1)
-    KERNELS.sign_rows((odd(values),), same, 1)
+    KERNELS.sign_rows((values,), hashes, 1, False)
+    KERNELS.sign_rows((odd(values),), same, 1, False)
     assert (hashes == same).all()
     out = np.zeros(3, np.int64)
     KERNELS.gather_values((odd(values),), 8, odd(rows), 2, odd(cuts), odd(start), out)
@@ -212,7 +212,7 @@ def test_what_numbers_are_written_to_is_aligned_or_refused() -> None:
     with pytest.raises(ValueError, match="aligned hashes"):
         KERNELS.hash_decimals(three, odd(three), 1)
     with pytest.raises(ValueError, match="aligned signs"):
-        KERNELS.sign_rows((three,), odd(three), 1)
+        KERNELS.sign_rows((three,), odd(three), 1, False)
     with pytest.raises(ValueError, match="aligned room"):
         KERNELS.mark_values(three, 8, bits, 1, odd(four))
     with pytest.raises(ValueError, match="of offsets aligned"):

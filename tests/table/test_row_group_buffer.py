@@ -67,14 +67,31 @@ def test_the_memory_of_slots_is_reused_for_every_row_group() -> None:
     schema = pa.schema([required("id", pa.int64())])
     rows, addresses = RowGroupBuffer(schema, 4), set()
     for first in (0, 4):
-        rows.append(
-            pa.RecordBatch.from_arrays([pa.array(np.arange(first, first + 4))], schema=schema)
-        )
+        batch = pa.RecordBatch.from_arrays([pa.array(np.arange(first, first + 4))], schema=schema)
+        rows.append(batch.slice(0, 3))
+        rows.append(batch.slice(3))
         (column,) = rows.columns(schema.types)
         assert column.to_pylist() == list(range(first, first + 4))
         addresses.add(column.buffers()[1].address)
         rows.clear()
     assert len(addresses) == 1
+
+
+@given(st.lists(ROWS, min_size=1, max_size=6), st.integers(0, 3))
+def test_a_batch_that_is_a_whole_row_group_is_not_copied(
+    group: list[dict[str, Any]], skipped: int
+) -> None:
+    batch = pa.RecordBatch.from_pylist([group[0]] * skipped + group, SCHEMA).slice(skipped)
+    rows = RowGroupBuffer(SCHEMA, len(group))
+    for _ in range(2):
+        rows.append(batch)
+        table = pa.Table.from_arrays(rows.columns(STORED), names=SCHEMA.names)
+        table.validate(full=True)
+        assert [column.type for column in table.columns] == STORED
+        assert table.to_pylist() == group
+        (found,) = table["id"].chunks
+        assert found.buffers()[1].address == batch["id"].buffers()[1].address
+        rows.clear()
 
 
 def test_more_list_values_than_offsets_can_count_are_refused(
