@@ -1,6 +1,7 @@
 """Checks a training config without training: what `featstore train check` prints."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from featstore.dispatch.options import Dispatch
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.splitting import make_splits, split_size
 from featstore.loader.plan.train_config import load_train_config
+from featstore.parquet.footers import CheckedFooter
 from featstore.reading.file_columns import Selection, find_columns
 from featstore.redaction import redact
 from featstore.request.matching import matching_files
@@ -21,8 +23,8 @@ from featstore.request.slot_options import SlotRequest
 from featstore.schema import SlotKind
 from featstore.staging.budget import format_bytes
 from featstore.table.open import open_snapshot
-from featstore.table.parquet_dir import read_footer
-from featstore.table.snapshot import DataFile, TableFile
+from featstore.table.parquet_dir import each_footer
+from featstore.table.snapshot import DataFile
 from featstore.tensors.batch import Batch, Jagged
 from featstore.text_table import text_table
 
@@ -182,34 +184,37 @@ class _Sizes:
     """
 
     num_rows: int
-    stored_bytes: Mapping[str, int]
-    num_values: Mapping[str, int]
+    stored_bytes: Counter[str]
+    num_values: Counter[str]
 
     @classmethod
     def of(cls, files: Sequence[DataFile], selection: Selection) -> "_Sizes":
-        stored_bytes: dict[str, int] = {}
-        num_values: dict[str, int] = {}
+        """Reads the footers of the files and of their slot groups."""
+        urls = [part.url for file in files for part in file.parts]
+        footers = each_footer(urls, lambda footer: footer)
+        stored_bytes: Counter[str] = Counter()
+        num_values: Counter[str] = Counter()
         for file in files:
             of_file: dict[str, tuple[int, int]] = {}
             for part in file.parts:
-                of_file |= _part_sizes(part, selection)
-            for name, (part_bytes, part_values) in of_file.items():
-                stored_bytes[name] = stored_bytes.get(name, 0) + part_bytes
-                num_values[name] = num_values.get(name, 0) + part_values
+                of_file |= _column_sizes(next(footers), selection, part.path)
+            stored_bytes.update({name: sizes[0] for name, sizes in of_file.items()})
+            num_values.update({name: sizes[1] for name, sizes in of_file.items()})
         num_rows = sum(file.num_rows for file in files)
         return cls(num_rows=num_rows, stored_bytes=stored_bytes, num_values=num_values)
 
     def bytes_per_row(self, name: str) -> float:
-        return self.stored_bytes.get(name, 0) / max(self.num_rows, 1)
+        return self.stored_bytes[name] / max(self.num_rows, 1)
 
     def values_per_row(self, name: str) -> float:
-        return self.num_values.get(name, 0) / max(self.num_rows, 1)
+        return self.num_values[name] / max(self.num_rows, 1)
 
 
-def _part_sizes(part: TableFile, selection: Selection) -> dict[str, tuple[int, int]]:
+def _column_sizes(
+    footer: CheckedFooter, selection: Selection, file_name: str
+) -> dict[str, tuple[int, int]]:
     """The stored bytes and the number of values of each selected column that a file has."""
-    footer = read_footer(part.url)
-    found = find_columns(footer.file_schema, selection, part.path)
+    found = find_columns(footer.file_schema, selection, file_name)
     sizes = {}
     for name, column in (*found.slots.items(), *found.others.items()):
         if column is not None:
