@@ -1,7 +1,6 @@
 """Checks a training config without training: what `featstore train check` prints."""
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,10 +9,9 @@ import pyarrow as pa
 
 from featstore.dispatch.options import Dispatch
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.loader.plan.splitting import make_splits, split_size
 from featstore.loader.plan.train_config import load_train_config
-from featstore.parquet.footers import CheckedFooter
-from featstore.reading.file_columns import Selection, find_columns
 from featstore.redaction import redact
 from featstore.request.matching import matching_files
 from featstore.request.negatives import Negatives
@@ -23,8 +21,6 @@ from featstore.request.slot_options import SlotRequest
 from featstore.schema import SlotKind
 from featstore.staging.budget import format_bytes
 from featstore.table.open import open_snapshot
-from featstore.table.parquet_dir import each_footer
-from featstore.table.snapshot import DataFile
 from featstore.tensors.batch import Batch, Jagged
 from featstore.text_table import text_table
 
@@ -171,63 +167,12 @@ def check(config_url: str, *, head: int = 0, table: str | None = None) -> TrainC
         num_splits=sum(1 for _ in splits),
         num_rows=sum(file.num_rows for file in files),
         num_footers=len(sampled),
-        columns=tuple(_columns(request, _Sizes.of(sampled, request.selection))),
+        columns=tuple(_columns(request, ColumnSizes.of(sampled, request.selection))),
         head=_head(config | {"table": snapshot}, head) if head else None,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sizes:
-    """The stored bytes and the number of values of each column, over some files.
-
-    A column of a slot group is counted in the group's file, which replaces that of the base file.
-    """
-
-    num_rows: int
-    stored_bytes: Counter[str]
-    num_values: Counter[str]
-
-    @classmethod
-    def of(cls, files: Sequence[DataFile], selection: Selection) -> "_Sizes":
-        """Reads the footers of the files and of their slot groups."""
-        urls = [part.url for file in files for part in file.parts]
-        footers = each_footer(urls, lambda footer: footer)
-        stored_bytes: Counter[str] = Counter()
-        num_values: Counter[str] = Counter()
-        for file in files:
-            of_file: dict[str, tuple[int, int]] = {}
-            for part in file.parts:
-                of_file |= _column_sizes(next(footers), selection, part.path)
-            stored_bytes.update({name: sizes[0] for name, sizes in of_file.items()})
-            num_values.update({name: sizes[1] for name, sizes in of_file.items()})
-        num_rows = sum(file.num_rows for file in files)
-        return cls(num_rows=num_rows, stored_bytes=stored_bytes, num_values=num_values)
-
-    def bytes_per_row(self, name: str) -> float:
-        return self.stored_bytes[name] / max(self.num_rows, 1)
-
-    def values_per_row(self, name: str) -> float:
-        return self.num_values[name] / max(self.num_rows, 1)
-
-
-def _column_sizes(
-    footer: CheckedFooter, selection: Selection, file_name: str
-) -> dict[str, tuple[int, int]]:
-    """The stored bytes and the number of values of each selected column that a file has."""
-    found = find_columns(footer.file_schema, selection, file_name)
-    sizes = {}
-    for name, column in (*found.slots.items(), *found.others.items()):
-        if column is not None:
-            chunks = [
-                footer.chunk(group, leaf)
-                for group in range(len(footer.row_group_rows))
-                for leaf in found.places[column]
-            ]
-            sizes[name] = (sum(c.stored_bytes for c in chunks), sum(c.num_values for c in chunks))
-    return sizes
-
-
-def _columns(request: Request, sizes: _Sizes) -> Iterator[CheckedColumn]:
+def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
     for item in request.slots:
         yield _slot_column(item, sizes)
     roles = [("label", label) for label in request.labels]
@@ -255,7 +200,7 @@ def _columns(request: Request, sizes: _Sizes) -> Iterator[CheckedColumn]:
         )
 
 
-def _slot_column(item: SlotRequest, sizes: _Sizes) -> CheckedColumn:
+def _slot_column(item: SlotRequest, sizes: ColumnSizes) -> CheckedColumn:
     slot = item.slot
     dtype = item.dtype or ("int64" if slot.kind is SlotKind.ID else "float32")
     item_bytes = _ITEM_BYTES.get(dtype, 8 if slot.kind is SlotKind.ID else 4)
