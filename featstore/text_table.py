@@ -1,11 +1,12 @@
-"""Tables of text that fit a terminal: the widest columns are wrapped first."""
+"""Tables of text that fit a terminal: the widest columns are wrapped first, at spaces."""
 
-from collections.abc import Sequence
+import textwrap
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 
 from tabulate import tabulate
 
 _GAP = 2  # spaces between columns
-_PADDING = 2  # tabulate makes each column so much wider than its header
 _LEAST = 8  # a column is not made narrower than this
 
 
@@ -25,45 +26,64 @@ def text_table(
         width: The number of characters that a line may have. Cells of the widest columns are
             wrapped so that the table fits. None sets no limit.
     """
-    if not rows:
-        width = None  # tabulate cannot wrap without rows
-    widths = None if width is None else column_widths(_natural(rows, headers), width)
+    texts = [list(headers), *(["" if cell is None else str(cell) for cell in row] for row in rows)]
+    if width is not None:
+        widths = column_widths(_longest(texts, str.splitlines), _longest(texts, str.split), width)
+        texts = [list(map(_wrapped, row, widths)) for row in texts]
+    line = ["-" * size for size in _longest(texts, str.splitlines)]
+    # Headers are the first row, since tabulate makes a column of a header wider than it.
     return tabulate(
-        rows,
-        headers=list(headers),
+        [texts[0], line, *texts[1:]],
+        tablefmt="plain",
         disable_numparse=True,
-        colalign=None if align is None or not rows else list(align),
-        maxcolwidths=widths,
-        maxheadercolwidths=None if widths is None else [each - _PADDING for each in widths],
+        colalign=["left"] * len(headers) if align is None else list(align),
     )
 
 
-def column_widths(natural: Sequence[int], width: int) -> list[int]:
+def column_widths(natural: Sequence[int], words: Sequence[int], width: int) -> list[int]:
     """The width of each column of a table whose lines have at most `width` characters. Pure.
 
-    Columns narrower than a common limit keep their width, and the others get the limit. It is the
-    largest one that fits, but at least 8: a table of many columns may be wider than `width`.
+    If all columns can be as wide as their longest word, no word is broken: columns wider than a
+    common limit get the limit, or the width of that word. Otherwise columns are as wide as their
+    longest word up to a common limit. It is at least 8: a table of many columns may be wider than
+    `width`.
 
     Args:
         natural: The widths that the columns have without a limit.
+        words: The length of the longest word in each column.
         width: The number of characters of a line.
     """
     room = width - _GAP * (len(natural) - 1)
-    limit, num_wider = room, len(natural)
-    for natural_width in sorted(natural):
-        limit = room // num_wider
-        if natural_width > limit:
-            break
-        room -= natural_width
-        num_wider -= 1
-    else:
-        return list(natural)
-    return [min(natural_width, max(limit, _LEAST)) for natural_width in natural]
+
+    def with_limit(limit: int) -> list[int]:
+        return [min(n, max(limit, word)) for n, word in zip(natural, words, strict=True)]
+
+    def broken(limit: int) -> list[int]:
+        return [min(word, limit) for word in words]
+
+    def largest(widths_of: Callable[[int], list[int]]) -> int:
+        limits = range(max(natural) + 1)
+        return bisect_right(limits, room, key=lambda limit: sum(widths_of(limit))) - 1
+
+    if sum(words) <= room:
+        return with_limit(largest(with_limit))
+    return broken(max(largest(broken), _LEAST))
 
 
-def _natural(rows: Sequence[Sequence[object]], headers: Sequence[str]) -> list[int]:
-    columns = zip(*rows, strict=True)
+def _longest(rows: Sequence[Sequence[str]], parts: Callable[[str], Sequence[str]]) -> list[int]:
+    """The length of the longest part (line or word) in each column, at least 1."""
     return [
-        max(len(header) + _PADDING, *(len(str(cell)) for cell in column if cell is not None), 1)
-        for header, column in zip(headers, columns, strict=True)
+        max((len(part) for cell in column for part in parts(cell)), default=1)
+        for column in zip(*rows, strict=True)
     ]
+
+
+def _wrapped(cell: str, width: int) -> str:
+    """The cell on lines of at most `width` characters. tabulate's own wrapping takes a cell such as
+    `4,039` for a number, which it is not.
+    """
+    return "\n".join(
+        part
+        for line in cell.splitlines()
+        for part in textwrap.wrap(line, width, break_on_hyphens=False)
+    )

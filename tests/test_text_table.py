@@ -14,7 +14,7 @@ HEADERS = ("slot", "name", "operator", "params")
 
 def test_without_a_width_every_row_is_one_line() -> None:
     lines = text_table(ROWS, HEADERS).splitlines()
-    assert [line.split()[0] for line in lines] == ["slot", "------", "1", "2"]
+    assert [line.split()[0] for line in lines] == ["slot", "----", "1", "2"]
     assert max(map(len, lines)) > 200
 
 
@@ -33,21 +33,47 @@ def test_narrow_tables_are_as_they_would_be_without_a_width() -> None:
     assert text_table([], HEADERS, width=80).splitlines()[0].split() == list(HEADERS)
 
 
+def test_cells_that_look_like_numbers_are_wrapped_too() -> None:
+    rows = [("4,039", "1_000", "1e5", "7" * 40), ("-1,5", "nan", "", "x y " * 20)]
+    text = text_table(rows, ("a", "b", "c", "d"), width=50, align=("right",) * 4)
+    assert max(map(len, text.splitlines())) <= 50
+    assert all(cell in text for cell in ("4,039", "1_000", "1e5", "-1,5", "nan"))
+    assert text.count("7") == 40
+
+
 def test_columns_are_aligned_as_told() -> None:
     text = text_table([("a", "1"), ("b", "1,000")], ("name", "rows"), align=("left", "right"))
-    assert text.splitlines()[2:] == ["a            1", "b        1,000"]
+    assert text.splitlines() == ["name   rows", "----  -----", "a         1", "b     1,000"]
 
 
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=12), st.integers(20, 250))
-def test_only_the_widest_columns_are_narrowed_and_the_room_is_used(
-    natural: list[int], width: int
+def test_words_are_broken_only_where_they_do_not_fit() -> None:
+    rows = [("airline_x_from_airport", "hash over two words", "9189439142311354920")]
+    headers = ("name", "operator", "sign")
+    assert "airline_x_from_airport" in text_table(rows, headers, width=60)
+    assert "9189439142311354920" in text_table(rows, headers, width=60)
+    broken = text_table(rows, headers, width=40).splitlines()
+    assert max(map(len, broken)) <= 40
+    assert "hash" in broken[2]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.integers(0, 300)), min_size=1), st.integers(20, 250)
+)
+def test_widths_use_the_room_and_break_no_word_if_they_need_not(
+    columns: list[tuple[int, int]], width: int
 ) -> None:
-    found = column_widths(natural, width)
-    gaps = 2 * (len(natural) - 1)
-    if sum(natural) + gaps <= width:
+    words = [word for word, _ in columns]
+    natural = [word + more for word, more in columns]
+    found = column_widths(natural, words, width)
+    room = width - 2 * (len(columns) - 1)
+    if sum(natural) <= room:
         assert found == natural
-        return
-    limit = max(found)
-    assert found == [min(column, limit) for column in natural]
-    if limit > 8:
-        assert sum(found) + gaps <= width < sum(min(c, limit + 1) for c in natural) + gaps
+    elif sum(words) <= room:
+        assert all(w <= f <= n for w, f, n in zip(words, found, natural, strict=True))
+        # One more character for each column that was limited would be too much.
+        limited = [f < n for f, n in zip(found, natural, strict=True)]
+        assert sum(found) <= room < sum(found) + sum(limited)
+    else:
+        limit = max(found)
+        assert found == [min(word, limit) for word in words]
+        assert sum(found) <= room or limit <= 8

@@ -8,6 +8,7 @@ from featstore.cli.command import CommandGroup
 from featstore.cli.dispatch import dispatch
 from featstore.cli.features import demo, extract, replay
 from featstore.cli.notices import stamp_path, warn_once_a_day
+from featstore.cli.schema import schema
 from featstore.cli.spec import spec
 from featstore.cli.stage import stage
 from featstore.cli.table import table
@@ -25,7 +26,7 @@ def cli() -> None:
     """From raw logs to training batches: extract features, inspect tables, run the demo."""
 
 
-for command in (demo, extract, replay, spec, table, train, dispatch, stage):
+for command in (demo, extract, replay, spec, table, train, dispatch, stage, schema):
     cli.add_command(command)
 
 

@@ -94,6 +94,27 @@ def diff(old: str, spec: str, as_json: bool) -> None:
     show_report(load("featstore.spec.diff").diff(old, spec), as_json=as_json)
 
 
+@spec.command(
+    examples=[
+        "featstore spec graph --spec spec.yaml | dot -Tsvg > spec.svg",
+        "featstore spec graph --spec spec.yaml --format mermaid --slot user_x_item",
+    ]
+)
+@subjects(SPEC)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["dot", "mermaid"]),
+    default="dot",
+    show_default=True,
+    help="For Graphviz, or for Markdown pages that draw Mermaid.",
+)
+@click.option("--slot", metavar="SLOT", help="Only what this node, by name or number, is made of.")
+def graph(spec: str, form: str, slot: str | None) -> None:
+    """Print the graph for a program that draws it: raw columns, nodes, slots and labels."""
+    show_report(load("featstore.spec.drawing").draw(spec, form=form, slot=slot))
+
+
 @spec.command(examples=["featstore spec sql --spec spec.yaml --slot user_x_item"])
 @subjects(SPEC, _SLOT)
 def sql(spec: str, slot: str) -> None:

@@ -8,6 +8,7 @@
 | run/ | one iteration over epochs: claims, threads, delivery, state, the end |
 | feature_loader.py | `FeatureLoader`, where plan, dispatch, staging and the rooms meet |
 | stage.py | `featstore stage`: fills a cache before a run |
+| train_check.py, config_schema.py | `featstore train check` and `featstore schema train` |
 | on_stats.py, prometheus.py | metrics for others, while a loader runs |
 | stats.py, bad_files.py, cleanup.py | what is counted, skipped and closed |
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from featstore.dispatch.options import Dispatch
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.loader.plan.splitting import make_splits, split_size
-from featstore.reading.file_columns import Selection, find_columns
+from featstore.loader.plan.train_config import load_train_config
 from featstore.redaction import redact
 from featstore.request.matching import matching_files
 from featstore.request.negatives import Negatives
@@ -21,8 +22,6 @@ from featstore.request.train_config import load_train_config
 from featstore.schema import SlotKind
 from featstore.staging.budget import format_bytes
 from featstore.table.open import open_snapshot
-from featstore.table.parquet_dir import read_footer
-from featstore.table.snapshot import DataFile, TableFile
 from featstore.tensors.batch import Batch, Jagged
 from featstore.text_table import text_table
 
@@ -169,60 +168,12 @@ def check(config_url: str, *, head: int = 0, table: str | None = None) -> TrainC
         num_splits=sum(1 for _ in splits),
         num_rows=sum(file.num_rows for file in files),
         num_footers=len(sampled),
-        columns=tuple(_columns(request, _Sizes.of(sampled, request.selection))),
+        columns=tuple(_columns(request, ColumnSizes.of(sampled, request.selection))),
         head=_head(config | {"table": snapshot}, head) if head else None,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sizes:
-    """The stored bytes and the number of values of each column, over some files.
-
-    A column of a slot group is counted in the group's file, which replaces that of the base file.
-    """
-
-    num_rows: int
-    stored_bytes: Mapping[str, int]
-    num_values: Mapping[str, int]
-
-    @classmethod
-    def of(cls, files: Sequence[DataFile], selection: Selection) -> "_Sizes":
-        stored_bytes: dict[str, int] = {}
-        num_values: dict[str, int] = {}
-        for file in files:
-            of_file: dict[str, tuple[int, int]] = {}
-            for part in file.parts:
-                of_file |= _part_sizes(part, selection)
-            for name, (part_bytes, part_values) in of_file.items():
-                stored_bytes[name] = stored_bytes.get(name, 0) + part_bytes
-                num_values[name] = num_values.get(name, 0) + part_values
-        num_rows = sum(file.num_rows for file in files)
-        return cls(num_rows=num_rows, stored_bytes=stored_bytes, num_values=num_values)
-
-    def bytes_per_row(self, name: str) -> float:
-        return self.stored_bytes.get(name, 0) / max(self.num_rows, 1)
-
-    def values_per_row(self, name: str) -> float:
-        return self.num_values.get(name, 0) / max(self.num_rows, 1)
-
-
-def _part_sizes(part: TableFile, selection: Selection) -> dict[str, tuple[int, int]]:
-    """The stored bytes and the number of values of each selected column that a file has."""
-    footer = read_footer(part.url)
-    found = find_columns(footer.file_schema, selection, part.path)
-    sizes = {}
-    for name, column in (*found.slots.items(), *found.others.items()):
-        if column is not None:
-            chunks = [
-                footer.chunk(group, leaf)
-                for group in range(len(footer.row_group_rows))
-                for leaf in found.places[column]
-            ]
-            sizes[name] = (sum(c.stored_bytes for c in chunks), sum(c.num_values for c in chunks))
-    return sizes
-
-
-def _columns(request: Request, sizes: _Sizes) -> Iterator[CheckedColumn]:
+def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
     for item in request.slots:
         yield _slot_column(item, sizes)
     roles = [("label", label) for label in request.labels]
@@ -250,7 +201,7 @@ def _columns(request: Request, sizes: _Sizes) -> Iterator[CheckedColumn]:
         )
 
 
-def _slot_column(item: SlotRequest, sizes: _Sizes) -> CheckedColumn:
+def _slot_column(item: SlotRequest, sizes: ColumnSizes) -> CheckedColumn:
     slot = item.slot
     dtype = item.dtype or ("int64" if slot.kind is SlotKind.ID else "float32")
     item_bytes = _ITEM_BYTES.get(dtype, 8 if slot.kind is SlotKind.ID else 4)

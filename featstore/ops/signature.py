@@ -1,5 +1,6 @@
 """The declaration of an operator (inputs, params, result type) as frozen data."""
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,15 +100,16 @@ def result_for(
     return result_type
 
 
+def read_integer(low: int, high: int, value: object) -> int:
+    """The value if it is an integer from `low` to `high`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(value)
+    return value
+
+
 def integer_within(low: int, high: int) -> Callable[[object], int]:
-    """A `Param.read` that accepts integers from `low` to `high`."""
-
-    def read(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ValueError(value)
-        return value
-
-    return read
+    """A `Param.read` that accepts integers from `low` to `high`. Its `args` tell them."""
+    return functools.partial(read_integer, low, high)
 
 
 # Arrow's lists and Spark SQL require 32 bits.
@@ -141,12 +143,13 @@ def positive_number(value: object) -> float:
     return found
 
 
+def read_name(names: tuple[str, ...], value: object) -> str:
+    """The value if it is one of `names`."""
+    if not isinstance(value, str) or value not in names:
+        raise ValueError(value)
+    return value
+
+
 def one_of(*names: str) -> Callable[[object], str]:
-    """A `Param.read` that accepts one of these names."""
-
-    def read(value: object) -> str:
-        if not isinstance(value, str) or value not in names:
-            raise ValueError(value)
-        return value
-
-    return read
+    """A `Param.read` that accepts one of these names. Its `args` tell them."""
+    return functools.partial(read_name, names)

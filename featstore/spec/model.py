@@ -36,6 +36,14 @@ COMPRESSIONS = ("snappy", "zstd")
 TYPE_NAMES = (*_NAMES.values(), "list<...>", "map<string, ...>")
 
 
+def type_names() -> tuple[str, ...]:
+    """Names that `read_type` knows: the scalar types, and lists and maps of the canonical ones."""
+    scalars = tuple(_NAMES.values())
+    lists = tuple(f"list<{name}>" for name in scalars)
+    maps = tuple(f"map<string, {_NAMES[item]}>" for item in (pa.string(), pa.int64(), pa.float64()))
+    return (*scalars, *(name for name in _TYPES if name not in scalars), *lists, *maps)
+
+
 def read_type(text: str) -> pa.DataType | None:
     """The canonical Arrow type of a declared type such as `list<string>`; None if it is unknown."""
     name = text.strip().lower()

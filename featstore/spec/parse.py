@@ -9,7 +9,7 @@ import contextlib
 import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,7 +37,7 @@ from featstore.spec.model import (
 )
 from featstore.spec.vocabulary import load_vocabularies
 
-_TOP = (
+TOP_KEYS = (
     "spec",
     "inputs",
     "labels",
@@ -49,7 +49,12 @@ _TOP = (
     "output",
     "on_error",
 )
-_MAX_SLOT = 2**31 - 1
+INPUT_KEYS = ("type", "on_error", "optional")
+SEQUENCE_KEYS = ("of", "max_len", "truncate", "empty_as_null")
+OUTPUT_KEYS = tuple(field.name for field in fields(OutputOptions))
+TRUNCATE = ("head", "tail")
+ENCODE = ("sign", "index")
+MAX_SLOT = 2**31 - 1
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 T = TypeVar("T")
 
@@ -182,7 +187,7 @@ def _yaml_hint(found: object) -> str:
 
 def _spec(document: object, errors: list[SpecError] | None) -> Spec:
     top = _mapping(document, "document")
-    _known_keys(top, _TOP, "")
+    _known_keys(top, TOP_KEYS, "")
     if top.get("spec") != VERSION or type(top.get("spec")) is not int:
         raise wrong("spec", f"the semantics version {VERSION}", top.get("spec"))
     on_error = _on_error(top, "on_error")
@@ -248,7 +253,7 @@ def _input(name: str, value: object, where: str) -> tuple[str, Input]:
     if not isinstance(value, Mapping):
         return name, Input(type=_type(value, where))
     entry = _mapping(value, where)
-    _known_keys(entry, ("type", "on_error", "optional"), f"{where}.")
+    _known_keys(entry, INPUT_KEYS, f"{where}.")
     optional = _boolean(entry.get("optional", False), f"{where}.optional")
     arrow_type = _type(entry.get("type"), f"{where}.type")
     return name, Input(
@@ -290,9 +295,7 @@ def _node(value: object, where: str) -> Node:
         default=entry.get("default"),
         fill=entry.get("fill"),
         empty_as_null=_boolean(entry.get("empty_as_null", False), f"{where}.empty_as_null"),
-        encode=_one_of(
-            entry.get("encode", "sign"), f"{where}.encode", "sign or index", ("sign", "index")
-        ),
+        encode=_one_of(entry.get("encode", "sign"), f"{where}.encode", "sign or index", ENCODE),
         share_slot=None
         if entry.get("share_slot") is None
         else _number(entry["share_slot"], f"{where}.share_slot"),
@@ -304,15 +307,13 @@ def _sequence(name: object, value: object) -> Sequence:
     name = _column_name(name, "sequences")
     where = f"sequences.{name}"
     entry = _mapping(value, where)
-    _known_keys(entry, ("of", "max_len", "truncate", "empty_as_null"), f"{where}.")
+    _known_keys(entry, SEQUENCE_KEYS, f"{where}.")
     max_len = entry.get("max_len")
     if max_len is not None and (
         isinstance(max_len, bool) or not isinstance(max_len, int) or not 1 <= max_len <= MAX_COUNT
     ):
         raise wrong(f"{where}.max_len", f"an integer, 1 to {MAX_COUNT}", max_len)
-    truncate = _one_of(
-        entry.get("truncate", "head"), f"{where}.truncate", "head or tail", ("head", "tail")
-    )
+    truncate = _one_of(entry.get("truncate", "head"), f"{where}.truncate", "head or tail", TRUNCATE)
     return Sequence(
         name=name,
         of=_names(entry.get("of"), f"{where}.of"),
@@ -323,11 +324,7 @@ def _sequence(name: object, value: object) -> Sequence:
 
 
 def _output(entry: Mapping[str, Any]) -> OutputOptions:
-    _known_keys(
-        entry,
-        ("rows_per_row_group", "rows_per_file", "bytes_per_file", "compression", "statistics"),
-        "output.",
-    )
+    _known_keys(entry, OUTPUT_KEYS, "output.")
     options = dict(entry)
     for key, value in entry.items():
         if key == "compression":
@@ -401,8 +398,8 @@ def _column_name(value: object, where: str) -> str:
 
 
 def _number(value: object, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_SLOT:
-        raise wrong(where, f"a slot number, 1 to {_MAX_SLOT}", value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SLOT:
+        raise wrong(where, f"a slot number, 1 to {MAX_SLOT}", value)
     return value
 
 

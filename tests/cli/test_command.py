@@ -157,3 +157,9 @@ def test_help_takes_little_time_of_the_cpu() -> None:
     )
     fastest = min(float(run_python(program).stdout.splitlines()[-1]) for _ in range(3))
     assert fastest < 0.2, sys.version
+
+
+def test_schemas_are_printed_as_json() -> None:
+    for name, key in (("spec", "inputs"), ("train", "batch_size")):
+        printed = CliRunner().invoke(cli, ["schema", name])
+        assert key in json.loads(printed.output)["properties"]

@@ -1,0 +1,68 @@
+"""The JSON Schema of training configs, made of the parameters of `FeatureLoader`: their types, the
+options' dataclasses, and what the docstrings say of each.
+"""
+
+from typing import Any, get_type_hints
+
+from featstore.dispatch.options import Dispatch
+from featstore.json_schema import (
+    DRAFT,
+    Schema,
+    any_of,
+    descriptions,
+    object_schema,
+    of_options,
+    of_type,
+    or_null,
+)
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.on_stats import OnStats
+from featstore.loader.plan.follow import Follow
+from featstore.loader.plan.ordering import Ordering
+from featstore.loader.plan.shuffle import Shuffle
+from featstore.loader.plan.train_config import KEYS
+from featstore.request.negatives import Negatives
+from featstore.request.request import LABEL_KEYS, LabelRequest
+from featstore.request.slot_options import SLOT_KEYS, SlotRequest
+from featstore.staging.options import Staging
+
+# What a config gives as a mapping of fields (`as_options`).
+OPTIONS = (Dispatch, Follow, Negatives, Ordering, OnStats, Shuffle, Staging)
+_REQUIRED = ("table", "slots")
+
+
+def train_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 7) of a training config."""
+    hints = get_type_hints(FeatureLoader.__init__)
+    texts = descriptions(FeatureLoader, "Args")
+    properties = {}
+    for key in KEYS:
+        schema = _LISTS[key]() if key in _LISTS else of_type(hints[key], OPTIONS) or {}
+        schema = schema if key in _REQUIRED else or_null(schema)
+        properties[key] = schema | {"description": texts[key]}
+    schema = object_schema(properties, _REQUIRED)
+    return {"$schema": DRAFT, "title": "featstore training config", **schema}
+
+
+def _slots() -> Schema:
+    """Names, globs, or mappings of a name and the fields of `SlotRequest`."""
+    items = any_of([{"type": "string"}, _named(SLOT_KEYS, SlotRequest)])
+    return {"type": "array", "items": items, "minItems": 1}
+
+
+def _labels() -> Schema:
+    """Names, or mappings of a name and the fields of `LabelRequest`."""
+    return {
+        "type": "array",
+        "items": any_of([{"type": "string"}, _named(LABEL_KEYS, LabelRequest)]),
+    }
+
+
+def _named(keys: tuple[str, ...], request: type) -> Schema:
+    """A mapping of a name and of those fields of a request that are its options."""
+    found = of_options(request)["properties"]
+    named = {"name": {"type": "string"}}
+    return object_schema(named | {key: found[key] for key in keys if key != "name"}, ["name"])
+
+
+_LISTS = {"slots": _slots, "labels": _labels}

@@ -1,0 +1,152 @@
+"""The graph of a spec as text that drawing programs read: DOT for Graphviz, or Mermaid."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from featstore.errors import SpecError, nearest
+from featstore.spec import check
+from featstore.spec.graph import build_graph
+from featstore.spec.model import Spec, type_name
+from featstore.spec.parse import load_spec
+
+DOT, MERMAID = FORMATS = ("dot", "mermaid")
+_DOT_SHAPES = {"input": "box", "inner": "ellipse", "slot": "box, style=rounded", "stored": "note"}
+_MERMAID_SHAPES = {
+    "input": '["{}"]',
+    "inner": '(["{}"])',
+    "slot": '("{}")',
+    "stored": '[/"{}"/]',
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vertex:
+    """A box of the drawing.
+
+    Attributes:
+        id: Unique in the drawing.
+        kind: `input` (a raw column), `inner`, `slot`, or `stored` (a label, weight or kept column).
+        lines: The text in it.
+    """
+
+    id: str
+    kind: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """The vertices of a graph, and its edges from what is read to what reads it, by id."""
+
+    vertices: tuple[Vertex, ...]
+    edges: tuple[tuple[str, str], ...]
+
+
+def draw(spec_url: str, *, form: str = DOT, slot: str | None = None) -> str:
+    """The graph of a spec, as text.
+
+    Args:
+        spec_url: The path or URL of the spec.
+        form: One of `FORMATS`.
+        slot: Only what this slot, by name or number, is made of.
+
+    Raises:
+        SpecError: The spec is wrong, or has no such slot.
+    """
+    spec = load_spec(spec_url)
+    build_graph(spec)
+    drawing = drawing_of(spec)
+    if slot is not None:
+        drawing = made_of(drawing, f"node {_node_named(spec, slot)}")
+    return dot(drawing) if form == DOT else mermaid(drawing)
+
+
+def _node_named(spec: Spec, name: str) -> str:
+    """The name of a node, by itself or by its slot number."""
+    names = {str(node.slot): node.name for node in spec.nodes} | {n: n for n in spec.by_name}
+    if name not in names:
+        raise SpecError(
+            f"expected the name or number of a node of the spec, found "
+            f"{name!r}{nearest(name, spec.by_name)}"
+        )
+    return names[name]
+
+
+def drawing_of(spec: Spec) -> Drawing:
+    """The raw columns, nodes, labels, weight and kept columns of a spec without errors."""
+    vertices, edges = list(_nodes(spec)), list(_node_edges(spec))
+    stored = [(name, f"label {name}", source) for name, source in spec.labels.items()]
+    stored += [] if spec.weight is None else [(spec.weight, "weight", spec.weight)]
+    stored += [(name, f"kept {name}", name) for name in spec.keep]
+    for name, text, source in stored:
+        vertices.append(Vertex(id=text, kind="stored", lines=(text,)))
+        is_node = source in spec.by_name and text != f"kept {name}"
+        edges.append((f"node {source}" if is_node else f"input {source}", text))
+    read = {first for first, _ in edges}
+    inputs = (
+        Vertex(id=f"input {name}", kind="input", lines=(f"{name}: {type_name(arrow_type)}",))
+        for name, arrow_type in spec.inputs.items()
+        if f"input {name}" in read
+    )
+    return Drawing(vertices=(*inputs, *vertices), edges=tuple(dict.fromkeys(edges)))
+
+
+def _nodes(spec: Spec) -> Iterator[Vertex]:
+    for node in check.ordered(spec):
+        title = node.name if node.slot is None else f"{node.slot} {node.name}"
+        kind = "slot" if node.store else "inner"
+        yield Vertex(id=f"node {node.name}", kind=kind, lines=(title, node.op))
+
+
+def _node_edges(spec: Spec) -> Iterator[tuple[str, str]]:
+    for node in check.ordered(spec):
+        for i, name in enumerate(node.of):
+            is_node = check.resolve(spec, name, node.name, check.of_path(node, i))
+            yield f"{'node' if is_node else 'input'} {name}", f"node {node.name}"
+
+
+def made_of(drawing: Drawing, id_: str) -> Drawing:
+    """The part of a drawing from which a vertex can be reached."""
+    kept, found = set[str](), {id_}
+    while found - kept:
+        kept |= found
+        found = {first for first, last in drawing.edges if last in kept}
+    return Drawing(
+        vertices=tuple(vertex for vertex in drawing.vertices if vertex.id in kept),
+        edges=tuple(edge for edge in drawing.edges if kept.issuperset(edge)),
+    )
+
+
+def dot(drawing: Drawing) -> str:
+    """The drawing in Graphviz' language, from left to right."""
+    lines = ["digraph spec {", "  rankdir=LR;", '  node [fontname="sans-serif"];']
+    for vertex in drawing.vertices:
+        label = json.dumps("\n".join(vertex.lines), ensure_ascii=False)
+        lines.append(f"  {_quoted(vertex.id)} [label={label}, shape={_DOT_SHAPES[vertex.kind]}];")
+    lines += [f"  {_quoted(first)} -> {_quoted(last)};" for first, last in drawing.edges]
+    return "\n".join([*lines, "}"])
+
+
+def mermaid(drawing: Drawing) -> str:
+    """The drawing as a Mermaid flowchart, from left to right. Ids are numbers: names may be words
+    of the language.
+    """
+    ids = {vertex.id: f"n{i}" for i, vertex in enumerate(drawing.vertices)}
+    lines = ["flowchart LR"]
+    for vertex in drawing.vertices:
+        text = "<br>".join(map(_escaped, vertex.lines))
+        lines.append(f"  {ids[vertex.id]}{_MERMAID_SHAPES[vertex.kind].format(text)}")
+    lines += [f"  {ids[first]} --> {ids[last]}" for first, last in drawing.edges]
+    return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _escaped(text: str) -> str:
+    """Text within quotes of Mermaid, which knows HTML's entities by `#`."""
+    for character, entity in (("#", "35"), ('"', "quot"), ("<", "lt"), (">", "gt")):
+        text = text.replace(character, f"#{entity};")
+    return text
