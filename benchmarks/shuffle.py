@@ -152,13 +152,18 @@ def _cost(arguments: argparse.Namespace, directory: Path) -> Figures:
     limit_cores(1)
     # Row groups as small as the windows of 12 splits, so that all options hold as many rows.
     workload = replace(
-        NARROW, name="files", num_files=12, rows_per_file=33_336, rows_per_row_group=8_334
+        NARROW,
+        name="files",
+        num_files=12,
+        rows_per_file=33_336,
+        rows_per_row_group=8_334,
+        num_slots=NARROW.num_selected,
     )
     options: dict[str, Any] = {"files in order": None} | {
         f"interleave: {width}": {"interleave": width} for width in (1, 4, 12)
     }
     workload = workload.smaller(2) if arguments.small else workload
-    figures = reading.costs(workload, directory, options, 3 if arguments.small else 5)
+    figures = reading.costs(workload, directory, options, 2 if arguments.small else 4)
     for name, of_option in figures.items():
         print(f"  {name}: {of_option}", flush=True)
     return {"options": figures, "rows": workload.num_rows, "ok": True}
