@@ -197,9 +197,11 @@ def test_a_state_with_workers_missing_is_refused(table_url: str) -> None:
 def test_two_workers_of_one_store_share_an_epoch_and_their_merged_state_resumes_on_one(
     table_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A worker that opened all splits at once would leave none for the other one.
+    shuffle = {"window_rows": 32, "interleave": 2}
     options = {
         "dispatch": {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"},
-        "shuffle": {"window_rows": 30},
+        "shuffle": shuffle,
     }
     loaders = []
     for rank in range(2):
@@ -219,10 +221,10 @@ def test_two_workers_of_one_store_share_an_epoch_and_their_merged_state_resumes_
     monkeypatch.delenv("WORLD_SIZE")
     merged = FeatureLoader.merge_states(states)
     with pytest.raises(StateError, match="missing"):
-        make(table_url, shuffle={"window_rows": 30}).load_state_dict(states[0])
+        make(table_url, shuffle=shuffle).load_state_dict(states[0])
     rest = [
         row
-        for batch in make_resumed(table_url, merged, shuffle={"window_rows": 30})
+        for batch in make_resumed(table_url, merged, shuffle=shuffle)
         for row in batch["row"].tolist()
     ]
     assert sorted(rows + rest) == list(range(NUM_ROWS))
