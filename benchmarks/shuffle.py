@@ -36,8 +36,8 @@ from shuffle_parts.plot import draw
 
 Figures = dict[str, Any]
 _NUM_FILES, _SEED = 24, 7
-# The share of the epoch that is in memory, and how many row groups that is in each of 8 splits.
-_SHARE_IN_MEMORY = 1 / 50
+# The share of the epoch that is in memory, a row group of each of 12 splits.
+_SHARE_IN_MEMORY, _WIDTH = 1 / 50, 12
 _DEMANDED = {4: 3.7, 12: 11.0}
 
 
@@ -65,7 +65,7 @@ def _mixing(arguments: argparse.Namespace, directory: Path) -> Figures:
     rows_of_file = 10_000 if arguments.small else 50_000
     sizes = random.integers(int(0.9 * rows_of_file), int(1.1 * rows_of_file), _NUM_FILES).tolist()
     memory_rows = int(_NUM_FILES * rows_of_file * _SHARE_IN_MEMORY)
-    piece_rows = memory_rows // 8
+    piece_rows = memory_rows // _WIDTH
     url = reading.write_rows(directory / "rows", sizes, piece_rows)
     found = {"files in order": reading.order_of(url)}
     for name, (shuffle, is_cut) in _OURS.items():
@@ -92,22 +92,22 @@ def _mixing(arguments: argparse.Namespace, directory: Path) -> Figures:
 _OURS: dict[str, tuple[dict[str, Any], bool]] = {
     "interleave: 1": ({"interleave": 1}, False),
     "interleave: 4": ({"interleave": 4}, False),
-    "interleave: 8 (shuffle: true)": ({"interleave": 8}, False),
-    "interleave: 8, split_rows": ({"interleave": 8}, True),
+    "interleave: 12 (shuffle: true)": ({"interleave": 12}, False),
+    "interleave: 12, split_rows": ({"interleave": 12}, True),
     "interleave: 24": ({"interleave": 24}, False),
-    "within: month": ({"interleave": 8, "within": "month"}, False),
-    "within: month, split_rows": ({"interleave": 8, "within": "month"}, True),
+    "within: month": ({"interleave": 12, "within": "month"}, False),
+    "within: month, split_rows": ({"interleave": 12, "within": "month"}, True),
 }
 _PERMUTED = "one global permutation"
 _DRAWN = (
     "interleave: 1",
-    "interleave: 8 (shuffle: true)",
-    "interleave: 8, split_rows",
+    "interleave: 12 (shuffle: true)",
+    "interleave: 12, split_rows",
     "within: month, split_rows",
     "tf.data: files, buffer",
     "Hugging Face 5: 10 inputs, buffer",
-    "tf.data: interleave(8), buffer",
-    "Mosaic py1e, shards of an eighth",
+    "tf.data: interleave(12), buffer",
+    "Mosaic py1e, small shards",
     _PERMUTED,
 )
 
@@ -122,15 +122,15 @@ def _of_peers(
         for file in orders.stored(sizes)
         for first in range(0, len(file), piece_rows)
     ]
-    dealt, turns = orders.dealt(files, 10), orders.interleaved(files, 8)
+    dealt, turns = orders.dealt(files, 10), orders.interleaved(files, _WIDTH)
     return {
         "Hugging Face 4: files, buffer of 1,000": orders.buffered(one_by_one, 1_000, random),
         "Hugging Face 5: 10 inputs, buffer of 1,000": orders.buffered(dealt, 1_000, random),
         "Hugging Face 5: 10 inputs, buffer": orders.buffered(dealt, memory_rows, random),
         "tf.data: files, buffer": orders.buffered(one_by_one, memory_rows, random),
-        "tf.data: interleave(8), buffer": orders.buffered(turns, memory_rows, random),
+        "tf.data: interleave(12), buffer": orders.buffered(turns, memory_rows, random),
         "Mosaic py1e, shards are the files": orders.spread(files, memory_rows, random),
-        "Mosaic py1e, shards of an eighth": orders.spread(
+        "Mosaic py1e, small shards": orders.spread(
             orders.shuffled(pieces, random), memory_rows, random
         ),
         _PERMUTED: random.permutation(sum(sizes)),
@@ -150,15 +150,20 @@ def _months(directory: Path) -> dict[str, float]:
 
 def _cost(arguments: argparse.Namespace, directory: Path) -> Figures:
     limit_cores(1)
-    # Row groups as small as the windows of 8 splits, so that all options hold as many rows.
+    # Row groups as small as the windows of 12 splits, so that all options hold as many rows.
     workload = replace(
-        NARROW, name="files", num_files=12, rows_per_file=25_000, rows_per_row_group=12_500
+        NARROW,
+        name="files",
+        num_files=12,
+        rows_per_file=33_336,
+        rows_per_row_group=8_334,
+        num_slots=NARROW.num_selected,
     )
     options: dict[str, Any] = {"files in order": None} | {
-        f"interleave: {width}": {"interleave": width} for width in (1, 4, 8)
+        f"interleave: {width}": {"interleave": width} for width in (1, 4, 12)
     }
     workload = workload.smaller(2) if arguments.small else workload
-    figures = reading.costs(workload, directory, options, 3 if arguments.small else 5)
+    figures = reading.costs(workload, directory, options, 2 if arguments.small else 4)
     for name, of_option in figures.items():
         print(f"  {name}: {of_option}", flush=True)
     return {"options": figures, "rows": workload.num_rows, "ok": True}
@@ -167,8 +172,8 @@ def _cost(arguments: argparse.Namespace, directory: Path) -> Figures:
 def _kill(_: argparse.Namespace, directory: Path) -> Figures:
     url = reading.write_rows(directory / "rows", [10_000] * 12, 1_000)
     figures: Figures = {}
-    for width in (1, 8):
-        shuffle = {"interleave": width, "window_rows": 8_000}
+    for width in (1, _WIDTH):
+        shuffle = {"interleave": width, "window_rows": 1_000 * _WIDTH}
         found = reading.twice_after_a_kill(url, shuffle, directory / f"store-{width}")
         figures[f"interleave: {width}"] = found
         print(f"  interleave {width}: {found}", flush=True)

@@ -33,7 +33,7 @@ ORDERS: dict[str, Any] = {
     "files in order": None,
     "interleave: 1": {"interleave": 1},
     DEFAULT: True,
-    "interleave: 12": {"interleave": 12},
+    "interleave: 4": {"interleave": 4},
     "within: month": {"within": "month"},
 }
 Figures = dict[str, dict[str, Any]]

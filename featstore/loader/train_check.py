@@ -11,7 +11,6 @@ from featstore.dispatch.options import Dispatch
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.loader.plan.splitting import make_splits, split_size
-from featstore.loader.plan.train_config import load_train_config
 from featstore.redaction import redact
 from featstore.request.matching import matching_files
 from featstore.request.negatives import Negatives

@@ -358,7 +358,7 @@ def test_as_many_files_are_open_at_once_as_the_budget_holds(
     assert len(rows_of(FeatureLoader(table_url, slots=["row"], staging=staging))) == NUM_ROWS
     with FeatureLoader(table_url, slots=["row"], staging=staging, shuffle=True) as loader:
         assert sorted(rows_of(loader)) == list(range(NUM_ROWS))
-    assert "1 instead of 8 splits open at once, since the files of more do not fit" in caplog.text
+    assert "1 instead of 12 splits open at once, since the files of more do not fit" in caplog.text
     with pytest.raises(BudgetError, match=r"staging.budget_bytes is .* but file .* has"):
         FeatureLoader(
             table_url, slots=["row"], staging=staging | {"budget_bytes": largest - 1}, shuffle=True

@@ -16,7 +16,7 @@ from tests.loader.conftest import merged_state, rows_of
 
 DAYS, FILES_OF_DAY, FILE_ROWS = (2, 3, 10), 4, 50
 DAY_ROWS = FILES_OF_DAY * FILE_ROWS
-WITHIN = {"window_rows": 60, "interleave": 3, "within": "day"}
+WITHIN = {"window_rows": 80, "interleave": 4, "within": "day"}
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +59,9 @@ def test_days_come_in_the_order_of_their_numbers_and_rows_of_each_are_mixed(
     assert is_ascending(days_of(one))
     assert is_ascending(days_of(two))
     assert one != two
-    # In a stretch of 25 rows at the begin of each day are rows of three files.
+    # In a stretch of 25 rows at the begin of each day are rows of its four files.
     for first in range(0, 600, DAY_ROWS):
-        assert len({row // FILE_ROWS for row in one[first : first + 25]}) == 3
+        assert len({row // FILE_ROWS for row in one[first : first + 25]}) == 4
 
 
 def test_without_it_days_are_mixed(days: str) -> None:
@@ -103,7 +103,7 @@ def test_workers_that_share_a_store_claim_the_days_in_order_and_their_states_mer
     for turn in range(12):
         found[turn % 2] += next(feeds[turn % 2])["row"].tolist()
     assert all(is_ascending(days_of(rows)) for rows in found)
-    # A worker holds at most three splits, so neither begins the last day while others wait in the
+    # A worker holds at most four splits, so neither begins the last day while others wait in the
     # first.
     assert max(days_of([*found[0], *found[1]])) < 2
     for loader in loaders:

@@ -20,6 +20,9 @@ from featstore.reading.buffers import Array
 
 # Draws are uint16, and of each open split there may be two windows in a mixture.
 _MOST_SPLITS = 1 << 15
+# In each round of so many rows every open split has its share, give or take one row. A power of 2.
+_ROUND_ROWS = 256
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +30,14 @@ class Shuffle:
     """How rows are shuffled. Splits come in a seeded order.
 
     Each split's rows are permuted within windows of its consecutive row groups. Several splits are
-    open at once, each with one window in memory, and every row is drawn from one of them, with a
-    probability in proportion to the splits' rows.
+    open at once, each with one window in memory, and every row is drawn from one of them, in
+    proportion to the splits' rows.
 
     Attributes:
         window_rows: Rows in memory, in the windows of all open splits together. A window is as few
             row groups as hold the split's part of them.
-        interleave: How many splits are open at once.
+        interleave: How many splits are open at once, at most: as many as make all rounds of an
+            epoch equally wide.
         within: A partition key. The splits of one of its values come before those of the next one,
             and rows of different values are not mixed. None: all splits are.
 
@@ -43,7 +47,7 @@ class Shuffle:
     """
 
     window_rows: int = 100_000
-    interleave: int = 8
+    interleave: int = 12
     within: str | None = None
 
     def __post_init__(self) -> None:
@@ -93,6 +97,9 @@ class RowOrder:
     ) -> Array:
         """From which of the open splits the next rows come: uint16 (num_rows,), places in `splits`.
 
+        Rows are drawn in rounds. In each round every split has its share of the rows, and they come
+        in a random order. So splits that are opened together end together.
+
         Args:
             splits: The open splits' positions in the plan, in ascending order.
             split_rows: How many rows each of them has in all.
@@ -101,15 +108,27 @@ class RowOrder:
         """
         if len(splits) == 1:
             return np.zeros(num_rows, np.uint16)
-        key = np.random.SeedSequence((self.seed, self.epoch, *splits)).generate_state(2, np.uint64)
-        # Philox numbers blocks of four words. So its stream can be entered at any row.
-        skipped = num_taken % 4
-        source = np.random.Philox(key=key, counter=num_taken // 4)
-        bits = source.random_raw(skipped + num_rows)[skipped:]
+        seeds = np.random.SeedSequence((self.seed, self.epoch, *splits))
+        *key, first_offset = seeds.generate_state(3, np.uint64)
+        number, skipped = divmod(num_taken, _ROUND_ROWS)
+        num_rounds = -(-(skipped + num_rows) // _ROUND_ROWS)
+        # Evenly spaced points, as many as a round has rows. Multiples of the golden ratio shift
+        # them from round to round, so that shares which are no whole numbers add up.
+        numbers = np.arange(number, number + num_rounds, dtype=np.uint64)
+        shifts = ((first_offset + numbers * _GOLDEN) >> np.uint64(11)) * 2.0**-53
+        points = (np.arange(_ROUND_ROWS) + shifts[:, None]) / _ROUND_ROWS
         weights = np.maximum(np.array(split_rows, np.int64), 1)
         bounds = np.cumsum(weights)[:-1] / weights.sum()
-        drawn = np.searchsorted(bounds, (bits >> np.uint64(11)) * 2.0**-53, side="right")
-        return drawn.astype(np.uint16)
+        drawn = np.searchsorted(bounds, points, side="right").astype(np.uint16)
+        # Philox numbers blocks of four words. So its stream can be entered at any round.
+        source = np.random.Philox(key=key, counter=number * _ROUND_ROWS // 4)
+        bits = source.random_raw(num_rounds * _ROUND_ROWS).reshape(num_rounds, _ROUND_ROWS)
+        # With the row number in the lowest bits, one sort gives the order, as in `permutation`.
+        low = np.uint64(_ROUND_ROWS - 1)
+        keys = (bits & ~low) | np.arange(_ROUND_ROWS, dtype=np.uint64)
+        keys.sort(axis=1)
+        rows: Array = np.take_along_axis(drawn, (keys & low).view(np.int64), axis=1).reshape(-1)
+        return rows[skipped : skipped + num_rows]
 
 
 def split_windows(

@@ -120,8 +120,8 @@ def read_mixed(
         work: The claims to read. The next one is taken when another split may be opened.
         open_split: Opens the split of a claim.
         order: The order of rows.
-        width: How many splits are open at once. Fewer are as long as the largest windows of so
-            many would take more than half of the memory budget.
+        width: How many splits are open at once at most. Fewer are as long as the largest windows of
+            so many would take more than half of the memory budget.
         section_of: The positions of the plan with which a position may be mixed.
         budget: The memory budget.
         stats: Where that is counted.
@@ -253,16 +253,28 @@ class _Mixer:
         return max(1, min(most_rows, int(most_bytes / max(1.0, row_bytes))))
 
     def fill(self) -> bool:
-        """Opens splits until `width` are open, or the next one has to wait. Returns whether any is
-        open.
+        """Opens splits until as many are open as may be, or the next one has to wait. Returns
+        whether any is open.
         """
-        while len(self.streams) < self._width and (stream := self._next_stream()) is not None:
+        while len(self.streams) < self._most_open and (stream := self._next_stream()) is not None:
             if not self._may_open(stream):
                 self._waiting = stream
                 break
             self._waiting = None
             self.streams.append(stream)
         return bool(self.streams)
+
+    @property
+    def _most_open(self) -> int:
+        """How many splits of the section may be open: as many as make its rounds equally wide. Of
+        ten splits five and five are open where eight could be, not eight and then two, which would
+        be the last that a model sees.
+        """
+        if not self.streams:
+            return self._width
+        num_splits = len(self._section_of(self.streams[0].reader.claim.index))
+        num_rounds = -(-num_splits // self._width)
+        return -(-num_splits // num_rounds)
 
     def _may_open(self, stream: _Stream) -> bool:
         if not self.streams:
@@ -393,7 +405,7 @@ class _Mixer:
                 "shuffle.interleave: %d instead of %d splits open at once, since the windows of "
                 "more would take more than half of memory_budget: raise memory_budget, write "
                 "smaller row groups, or lower shuffle.window_rows (logged once)",
-                *(len(self.streams), self._width),
+                *(len(self.streams), self._most_open),
             )
 
 

@@ -64,33 +64,32 @@ def test_draws_that_are_made_in_two_steps_are_those_that_are_made_in_one(
 
 
 def test_the_draws_are_the_same_on_every_machine() -> None:
-    assert ORDER.draws([2, 5, 9], [100, 300, 600], 6, 20).tolist() == [
-        2,
-        2,
-        1,
-        2,
-        1,
-        1,
-        0,
-        1,
-        2,
-        2,
-        1,
-        2,
-        2,
-        1,
-        2,
-        1,
-        0,
-        2,
-        0,
-        1,
-    ]
+    # Across the end of a round.
+    draws = ORDER.draws([2, 5, 9], [100, 300, 600], 250, 20)
+    assert "".join(map(str, draws)) == "21022221022112202222"
 
 
 def test_splits_are_drawn_in_proportion_to_their_rows() -> None:
-    counts = np.bincount(ORDER.draws([0, 1, 2], [100, 300, 600], 0, 100_000))
-    assert np.abs(counts - [10_000, 30_000, 60_000]).max() < 600
+    draws = ORDER.draws([0, 1, 2], [100, 300, 600], 0, 100_000)
+    for num_rows in (256, 1_000, 30_000, 100_000):
+        counts = np.bincount(draws[:num_rows], minlength=3)
+        assert np.abs(counts - num_rows * np.array([0.1, 0.3, 0.6])).max() < 20
+    whole = draws[: 100_000 // 256 * 256].reshape(-1, 256)
+    for split, share in enumerate((0.1, 0.3, 0.6)):
+        found = (whole == split).sum(axis=1)
+        assert np.abs(found - 256 * share).max() < 1
+        # No place of a round is that of a split.
+        assert np.abs((whole == split).mean(axis=0) - share).max() < 0.15
+
+
+@given(
+    rows=st.lists(st.integers(1, 30_000), min_size=2, max_size=9),
+    first=st.integers(0, 10_000),
+)
+def test_splits_that_are_opened_together_end_together(rows: list[int], first: int) -> None:
+    splits = list(range(len(rows)))
+    counts = np.bincount(ORDER.draws(splits, rows, first, sum(rows)), minlength=len(rows))
+    assert np.abs(counts - rows).max() <= 64
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def test_each_split_gives_rows_in_proportion_to_those_it_has(tmp_path: Path) -> 
     ]
     found = drawn(mixed(iter(map(work_on, files, range(2))), width=2, window_rows=1000))
     shares = [sum(split == 0 for split, _ in found[at : at + 400]) for at in range(0, 3600, 400)]
-    assert all(240 < share < 360 for share in shares)
+    assert all(290 < share < 310 for share in shares)
 
 
 def test_fewer_splits_are_open_where_the_windows_of_all_would_not_fit(
@@ -486,3 +486,17 @@ def test_a_split_of_another_section_waits_until_all_that_are_open_have_ended(
     for number in range(0, len(whole), 7):
         starts = [splits[:number].count(index) for index in range(4)]
         assert mixture(starts) == whole[number:]
+
+
+def test_rounds_of_a_section_are_equally_wide(tmp_path: Path) -> None:
+    files = [
+        data_file(tmp_path / f"{index}.parquet", pa.table({"row": range(200)}))
+        for index in range(5)
+    ]
+    work = iter(map(work_on, files, range(5)))
+    found = drawn(mixed(work, width=4, window_rows=16, section_of=lambda index: range(5)))
+    # Three and two at once. Four would leave the last one for itself.
+    splits = [split for split, _ in found]
+    assert set(splits[:550]) == {0, 1, 2}
+    assert set(splits[650:]) == {3, 4}
+    assert min(splits[-50:].count(split) for split in (3, 4)) > 15
