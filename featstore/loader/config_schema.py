@@ -20,10 +20,10 @@ from featstore.loader.on_stats import OnStats
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.plan.train_config import KEYS
 from featstore.request.negatives import Negatives
 from featstore.request.request import LABEL_KEYS, LabelRequest
 from featstore.request.slot_options import SLOT_KEYS, SlotRequest
+from featstore.request.train_config import KEYS
 from featstore.staging.options import Staging
 
 # What a config gives as a mapping of fields (`as_options`).

@@ -15,9 +15,9 @@ from featstore.documents import load_yaml
 from featstore.errors import ConfigError
 from featstore.loader.config_schema import OPTIONS, train_schema
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.plan.train_config import KEYS
 from featstore.request.request import LABEL_KEYS, LabelRequest
 from featstore.request.slot_options import SLOT_KEYS, SlotRequest
+from featstore.request.train_config import KEYS
 from featstore.table.snapshot import Snapshot
 
 ROOT = Path(__file__).parents[2]
