@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from featstore.closing import Closing
 from featstore.errors import StagingError
+from featstore.redaction import redact
 from featstore.staging.cache import Cache, Download, Pin
 from featstore.staging.record import Record, checksum
 
@@ -174,10 +175,10 @@ class MappedEntry(Closing):
         if seen == self._state:
             return
         if seen.size_bytes != self._pin.record.size_bytes or not self._pin.is_intact(_NEVER):
-            path, url = self._pin.path, self._pin.record.url
+            path, title = self._pin.path, redact(self._pin.record.url)
             self._cache.remove(self._pin)
             raise DamagedEntryError(
-                f"{path}: expected what was written there ({url}), found other bytes: somebody "
+                f"{path}: expected what was written there ({title}), found other bytes: somebody "
                 "wrote to the file, or the disk is failing; it is removed from the cache, and is "
                 "built again when it is next opened"
             )
