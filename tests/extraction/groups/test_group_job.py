@@ -383,6 +383,37 @@ def test_compaction_folds_groups_into_new_base_files_of_equal_content(
     assert sorted(others.values()) == sorted(file.num_rows for file in after.snapshot.data_files)
 
 
+def test_compaction_keeps_the_codec_of_files_whose_first_columns_are_not_compressed(
+    tmp_path: Path,
+) -> None:
+    put_parquet(
+        tmp_path / "raw" / "a.parquet",
+        {
+            "user": [f"u{i}" for i in range(5_000)],
+            "price": [0.5] * 5_000,
+            "tags": pa.nulls(5_000, pa.list_(pa.string())),
+            "clicked": [1] * 5_000,
+            "request": [f"r{i}" for i in range(5_000)],
+        },
+    )
+    output = {"rows_per_row_group": 5_000, "compression": "zstd"}
+    job = ExtractJob(
+        spec=spec_of(SLOTS, output=output),
+        input_url=str(tmp_path / "raw"),
+        table_url=str(tmp_path / "table"),
+        partition=DAY,
+    )
+    extract_files(job)
+    group = replace(job, spec=spec_of([*SLOTS, *MORE], output=output), run_id="more")
+    extract_group(GroupJob(job=group, name="more"))
+    compact(job.table_url)
+    (file,) = open_snapshot(job.table_url).data_files
+    chunks = pq.read_metadata(Path(job.table_url, file.path)).row_group(0)
+    found = [chunks.column(i).compression for i in range(chunks.num_columns)]
+    assert found[0] == "UNCOMPRESSED"
+    assert set(found) == {"UNCOMPRESSED", "ZSTD"}
+
+
 def test_a_compacted_day_is_still_known_by_its_raw_files(base: ExtractJob, tmp_path: Path) -> None:
     """An equal run commits nothing, a day is up to date, and a further group needs no key; also
     after a second compaction.
