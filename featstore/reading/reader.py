@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
+from featstore.ops.arrays import array_of
 from featstore.parquet.damage import DAMAGE
 from featstore.reading.buffers import Values, as_type, missing_values, slot_values
 from featstore.reading.file_columns import FileColumns, Selection
@@ -83,7 +84,7 @@ class Rows:
 
     def take(self, indices: np.ndarray) -> "Rows":
         """The rows of these indices, in this order."""
-        return replace(self, num_rows=len(indices), table=self.table.take(pa.array(indices)))
+        return replace(self, num_rows=len(indices), table=self.table.take(array_of(indices)))
 
     def pieces(self) -> list["Rows"]:
         """The same rows in pieces, in each of which every column is one contiguous Arrow array."""

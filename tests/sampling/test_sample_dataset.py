@@ -314,3 +314,12 @@ def test_the_public_name_is_there(table_url: str, cache: dict[str, str]) -> None
         made(17, slots=["row"])
     with pytest.raises(ConfigError, match="decode_threads: expected an integer"):
         made(table, slots=["row"], decode_threads=0)
+
+
+def test_a_random_order_gives_every_row_once_in_an_order_of_its_own(dataset: SampleDataset) -> None:
+    order = featstore.RandomOrder(len(dataset), seed=3)
+    batches: Any = order.batches(64)
+    rows = rows_of(DataLoader(dataset, batch_sampler=batches, num_workers=1))
+    assert sorted(rows) == list(range(NUM_ROWS))
+    assert rows == [int(row) for indices in order.batches(64) for row in indices]
+    assert rows_of(dataset[indices] for indices in order.batches(64)) == rows

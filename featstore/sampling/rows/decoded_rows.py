@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.decoded.decoded_columns import Piece
+from featstore.ops.arrays import array_of as arrow_of
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import Places
 from featstore.reading.reader import Rows
@@ -129,7 +130,7 @@ class DecodedRows:
             return block_extras(self._extras[0].take(rows), self._request, self.pieces[0][1])
         places = np.empty(len(order), np.int64)
         places[order] = np.arange(len(order))
-        return pa.concat_tables(tables).take(pa.array(places))
+        return pa.concat_tables(tables).take(arrow_of(places))
 
 
 def _are_consecutive(rows: Array) -> bool:

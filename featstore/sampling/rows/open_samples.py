@@ -18,6 +18,7 @@ from featstore.decoded.decoded_columns import Piece, no_rows, piece_of
 from featstore.decoded.decoding import entry_of
 from featstore.decoded.entry_file import FileState, MappedEntry
 from featstore.decoded.staging_source import staging_source
+from featstore.ops.arrays import array_of
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import Selection
 from featstore.request.matching import Listed, Partition
@@ -161,7 +162,7 @@ class OpenSamples(Closing):
         cuts = np.searchsorted(self._index, self._rows.firsts)
         return pa.chunked_array(
             [
-                column.take(pa.array(self._index[begin:end] - first))
+                column.take(array_of(self._index[begin:end] - first))
                 for column, first, (begin, end) in zip(
                     columns, self._rows.firsts[:-1], pairwise(cuts), strict=True
                 )
@@ -206,11 +207,11 @@ class OpenSamples(Closing):
         found, first = [pa.nulls(0, self._id_type)], 0
         for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
             local = rows[order[first : first + count]] - self._rows.firsts[number]
-            found.append(self._ids_of(self._rows.pieces[number][0]).take(pa.array(local)))
+            found.append(self._ids_of(self._rows.pieces[number][0]).take(array_of(local)))
             first += count
         places = np.empty(len(order), np.int64)
         places[order] = np.arange(len(order))
-        return pa.concat_arrays(found).take(pa.array(places))
+        return pa.concat_arrays(found).take(array_of(places))
 
     @property
     def _id_type(self) -> pa.DataType:
