@@ -80,7 +80,8 @@ class SampleFile:
                 f"sample store {self.path}: there is no such file; SampleStore.create makes one"
             )
         self._require_openable(to_write=to_write)
-        mode = "rw" if to_write else "ro&immutable=1" if self.immutable else "ro"
+        # Readers, too, may write the file: who closes it last folds the log into it.
+        mode = "ro&immutable=1" if self.immutable else "rw"
         with self.translated():
             connection = sqlite3.connect(
                 f"file:{quote(str(self.path))}?mode={mode}",
@@ -92,6 +93,7 @@ class SampleFile:
             try:
                 self._require_format(connection)
                 connection.execute("PRAGMA synchronous = FULL")
+                connection.execute(f"PRAGMA query_only = {'OFF' if to_write else 'ON'}")
             except BaseException:
                 connection.close()
                 raise

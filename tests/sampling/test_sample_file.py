@@ -67,6 +67,24 @@ def test_a_store_that_is_closed_is_one_file(path: Path) -> None:
     assert [found.name for found in path.parent.iterdir()] == ["s.sqlite"]
 
 
+def test_who_closes_a_store_last_folds_the_log_into_the_file(path: Path) -> None:
+    reader, writer = SampleStore(path), SampleStore(path)
+    writer.append(samples(1))
+    writer.close()
+    assert len(list(path.parent.iterdir())) == 3  # the file, its log, and the log's index
+    reader.close()
+    assert [found.name for found in path.parent.iterdir()] == ["s.sqlite"]
+
+
+def test_a_reader_cannot_change_the_file(path: Path) -> None:
+    with (
+        SampleStore(path) as store,
+        pytest.raises(SampleStoreError, match="attempt to write a readonly database"),
+        store._reader.use() as connection,
+    ):
+        connection.execute("DELETE FROM samples")
+
+
 def test_there_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(SampleStoreError, match=r"x: there is no such file; SampleStore\.create"):
         SampleStore(tmp_path / "x")
@@ -238,8 +256,6 @@ def test_changes_that_are_not_in_the_file_yet_are_not_overlooked(path: Path) -> 
             SampleStore(path, immutable=True)
         reader.refresh()
         assert len(reader) == 1_001
-    with SampleStore(path) as store:
-        store.append([])
     assert len(SampleStore(path, immutable=True)) == 1_001
 
 
@@ -288,3 +304,18 @@ def test_a_writer_that_is_killed_leaves_whole_transactions_and_the_next_one_goes
         reader.refresh()
     reader.close()
     assert [found.name for found in path.parent.iterdir()] == ["s.sqlite"]
+
+
+def test_after_a_kill_a_reader_that_comes_and_goes_folds_the_log_into_the_file(path: Path) -> None:
+    with SampleStore(path) as store:
+        store.delete(slice(None))
+    with Program(KILLED, path) as writer:
+        assert int(writer.line()) >= 25_000
+        writer.kill()
+        writer.wait()
+    with pytest.raises(SampleStoreError, match="open and close it once without"):
+        SampleStore(path, immutable=True)
+    with SampleStore(path) as store:
+        num_samples = len(store)
+    assert num_samples >= 20_000
+    assert len(SampleStore(path, immutable=True)) == num_samples
