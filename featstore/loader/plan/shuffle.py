@@ -131,6 +131,22 @@ class RowOrder:
         return rows[skipped : skipped + num_rows]
 
 
+def round_size(place: int, num_splits: int, width: int) -> int:
+    """How many splits are open at once, of which one is that at `place` of its section: as few
+    rounds as there can be, of equal size give or take one. Of ten splits five and five are open
+    where eight could be, not eight and then two, which would be the last that a model sees.
+
+    Args:
+        place: The split's place in its section.
+        num_splits: How many splits the section has.
+        width: How many may be open at once.
+    """
+    num_rounds = -(-num_splits // width)
+    number = place * num_rounds // num_splits
+    first, end = (-(-num_splits * at // num_rounds) for at in (number, number + 1))
+    return end - first
+
+
 def split_windows(
     split: Split, row_group_rows: Sequence[int], window_rows: int | None
 ) -> list[range]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from featstore.errors import DispatchError, StateError
 from featstore.loader.bad_files import Skip, is_bad_file
-from featstore.loader.plan.shuffle import RowOrder
+from featstore.loader.plan.shuffle import RowOrder, round_size
 from featstore.loader.rows.memory_budget import Budget
 from featstore.loader.rows.split_reader import SplitReader, Window
 from featstore.loader.rows.work import Work
@@ -266,15 +266,12 @@ class _Mixer:
 
     @property
     def _most_open(self) -> int:
-        """How many splits of the section may be open: as many as make its rounds equally wide. Of
-        ten splits five and five are open where eight could be, not eight and then two, which would
-        be the last that a model sees.
-        """
+        """How many splits may be open: as many as belong to the round of the first open one."""
         if not self.streams:
             return self._width
-        num_splits = len(self._section_of(self.streams[0].reader.claim.index))
-        num_rounds = -(-num_splits // self._width)
-        return -(-num_splits // num_rounds)
+        first = min(stream.reader.claim.index for stream in self.streams)
+        section = self._section_of(first)
+        return round_size(first - section.start, len(section), self._width)
 
     def _may_open(self, stream: _Stream) -> bool:
         if not self.streams:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.errors import ConfigError
-from featstore.loader.plan.shuffle import RowOrder, Shuffle, permutation, windows
+from featstore.loader.plan.shuffle import RowOrder, Shuffle, permutation, round_size, windows
 
 
 def test_without_shuffling_each_row_group_is_a_window() -> None:
@@ -101,6 +101,26 @@ def test_another_seed_epoch_or_set_of_splits_draws_otherwise(
     other = RowOrder(seed=seed, epoch=epoch, shuffle=Shuffle())
     draws = ORDER.draws([2, 5], [9, 9], 0, 100)
     assert not np.array_equal(other.draws(splits, [9, 9], 0, 100), draws)
+
+
+@given(num_splits=st.integers(1, 200), width=st.integers(1, 40))
+def test_rounds_are_few_and_of_equal_size(num_splits: int, width: int) -> None:
+    sizes, place = list[int](), 0
+    while place < num_splits:
+        sizes.append(round_size(place, num_splits, width))
+        assert all(
+            round_size(at, num_splits, width) == sizes[-1] for at in range(place, place + sizes[-1])
+        )
+        place += sizes[-1]
+    assert sum(sizes) == num_splits
+    assert len(sizes) == -(-num_splits // width)
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) <= width
+
+
+def test_ten_splits_are_five_and_five_where_eight_may_be_open() -> None:
+    assert [round_size(place, 10, 8) for place in (0, 4, 5, 9)] == [5, 5, 5, 5]
+    assert [round_size(place, 10, 4) for place in (0, 4, 7)] == [4, 3, 3]
 
 
 def test_the_window_of_a_split_is_its_part_of_all_rows_in_memory() -> None:
