@@ -115,7 +115,8 @@ def test_two_values_of_one_sign_are_seen_in_the_slots_where_they_collide(tmp_pat
     found = profiled(tmp_path, SPEC, one=[*TWINS, *TWINS, "a", "b"])
     assert collisions(found) == {"plain": 1, "elsewhere": 0, "crossed": 0, "many": 1}
     assert [found[name]["num_signs_checked"] for name in found.slots] == [3, 4, 4, 4]
-    assert "1 of 3" in str(found).splitlines()[2]
+    [row] = [line for line in str(found).splitlines() if line.startswith("plain ")]
+    assert "1 of 3" in row
     assert (
         featstore.open_table(tmp_path / "table").profile()["plain"]["num_sign_collisions"] is None
     )
