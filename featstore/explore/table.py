@@ -114,7 +114,7 @@ class Table:
         Args:
             where: A predicate, such as `"dt >= '2026-11-01'"`.
         """
-        return self._files(self._where(where))
+        return tuple(self._files(self._where(where)))
 
     def to_batches(
         self, slots: Sequence[str] | None = None, where: str | None = None
@@ -284,7 +284,7 @@ class Table:
             return None
         return parse_where(text, {field.name: field.type for field in _arrow_schema(self.schema)})
 
-    def _files(self, where: Where | None) -> tuple[DataFile, ...]:
+    def _files(self, where: Where | None) -> Sequence[DataFile]:
         files = self.snapshot.data_files
         if where is None:
             return files

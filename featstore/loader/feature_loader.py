@@ -5,7 +5,7 @@ The one module where dispatch, staging, reading and tensors meet.
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from featstore.loader.plan.follow import Follow, Following
 from featstore.loader.plan.ordering import DYNAMIC, RANK, STATIC, Ordering
 from featstore.loader.plan.sections import in_sections, matching_in_sections, section_key
 from featstore.loader.plan.shuffle import Shuffle
+from featstore.loader.plan.split_list import PackedSplits, WholeFiles
 from featstore.loader.plan.splitting import make_splits, split_size
 from featstore.loader.run.device import DeviceFeed
 from featstore.loader.run.epochs import Run
@@ -44,7 +45,7 @@ from featstore.loader.run.state import LoaderState, merge_states
 from featstore.loader.run.step_agreement import JOIN, require_tail
 from featstore.loader.run.worker import LoaderWorker
 from featstore.loader.stats import Stats
-from featstore.request.matching import Listed, matching_files, selected
+from featstore.request.matching import Listed, SelectedFiles, matching_files, selected
 from featstore.request.negatives import Negatives
 from featstore.request.option_values import as_options
 from featstore.request.request import Request, resolve
@@ -178,14 +179,21 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         )
         mixed = _shuffle(shuffle)
         key = section_key(mixed, snapshot.schema, ordering)
-        files: Mapping[str, Listed] = (
-            {} if ordering.kind == RANK else in_sections(matching_files(snapshot, request), key)
-        )
-        cut = partial(make_splits, size=split_size(options), accepts_bad=on_bad_file == SKIP)
+        size = split_size(options)
+        cut = partial(make_splits, size=size, accepts_bad=on_bad_file == SKIP)
+        files: Mapping[str, Listed] = {}
+        splits: Sequence[Split] = ()
+        if ordering.kind != RANK:
+            files = selected_files = in_sections(matching_files(snapshot, request), key)
+            splits = (
+                WholeFiles(selected_files)
+                if size is None
+                else PackedSplits(selected_files, _cut_in_order(selected_files, cut))
+            )
         self._job = Job(
             request=request,
             files=files,
-            splits=tuple(cut(file for file, _ in files.values())),
+            splits=splits,
             cut=cut,
             ordering=ordering,
             table=snapshot.digest if snapshot.data_files or ordering.kind != RANK else "",
@@ -599,6 +607,15 @@ def _listing(
     return Listing(
         stream=partial(stream_data_files, kept), select=partial(selected, kept, request), cut=cut
     )
+
+
+def _cut_in_order(
+    files: SelectedFiles, cut: Callable[[Iterable[DataFile]], Iterator[Split]]
+) -> Iterator[tuple[int, Split]]:
+    """The splits of files, each with the index of its file."""
+    for index, (file, _) in enumerate(files.values()):
+        for split in cut((file,)):
+            yield index, split
 
 
 def _largest(census: Census | None, snapshot: Snapshot, request: Request) -> Mapping[str, Listed]:

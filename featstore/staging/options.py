@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from featstore.byte_sizes import parse_bytes
 from featstore.errors import ConfigError, nearest, require_integer
-from featstore.files.storage import local_path
+from featstore.files.storage import local_path, scheme
 from featstore.redaction import redact
 from featstore.staging.budget import StageAheadLimit
 
@@ -87,7 +87,7 @@ class Staging:
 
     def stages(self, url: str) -> bool:
         """Whether a file at `url` is staged before it is read (mode `auto`: whether it may be)."""
-        return self.mode in ("whole", "ranges") or (self.mode == "auto" and local_path(url) is None)
+        return self.mode in ("whole", "ranges") or (self.mode == "auto" and scheme(url) != "file")
 
     def _optional_bytes(self, name: str) -> int | None:
         value = getattr(self, name)

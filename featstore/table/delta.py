@@ -33,6 +33,7 @@ from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.table.delta_files import files_of
 from featstore.table.evolution import merge_schemas
+from featstore.table.file_list import FileList
 from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.snapshot import (
@@ -492,7 +493,7 @@ def _snapshot(
         url=url,
         version=int(table.version()),
         schema=_slot_schema(table),
-        data_files=tuple(_data_files(url, table, crc32s)) if with_files else (),
+        data_files=FileList(_data_files(url, table, crc32s)) if with_files else (),
         spec_hash=next((metadata.spec_hash for metadata in made if metadata.groups is None), None),
         group_versions=_group_versions(url, table),
     )

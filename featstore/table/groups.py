@@ -15,6 +15,7 @@ from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.table import delta
 from featstore.table.evolution import merge_schemas
+from featstore.table.file_list import FileList
 from featstore.table.layout import GROUPS_DIR, base_path, group_url
 from featstore.table.metadata import CommitMetadata
 from featstore.table.snapshot import DataFile, Group, GroupFile, Snapshot, files_digest
@@ -29,6 +30,8 @@ def with_groups(base: Snapshot) -> Snapshot:
     Raises:
         TableNotFoundError: A group, or the referenced version of it, does not exist.
     """
+    if not base.group_versions:
+        return base
     opened = [
         _open(base.url, name, version) for name, version in sorted(base.group_versions.items())
     ]
@@ -50,11 +53,11 @@ def with_groups(base: Snapshot) -> Snapshot:
             )
         )
         schema = merge_group_schema(schema, snapshot.schema, redact(base.url))
-    files = tuple(
+    files = FileList(
         replace(file, groups=tuple(group_files[file.path])) if file.path in group_files else file
         for file in base.data_files
     )
-    return replace(base, schema=schema, data_files=files, groups=tuple(groups)) if groups else base
+    return replace(base, schema=schema, data_files=files, groups=tuple(groups))
 
 
 def merge_group_schema(schema: SlotSchema, group: SlotSchema, where: str) -> SlotSchema:

@@ -15,6 +15,7 @@ from featstore.parquet.damage import DAMAGE, first_line
 from featstore.parquet.footers import CheckedFooter, read_checked
 from featstore.redaction import redact
 from featstore.schema import Role, SlotSchema
+from featstore.table.file_list import FileList
 from featstore.table.layout import LOG_DIR, is_delta_scheme, parse_partition
 from featstore.table.metadata import KEY, FileMetadata
 from featstore.table.snapshot import DataFile, Snapshot
@@ -68,17 +69,20 @@ def open_parquet_dir(url: str) -> Snapshot:
     partitions = [parse_partition(entry.name) for entry in entries]
     keys = tuple(dict.fromkeys(key for partition in partitions for key in partition))
     columns, spec_hashes = _Union(keys), set[str | None]()
-    data_files = []
     facts = each_footer([entry.url for entry in entries], _FileFacts.of)
-    for entry, of_file, partition in zip(entries, facts, partitions, strict=True):
-        columns.add(entry, of_file.schema)
-        spec_hashes.add(_spec_hash(entry, of_file))
-        data_files.append(_data_file(entry, of_file.num_rows, partition))
+
+    def data_files() -> Iterator[DataFile]:
+        for entry, of_file, partition in zip(entries, facts, partitions, strict=True):
+            columns.add(entry, of_file.schema)
+            spec_hashes.add(_spec_hash(entry, of_file))
+            yield _data_file(entry, of_file.num_rows, partition)
+
+    files = FileList(data_files())
     return Snapshot(
         url=url,
         version=None,
         schema=columns.schema,
-        data_files=tuple(data_files),
+        data_files=files,
         spec_hash=spec_hashes.pop() if len(spec_hashes) == 1 else None,
     )
 

@@ -1,7 +1,7 @@
 """One version of a table: its schema and its data files. Every reader starts from a snapshot."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -98,7 +98,8 @@ class Snapshot:
         version: The Delta version, or None for plain Parquet.
         schema: The schema of the whole table, slot groups included. A file may lack some of its
             slots.
-        data_files: The data files, sorted by path.
+        data_files: The data files, sorted by path. Those of an opened table are in columns
+            (`FileList`).
         spec_hash: The spec hash of the newest extraction, or None if unknown.
         group_versions: The versions of slot groups that this version references, by name.
         groups: These slot groups, opened. Empty if they were not opened.
@@ -107,7 +108,7 @@ class Snapshot:
     url: str = field(repr=False)
     version: int | None
     schema: SlotSchema
-    data_files: tuple[DataFile, ...]
+    data_files: Sequence[DataFile]
     spec_hash: str | None = None
     group_versions: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()

@@ -5,12 +5,13 @@ those of one part in memory.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from featstore.dispatch.orders import MiniEpoch, rank_splits
 from featstore.dispatch.plan import Split, plan_digest
-from featstore.request.matching import Files, Listed
+from featstore.loader.plan.split_list import PackedSplits
+from featstore.request.matching import Files, Listed, SelectedFiles
 from featstore.table.snapshot import DataFile, OrderedDigest
 
 # How many of the largest files are kept to check the staging budget: at least as many as are open
@@ -65,10 +66,14 @@ class Listing:
             table=table.hexdigest(), plan=plan, num_splits=num_splits, largest=largest.files
         )
 
-    def part(self, part: MiniEpoch, num_splits: int) -> tuple[Files, tuple[Split, ...]]:
+    def part(self, part: MiniEpoch, num_splits: int) -> tuple[Files, Sequence[Split]]:
         """The splits of one part in its order, and their files by path."""
         found = rank_splits(self._splits(self.stream()), num_splits, part)
-        return {split.path: item for split, item in found}, tuple(split for split, _ in found)
+        items = {split.path: item for split, item in found}
+        files = SelectedFiles.of(items[path] for path in sorted(items))
+        index_of = {path: index for index, path in enumerate(files)}
+        splits = PackedSplits(files, ((index_of[split.path], split) for split, _ in found))
+        return files, splits
 
     def _splits(self, files: Iterable[DataFile]) -> Iterator[tuple[Split, Listed]]:
         for item in self.select(files):

@@ -12,7 +12,13 @@ from featstore.dispatch.plan import Split
 from featstore.errors import ConfigError, nearest
 from featstore.loader.plan.ordering import RANK, Ordering
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.request.matching import Files, Listed, Partition, matching, partition_value
+from featstore.request.matching import (
+    Files,
+    Partition,
+    SelectedFiles,
+    matching,
+    partition_value,
+)
 from featstore.request.request import Request
 from featstore.schema import SlotSchema
 from featstore.table.snapshot import Snapshot
@@ -43,19 +49,16 @@ def section_key(shuffle: Shuffle | None, schema: SlotSchema, ordering: Ordering)
     return keys[shuffle.within]
 
 
-def in_sections(files: Files, key: pa.Field | None) -> dict[str, Listed]:
+def in_sections(files: SelectedFiles, key: pa.Field | None) -> SelectedFiles:
     """The files in the order of their sections: null first, then by the key's value, as its type
     compares. Without a key in the order in which they are.
     """
-    if key is None:
-        return dict(files)
-    values = _Values(key)
-    return dict(sorted(files.items(), key=lambda item: values.of(item[1][1])))
+    return files if key is None else files.sorted_by(_Values(key).of)
 
 
 def matching_in_sections(
     snapshot: Snapshot, request: Request, key: pa.Field | None
-) -> dict[str, Listed]:
+) -> SelectedFiles:
     """The data files of a snapshot that can match, in the order of their sections."""
     return in_sections(matching(snapshot, request), key)
 

@@ -1,7 +1,7 @@
 """What a loader reads and how, as one immutable value that all of its workers share."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,7 +23,7 @@ from featstore.loader.plan.splitting import make_splits
 from featstore.loader.run.state import LoaderState
 from featstore.loader.run.step_agreement import DROP, JOIN
 from featstore.loader.run.worker import HostShare, LoaderWorker
-from featstore.request.matching import Files
+from featstore.request.matching import Files, are_decided
 from featstore.request.request import DROP as DROP_ROW
 from featstore.request.request import Request
 from featstore.table.snapshot import DataFile
@@ -65,7 +65,7 @@ class Job:
     decode_threads: int | None = None
     terms: Terms = field(default_factory=Terms)
     ordering: Ordering = field(default_factory=Ordering)
-    splits: tuple[Split, ...] = ()
+    splits: Sequence[Split] = ()
     cut: Callable[[Iterable[DataFile]], Iterator[Split]] = make_splits
     follow: Following | None = None
     tail: str = JOIN
@@ -188,7 +188,7 @@ class Job:
     @property
     def filters_rows(self) -> bool:
         """Whether rows are left out depending on their content."""
-        is_decided = all(partition.is_decided for _, partition in self.files.values())
+        is_decided = are_decided(self.files)
         drops = any(number.null == DROP_ROW for number in self.request.numbers)
         return (
             drops

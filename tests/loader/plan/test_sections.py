@@ -8,7 +8,7 @@ from featstore.errors import ConfigError
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.sections import in_sections, section_key, section_sizes
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.request.matching import Listed, Partition
+from featstore.request.matching import Partition, SelectedFiles
 from featstore.schema import SlotSchema
 from featstore.table.snapshot import DataFile
 
@@ -18,15 +18,15 @@ SCHEMA = SlotSchema.from_arrow(
 WITHIN_DT = Shuffle(within="dt")
 
 
-def files_of(**values: str | None) -> dict[str, Listed]:
-    """Files of these hours."""
-    return {
-        path: (
+def files_of(**values: str | None) -> SelectedFiles:
+    """Files of these hours, by path."""
+    return SelectedFiles.of(
+        (
             DataFile(path=path, url=path, size_bytes=1, num_rows=1, partition={"hour": hour}),
             Partition(values={"hour": hour}, is_decided=False),
         )
-        for path, hour in values.items()
-    }
+        for path, hour in sorted(values.items())
+    )
 
 
 def test_the_key_is_a_partition_key_of_the_table() -> None:
@@ -78,6 +78,6 @@ def test_sections_are_in_the_order_of_typed_values_and_null_is_the_first(
 
 
 def test_without_a_key_files_keep_their_order_and_there_are_no_sections() -> None:
-    files = files_of(b="2", a="1")
-    assert list(in_sections(files, None)) == ["b", "a"]
+    files = files_of(a="2", b="1")
+    assert list(in_sections(files, None)) == ["a", "b"]
     assert section_sizes([Split(path="b", num_rows=1)], files, None) == ()

@@ -59,7 +59,7 @@ def test_slots_of_groups_and_labels_that_were_written_later_are_in_samples(
 
 
 def _files(*tables: str) -> list[tuple[DataFile, ...]]:
-    return [open_snapshot(table).data_files for table in tables]
+    return [tuple(open_snapshot(table).data_files) for table in tables]
 
 
 def test_a_table_that_is_compacted_gives_the_samples_of_each_snapshot(
