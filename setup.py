@@ -1,7 +1,8 @@
 """The compiled part of the package; all else is in pyproject.toml.
 
 Where no C compiler works, the package is built without it: its wheel is then for every platform
-(py3-none-any), and the build says so.
+(py3-none-any), and the build says so. A compiler that works and cannot compile the kernels is an
+error of the kernels, which ends the build; `CC=false` builds without them.
 """
 
 import sys

@@ -178,6 +178,16 @@ def unit_and_part(name: str) -> tuple[int, int] | None:
     return None if match is None else (int(match["unit"]), int(match["part"] or 0))
 
 
+def attempt_name(name: str) -> str:
+    """What the files that one attempt at a unit wrote have in common in their names: the name, or
+    the path, without the part. Other files are returned as they are.
+    """
+    match = _DATA_FILE.fullmatch(name.rpartition("/")[2])
+    if match is None or match["part"] is None:
+        return name
+    return name[: len(name) - len(match[0]) + match.start("part") - 1] + _SUFFIX
+
+
 def is_delta_scheme(url: str) -> bool:
     """Whether delta-rs can read tables at URLs of this scheme."""
     return scheme(canonical(url)) in _DELTA_SCHEMES

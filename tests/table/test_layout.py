@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from featstore.errors import InputError
 from featstore.table.layout import (
+    attempt_name,
     check_partition_name,
     data_file_name,
     decode_path,
@@ -87,6 +88,14 @@ def test_files_sort_by_unit_and_part() -> None:
 
 def test_the_part_in_names_of_older_versions_is_known() -> None:
     assert unit_and_part("part-00012-4e65d3fb-0a1b2c3d-3-00001.parquet") == (12, 1)
+
+
+def test_files_of_one_attempt_have_a_name_in_common() -> None:
+    first, second = (data_file_name("4e65d3fb-0a1b2c3d", 12, 3, part) for part in (0, 1))
+    assert attempt_name(f"dt=1/{second}") == attempt_name(f"dt=1/{first}") == f"dt=1/{first}"
+    assert attempt_name("part-00012-4e65d3fb-0a1b2c3d-3-00001.parquet") == first
+    assert attempt_name(data_file_name("4e65d3fb-0a1b2c3d", 12, 4, 1)) != first
+    assert attempt_name("clicks.parquet") == "clicks.parquet"
 
 
 def test_a_tag_tells_the_run_and_is_never_shared() -> None:

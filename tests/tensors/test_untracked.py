@@ -36,13 +36,18 @@ def test_an_untracked_column_is_freed_with_its_last_reference() -> None:
     assert gone() is None
 
 
-@NEEDED
-def test_an_untracked_view_is_trained_on_like_any_other() -> None:
+def test_floats_whose_gradients_refer_to_their_batch_are_collected_with_it() -> None:
     [view] = split(torch.ones(4), [4])
+    batch = {"price": view}
     view.requires_grad_()
+    view.register_hook(lambda gradient, batch=batch: gradient)  # type: ignore[no-untyped-call]
     (view * 2).sum().backward()  # type: ignore[no-untyped-call]
     assert view.grad is not None
     assert view.grad.tolist() == [2.0] * 4
+    gone = weakref.ref(view)
+    del view, batch
+    gc.collect()
+    assert gone() is None
 
 
 @NEEDED

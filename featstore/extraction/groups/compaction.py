@@ -21,7 +21,7 @@ from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.table import delta
 from featstore.table.groups import drop_groups, groups_commit
-from featstore.table.layout import data_file_name, new_tag, unit_and_part
+from featstore.table.layout import attempt_name, data_file_name, new_tag, unit_and_part
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
 from featstore.table.open import open_table_or_none
 from featstore.table.running import check_not_removed, marked
@@ -91,8 +91,8 @@ def compact(
             ThreadPoolExecutor(num_cores(), "featstore-compact") as threads,
         ):
             done = threads.map(
-                lambda item: written.append(_rewrite_file(snapshot, item[1], tag, item[0])),
-                enumerate(base),
+                lambda file, path: written.append(_rewrite_file(snapshot, file, path)),
+                *(base, _new_paths(base, tag)),
             )
             # Drains the iterator, which waits for all threads and raises the first error.
             deque(done, maxlen=0)
@@ -179,12 +179,23 @@ def _origins(
             yield replace(found, data_digest=now, crc32s={}, origins=())
 
 
-def _rewrite_file(snapshot: Snapshot, file: DataFile, tag: str, place: int) -> DataFile:
-    """Rewrites one base file, with the same row groups."""
-    directory = file.path.rpartition("/")[0]
-    unit, part = unit_and_part(file.path) or (place, 0)
-    name = data_file_name(tag, unit, place, part)
-    path = f"{directory}/{name}" if directory else name
+def _new_paths(files: Sequence[DataFile], tag: str) -> list[str]:
+    """The paths of the rewritten files, which sort as those of `files` do within each partition.
+
+    Files of one attempt at a unit stay so: only their part distinguishes them. The number of the
+    attempt, which has no leading zeros, would sort the tenth before the second.
+    """
+    attempts, paths = dict[str, int](), list[str]()
+    for place, file in enumerate(files):
+        directory, slash, _ = file.path.rpartition("/")
+        attempt = attempts.setdefault(attempt_name(file.path), place)
+        unit, part = unit_and_part(file.path) or (place, 0)
+        paths.append(f"{directory}{slash}{data_file_name(tag, unit, attempt, part)}")
+    return paths
+
+
+def _rewrite_file(snapshot: Snapshot, file: DataFile, path: str) -> DataFile:
+    """Rewrites one base file at a new path, with the same row groups."""
     schema, url = snapshot.schema, join(snapshot.url, path)
     with ExitStack() as stack:
         footer, *groups = (stack.enter_context(_open(part.url, part.path)) for part in file.parts)

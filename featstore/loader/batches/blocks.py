@@ -395,9 +395,10 @@ class Slices:
         }
         for at, (key, values) in enumerate(jagged.items()):
             of_column = offsets[at * count : (at + 1) * count]
-            columns_made = tuple(map(Jagged, self._values(values), of_column))
-            untrack(columns_made)
-            made[key] = columns_made
+            of_values = self._values(values)
+            made[key] = columns_made = tuple(map(Jagged, of_values, of_column))
+            if not of_values[0].is_floating_point():  # As their values, see `untracked`.
+                untrack(columns_made)
         slices = zip(*[made[key] for key in columns], strict=True)
         return [dict(zip(columns, tensors, strict=True)) for tensors in slices]
 

@@ -458,27 +458,27 @@ def test_a_group_repeats_the_cuts_of_base_files_that_end_by_their_bytes(
 ) -> None:
     """Also after a compaction, and although the group's own options would cut elsewhere."""
     put_parquet(tmp_path / "raw" / "a.parquet", rows(640), row_group_size=640)
-    few_bytes = {"rows_per_row_group": 100, "rows_per_file": 1000, "bytes_per_file": 1}
+    few_bytes = {"rows_per_row_group": 50, "rows_per_file": 1000, "bytes_per_file": 1}
     base = ExtractJob(
         spec=spec_of(SLOTS, output=few_bytes),
         input_url=str(tmp_path / "raw"),
         table_url=str(tmp_path / "table"),
         partition=DAY,
     )
-    assert extract_files(base).num_files == 7
+    assert extract_files(base).num_files == 13
     third = {"slot": 105, "name": "tags_again", "op": "hash", "of": "tags"}
     many_bytes = few_bytes | {"bytes_per_file": "1GB"}
     for number, slots in enumerate(([*SLOTS, *MORE], [*SLOTS, *MORE, third])):
         spec = spec_of(slots, output=many_bytes)
         job = replace(base, spec=spec, run_id=f"g{number}")
         key = "request" if is_by_key else None
-        assert extract_group(GroupJob(job=job, name=f"g{number}", key=key)).num_files == 7
+        assert extract_group(GroupJob(job=job, name=f"g{number}", key=key)).num_files == 13
         files = open_snapshot(base.table_url).data_files
         assert [[part.num_rows for part in file.parts] for file in files] == [
-            *[[100, 100]] * 6,
+            *[[50, 50]] * 12,
             [40, 40],
         ]
-        assert len({json.loads(_said(file.groups[0].url))["base"]["rows"] for file in files}) == 7
+        assert len({json.loads(_said(file.groups[0].url))["base"]["rows"] for file in files}) == 13
         compact(base.table_url)
     expected = whole(base, tmp_path / "other", slots=slots)
     assert open_table(base.table_url).to_arrow().select(expected.column_names).equals(expected)
