@@ -14,7 +14,7 @@ from featstore.tensors.writable import writable
 
 @dataclass(frozen=True)
 class TensorColumns:
-    """Columns, each in memory of its own."""
+    """Columns in any memory."""
 
     columns: Mapping[Key, Column]
 

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batches.transform import Made
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.column_keys import SLOT
 from featstore.tensors.packed import pack
+from featstore.tensors.tensor_columns import TensorColumns
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_columns_of_any_dtypes_and_sizes_are_found_where_they_were_put(
         (SLOT, str(number)): torch.arange(size).to(dtype) + number
         for number, (dtype, size) in enumerate(of)
     }
-    found = pack(Made(columns)).made()
+    found = pack(TensorColumns(columns)).made()
     assert found.keys() == columns.keys()
     for key, column in columns.items():
         assert isinstance(packed := found[key], torch.Tensor)

@@ -1,7 +1,7 @@
 """Applies a user's function to each batch, in a thread of its own."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,8 +13,8 @@ from featstore.loader.batches.progress import ClaimKey
 from featstore.loader.plan.functions import function_of
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch, Column, Jagged
-from featstore.tensors.column_keys import SLOT, Key, Keys
-from featstore.tensors.packed import PackedColumns, pack
+from featstore.tensors.column_keys import SLOT
+from featstore.tensors.tensor_columns import TensorColumns
 
 # Takes a batch, and returns it, another batch, or slots by name that are added to it or replace its
 # own.
@@ -97,7 +97,7 @@ def _result(batch: Batch, result: Any) -> Batch:
     columns = dict(batch.items()) | {(SLOT, name): column for name, column in result.items()}
     slots_first = sorted(columns, key=lambda key: key[0] != SLOT)
     return Batch(
-        Made({key: columns[key] for key in slots_first}),
+        TensorColumns({key: columns[key] for key in slots_first}),
         num_rows=batch.num_rows,
         extras=batch.extras,
     )
@@ -126,23 +126,3 @@ def _require_column(name: Any, column: Any, num_rows: int) -> None:
     found_rows = len(column) if isinstance(column, Jagged) or column.dim() else None
     if found_rows != num_rows:
         raise ValueError(f"slot {name!r}: expected {num_rows} rows, found {found_rows}")
-
-
-@dataclass(frozen=True)
-class Made:
-    """Columns that are tensors already, in any memory."""
-
-    columns: Mapping[Key, Column]
-
-    @property
-    def keys(self) -> Keys:
-        return Keys(self.columns)
-
-    def made(self) -> Mapping[Key, Column]:
-        return self.columns
-
-    def packed(self) -> PackedColumns:
-        return pack(self)
-
-    def moved(self, **how: Any) -> PackedColumns:
-        return pack(self).moved(**how)

@@ -24,7 +24,6 @@ from featstore.dispatch.terms import Claim, Terms
 from featstore.errors import BatchError, DispatchError
 from featstore.loader.batches.pipeline import StageQueue
 from featstore.loader.batches.progress import Progress, Segment
-from featstore.loader.batches.transform import Made
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.hand_over import WriteCheck
@@ -33,6 +32,7 @@ from featstore.loader.run.state import LoaderState
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch
 from featstore.tensors.column_keys import SLOT
+from featstore.tensors.tensor_columns import TensorColumns
 from tests.forks import in_a_fork
 from tests.loader.run.states import START
 from tests.programs import run_python
@@ -64,7 +64,7 @@ def done_of(rows: Any, splits: Any = SPLITS) -> dict[int, Any]:
 
 
 def real_batch() -> Batch:
-    columns = Made({(SLOT, "x"): torch.zeros(2)})
+    columns = TensorColumns({(SLOT, "x"): torch.zeros(2)})
     return Batch(columns, num_rows=2, extras=pa.table({}))
 
 
