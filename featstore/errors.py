@@ -195,6 +195,21 @@ def require_integer(name: str, value: object, minimum: int = 1) -> int:
     return value
 
 
+def require_boolean(name: str, value: Any) -> bool:
+    """The value of an option that is true or false.
+
+    Args:
+        name: The option's name, for the error.
+        value: Its value. 1 equals True in Python, but is an integer here.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}: expected true or false, found {value!r}")
+    return value
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `; did you mean 'a' or 'b'?`, to append to an error about an unknown name.
 

@@ -1,6 +1,7 @@
-"""The cores and the memory that this process may use."""
+"""The cores, the memory and the open files that this process may use."""
 
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,25 @@ def num_cores() -> int:
 def memory_bytes() -> int:
     """The memory of this machine, or of the container if it may use less."""
     return min(_memory_limits())
+
+
+def allow_descriptors(num_wanted: int) -> None:
+    """Lets this process, and those that it starts, open so many files more.
+
+    Raises the soft limit (`ulimit -n`) if it is too low, as far as the hard limit allows. It is
+    kept as low as it can be, since programs that use `select()` fail beyond 1,024 descriptors.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = descriptor_limit(soft, hard, num_wanted + len(list(Path("/dev/fd").iterdir())))
+    if limit != soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def descriptor_limit(soft: int, hard: int, num_needed: int) -> int:
+    """The soft limit to set: `num_needed`, but no less than now, and no more than the hard one."""
+    if soft == resource.RLIM_INFINITY or soft >= num_needed:
+        return soft
+    return num_needed if hard == resource.RLIM_INFINITY else min(num_needed, hard)
 
 
 def _memory_limits() -> Iterator[int]:

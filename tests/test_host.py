@@ -1,12 +1,13 @@
-"""The cores and the memory that a process may use."""
+"""The cores, the memory and the open files that a process may use."""
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from featstore import host
-from featstore.host import memory_bytes, num_cores
+from featstore.host import allow_descriptors, descriptor_limit, memory_bytes, num_cores
 from tests.programs import run_python
 
 
@@ -32,3 +33,37 @@ def test_a_container_that_may_use_less_than_the_machine_is_believed(
     assert memory_bytes() == whole
     limit.write_text("1000000000\n")
     assert memory_bytes() == 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "num_needed", "expected"),
+    [
+        (1_024, 4_096, 1_000, 1_024),
+        (1_024, 4_096, 1_024, 1_024),
+        (1_024, 4_096, 1_025, 1_025),
+        (1_024, 4_096, 9_000, 4_096),
+        (1_024, 1_024, 9_000, 1_024),
+        (1_024, resource.RLIM_INFINITY, 9_000, 9_000),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 9_000, resource.RLIM_INFINITY),
+    ],
+)
+def test_the_limit_of_descriptors_is_raised_to_what_is_needed_and_possible(
+    soft: int, hard: int, num_needed: int, expected: int
+) -> None:
+    assert descriptor_limit(soft, hard, num_needed) == expected
+
+
+def test_as_many_files_as_were_asked_for_can_be_opened(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = list[int]()
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (len(list(Path("/dev/fd").iterdir())) + 5, before[1])
+    )
+    try:
+        allow_descriptors(200)
+        opened += [os.open(tmp_path, os.O_RDONLY) for _ in range(200)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for descriptor in opened:
+            os.close(descriptor)
+    assert len(opened) == 200

@@ -4,9 +4,12 @@ An entry is a file of the staging cache like any other: it takes its part of the
 while it is mapped, and is evicted when it was used longest ago.
 """
 
+import errno
 import logging
+import resource
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from featstore.decoded.entry_file import (
@@ -16,6 +19,7 @@ from featstore.decoded.entry_file import (
     MappedEntry,
 )
 from featstore.errors import BudgetError, StagingError
+from featstore.host import allow_descriptors
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Download, Refusal, RemovedError
 from featstore.staging.retry import StoppableBackoff, is_local
@@ -24,6 +28,9 @@ _LOG = logging.getLogger(__name__)
 # How often in a row the directory of the cache, or an entry in it, may be removed or damaged by
 # others before that is an error.
 _MOST_ATTEMPTS = 10
+# An open entry holds its pin, and Python's mmap a copy of it. While one is built, the data file,
+# the cache's directory and connections are open, too.
+_ENTRY_DESCRIPTORS, _SPARE_DESCRIPTORS = 2, 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +85,13 @@ class DecodedCache:
 
         Raises:
             BudgetError: They do not fit into the budget together.
-            StagingError: The disk fails, or entries are removed again and again.
+            StagingError: The disk fails, entries are removed again and again, or the process may
+                not open so many files.
             DataFileError: A data file cannot be read.
         """
         found = dict[int, MappedEntry]()
         backoff = StoppableBackoff(threading.Event())
-        try:
+        with _opening(found, len(wanted)):
             while True:
                 num_before, refused = len(found), dict[int, Refusal]()
                 for number, request in enumerate(wanted):
@@ -106,10 +114,6 @@ class DecodedCache:
                         request, request.first_bytes, _held_bytes(found), backoff
                     )
                 backoff.wait(f"{request.title} waits: {refusal.value}")
-        except BaseException:
-            for entry in found.values():
-                entry.close()
-            raise
 
     def _opened(
         self, request: EntryRequest, state: FileState | None, held_bytes: int
@@ -181,6 +185,26 @@ class DecodedCache:
             "decoded columns that are open, and what other processes read; decoded columns have to "
             "fit all at once: raise the budget, free the disk, or select fewer slots or days"
         )
+
+
+@contextmanager
+def _opening(found: Mapping[int, MappedEntry], num_entries: int) -> Iterator[None]:
+    """Lets so many entries be opened, and closes those that were after an error."""
+    try:
+        allow_descriptors(_ENTRY_DESCRIPTORS * num_entries + _SPARE_DESCRIPTORS)
+        yield
+    except BaseException as error:
+        for entry in found.values():
+            entry.close()
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise StagingError(
+            f"{num_entries} files of decoded columns: expected to open "
+            f"{_ENTRY_DESCRIPTORS * num_entries} descriptors, found a limit of {limit}: "
+            f"{error.strerror}; raise the hard limit of open files (ulimit -n), compact the table "
+            "into fewer files, or select fewer days"
+        ) from error
 
 
 def _held_bytes(entries: Mapping[int, MappedEntry]) -> int:

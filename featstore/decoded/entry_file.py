@@ -140,6 +140,7 @@ class MappedEntry(Closing):
 
     def __init__(self, cache: Cache, pin: Pin, state: FileState | None = None) -> None:
         self._cache, self._pin, self._pid, self._state = cache, pin, os.getpid(), state
+        self._damage: str | None = None
         self.require_unchanged()
         try:
             # Writable, and private: who writes to a batch in place, against the contract, changes
@@ -169,19 +170,23 @@ class MappedEntry(Closing):
         is truncated between this call and the reading still ends the process.
 
         Raises:
-            DamagedEntryError: They have changed, or the file was truncated. This entry is closed.
+            DamagedEntryError: They have changed, or the file was truncated. This entry is closed,
+                and every further call raises the same.
         """
+        if self._damage is not None:
+            raise DamagedEntryError(self._damage)
         seen = FileState.of(self._pin.descriptor)
         if seen == self._state:
             return
         if seen.size_bytes != self._pin.record.size_bytes or not self._pin.is_intact(_NEVER):
             path, title = self._pin.path, redact(self._pin.record.url)
             self._cache.remove(self._pin)
-            raise DamagedEntryError(
+            self._damage = (
                 f"{path}: expected what was written there ({title}), found other bytes: somebody "
                 "wrote to the file, or the disk is failing; it is removed from the cache, and is "
                 "built again when it is next opened"
             )
+            raise DamagedEntryError(self._damage)
         self._state = seen
 
     def close(self) -> None:

@@ -73,7 +73,8 @@ class Dispatch:
             raise ConfigError("dispatch: expected split_rows or split_bytes, found both")
         if self.split_rows is not None:
             require_integer("dispatch.split_rows", self.split_rows)
-        self._require("in_step", self.in_step in (AUTO, True, False), "auto, true or false")
+        is_known = isinstance(self.in_step, bool) or self.in_step == AUTO
+        self._require("in_step", is_known, "auto, true or false")
         self._require("finished", self.finished in (ERROR, END), "error or end")
         if self.store != AUTO:
             bind(self.store)

@@ -22,7 +22,7 @@ from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Split
-from featstore.errors import ConfigError, StateError, require_integer
+from featstore.errors import ConfigError, StateError, require_boolean, require_integer
 from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.batches.transform import Transform, checked_transform
@@ -200,7 +200,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             seed=require_integer("seed", seed, minimum=0),
             num_epochs=require_integer("num_epochs", num_epochs),
             batch_size=require_integer("batch_size", batch_size),
-            drop_last=drop_last,
+            drop_last=require_boolean("drop_last", drop_last),
             shuffle=mixed,
             section_key=key,
             budget_bytes=(
@@ -217,8 +217,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             follow=_follow(follow, snapshot, request, key),
             tail=require_tail(tail, in_step=options.in_step),
             transform=checked_transform(transform),
-            debug=debug,
-            progress=progress,
+            debug=require_boolean("debug", debug),
+            progress=require_boolean("progress", progress),
             on_bad_file=checked(on_bad_file),
         )
         if self._job.follow is not None:

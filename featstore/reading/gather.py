@@ -5,7 +5,7 @@ pieces are wanted, in which order, and where each batch ends. Every function has
 numpy path with equal results.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ from featstore.reading.buffers import Array, Ragged
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The rows to gather, in parts.
+    """The rows to gather, in parts. `Places.of` makes them, and checks that they fit.
 
     Attributes:
         rows: The piece of each row, shifted left by `row_bits`, plus the row in the piece: uint32
@@ -29,6 +29,21 @@ class Places:
     rows: Array
     row_bits: int
     cuts: Array
+
+    @classmethod
+    def of(cls, rows: Array, num_pieces: int, row_bits: int, cuts: Array) -> "Places":
+        """Places of rows that are int64 (num_rows,), otherwise as the attributes say.
+
+        Raises:
+            OverflowError: A piece and a row in it may take more than 32 bits together, as in 4,097
+                pieces of a million rows.
+        """
+        if num_pieces > max_pieces(row_bits):
+            raise OverflowError(
+                f"{num_pieces} pieces of up to {1 << row_bits} rows: expected at most 32 bits for "
+                "the number of a piece and a row in it"
+            )
+        return cls(rows.astype(np.uint32), row_bits, np.ascontiguousarray(cuts, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -53,6 +68,16 @@ class Places:
         return self.rows & np.uint32((1 << self.row_bits) - 1)
 
 
+def row_bits_of(piece_rows: Iterable[int]) -> int:
+    """How many bits a row in one of these pieces takes."""
+    return max(0, max(piece_rows) - 1).bit_length()
+
+
+def max_pieces(row_bits: int) -> int:
+    """How many pieces `Places` can number beside rows of so many bits, of which 31 are possible."""
+    return 1 << 32 - row_bits if row_bits <= 31 else 0
+
+
 def places_of(order: Array, piece_rows: Sequence[int], cuts: Array) -> Places:
     """Places of an order in which rows are numbered through all pieces.
 
@@ -62,20 +87,14 @@ def places_of(order: Array, piece_rows: Sequence[int], cuts: Array) -> Places:
         cuts: As of `Places`.
 
     Raises:
-        OverflowError: Pieces and rows together take more than 32 bits, as 4,096 pieces of more than
-            a million rows do.
+        OverflowError: As of `Places.of`.
     """
-    row_bits = max(0, max(piece_rows) - 1).bit_length()
-    if len(piece_rows) << row_bits > 1 << 32 or row_bits > 31:
-        raise OverflowError(
-            f"{len(piece_rows)} pieces of up to {max(piece_rows)} rows: expected at most 32 bits "
-            "for the number of a piece and a row in it"
-        )
+    row_bits = row_bits_of(piece_rows)
     firsts = np.cumsum([0, *piece_rows[:-1]], dtype=np.int64)
     # One addition for each row: its number among all rows becomes piece and row.
     shifts = (np.arange(len(firsts), dtype=np.int64) << row_bits) - firsts
     rows = order if len(firsts) == 1 else order + np.repeat(shifts, piece_rows)[order]
-    return Places(rows.astype(np.uint32), row_bits, np.ascontiguousarray(cuts, dtype=np.int64))
+    return Places.of(rows, len(piece_rows), row_bits, cuts)
 
 
 def join_offsets(pieces: Sequence[Ragged], out: Array) -> None:

@@ -1,6 +1,6 @@
 """The options of a selected slot in training: which there are, and which slots allow them.
 
-`rows/slot_shaping.py` applies them.
+`slot_shaping.py` applies them.
 """
 
 from collections.abc import Mapping, Sequence

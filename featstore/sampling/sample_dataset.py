@@ -28,6 +28,7 @@ from featstore.request.request import Request, resolve
 from featstore.request.tables import TableLike, snapshot_of
 from featstore.sampling.indices import is_single, position_of, positions_of
 from featstore.sampling.rows.open_samples import OpenSamples, SamplePlan
+from featstore.sampling.rows.wanted_ids import can_be_ids, ids_of_type
 from featstore.staging.options import Staging
 from featstore.table.snapshot import Snapshot
 from featstore.tensors import shared_batches  # noqa: F401  registers how workers send batches
@@ -157,13 +158,10 @@ class SampleDataset(Dataset[Batch], Closing):
             UnknownSampleError: No sample has one of them. A KeyError.
             ConfigError: The dataset has no `id_column`.
             DataFileError: Two samples have the same id.
+            TypeError: One is not of the column's type, or would have to be rounded or cut to fit.
         """
         field, wanted = self._require_ids(), list(ids)
-        try:
-            array = pa.array(wanted, field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise TypeError(f"by_id(): expected ids of type {field.type}: {error}") from None
-        positions = self._samples.find(array)
+        positions = self._samples.find(ids_of_type(wanted, field.type))
         if unknown := [wanted[place] for place in np.flatnonzero(positions < 0).tolist()]:
             raise UnknownSampleError(
                 f"id_column {field.name!r}: no sample has {', '.join(map(repr, unknown[:3]))}"
@@ -234,12 +232,11 @@ def _id_field(request: Request, name: str) -> pa.Field:
         raise SelectionError(
             f"id_column: no column {name!r} beside the slots of the table{nearest(name, known)}"
         )
-    kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_timestamp)
-    if field is None or not any(is_kind(field.type) for is_kind in kinds):
+    if field is None or not can_be_ids(field.type):
         found = "a slot" if field is None else field.type
         raise ConfigError(
-            f"id_column: {name!r}: expected a column of text, integers or timestamps that is not a "
-            f"slot, found {found}"
+            f"id_column: {name!r}: expected a column of text, integers or timestamps without "
+            f"nanoseconds that is not a slot, found {found}"
         )
     return field.with_nullable(True)
 

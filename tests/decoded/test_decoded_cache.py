@@ -15,6 +15,7 @@ from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from tests.decoded.conftest import BUDGET_BYTES
 from tests.full_disk import fill
+from tests.programs import run_python
 from tests.threads import run_together
 
 SCHEMA = pa.schema([("row", pa.int64())])
@@ -198,3 +199,36 @@ def test_a_reservation_of_a_dead_process_is_taken_over(stager: Stager, cache: De
     download.abandon()
     assert first_rows(cache.open_all([wanted])) == [1]
     assert not list(stager.cache.root.glob("*.part"))
+
+
+# Opens 60 entries; the arguments are a directory, and how many descriptors more may be open.
+_MANY = """
+import resource, sys
+from pathlib import Path
+from featstore.decoded.decoded_cache import DecodedCache
+from featstore.errors import StagingError
+from featstore.staging.cache import Cache, Limits
+from tests.decoded.test_decoded_cache import BUDGET_BYTES, first_rows, request
+
+directory, num_more, num_possible = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+cache = DecodedCache(Cache(directory, Limits(budget_bytes=BUDGET_BYTES)), BUDGET_BYTES)
+num_open = len(list(Path("/dev/fd").iterdir()))
+resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + num_more, num_open + num_possible))
+try:
+    print(first_rows(cache.open_all([request(number) for number in range(60)])) == [*range(60)])
+except StagingError as error:
+    print(type(error.__cause__).__name__, error)
+print(len(list(Path("/dev/fd").iterdir())) - num_open)
+"""
+
+
+def test_more_entries_than_the_soft_limit_allows_are_opened(tmp_path: Path) -> None:
+    assert run_python(_MANY, tmp_path, 50, 400).stdout == "True\n0\n"
+
+
+def test_more_entries_than_the_hard_limit_allows_are_an_error_that_names_it(tmp_path: Path) -> None:
+    text, num_left_open = run_python(_MANY, tmp_path, 50, 60).stdout.splitlines()
+    assert "60 files of decoded columns: expected to open 120 descriptors, found a limit" in text
+    assert "raise the hard limit of open files (ulimit -n), compact the table" in text
+    assert text.startswith("OSError ")
+    assert num_left_open == "0"

@@ -34,6 +34,7 @@ from featstore.errors import (
 )
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.sampling.sample_dataset import SampleDataset
+from featstore.schema import ROLE, Role
 from featstore.tensors.batch import Batch, Jagged
 from tests.loader.conftest import NUM_ROWS, rows_of
 from tests.parquet_files import put_parquet
@@ -165,6 +166,33 @@ def test_ids_of_filtered_samples_are_those_of_rows_that_pass(
 def test_ids_of_another_type_are_a_type_error(dataset: SampleDataset) -> None:
     with pytest.raises(TypeError, match="expected ids of type string"):
         dataset.by_id([17])
+
+
+def test_ids_are_integers_or_large_texts_and_never_rounded(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [
+            ("row", pa.int64()),
+            pa.field("number", pa.uint64(), metadata={ROLE: Role.KEPT.encode()}),
+            ("key", pa.large_string()),
+        ]
+    )
+    rows = {"row": [1, 2, 3], "number": [7, 8, 2**64 - 1], "key": ["a", "b", "c"]}
+    put_parquet(tmp_path / "t" / "a.parquet", pa.table(rows, schema))
+    options: dict[str, Any] = {"slots": ["row"], "staging": {"directory": str(tmp_path / "cache")}}
+    with SampleDataset(str(tmp_path / "t"), id_column="key", **options) as dataset:
+        assert dataset.by_id(["c", "a"])["row"].tolist() == [3, 1]
+    with SampleDataset(str(tmp_path / "t"), id_column="number", **options) as dataset:
+        assert dataset.by_id([2**64 - 1, 7])["row"].tolist() == [3, 1]
+        for wrong in (7.9, 2**70):
+            with pytest.raises(TypeError, match="expected ids of type uint64"):
+                dataset.by_id([wrong])
+
+
+def test_nanoseconds_are_no_ids(tmp_path: Path) -> None:
+    when = pa.array([1_001, 1_002], pa.timestamp("ns"))
+    put_parquet(tmp_path / "t" / "a.parquet", {"row": [1, 2], "when": when})
+    with pytest.raises(ConfigError, match=r"'when': .* timestamps without nanoseconds .*\[ns\]"):
+        SampleDataset(str(tmp_path / "t"), slots=["row"], id_column="when")
 
 
 def test_an_id_that_two_rows_have_is_an_error(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from featstore.decoded.decoded_columns import Piece
 from featstore.ops.arrays import array_of as arrow_of
 from featstore.reading.buffers import Array, Ragged, Values
-from featstore.reading.gather import Places
+from featstore.reading.gather import Places, max_pieces, row_bits_of
 from featstore.reading.reader import Rows
 from featstore.request.decode import NO_EXTRAS, block_extras
 from featstore.request.matching import Partition
@@ -19,6 +19,7 @@ from featstore.tensors.batch import Batch, Column
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key
 from featstore.tensors.gathering import gather_batches
+from featstore.tensors.joining import joined
 from featstore.tensors.packed import PackedColumns
 from featstore.tensors.tensor_columns import TensorColumns, column_from, values_of
 
@@ -34,7 +35,7 @@ class DecodedRows:
     def __init__(self, pieces: Sequence[tuple[Piece, Partition]], request: Request) -> None:
         self.pieces, self._request = pieces, request
         self.firsts = np.cumsum([0, *(piece.num_rows for piece, _ in pieces)], dtype=np.int64)
-        self._row_bits = max(0, max(p.num_rows for p, _ in pieces) - 1).bit_length()
+        self._row_bits = row_bits_of(piece.num_rows for piece, _ in pieces)
         self._columns: Mapping[Key, Sequence[Values]] = {
             (SLOT, item.slot.name): [piece.slots[item.slot.name] for piece, _ in pieces]
             for item in request.slots
@@ -90,14 +91,27 @@ class DecodedRows:
 
     def _gathered(self, numbers: Array, rows: Array) -> PackedColumns:
         """Rows of any pieces, in memory of their own."""
-        # Only the pieces that have any of the rows go to the kernels, numbered anew: their calls
-        # take as long as there are pieces and columns.
+        # Only the pieces that have any of the rows go to the kernels: their calls take as long as
+        # there are pieces and columns.
         touched = np.flatnonzero(np.bincount(numbers, minlength=1))
+        most = max_pieces(self._row_bits)
+        if len(touched) <= most or not most:
+            return self._gathered_from(touched, numbers, rows)
+        # So many pieces cannot be numbered at once. As many rows lie in fewer of them.
+        parts = [
+            self._gathered(numbers[first : first + most], rows[first : first + most]).made()
+            for first in range(0, len(rows), most)
+        ]
+        columns = {key: [values_of(part[key]) for part in parts] for key in self._columns}
+        return joined(columns, self._pool)
+
+    def _gathered_from(self, touched: Array, numbers: Array, rows: Array) -> PackedColumns:
+        """Rows of these pieces, which are numbered anew."""
         touched = touched if len(touched) else np.zeros(1, np.int64)
         renumbered = np.zeros(touched[-1] + 1, np.int64)
         renumbered[touched] = np.arange(len(touched))
         at = renumbered[numbers] << self._row_bits | rows - self.firsts[numbers]
-        places = Places(at.astype(np.uint32), self._row_bits, np.array([0, len(rows)]))
+        places = Places.of(at, len(touched), self._row_bits, np.array([0, len(rows)]))
         columns = {
             key: [pieces[number] for number in touched.tolist()]
             for key, pieces in self._columns.items()

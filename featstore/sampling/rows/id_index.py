@@ -16,7 +16,7 @@ from featstore.ops.hashing import value_hash
 from featstore.reading.buffers import Array
 from featstore.staging.cache import entry_name
 
-FORMAT = 1
+FORMAT = 2
 _SCHEMA = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("hash", "position")])
 # The ids at some positions: int64 (num_ids,) to an Arrow array.
 IdsAt = Callable[[Array], pa.Array]
@@ -56,7 +56,7 @@ def places_of_ids(entry: MappedEntry, wanted: pa.Array, ids_at: IdsAt) -> Array:
         for column in entry.batches[0].columns
     )
     found = np.full(len(wanted), -1)
-    hashed = value_hash(wanted)
+    hashed = _hashes(wanted)
     of_wanted = values_of(hashed.fill_null(0))
     at = np.searchsorted(hashes, of_wanted)
     left = _valid(hashed)
@@ -72,6 +72,16 @@ def places_of_ids(entry: MappedEntry, wanted: pa.Array, ids_at: IdsAt) -> Array:
     return found
 
 
+def _hashes(ids: pa.Array) -> pa.Array:
+    """The hash of each id, int64 (num_ids,), null for null. Equal ids have equal hashes."""
+    if pa.types.is_large_string(ids.type):
+        return value_hash(ids.cast(pa.string()))
+    # Their 64 bits: not all unsigned integers are int64, nor all seconds microseconds.
+    if pa.types.is_timestamp(ids.type) or pa.types.is_uint64(ids.type):
+        return value_hash(ids.view(pa.int64()))
+    return value_hash(ids)
+
+
 def _valid(array: pa.Array) -> Array:
     """The places that are not null: int64."""
     return np.flatnonzero(np.array(array.is_valid().to_pylist(), bool))
@@ -79,7 +89,7 @@ def _valid(array: pa.Array) -> Array:
 
 def _build(column: str, ids: Callable[[], pa.Array], writer: EntryWriter) -> None:
     values = ids()
-    hashed = value_hash(values)
+    hashed = _hashes(values)
     positions = _valid(hashed)
     hashes = values_of(hashed.drop_null())
     order = np.argsort(hashes, kind="stable")

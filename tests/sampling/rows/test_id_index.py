@@ -79,6 +79,20 @@ def test_integers_and_timestamps_are_ids(cache: DecodedCache) -> None:
     assert found(cache, days, [days[1].as_py(), None]) == [1, -1]
 
 
+def test_ids_that_are_no_int64_microseconds_or_short_texts_are_found(cache: DecodedCache) -> None:
+    assert found(cache, pa.array([2**64 - 1, None, 3], pa.uint64()), [3, 2**63, 2**64 - 1]) == [
+        2,
+        -1,
+        0,
+    ]
+    seconds = pa.array([2**62, 5], pa.int64()).cast(pa.timestamp("s"))
+    [entry] = cache.open_all([id_entry("seconds", "key", 2, lambda: seconds)])
+    with entry:
+        assert places_of_ids(entry, seconds, seconds.take).tolist() == [0, 1]
+    texts = pa.array(["a", None, "b"], pa.large_string())
+    assert found(cache, texts, ["b", "c", "a"]) == [2, -1, 0]
+
+
 def test_no_ids_find_nothing(cache: DecodedCache) -> None:
     assert found(cache, pa.array([], pa.string()), ["a"]) == [-1]
     assert found(cache, pa.array([None, None], pa.string()), ["a", None]) == [-1, -1]
