@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from featstore import FeatureLoader
@@ -50,6 +51,37 @@ def test_a_batch_has_rows_of_all_splits_that_are_open(
 ) -> None:
     found = months_of_batches(months, shuffle)
     assert sum(found) / len(found) >= least
+
+
+@pytest.fixture(scope="module")
+def small_months(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Twelve files of 1,000 rows in row groups of 100; `row // 1000` is the file's number."""
+    root = tmp_path_factory.mktemp("small_months")
+    for month in range(NUM_MONTHS):
+        rows = pa.table({"row": pa.array(range(1000 * month, 1000 * month + 1000), pa.int64())})
+        put_parquet(root / f"{month:02}.parquet", rows, row_group_size=100)
+    return str(root)
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "mini_epochs", "files_of_part"), [(2, 1, 6), (0, 3, 4), (0, 1, 12)]
+)
+def test_in_rank_order_each_batch_has_rows_of_all_files_of_its_part(
+    small_months: str, num_workers: int, mini_epochs: int, files_of_part: int
+) -> None:
+    loader = FeatureLoader(
+        small_months,
+        slots=["row"],
+        batch_size=200,
+        num_epochs=2,
+        order={"kind": "rank", "mini_epochs": mini_epochs},
+        shuffle={"window_rows": 1200, "interleave": 12},
+    )
+    with loader:
+        feed = DataLoader(loader, batch_size=None, num_workers=num_workers)
+        rows = [batch["row"] for batch in feed]
+    assert sorted(torch.cat(rows).tolist()) == sorted([*range(12_000)] * 2)
+    assert [len((of_batch // 1000).unique()) for of_batch in rows] == [files_of_part] * 120
 
 
 def test_every_row_comes_once_and_another_epoch_is_another_order(months: str) -> None:

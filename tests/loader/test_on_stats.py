@@ -1,5 +1,7 @@
 """When the user's function gets the metrics."""
 
+import threading
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from featstore import FeatureLoader
 from featstore.errors import ConfigError
 from featstore.loader.on_stats import OnStats, StatsCalls
+from tests.loader.conftest import rows_of
 from tests.process import our_threads
 
 NUM_ROWS = 100
@@ -69,6 +72,45 @@ def test_an_error_that_it_raises_ends_the_iteration_and_its_batch_is_not_deliver
         loader.load_state_dict(state)
         rows += [row for batch in loader for row in batch["row"].tolist()]
     assert rows == list(range(NUM_ROWS))
+
+
+@pytest.mark.parametrize("step", range(1, 6))
+def test_a_device_feed_gives_the_batches_before_such_an_error_and_then_raises_it(
+    url: str, step: int
+) -> None:
+    """At the fifth call the iteration has ended."""
+    calls = count(1)
+
+    def raises(stats: dict[str, Any]) -> None:
+        if next(calls) == step:
+            raise OSError("no space left on the dashboard")
+
+    on_stats = {"call": raises, "every_s": 0}
+    rows: list[int] = []
+    with FeatureLoader(url, slots=["row"], batch_size=30, on_stats=on_stats) as loader:
+        feed = iter(loader.to_device("cpu"))
+        hung = threading.Event()
+
+        def end_hanging() -> None:
+            hung.set()
+            loader.close()
+
+        timer = threading.Timer(20.0, end_hanging)
+        timer.start()
+        try:
+            with pytest.raises(OSError, match="no space left on the dashboard"):
+                rows.extend(row for batch in feed for row in batch["row"].tolist())
+        finally:
+            timer.cancel()
+            timer.join()
+        assert not hung.is_set()
+        assert not our_threads()
+        state = loader.state_dict()
+    assert rows == list(range(min(30 * (step - 1), NUM_ROWS)))
+    with FeatureLoader(url, slots=["row"], batch_size=30) as loader:
+        loader.load_state_dict(state)
+        rest = rows_of(loader)
+    assert rest == list(range(len(rows) % NUM_ROWS, NUM_ROWS))
 
 
 def test_a_function_may_be_named_in_a_config(url: str) -> None:

@@ -56,6 +56,33 @@ def test_of_many_free_buffers_only_some_are_kept() -> None:
     assert 0 < sum(memory() is not None for memory in kept) < 9
 
 
+def test_buffers_that_were_not_in_use_at_once_lately_are_let_go() -> None:
+    pool = BufferPool()
+    taken = [pool.take(1000) for _ in range(20)]
+    kept = [weakref.ref(memory) for memory in taken]
+    del taken
+    assert sum(memory() is not None for memory in kept) == 20
+    for _ in range(200):
+        addresses(pool, [1000, 1000])
+    assert sum(memory() is not None for memory in kept) == 2
+
+
+def test_of_buffers_that_are_free_the_largest_stay() -> None:
+    pool = BufferPool()
+    addresses(pool, [1000, 10, 100])
+    largest = addresses(pool, [1000])
+    for _ in range(100):
+        addresses(pool, [5])
+    assert addresses(pool, [5]) == largest
+
+
+def test_where_more_are_in_use_at_once_now_and_then_no_memory_is_new() -> None:
+    pool = BufferPool()
+    known = set(addresses(pool, [1000] * 5))
+    for number in range(1000):
+        assert set(addresses(pool, [1000] * (5 if number % 10 == 0 else 1))) <= known
+
+
 def test_another_process_gets_an_empty_pool() -> None:
     pool = BufferPool()
     pool.take(1_000_000)

@@ -18,7 +18,7 @@ from featstore.loader.plan.follow import Follower, NewFiles
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.dynamic_epoch import DynamicEpoch
 from featstore.loader.run.feed import Feed
-from featstore.loader.run.hand_over import HandOver, RowBar
+from featstore.loader.run.hand_over import HandOver, MadeBatch, RowBar
 from featstore.loader.run.iterations import StartedIteration
 from featstore.loader.run.job import Job
 from featstore.loader.run.rank_steps import RankSteps, agreement
@@ -172,8 +172,8 @@ class Run:
         self._has_ended = True
         self._report_quarantined()
 
-    def batch(self, rows: BatchSlice | None) -> Batch | None:
-        """The next batch.
+    def batch(self, rows: BatchSlice | None) -> MadeBatch | None:
+        """The next batch, to be handed over with `hand_over`.
 
         Args:
             rows: Its rows; None if there are no more.
@@ -183,7 +183,11 @@ class Run:
         """
         if self.steps is not None:
             return self.steps.batch(rows)
-        return None if rows is None else self._hand_over.hand_over(rows)
+        return None if rows is None else self._hand_over.made(rows)
+
+    def hand_over(self, made: MadeBatch) -> Batch:
+        """As of `HandOver`."""
+        return self._hand_over.hand_over(made)
 
     def acknowledge(self) -> None:
         """Counts the batch that the consumer has as delivered."""

@@ -116,7 +116,7 @@ class Feed:
                 open_split,
                 order,
                 width=job.num_open,
-                section_of=job.plan(epoch).section_of,
+                section_of=job.section_of(epoch),
                 budget=budget,
                 stats=self._stats,
                 skip=self._skip,

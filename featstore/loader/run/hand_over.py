@@ -3,13 +3,14 @@ into shared memory for another process.
 """
 
 import zlib
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import numpy as np
 from tqdm import tqdm
 
 from featstore.errors import BatchError
 from featstore.loader.batches.batch_slices import BatchSlice
+from featstore.loader.batches.progress import Progress
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.stats import Stats
 from featstore.staging.stager import Stager
@@ -19,6 +20,20 @@ from featstore.tensors.dtypes import array_of
 from featstore.tensors.shared_batches import shared
 
 _ACCESS = {LABEL: "batch.labels[{!r}]", WEIGHT: "batch.weight ({!r})"}
+
+
+class MadeBatch(NamedTuple):
+    """A batch that is not yet handed over.
+
+    Attributes:
+        batch: The batch.
+        progress: What is delivered with it.
+        check: The batch, if it is to be checked for writes when it is acknowledged.
+    """
+
+    batch: Batch
+    progress: Progress
+    check: "WriteCheck | None" = None
 
 
 class HandOver:
@@ -46,21 +61,31 @@ class HandOver:
         self._delivery, self._stats, self._stager = delivery, stats, stager
         self._row_bar, self._is_shared, self._debug = row_bar, is_shared, debug
 
-    def hand_over(self, rows: BatchSlice) -> Batch:
-        """The slice's batch, which is pending until it is acknowledged."""
-        batch = self.sendable(rows.batch())
+    def made(self, rows: BatchSlice) -> MadeBatch:
+        """The slice's batch, counted."""
+        batch = self._sendable(rows.batch())
         check = WriteCheck(batch) if self._debug else None
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
         if self._row_bar is not None:
             staged_bytes = self._stager.stats().staged_bytes if self._stager else 0
             self._row_bar.show(batch.num_rows, self._stats, staged_bytes)
-        # The last step: if a later one failed, a thread that runs ahead would wait for the delivery
-        # of a batch that the consumer never gets.
-        self._delivery.add(rows.progress, check)
-        return batch
+        return MadeBatch(batch, rows.progress, check)
 
-    def sendable(self, batch: Batch) -> Batch:
+    def made_padding(self, padding: Batch) -> MadeBatch:
+        """A batch that delivers no rows, and is not counted."""
+        return MadeBatch(self._sendable(padding), Progress(()))
+
+    def hand_over(self, made: MadeBatch) -> Batch:
+        """The batch, which is pending until it is acknowledged.
+
+        Called when nothing can fail any more before the consumer has it: otherwise a thread that
+        runs ahead would wait for the delivery of a batch that the consumer never gets.
+        """
+        self._delivery.add(made.progress, made.check)
+        return made.batch
+
+    def _sendable(self, batch: Batch) -> Batch:
         """The batch; in shared memory if it goes to another process."""
         return shared(batch) if self._is_shared else batch
 

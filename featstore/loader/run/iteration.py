@@ -55,13 +55,13 @@ class Iteration:
         try:
             if not run.delivery.is_ahead:
                 run.acknowledge()
-            batch = run.batch(self._next_slice(run))
-            if batch is None:
+            made = run.batch(self._next_slice(run))
+            if made is None:
                 run.finish()
                 self._owner.tell_stats(is_last=True)
                 raise StopIteration
             self._owner.tell_stats(is_last=False)
-            return batch
+            return run.hand_over(made)  # The last step.
         except BaseException as error:
             was_closed = run.delivery.is_closed
             # A loop that is behind still gets the batches from before the error.

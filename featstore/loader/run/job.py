@@ -42,6 +42,8 @@ class Job:
         decode_threads: Decoding threads of each worker; None: its share of the host's cores.
         terms: Lease times and limits of dispatch.
         splits: The splits of the files, in the order of the files.
+        positions: The positions of the epoch's order at which the splits of a part are, in order
+            `rank`; None: the job is no part.
         cut: Makes splits of files.
         listing: How files are listed anew, in order `rank`; otherwise None.
         census: Counts of all files, in order `rank`; otherwise None.
@@ -66,6 +68,7 @@ class Job:
     terms: Terms = field(default_factory=Terms)
     ordering: Ordering = field(default_factory=Ordering)
     splits: Sequence[Split] = ()
+    positions: range | None = None
     cut: Callable[[Iterable[DataFile]], Iterator[Split]] = make_splits
     follow: Following | None = None
     tail: str = JOIN
@@ -94,13 +97,15 @@ class Job:
         return replace(self, listing=listing, census=census, table=self.table or census.table)
 
     def part(self, part: MiniEpoch) -> "Job":
-        """The job with the files of one part only. Its `splits` are in the order of
-        `part.positions`.
+        """The job with the files of one part only. Its `splits` are in the order of its
+        `positions`.
         """
         assert self.listing is not None
         assert self.census is not None
         files, splits = self.listing.part(part, self.census.num_splits)
-        return replace(self, files=files, splits=splits)
+        return replace(
+            self, files=files, splits=splits, positions=part.positions(self.census.num_splits)
+        )
 
     def of_plan(self, new: NewFiles) -> "Job":
         """The job with the files of one plan of a followed table."""
@@ -151,9 +156,9 @@ class Job:
             yield self._turn(self.ordering.mini_epoch(number, self.seed, epoch, worker_info), done)
 
     def _turn(self, part: MiniEpoch, done: Done) -> tuple["Job", Iterator[Claim]]:
-        assert self.census is not None
         job = self.part(part)
-        return job, rank_claims(job.splits, part.positions(self.census.num_splits), done)
+        assert job.positions is not None
+        return job, rank_claims(job.splits, job.positions, done)
 
     def parts(self, worker: LoaderWorker) -> Iterator["Job"]:
         """The job; in order `rank` the parts of all workers, one after the other."""
@@ -184,6 +189,13 @@ class Job:
             window_rows=self.shuffle.split_window_rows if self.shuffle else None,
             section_sizes=section_sizes(self.splits, self.files, self.section_key),
         )
+
+    def section_of(self, epoch: int) -> Callable[[int], range]:
+        """Gives the positions of the epoch's order that may be mixed with a position: those of its
+        section, or of its part in order `rank`.
+        """
+        positions = self.positions
+        return self.plan(epoch).section_of if positions is None else lambda _: positions
 
     @property
     def filters_rows(self) -> bool:

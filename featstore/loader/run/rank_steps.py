@@ -16,13 +16,12 @@ from featstore.dispatch.terms import Claim
 from featstore.errors import DispatchError, StateError
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
-from featstore.loader.batches.progress import Progress
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.rows.mixing import read_in_order
 from featstore.loader.rows.split_reader import SplitReader
 from featstore.loader.rows.work import Work
 from featstore.loader.run.delivery import Delivery
-from featstore.loader.run.hand_over import HandOver
+from featstore.loader.run.hand_over import HandOver, MadeBatch
 from featstore.loader.run.iterations import StartedIteration
 from featstore.loader.run.job import Job
 from featstore.loader.run.state import LoaderState
@@ -62,8 +61,8 @@ class RankSteps:
         job: What is read; only options that do not change with a plan are taken from it.
         started: The iteration that all ranks began.
         parts: Gives what is read now, in parts, to a rank that has no rows of its own as padding.
-        delivery: Where padding batches are added.
-        hand_over: Hands batches over to the consumer.
+        delivery: What is stopped when the ranks stop.
+        hand_over: Makes the batches.
         limits: Gives the rows at which the rank's claims end now, as `Coordinator.limits` does;
             None if no store is asked for claims.
     """
@@ -83,7 +82,7 @@ class RankSteps:
         self._num_steps = 0
         self._last: Batch | None = None
 
-    def batch(self, rows: BatchSlice | None) -> Batch | None:
+    def batch(self, rows: BatchSlice | None) -> MadeBatch | None:
         """The batch of the next step: of these rows, or padding if there are none. None if the
         ranks stop.
         """
@@ -96,8 +95,9 @@ class RankSteps:
             self._delivery.stop(self._started.first_epoch + self._job.num_epochs, self._limits())
             return None
         # Returned from a local name: another thread may leave, and so drop `_last`, at any time.
-        batch = self._last = self._hand_over.hand_over(rows)
-        return batch
+        made = self._hand_over.made(rows)
+        self._last = made.batch
+        return made
 
     def leave(self) -> None:
         """Called when the loop is left. May be called more than once, from any thread."""
@@ -132,13 +132,11 @@ class RankSteps:
                 "the state of a checkpoint in all ranks to read them"
             )
 
-    def _padding(self) -> Batch:
+    def _padding(self) -> MadeBatch:
         last = self._last
         if last is None:
             last = self._last = some_rows(self._parts()).batch()
-        padding = self._hand_over.sendable(padding_of(last))
-        self._delivery.add(Progress(()))
-        return padding
+        return self._hand_over.made_padding(padding_of(last))
 
 
 @dataclass(frozen=True)

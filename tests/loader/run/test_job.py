@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -185,13 +186,34 @@ def test_in_rank_order_the_turns_of_all_workers_are_the_epoch_each_with_its_own_
     ordering = Ordering(kind="rank", mini_epochs=mini_epochs)
     job = replace(whole, files={}, splits=(), ordering=ordering).in_parts(listing)
     assert (job.plan_digest, job.key) == (whole.plan_digest, whole.key)
-    paths = []
+    paths, positions = [], list[int]()
     for worker in range(2):
         for turn, claims in job.turns(3, WorkerInfo(index=worker, num_workers=2), {}, no_recording):
-            found = [claim.split.path for claim in claims]
-            assert set(found) <= set(turn.files) == {split.path for split in turn.splits}
+            found = list(claims)
+            own = {claim.split.path for claim in found}
+            assert own <= set(turn.files) == {split.path for split in turn.splits}
             paths += [split.path for split in turn.splits]
+            section = range(len(positions), len(positions) + len(turn.splits))
+            positions += section
+            # So the rows of all files of a part are mixed, and of no others.
+            section_of = turn.section_of(3)
+            assert {section_of(index) for index in section} == {section}
+            assert {claim.index for claim in found} <= set(section)
     assert paths == [split.path for split in whole.plan(3)]
+    assert positions == list(range(len(paths)))
+
+
+def test_in_other_orders_rows_are_mixed_within_the_sections_of_the_plan(
+    snapshot: Snapshot,
+) -> None:
+    whole = job_of(snapshot, 4, 4, 4, shuffle=Shuffle())
+    assert [whole.section_of(3)(index) for index in range(3)] == [range(3)] * 3
+    key = pa.field("dt", pa.string())
+    files = matching(snapshot, whole.request)
+    days = job_of(snapshot, files=files, shuffle=Shuffle(within="dt"), section_key=key)
+    assert [days.section_of(3)(index) for index in range(5)] == [
+        range(index, index + 1) for index in range(5)
+    ]
 
 
 def test_a_resumed_worker_is_itself_and_goes_on_with_what_all_had_delivered(

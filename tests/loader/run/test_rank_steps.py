@@ -12,8 +12,10 @@ import torch
 from featstore.dispatch.options import Dispatch
 from featstore.errors import DispatchError, StateError
 from featstore.loader.batches.batch_slices import BatchSlice
+from featstore.loader.batches.progress import Progress
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.run.delivery import Delivery
+from featstore.loader.run.hand_over import MadeBatch
 from featstore.loader.run.iterations import Iterations, StartedIteration
 from featstore.loader.run.job import Job
 from featstore.loader.run.rank_steps import RankSteps, agreement, padding_of, some_rows
@@ -93,7 +95,7 @@ def test_where_no_split_has_rows_there_is_nothing_to_pad_with(job: Job) -> None:
 
 
 class Always:
-    """Steps that are always made, and a hand-over that does nothing else."""
+    """Steps that are always made, and a hand-over that only makes batches."""
 
     def makes(self, step: int, ahead: int) -> bool:
         return True
@@ -104,11 +106,11 @@ class Always:
     def leave(self) -> None:
         """Nobody waits."""
 
-    def sendable(self, batch: Batch) -> Batch:
-        return batch
+    def made_padding(self, padding: Batch) -> MadeBatch:
+        return MadeBatch(padding, Progress(()))
 
-    def hand_over(self, rows: BatchSlice) -> Batch:
-        return rows.batch()
+    def made(self, rows: BatchSlice) -> MadeBatch:
+        return MadeBatch(rows.batch(), rows.progress)
 
 
 class LeftMeanwhile(RankSteps):
@@ -128,6 +130,7 @@ def test_a_rank_whose_loop_is_left_meanwhile_still_gets_the_batch_that_it_asked_
     always: Any = Always()
     started = begin(job, tmp_path)
     steps = LeftMeanwhile(always, job, started, lambda: [job], delivery, always, lambda: None)
-    batch = steps.batch(some_rows([job]) if has_rows else None)
-    assert batch is not None
+    made = steps.batch(some_rows([job]) if has_rows else None)
+    assert made is not None
+    batch = made.batch
     assert (batch["row"].tolist(), batch.is_padding) == (list(range(16)), not has_rows)
