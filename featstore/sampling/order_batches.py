@@ -101,10 +101,14 @@ class OrderIteration:
         """Goes to where a state was taken, by any rank of any number of ranks, with any batch size.
 
         Raises:
-            StateError: The state is of another order, or of another format.
+            StateError: The state is of another order, or of another format, or something in it is
+                missing or wrong.
         """
         if not isinstance(state, dict) or state.get("format") != _FORMAT:
             raise StateError(f"expected a state of a RandomOrder, format {_FORMAT}: {state!r:.200}")
+        if not isinstance(state.get("order"), dict):
+            raise StateError(f"order: expected a mapping, found {state.get('order')!r:.200}")
+        epoch, position = _count(state, "epoch"), _count(state, "position")
         own = self._order.identity
         other = {name: state["order"].get(name) for name in own}
         differing = [name for name in own if own[name] != other[name]]
@@ -114,10 +118,9 @@ class OrderIteration:
                 f"the state is of another order: expected {name} {own[name]!r} (of this one), "
                 f"found {other[name]!r}; make the RandomOrder with the arguments that it had"
             )
-        position = state["position"]
-        if not 0 <= position <= len(self._order):
+        if position > len(self._order):
             raise StateError(f"position: expected 0 to {len(self._order)}, found {position}")
-        self._order = self._order.at_epoch(state["epoch"])
+        self._order = self._order.at_epoch(epoch)
         self._next_begin = self._begin = self._position = position
 
     def __len__(self) -> int:
@@ -204,6 +207,13 @@ class OrderRows(OrderIteration):
         self._position = end
         own_first, own_end = self._own(full_end, end)
         yield from self._order[own_first:own_end].tolist()
+
+
+def _count(state: dict[str, Any], name: str) -> int:
+    try:
+        return require_integer(name, state.get(name), 0)
+    except ConfigError as error:
+        raise StateError(f"the state of an order: {error}") from error
 
 
 def _share(rank: int | None, world_size: int | None) -> tuple[int, int]:

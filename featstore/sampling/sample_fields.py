@@ -40,6 +40,16 @@ class SampleFields:
                     f"{shown(kind)}{nearest(str(kind), _KINDS)}"
                 )
 
+    @classmethod
+    def of_json(cls, text: str) -> "SampleFields":
+        """The fields that `as_json` has written."""
+        return cls(kinds=dict(json.loads(text)))
+
+    @cached_property
+    def as_json(self) -> str:
+        """Names and kinds in order, as a store keeps them."""
+        return json.dumps(list(self.kinds.items()))
+
     def stored(self, sample: Mapping[str, Any]) -> tuple[Stored, ...]:
         """The values of a sample, as SQLite holds them. A field that is absent is None.
 
@@ -88,14 +98,19 @@ class _Kind:
 
 
 def checksum(values: Sequence[Stored]) -> int:
-    """The CRC-32 of values as SQLite holds them: bytes as they are, texts as UTF-8, others as
-    Python writes them.
+    """The CRC-32 of values as SQLite holds them, each with its type, and texts and bytes with their
+    length: `7;`, `0.5;`, `None;`, `t4:text`, `b2:..`. So a value that moves into the next one, or
+    becomes one of another type, changes it.
     """
     crc = 0
     for value in values:
-        if type(value) is not bytes:
-            value = (value if type(value) is str else repr(value)).encode()
-        crc = zlib.crc32(value, crc)
+        if type(value) is str:
+            data = value.encode()
+            crc = zlib.crc32(data, zlib.crc32(b"t%d:" % len(data), crc))
+        elif type(value) is bytes:
+            crc = zlib.crc32(value, zlib.crc32(b"b%d:" % len(value), crc))
+        else:
+            crc = zlib.crc32(b"%a;" % value, crc)
     return crc
 
 

@@ -4,10 +4,9 @@ The format is described in docs/contracts.md. It is SQLite's, with write-ahead l
 readers go on while one process writes.
 """
 
-import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,8 @@ from urllib.parse import quote
 
 from featstore.errors import DiskFullError, SampleStoreError
 from featstore.mounts import network_mount_of
-from featstore.sampling.sample_fields import SampleFields
+from featstore.redaction import shown
+from featstore.sampling.sample_fields import SampleFields, Stored, checksum
 
 _APPLICATION_ID = 0x66735353  # "fsSS"
 _FORMAT = 1
@@ -124,6 +124,8 @@ class SampleFile:
             yield
         except sqlite3.Error as error:
             raise self._error(error) from error
+        except UnicodeDecodeError as error:  # What SQLite says of a damaged schema quotes it.
+            raise self.damaged(str(error)) from error
 
     def _error(self, error: sqlite3.Error) -> SampleStoreError | DiskFullError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -148,6 +150,46 @@ class SampleFile:
                 f"immutable=True"
             )
         return SampleStoreError(f"{said} cannot be used: {error} ({name})")
+
+    def view(self, connection: sqlite3.Connection) -> "StoreView":
+        """What an open store holds now.
+
+        Raises:
+            SampleStoreError: The row that describes the store is damaged.
+        """
+        row = connection.execute(
+            "SELECT checksum, version, num_samples, fields FROM store"
+        ).fetchone()
+        if row is None or checksum(row[1:]) != row[0]:
+            raise self.damaged("what describes the store does not match its checksum")
+        return StoreView(version=row[1], num_samples=row[2], fields=SampleFields.of_json(row[3]))
+
+    def require_sound(self, found: Stored, sample: Sequence[Stored]) -> None:
+        """Compares a sample (position, id and values) with the checksum found beside it.
+
+        Raises:
+            SampleStoreError: They do not match.
+        """
+        if checksum(sample) != found:
+            raise self.damaged(
+                f"a sample does not match its checksum (position {shown(sample[0])}, id "
+                f"{shown(sample[1])})"
+            )
+
+    def noted(self, connection: sqlite3.Connection, source: str) -> str | None:
+        """The progress of an import, as JSON; None before its first transaction.
+
+        Raises:
+            SampleStoreError: It is damaged.
+        """
+        row = connection.execute(
+            "SELECT checksum, source, progress FROM imports WHERE source = ?", (source,)
+        ).fetchone()
+        if row is None:
+            return None
+        if row[1] != source or checksum(row[1:]) != row[0]:
+            raise self.damaged(f"the progress of the import of {shown(source)}")
+        return str(row[2])
 
     def damaged(self, what: str) -> SampleStoreError:
         """The error that the file does not hold what was written."""
@@ -217,24 +259,20 @@ class StoreView:
     Attributes:
         version: A number that every delete changes, and that no two stores share.
         num_samples: How many samples there are, at positions from 0. Appending only adds to it.
+        fields: The fields of the samples.
     """
 
     version: int
     num_samples: int
+    fields: SampleFields
 
-    @classmethod
-    def of(cls, connection: sqlite3.Connection) -> "StoreView":
-        """What an open store holds now."""
-        version, last = connection.execute(
-            "SELECT version, (SELECT max(position) FROM samples) FROM store"
-        ).fetchone()
-        return cls(version=version, num_samples=0 if last is None else last + 1)
-
-
-def fields_of(connection: sqlite3.Connection) -> SampleFields:
-    """The fields of an open store."""
-    (text,) = connection.execute("SELECT fields FROM store").fetchone()
-    return SampleFields(kinds=dict(json.loads(text)))
+    def write(self, connection: sqlite3.Connection) -> None:
+        """Makes this what the store holds, in a transaction that changes its samples likewise."""
+        values = (self.version, self.num_samples, self.fields.as_json)
+        connection.execute(
+            "UPDATE store SET checksum = ?, version = ?, num_samples = ?, fields = ?",
+            (checksum(values), *values),
+        )
 
 
 def new_version() -> int:
@@ -258,11 +296,13 @@ def _lay_out(connection: sqlite3.Connection, fields: SampleFields) -> None:
         f"{columns})"
     )
     connection.execute("CREATE UNIQUE INDEX ids ON samples (id) WHERE id IS NOT NULL")
-    connection.execute("CREATE TABLE store (version INTEGER NOT NULL, fields TEXT NOT NULL)")
     connection.execute(
-        "CREATE TABLE imports (source TEXT PRIMARY KEY, progress TEXT NOT NULL) WITHOUT ROWID"
+        "CREATE TABLE store (checksum INTEGER, version INTEGER, num_samples INTEGER, fields TEXT)"
     )
     connection.execute(
-        "INSERT INTO store VALUES (?, ?)", (new_version(), json.dumps(list(fields.kinds.items())))
+        "CREATE TABLE imports (source TEXT PRIMARY KEY, progress TEXT NOT NULL, "
+        "checksum INTEGER NOT NULL) WITHOUT ROWID"
     )
+    connection.execute("INSERT INTO store VALUES (NULL, NULL, NULL, NULL)")
+    StoreView(version=new_version(), num_samples=0, fields=fields).write(connection)
     connection.execute("COMMIT")

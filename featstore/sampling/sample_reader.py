@@ -8,8 +8,8 @@ from typing import Any
 
 from featstore.errors import SampleStoreError, UnknownSampleError
 from featstore.redaction import shown
-from featstore.sampling.sample_fields import Sample, checksum
-from featstore.sampling.sample_file import SampleFile, StoreView, fields_of, value_columns
+from featstore.sampling.sample_fields import Sample
+from featstore.sampling.sample_file import SampleFile, StoreView, value_columns
 from featstore.sqlite_connection import ForkSafeConnection
 
 READ_SAMPLES = 4_096  # of one statement while all samples are read
@@ -28,12 +28,13 @@ class SampleReader:
     def __init__(self, file: SampleFile) -> None:
         self._file = file
         self._connection = ForkSafeConnection(file.connect)
-        with self.use() as connection:
-            self.fields = fields_of(connection)
-        columns = ", ".join(["checksum", "samples.id", *value_columns(self.fields)])
-        self._by_position = f"SELECT {_VERSION}, {columns} {_AT_POSITIONS}"
+        self.fields = self.view().fields
+        values = ", ".join(value_columns(self.fields))
+        self._by_position = (
+            f"SELECT {_VERSION}, samples.checksum, position, samples.id, {values} {_AT_POSITIONS}"
+        )
         self._by_id = (
-            f"SELECT {_VERSION}, wanted.key, position, {columns} "
+            f"SELECT {_VERSION}, wanted.key, samples.checksum, position, {values} "
             f"FROM json_each(?) AS wanted LEFT JOIN samples ON samples.id = wanted.value"
         )
         self._ids = f"SELECT {_VERSION}, samples.id {_AT_POSITIONS}"
@@ -49,7 +50,7 @@ class SampleReader:
     def view(self) -> StoreView:
         """What the store holds now."""
         with self.use() as connection:
-            return StoreView.of(connection)
+            return self._file.view(connection)
 
     def samples_at(self, positions: list[int], view: StoreView) -> list[Sample]:
         """The samples at positions, in the same order."""
@@ -69,25 +70,31 @@ class SampleReader:
             rows = connection.execute(self._by_id, (json.dumps(ids),)).fetchall()
         if rows and rows[0][0] != view.version:
             raise self._file.deleted_meanwhile()
-        unknown = [row[1] for row in rows if row[2] is None or row[2] >= view.num_samples]
+        unknown = [row[1] for row in rows if row[3] is None or row[3] >= view.num_samples]
         if unknown:
             raise UnknownSampleError(
                 f"sample store {self._file.path}: no sample has id "
                 f"{', '.join(shown(ids[place]) for place in sorted(unknown)[:3])}"
                 f"{' and others' * (len(unknown) > 3)}; refresh() shows what others appended"
             )
-        return self._samples(sorted(rows, key=lambda row: int(row[1])), 3)
+        rows.sort(key=lambda row: int(row[1]))
+        # With the id that is wanted: the index, which leads to a sample, has no checksum.
+        return self._samples([(*row[2:4], ids[int(row[1])], *row[4:]) for row in rows], 0)
 
-    def position_of_id(self, one: str | None) -> int | None:
-        """The position of the sample of an id; None if there is none."""
+    def has_id(self, one: str | None, view: StoreView) -> bool:
+        """Whether a sample has this id."""
         with self.use() as connection:
-            row = connection.execute("SELECT position FROM samples WHERE id = ?", (one,)).fetchone()
-        return None if row is None else int(row[0])
+            version, position = connection.execute(
+                f"SELECT {_VERSION}, (SELECT position FROM samples WHERE id = ?)", (one,)
+            ).fetchone()
+        if version != view.version:
+            raise self._file.deleted_meanwhile()
+        return position is not None and position < view.num_samples
 
-    def imports(self) -> dict[str, str]:
-        """The progress of imports by source, as JSON."""
+    def noted(self, source: str) -> str | None:
+        """The progress of an import, as JSON; None before its first transaction."""
         with self.use() as connection:
-            return dict(connection.execute("SELECT source, progress FROM imports").fetchall())
+            return self._file.noted(connection, source)
 
     def check(self, view: StoreView) -> None:
         """Reads everything that a view shows, and what SQLite can check besides.
@@ -120,15 +127,12 @@ class SampleReader:
         return rows
 
     def _samples(self, rows: list[Any], first: int) -> list[Sample]:
-        """The samples of rows whose columns from `first` on are checksum, id and values."""
+        """The samples of rows whose columns from `first` on are checksum, position, id, values."""
         samples, sample_of = [], self.fields.sample
         for row in rows:
             stored = row[first + 1 :]
-            if checksum(stored) != row[first]:
-                raise self._file.damaged(
-                    f"the values of a sample do not match their checksum (id {shown(stored[0])})"
-                )
-            samples.append(sample_of(stored[1:]))
+            self._file.require_sound(row[first], stored)
+            samples.append(sample_of(stored[2:]))
         return samples
 
     def _missing(self, view: StoreView) -> SampleStoreError:

@@ -1,19 +1,22 @@
 """`SampleStore`: samples that are not columns, in one SQLite file, by index and by id."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat, zip_longest
 from pathlib import Path
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
 
 from featstore.closing import Closing
+from featstore.errors import SampleError
 from featstore.sampling.indices import Array, is_single, position_of, positions_of
 from featstore.sampling.sample_fields import Sample, SampleFields, stored_id
 from featstore.sampling.sample_file import SampleFile
 from featstore.sampling.sample_imports import ImportedFiles, json_lines, parquet_rows
 from featstore.sampling.sample_reader import READ_SAMPLES, SampleReader
 from featstore.sampling.sample_writer import Note, Row, SampleWriter
+
+_NONE_LEFT = object()
 
 
 class SampleStore(Closing):
@@ -95,7 +98,9 @@ class SampleStore(Closing):
         """The ids of all samples by index, read where they are asked for."""
         view = self._view
         return SampleIds(
-            view.num_samples, lambda positions: self._reader.ids_at(positions, view), self.has_id
+            view.num_samples,
+            lambda positions: self._reader.ids_at(positions, view),
+            lambda one: self._reader.has_id(stored_id(one), view),
         )
 
     def __len__(self) -> int:
@@ -155,12 +160,21 @@ class SampleStore(Closing):
         return self._delivered(self._reader.samples_of([stored_id(one) for one in ids], self._view))
 
     def has_id(self, one: object) -> bool:
-        """Whether a sample has this id."""
-        position = self._reader.position_of_id(stored_id(one))
-        return position is not None and position < len(self)
+        """Whether a sample has this id.
+
+        Raises:
+            SampleStoreError: Samples were deleted meanwhile, or the file is damaged.
+        """
+        return self._reader.has_id(stored_id(one), self._view)
 
     def refresh(self) -> None:
-        """Sees what other processes have appended and deleted since the store was opened."""
+        """Sees what other processes have appended and deleted since the store was opened, or the
+        file that is in its place now.
+        """
+        with self._reader.use():
+            pass  # A store that was closed is not opened again.
+        # Who reads in another thread goes on with the connection that it has.
+        self._connect()
         self._view = self._reader.view()
 
     def append(
@@ -176,16 +190,17 @@ class SampleStore(Closing):
             How many were added.
 
         Raises:
-            SampleError: A field is unknown, a value is not of its kind, or an id is taken. The
-                message says how many of the samples before it are stored.
+            SampleError: A field is unknown, a value is not of its kind, an id is taken, or there
+                are not as many ids as samples. The message says how many of the samples before it
+                are stored.
             SampleStoreError: Another process writes for longer than `wait_s`, or the file is
-                damaged.
+                damaged, or another one with other fields is in its place.
             DiskFullError: The disk is full. What was committed is kept.
         """
         fields = self._reader.fields
-        given = zip(repeat(None), samples) if ids is None else zip(ids, samples, strict=True)
+        given = zip(repeat(None), samples) if ids is None else _paired(ids, samples)
         rows = ((stored_id(one), fields.stored(sample)) for one, sample in given)
-        return self._append(rows, lambda connection, num_added: None)
+        return self._append(rows, lambda connection, num_before, num_rows: None)
 
     def import_json_lines(
         self,
@@ -193,6 +208,7 @@ class SampleStore(Closing):
         *,
         columns: Mapping[str, str] | None = None,
         id_from: str | None = None,
+        optional: Collection[str] = (),
         progress: bool = True,
     ) -> int:
         """Adds the objects of JSON lines as samples. An import that was interrupted goes on where
@@ -205,19 +221,23 @@ class SampleStore(Closing):
                 `*` for the whole object. By default the key of the field's name. A key that a line
                 lacks gives None.
             id_from: Where ids come from, likewise.
+            optional: Those of these keys that all of the first 1,000 samples may lack. Others are
+                an error then, since they may be misspelt.
             progress: Whether to show progress on standard error, if that is a terminal.
 
         Returns:
             How many samples this call has added.
 
         Raises:
-            SampleError: A line is no object, or its values cannot be stored.
-            SampleStoreError: As of `append`, or the file changed since its import began.
+            SampleError: A line is no object, its values cannot be stored, or none of the first
+                samples has a key. That is checked once, where the import of the first file begins.
+            SampleStoreError: As of `append`, or the file changed since its import began, or
+                another process imports it at the same time.
             DiskFullError: The disk is full. What was committed is kept.
         """
         files = ImportedFiles(
-            source=str(source), suffix=".jsonl", fields=self._reader.fields, columns=columns,
-            id_from=id_from, progress=progress,
+            store=self._file, source=str(source), suffix=".jsonl", fields=self._reader.fields,
+            columns=columns, id_from=id_from, optional=frozenset(optional), progress=progress,
         )  # fmt: skip
         return self._import(files, json_lines)
 
@@ -227,6 +247,7 @@ class SampleStore(Closing):
         *,
         columns: Mapping[str, str] | None = None,
         id_from: str | None = None,
+        optional: Collection[str] = (),
         progress: bool = True,
     ) -> int:
         """Adds the rows of Parquet files as samples, as `import_json_lines` does; `.` joins the
@@ -236,6 +257,7 @@ class SampleStore(Closing):
             source: A file, a directory of `*.parquet`, or a glob, local or remote.
             columns: As of `import_json_lines`.
             id_from: As of `import_json_lines`.
+            optional: As of `import_json_lines`; their columns may be missing in files.
             progress: As of `import_json_lines`.
 
         Raises:
@@ -244,8 +266,8 @@ class SampleStore(Closing):
             DiskFullError: The disk is full. What was committed is kept.
         """
         files = ImportedFiles(
-            source=str(source), suffix=".parquet", fields=self._reader.fields, columns=columns,
-            id_from=id_from, progress=progress,
+            store=self._file, source=str(source), suffix=".parquet", fields=self._reader.fields,
+            columns=columns, id_from=id_from, optional=frozenset(optional), progress=progress,
         )  # fmt: skip
         return self._import(files, parquet_rows)
 
@@ -261,6 +283,8 @@ class SampleStore(Closing):
             SampleStoreError: Samples were deleted by others meanwhile, or as of `append`.
         """
         gone = np.unique(positions_of(indices, len(self)))
+        if not gone.size:
+            return  # A new version would disturb other readers.
         self._view = self._writer.delete(gone, self._view)
 
     def check(self) -> None:
@@ -310,11 +334,22 @@ class SampleStore(Closing):
 
     def _import(self, files: ImportedFiles, reader: Callable[..., Iterator[Any]]) -> int:
         num_added = 0
-        for file in files.listed(self._reader.imports()):
-            num_added += self._append(file.rows(reader), file.note)
+        for file in files.listed(self._reader.noted):
+            num_added_of_file = self._append(file.rows(reader), file.note)
             with self._writer.transaction() as connection:
-                file.complete(connection)
+                file.complete(connection, num_added_of_file)
+            num_added += num_added_of_file
         return num_added
+
+
+def _paired(
+    ids: Iterable[str | int | None], samples: Iterable[Mapping[str, Any]]
+) -> Iterator[tuple[Any, Any]]:
+    for one, sample in zip_longest(ids, samples, fillvalue=_NONE_LEFT):
+        if one is _NONE_LEFT or sample is _NONE_LEFT:
+            fewer = "ids" if one is _NONE_LEFT else "samples"
+            raise SampleError(f"expected as many ids as samples, found fewer {fewer}")
+        yield one, sample
 
 
 class SampleIds(Sequence[str | None]):

@@ -5,6 +5,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,11 +14,11 @@ from featstore.errors import SampleError
 from featstore.redaction import shown
 from featstore.sampling.indices import Array
 from featstore.sampling.sample_fields import SampleFields, Stored, checksum
-from featstore.sampling.sample_file import SampleFile, StoreView, new_version
+from featstore.sampling.sample_file import SampleFile, StoreView, new_version, value_columns
 from featstore.sqlite_connection import ForkSafeConnection
 
 Row = tuple[str | None, tuple[Stored, ...]]  # id and values
-Note = Callable[[sqlite3.Connection, int], None]
+Note = Callable[[sqlite3.Connection, int, int], None]
 # A transaction's samples are in memory. More of them would not make writing faster.
 _TRANSACTION_SAMPLES, _TRANSACTION_BYTES = 10_000, 16 << 20
 
@@ -27,6 +28,8 @@ class SampleWriter:
 
     def __init__(self, file: SampleFile, fields: SampleFields) -> None:
         self._file, self._fields = file, fields
+        columns = ", ".join(value_columns(fields))
+        self._whole = f"SELECT checksum, position, id, {columns} FROM samples WHERE position = ?"
         self._connection = ForkSafeConnection(partial(file.connect, to_write=True))
 
     @contextmanager
@@ -42,13 +45,14 @@ class SampleWriter:
 
     def append(self, rows: Iterable[Row], note: Note) -> Iterator[tuple[int, StoreView]]:
         """Adds rows at the end. `note` is called in each transaction with the number of rows added
-        so far, those of the transaction included.
+        before it, and of those that it adds.
 
         Yields:
             After each transaction the number of rows added so far, and what the store holds.
 
         Raises:
             SampleError: `rows` raises it, or an id is taken.
+            SampleStoreError: The store has other fields meanwhile, as another file is in its place.
         """
         num_added = 0
         for chunk in _chunks(rows):
@@ -70,7 +74,7 @@ class SampleWriter:
             SampleStoreError: Samples were deleted by others meanwhile.
         """
         with self.transaction() as connection:
-            now = StoreView.of(connection)
+            now = self._file.view(connection)
             if now.version != seen.version:
                 raise self._file.deleted_meanwhile()
             num_left = now.num_samples - len(gone)
@@ -79,37 +83,56 @@ class SampleWriter:
             connection.executemany(
                 "DELETE FROM samples WHERE position = ?", ((row,) for row in gone.tolist())
             )
-            connection.executemany(
-                "UPDATE samples SET position = ? WHERE position = ?",
-                zip(gaps.tolist(), last.tolist(), strict=True),
-            )
-            connection.execute("UPDATE store SET version = ?", (new_version(),))
-            return StoreView.of(connection)
+            for position, gap in zip(last.tolist(), gaps.tolist(), strict=True):
+                self._move(connection, position, gap)
+            left = replace(now, version=new_version(), num_samples=num_left)
+            left.write(connection)
+            return left
 
     def close(self) -> None:
         """Closes the connection of this process."""
         self._connection.close()
 
+    def _move(self, connection: sqlite3.Connection, position: int, gap: int) -> None:
+        """Moves a sample into a gap. Its position is part of its checksum."""
+        row = connection.execute(self._whole, (position,)).fetchone()
+        if row is None:
+            raise self._file.damaged(f"there is no sample at position {position}")
+        self._file.require_sound(row[0], row[1:])
+        connection.execute(
+            "UPDATE samples SET position = ?, checksum = ? WHERE position = ?",
+            (gap, checksum((gap, *row[2:])), position),
+        )
+
     def _add(self, rows: list[Row], num_before: int, note: Note) -> StoreView:
         with self.transaction() as connection:
-            first = StoreView.of(connection).num_samples
+            now = self._file.view(connection)
+            if now.fields.as_json != self._fields.as_json:
+                raise self._file.deleted_meanwhile()
+            first = now.num_samples
             marks = ", ".join("?" * (3 + len(self._fields.kinds)))
             try:
                 connection.executemany(
                     f"INSERT INTO samples VALUES ({marks})",
                     (
-                        (position, one, checksum((one, *values)), *values)
+                        (position, one, checksum((position, one, *values)), *values)
                         for position, (one, values) in enumerate(rows, first)
                     ),
                 )
             except sqlite3.IntegrityError as error:
                 taken = _taken(connection, [one for one, _ in rows], first)
+                if taken is None:
+                    raise self._file.damaged(
+                        f"expected {first} samples, and there are more"
+                    ) from error
                 raise SampleError(
                     f"id {shown(taken)} is taken: expected another one for each sample; the first "
                     f"{num_before} of those given are stored"
                 ) from error
-            note(connection, num_before + len(rows))
-            return StoreView.of(connection)
+            note(connection, num_before, len(rows))
+            grown = replace(now, num_samples=first + len(rows))
+            grown.write(connection)
+            return grown
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
@@ -134,14 +157,16 @@ def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _taken(connection: sqlite3.Connection, ids: list[str | None], first: int) -> str | None:
-    """An id of `ids` that is given twice, or that a sample before position `first` has."""
+    """An id of `ids` that is given twice, or that a sample before position `first` has; None if
+    there is none.
+    """
     counts = Counter(one for one in ids if one is not None)
     for one, count in counts.items():
         if count > 1:
             return one
-    (found,) = connection.execute(
+    row = connection.execute(
         "SELECT samples.id FROM json_each(?) AS wanted JOIN samples "
         "ON samples.id = wanted.value AND position < ?",
         (json.dumps(list(counts)), first),
     ).fetchone()
-    return str(found)
+    return None if row is None else str(row[0])

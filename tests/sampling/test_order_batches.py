@@ -193,6 +193,14 @@ def test_a_state_after_fewer_batches_than_were_handed_out() -> None:
     [
         (lambda state: state | {"format": 2}, "expected a state of a RandomOrder, format 1"),
         (lambda state: [], "expected a state of a RandomOrder"),
+        (lambda state: {"format": 1}, "order: expected a mapping, found None"),
+        (lambda state: state | {"order": None}, "order: expected a mapping, found None"),
+        (lambda state: state | {"order": {}}, "expected kind .*, found None"),
+        (lambda state: state | {"epoch": None}, "epoch: expected an integer of 0 or more"),
+        (lambda state: state | {"epoch": -1}, "epoch: expected an integer of 0 or more"),
+        (lambda state: state | {"position": "x"}, "position: expected an integer of 0 or more"),
+        (lambda state: state | {"position": -1}, "position: expected an integer of 0 or more"),
+        (lambda state: state | {"position": 2.0}, "position: expected an integer of 0 or more"),
         (lambda state: state | {"position": 51}, "position: expected 0 to 50, found 51"),
         (
             lambda state: state | {"order": state["order"] | {"seed": 4}},

@@ -1,4 +1,5 @@
 import math
+import zlib
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.errors import ConfigError, SampleError
-from featstore.sampling.sample_fields import SampleFields, checksum, stored_id
+from featstore.sampling.sample_fields import SampleFields, Stored, checksum, stored_id
 
 FIELDS = SampleFields(kinds={"t": "text", "b": "bytes", "j": "json", "i": "integer", "r": "real"})
 JSON = st.recursive(
@@ -113,6 +114,23 @@ def test_a_flipped_bit_is_another_checksum(values: list[bytes], data: st.DataObj
 
 
 def test_known_checksums_never_change() -> None:
-    assert (
-        checksum(("id", "text", b"bytes", 1, 0.5, None)) == 0xC1C45249
-    )  # of "idtextbytes10.5None"
+    written = b"7;t2:idt4:textb5:bytes1;0.5;None;"
+    assert checksum((7, "id", "text", b"bytes", 1, 0.5, None)) == zlib.crc32(written) == 0xD270C10
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("ab", "c"), ("a", "bc")),
+        (("a",), (b"a",)),
+        (("1",), (1,)),
+        ((1,), (1.0,)),
+        (("None",), (None,)),
+        ((1, 23), (12, 3)),
+        (("",), ("", "")),
+    ],
+)
+def test_types_and_lengths_are_part_of_a_checksum(
+    one: tuple[Stored, ...], other: tuple[Stored, ...]
+) -> None:
+    assert checksum(one) != checksum(other)

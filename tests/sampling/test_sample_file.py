@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from featstore import mounts
-from featstore.errors import DiskFullError, SampleStoreError
+from featstore.errors import DiskFullError, SampleStoreError, UnknownSampleError
+from featstore.sampling.sample_fields import checksum
 from featstore.sampling.sample_store import SampleStore
 from tests.full_disk import fill
 from tests.programs import Program
@@ -59,8 +60,12 @@ def test_the_format_is_stated_in_the_file_and_any_sqlite_tool_reads_it(path: Pat
         row = connection.execute("SELECT * FROM samples WHERE id = '7'").fetchone()
         assert row[:2] == (7, "7")
         assert row[3:] == ("text 7", b"\x07" * 500)
-        fields = connection.execute("SELECT fields FROM store").fetchone()
-        assert fields == ('[["text", "text"], ["image", "bytes"]]',)
+        checked, *store = connection.execute(
+            "SELECT checksum, version, num_samples, fields FROM store"
+        ).fetchone()
+        assert store[1:] == [1_000, '[["text", "text"], ["image", "bytes"]]']
+        assert checked == checksum(store)
+        assert row[2] == checksum((7, "7", "text 7", b"\x07" * 500))
 
 
 def test_a_store_that_is_closed_is_one_file(path: Path) -> None:
@@ -132,7 +137,7 @@ def test_a_flipped_bit_of_a_sample_is_an_error_and_the_others_are_read(path: Pat
     assert store[[6, 8]] == [one for i, one in enumerate(samples(9)) if i in (6, 8)]
     for read in (lambda: store[7], lambda: store[0:20], lambda: store.by_id([7]), store.check):
         with pytest.raises(
-            SampleStoreError, match=r"damaged: .*checksum \(id '7'\); copy it again"
+            SampleStoreError, match=r"damaged: .*checksum \(position 7, id '7'\); copy it again"
         ):
             read()
 
@@ -155,6 +160,139 @@ def test_no_flipped_byte_is_read_as_something_else(path: Path, tmp_path: Path) -
             num_errors += 1
             assert "damaged" in str(error)  # noqa: PT017
     assert num_errors > 100
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[bytes, dict[str, dict[str, Any]]]:
+    """The file of a store with pages of 512 bytes on several levels, and its samples by id."""
+    path = tmp_path / "small.sqlite"
+    expected = {f"k{i}": {"text": f"text {i}", "meta": {"n": i}, "number": i} for i in range(40)}
+    with SampleStore.create(path, {"text": "text", "meta": "json", "number": "integer"}) as store:
+        store.append([{"text": "moves", "meta": 1, "number": 1}])
+        store.append(expected.values(), ids=expected)
+        store.delete([0])
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in ("journal_mode = DELETE", "page_size = 512"):
+            connection.execute(f"PRAGMA {statement}")
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA journal_mode = WAL")
+    return path.read_bytes(), expected
+
+
+def read_flipped(path: Path, expected: dict[str, dict[str, Any]]) -> int:
+    """Reads a damaged store by index and by id. Anything but the sample that was written, or an
+    error of featstore, fails.
+
+    Returns:
+        How many of the reads raised.
+    """
+    try:
+        store = SampleStore(path, immutable=True)
+    except SampleStoreError:
+        return 1
+    num_errors = 0
+    with store:
+        ids = ["k39", *list(expected)[:-1]]  # The last sample moved to the front.
+        assert len(store) == len(ids)
+        for index, one in enumerate(ids):
+            try:
+                assert store[index] == expected[one]
+            except SampleStoreError:
+                num_errors += 1
+            try:
+                assert store.by_id([one]) == [expected[one]]
+            except (SampleStoreError, UnknownSampleError):
+                num_errors += 1
+    return num_errors
+
+
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 101])
+def test_no_flipped_bit_is_read_as_another_sample(
+    small: tuple[bytes, dict[str, dict[str, Any]]], tmp_path: Path, step: int
+) -> None:
+    """Each bit of a small file, or every 101st one."""
+    whole, expected = small
+    path = tmp_path / "flipped.sqlite"
+    path.write_bytes(whole)
+    assert read_flipped(path, expected) == 0
+    num_noticed = 0
+    for bit in range(0, 8 * len(whole), step):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        num_noticed += read_flipped(path, expected) > 0
+    assert num_noticed > 8 * len(whole) / step / 4
+
+
+def changed(path: Path, statement: str, *values: Any) -> SampleStore:
+    """The store after a statement that featstore did not write."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement, values)
+    return SampleStore(path)
+
+
+def test_a_sample_at_the_position_of_another_is_damage(path: Path) -> None:
+    changed(path, "DELETE FROM samples WHERE position = 8")
+    store = changed(path, "UPDATE samples SET position = 8 WHERE position = 7")
+    with pytest.raises(SampleStoreError, match=r"damaged: .*checksum \(position 8, id '7'\)"):
+        store[8]
+    with pytest.raises(SampleStoreError, match=r"damaged: expected 1000 samples, and some are not"):
+        store[7]
+
+
+def test_damage_is_not_moved_by_a_delete(path: Path) -> None:
+    store = changed(path, "UPDATE samples SET value_0 = 'other' WHERE position = 999")
+    with pytest.raises(SampleStoreError, match=r"damaged: .*checksum \(position 999"):
+        store.delete([3])
+    store = changed(path, "DELETE FROM samples WHERE position = 999")
+    with pytest.raises(SampleStoreError, match="damaged: there is no sample at position 999"):
+        store.delete([3])
+    assert len(store) == 1_000
+    assert store[3] == list(samples(4))[3]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE store SET num_samples = num_samples - 1",
+        "UPDATE store SET version = version + 1",
+        "UPDATE store SET fields = CAST(fields AS BLOB)",
+        """UPDATE store SET fields = '[["text", "text"], ["image", "tytes"]]'""",
+        "UPDATE store SET fields = NULL",
+        "DELETE FROM store",
+    ],
+)
+def test_what_describes_a_store_has_a_checksum(path: Path, statement: str) -> None:
+    with pytest.raises(SampleStoreError, match="damaged: what describes the store does not match"):
+        changed(path, statement)
+
+
+def test_samples_beyond_the_number_that_the_store_has_are_damage(path: Path) -> None:
+    store = changed(path, "INSERT INTO samples VALUES (1000, 'x', 0, 'text', NULL)")
+    with pytest.raises(SampleStoreError, match="damaged: expected 1000 samples, and there are mor"):
+        store.append(samples(1))
+
+
+def test_the_index_of_ids_leads_to_another_sample(path: Path) -> None:
+    """One bit of the position in an entry of the index."""
+    data = bytearray(path.read_bytes())
+    entry = b"\x03\x13\x02" + b"777" + (777).to_bytes(2, "big")  # header, id, position
+    assert data.count(entry) == 1
+    data[data.index(entry) + len(entry) - 1] ^= 2
+    path.write_bytes(data)
+    store = SampleStore(path)
+    with pytest.raises(SampleStoreError, match=r"damaged: a sample .*checksum \(position 779, id"):
+        store.by_id(["5", "777"])
+    assert store[777]["text"] == "text 777"
+
+
+def test_progress_of_imports_has_a_checksum(path: Path, tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "a", "image": null}\n')
+    SampleStore(path).import_json_lines(source)
+    store = changed(path, "UPDATE imports SET progress = replace(progress, 'true', 'false')")
+    with pytest.raises(SampleStoreError, match=r"damaged: the progress of the import of '.*jsonl'"):
+        store.import_json_lines(source)
 
 
 @pytest.mark.parametrize("part", [0.2, 0.5, 0.95])

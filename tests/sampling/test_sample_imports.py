@@ -3,6 +3,7 @@ import json
 import os
 import signal
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.errors import DataFileError, SampleError, SampleStoreError
+from featstore.sampling.sample_fields import checksum
 from featstore.sampling.sample_store import SampleStore
 from tests.programs import Program, run_python
 
@@ -87,6 +89,105 @@ def test_an_import_that_was_interrupted_goes_on_where_it_stopped(
     assert sorted(one["label"] for one in other) == list(range(30_000))
     assert read(path, id_from="id") == 0
     other.check()
+
+
+def test_of_two_imports_at_once_one_is_refused_and_every_sample_is_stored_once(
+    tmp_path: Path, store: SampleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one begins between two transactions of the first one."""
+    path = write_json(tmp_path / "a.jsonl", rows(25_000))
+    append = store._writer.append
+    others: list[int] = []
+
+    def interrupted(*arguments: Any) -> Iterator[Any]:
+        for done in append(*arguments):
+            yield done
+            if not others:
+                others.append(SampleStore(store.path).import_json_lines(path))
+
+    monkeypatch.setattr(store._writer, "append", interrupted)
+    with pytest.raises(
+        SampleStoreError,
+        match=r"a\.jsonl is imported by another process, too: expected 10000 .*, found 25000",
+    ):
+        store.import_json_lines(path)
+    assert others == [15_000]
+    store.refresh()
+    assert [one["label"] for one in store] == list(range(25_000))
+    assert store.import_json_lines(path) == 0
+
+
+def test_two_processes_that_import_a_file_store_every_sample_once(
+    tmp_path: Path, store: SampleStore
+) -> None:
+    path = write_json(tmp_path / "a.jsonl", rows(10))
+    programs = [Program(IMPORT, store.path, path) for _ in range(2)]
+    for program in programs:
+        program.communicate(timeout=120)
+    store.refresh()
+    assert [one["label"] for one in store] == list(range(10))
+
+
+def test_a_key_that_the_first_samples_lack_is_imported_if_it_is_optional(
+    tmp_path: Path, store: SampleStore
+) -> None:
+    given = [{"text": row["text"]} if row["label"] < 2_000 else row for row in rows(3_000)]
+    path = write_json(tmp_path / "a.jsonl", given)
+    with pytest.raises(
+        SampleError, match=r"no sample has 'id'.*'label'.* name keys .* in `optional`"
+    ):
+        store.import_json_lines(path, id_from="id")
+    assert len(store) == 0
+    assert store.import_json_lines(path, id_from="id", optional=["id", "label"]) == 3_000
+    assert [one["label"] for one in store] == [None] * 2_000 + list(range(2_000, 3_000))
+    assert list(store.ids)[1_998:2_002] == [None, None, "r2000", "r2001"]
+
+
+def test_a_column_that_some_files_lack_is_imported_if_it_is_optional(
+    tmp_path: Path, store: SampleStore
+) -> None:
+    (tmp_path / "in").mkdir()
+    write_parquet(tmp_path / "in" / "a.parquet", [{"text": "a"}])
+    write_parquet(tmp_path / "in" / "b.parquet", [{"text": "b", "label": 1}])
+    with pytest.raises(SampleError, match=r"a\.parquet: no column 'label'"):
+        store.import_parquet(tmp_path / "in")
+    assert store.import_parquet(tmp_path / "in", optional=["label"]) == 2
+    assert store[:] == [{"text": "a", "label": None}, {"text": "b", "label": 1}]
+
+
+def test_rows_of_a_file_without_any_of_the_columns_are_imported(
+    tmp_path: Path, store: SampleStore
+) -> None:
+    path = write_parquet(tmp_path / "a.parquet", [{"other": 1}] * 3)
+    assert store.import_parquet(path, optional=["text", "label"]) == 3
+    assert store[:] == [{"text": None, "label": None}] * 3
+
+
+def test_optional_keys_that_are_not_read_are_named(tmp_path: Path, store: SampleStore) -> None:
+    path = write_json(tmp_path / "a.jsonl", rows(3))
+    with pytest.raises(SampleError, match=r"optional: no field comes from 'lable' \(did you mean"):
+        store.import_json_lines(path, optional=["lable"])
+
+
+def test_a_later_file_and_the_rest_of_an_interrupted_one_may_lack_keys(
+    tmp_path: Path, store: SampleStore
+) -> None:
+    """`label` is in the first 100 samples only; the 24,000th one stops the import."""
+    given = [row if row["label"] < 100 else {"text": row["text"]} for row in rows(25_000)]
+    write_json(tmp_path / "a.jsonl", [*given[:24_000], {"text": 50000}, *given[24_001:]])
+    with pytest.raises(SampleError, match="sample 24000 of those given"):
+        store.import_json_lines(tmp_path)
+    store.refresh()
+    assert len(store) == 20_000
+    size = (tmp_path / "a.jsonl").stat().st_size
+    times = (tmp_path / "a.jsonl").stat()
+    write_json(tmp_path / "a.jsonl", [*given[:24_000], {"text": ""}, *given[24_001:]])
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write("\n" * (size - (tmp_path / "a.jsonl").stat().st_size))
+    os.utime(tmp_path / "a.jsonl", ns=(times.st_atime_ns, times.st_mtime_ns))
+    write_json(tmp_path / "b.jsonl", [{"text": "without"}])
+    assert store.import_json_lines(tmp_path) == 5_001
+    assert [one["label"] for one in store] == [*range(100), *([None] * 24_901)]
 
 
 @pytest.mark.slow
@@ -272,9 +373,10 @@ def test_progress_is_noted_with_the_samples(tmp_path: Path, store: SampleStore) 
     path = write_json(tmp_path / "a.jsonl", rows(10))
     store.import_json_lines(path)
     with closing(sqlite3.connect(store.path)) as connection:
-        ((source, progress),) = connection.execute("SELECT * FROM imports").fetchall()
+        ((source, progress, checked),) = connection.execute("SELECT * FROM imports").fetchall()
     noted = json.loads(progress)
     assert source == str(path)
+    assert checked == checksum((source, progress))
     assert (noted["num_samples"], noted["is_complete"]) == (10, True)
     assert noted["size_bytes"] == path.stat().st_size
 

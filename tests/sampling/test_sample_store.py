@@ -288,6 +288,10 @@ def test_after_a_delete_other_readers_raise_until_they_look_again(store: SampleS
         reader[299]  # It is not there any more.
     with pytest.raises(SampleStoreError, match="samples were deleted"):
         indices.delete([1])
+    with pytest.raises(SampleStoreError, match="samples were deleted"):
+        reader.has_id("id5")
+    with pytest.raises(SampleStoreError, match="samples were deleted"):
+        "id5" in reader.ids  # noqa: B015
     reader.refresh()
     assert reader[3] == sample(298)
     with pytest.raises(UnknownSampleError):
@@ -316,6 +320,57 @@ def test_another_file_in_the_place_of_a_store_is_noticed_by_workers(
         other.append(map(sample, range(NUM_SAMPLES, 0, -1)))
     with pytest.raises(SampleStoreError, match="or the file was replaced"):
         pickle.loads(copied)[0]
+
+
+@pytest.fixture
+def replaced(tmp_path: Path) -> tuple[SampleStore, SampleStore]:
+    """A store that was opened, read, and then replaced by one with its fields in another order, and
+    the other one.
+    """
+    path = tmp_path / "r.sqlite"
+    with SampleStore.create(path, {"title": "text", "body": "text"}) as store:
+        store.append([{"title": "T", "body": "B"}] * 3)
+    opened = SampleStore(path)
+    assert opened[0] == {"title": "T", "body": "B"}
+    other = SampleStore.create(tmp_path / "other.sqlite", {"body": "text", "title": "text"})
+    other.append([{"title": "T2", "body": "B2"}] * 5)
+    other.close()
+    other.path.replace(path)
+    return opened, SampleStore(path)
+
+
+def test_a_store_that_was_replaced_is_the_new_one_after_refresh(
+    replaced: tuple[SampleStore, SampleStore],
+) -> None:
+    opened, _ = replaced
+    assert opened[0] == {"title": "T", "body": "B"}  # The old file is open.
+    opened.refresh()
+    assert list(opened.fields) == ["body", "title"]
+    assert list(opened) == [{"title": "T2", "body": "B2"}] * 5
+
+
+def test_after_a_fork_a_store_that_was_replaced_raises_until_refresh(
+    replaced: tuple[SampleStore, SampleStore],
+) -> None:
+    opened, _ = replaced
+    assert in_a_fork(lambda: False) == 0
+    with pytest.raises(SampleStoreError, match="or the file was replaced"):
+        opened[0]
+    opened.refresh()
+    assert opened[0] == {"title": "T2", "body": "B2"}
+
+
+def test_nothing_is_added_to_a_store_that_was_replaced_by_one_of_other_fields(
+    replaced: tuple[SampleStore, SampleStore],
+) -> None:
+    opened, other = replaced  # Its writing connection is opened only now.
+    with pytest.raises(SampleStoreError, match="or the file was replaced"):
+        opened.append([{"title": "T3", "body": "B3"}])
+    other.refresh()
+    assert len(other) == 5
+    opened.refresh()
+    opened.append([{"title": "T3", "body": "B3"}])
+    assert opened[-1] == {"title": "T3", "body": "B3"}
 
 
 @pytest.mark.parametrize("ids", [["a", "b", "a"], ["a", "id7", "b"]])
@@ -347,9 +402,17 @@ def test_a_sample_that_cannot_be_stored_is_counted_and_what_came_before_is_kept(
 
 
 def test_fewer_ids_than_samples_are_refused(store: SampleStore) -> None:
-    with pytest.raises(ValueError, match="argument 2 is longer than argument 1"):
+    with pytest.raises(SampleError, match=r"sample 1 of .*as many ids as samples, found fewer ids"):
         store.append([sample(0), sample(1)], ids=["a"])
+    with pytest.raises(SampleError, match="found fewer samples"):
+        store.append([sample(0)], ids=["a", "b"])
     assert len(store) == NUM_SAMPLES
+
+
+def test_a_delete_of_nothing_disturbs_nobody(store: SampleStore) -> None:
+    reader = SampleStore(store.path)
+    store.delete([])
+    assert reader[5] == sample(5)
 
 
 def test_values_of_users_are_bound_and_never_part_of_a_statement(tmp_path: Path) -> None:
