@@ -13,25 +13,51 @@ from array_record.python import array_record_module
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
 from featstore.sampling.indices import Array
-from random_access_parts.rows import ROW_BYTES, Rows
+from random_access_parts.rows import NUM_SLOTS, ROW_BYTES, Rows
 from random_access_parts.sqlite_files import matrix_of
-from random_access_parts.tables import NAMES
+from random_access_parts.tables import (
+    LISTS,
+    NAMES,
+    batch_of_columns,
+    batch_of_lists,
+    schema_of_columns,
+    schema_of_lists,
+)
 
 
 class HuggingFace:
-    """A dataset of 40 columns in a memory-mapped Arrow file, formatted as numpy."""
+    """A dataset of 40 columns in a memory-mapped Arrow file, formatted as Arrow."""
 
     is_in_each_worker = False
 
     def make(self, rows: Rows, directory: Path) -> None:
         self._path = directory / "rows.arrow"
-        schema = pa.schema([(name, pa.int64()) for name in NAMES])
+        schema = schema_of_columns()
         with pa.OSFile(str(self._path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
             for block in rows.blocks():
-                writer.write_batch(pa.record_batch(list(block.T.copy()), schema=schema))
+                writer.write_batch(batch_of_columns(block))
 
-    def open(self) -> "_Dataset":
-        return _Dataset(datasets.Dataset.from_file(str(self._path)).with_format("numpy"))
+    def open(self) -> "_Columns":
+        return _Columns(_dataset(self._path))
+
+    def close(self) -> None:
+        pass
+
+
+class HuggingFaceOneColumn:
+    """A dataset of one column of lists of 40, in a memory-mapped Arrow file, formatted as Arrow."""
+
+    is_in_each_worker = False
+
+    def make(self, rows: Rows, directory: Path) -> None:
+        self._path = directory / "rows.arrow"
+        schema = schema_of_lists()
+        with pa.OSFile(str(self._path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+            for block in rows.blocks():
+                writer.write_batch(batch_of_lists(block))
+
+    def open(self) -> "_Lists":
+        return _Lists(_dataset(self._path))
 
     def close(self) -> None:
         pass
@@ -82,13 +108,22 @@ class ArrayRecord:
         pass
 
 
-class _Dataset:
+class _Columns:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
 
     def take(self, indices: Array) -> Array:
-        columns = self._dataset[indices.tolist()]
-        return np.stack([columns[name] for name in NAMES], axis=1)
+        table = self._dataset[indices.tolist()]
+        return np.stack([table.column(name).to_numpy() for name in NAMES], axis=1)
+
+
+class _Lists:
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def take(self, indices: Array) -> Array:
+        lists = self._dataset[indices.tolist()].column(LISTS).combine_chunks()
+        return np.asarray(lists.flatten().to_numpy().reshape(-1, NUM_SLOTS))
 
 
 class _Tree:
@@ -111,3 +146,8 @@ class _Records:
 
 def _key(index: int) -> bytes:
     return index.to_bytes(8, "big")
+
+
+def _dataset(path: Path) -> Any:
+    # Arrow's tables are its fastest format; each value of numpy's is made by itself.
+    return datasets.Dataset.from_file(str(path)).with_format("arrow")

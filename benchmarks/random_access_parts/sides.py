@@ -7,10 +7,15 @@ from typing import Protocol
 
 from featstore.sampling.indices import Array
 from random_access_parts.in_memory import NumpyGather, PythonList, SharedTensor
-from random_access_parts.key_values import ArrayRecord, HuggingFace, Lmdb
+from random_access_parts.key_values import (
+    ArrayRecord,
+    HuggingFace,
+    HuggingFaceOneColumn,
+    Lmdb,
+)
 from random_access_parts.rows import Rows
 from random_access_parts.sqlite_files import QueryForEachRow, SampleStoreSide
-from random_access_parts.tables import SampleDatasetSide
+from random_access_parts.tables import SampleDatasetOneColumn, SampleDatasetSide
 
 
 class OpenSide(Protocol):
@@ -47,7 +52,9 @@ SIDES: dict[str, type[Side]] = {
     "SQLite, a query for each row": QueryForEachRow,
     "featstore SampleStore": SampleStoreSide,
     "featstore SampleDataset": SampleDatasetSide,
+    "featstore SampleDataset, one column": SampleDatasetOneColumn,
     "Hugging Face datasets": HuggingFace,
+    "Hugging Face datasets, one column": HuggingFaceOneColumn,
     "LMDB": Lmdb,
     "ArrayRecord": ArrayRecord,
 }

@@ -1,4 +1,8 @@
+import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,3 +56,26 @@ def test_a_side_that_gives_other_rows_is_no_figure(
     with pytest.raises(AssertionError, match="a worker failed"):
         measure(side, ROWS, 2, 64, 0.1)
     assert "AssertionError" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_calls_with_other_sides_make_one_run(tmp_path: Path) -> None:
+    kept = tmp_path / "figures.json"
+    first = _result_of("numpy gather", kept)
+    both = _result_of("Python list in each worker", kept)
+    assert list(first["sides"]) == ["numpy gather"]
+    assert list(both["sides"]) == ["numpy gather", "Python list in each worker"]
+    assert both["sides"]["numpy gather"] == first["sides"]["numpy gather"]
+    # A row of 40 integers is 40 objects of 32 bytes, and a tuple of 40 pointers.
+    listed = both["sides"]["Python list in each worker"]["figures"]["1"]
+    assert listed["added_bytes"] > 200_000 * 40 * 40
+
+
+def _result_of(side: str, kept: Path) -> dict[str, Any]:
+    command = [sys.executable, "benchmarks/random_access.py", "--rows", "200000", "--workers", "1"]
+    command += ["--seconds", "0.01", "--side", side, "--figures", str(kept)]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1].removeprefix("RESULT "))
+    return result
