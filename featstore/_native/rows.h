@@ -144,6 +144,17 @@ static inline const Piece* piece_of(
   return number < num_pieces && *row < piece->num_rows ? piece : NULL;
 }
 
+/* A row that is looked up later. It is checked then: before that it may be anywhere, and may be fetched, but not read. */
+typedef struct {
+  const Piece* piece;
+  uintptr_t row;
+} Ahead;
+
+static inline Ahead ahead_of(uint32_t wanted, int row_bits, const Piece* pieces, uint32_t num_pieces) {
+  const uint32_t number = wanted >> row_bits;
+  return (Ahead){.piece = pieces + (number < num_pieces ? number : 0), .row = wanted ^ number << row_bits};
+}
+
 static void fetch(const void* memory, int64_t num_bytes) {
   const volatile char* bytes = memory;
   for (int64_t at = 0; at < num_bytes; at += BLOCK) (void)bytes[at];
@@ -158,21 +169,29 @@ static int is_dense(const Gather* gather) {
   return gather->num_rows >= num_rows / 16;
 }
 
-static void fetch_values(const Gather* gather, int64_t width) {
-  for (int64_t i = 0; is_dense(gather) && i < gather->num_pieces; i++)
-    fetch(gather->pieces[i].values, gather->pieces[i].num_values * width);
+/* Whether it was dense, and everything was fetched. */
+static int fetch_values(const Gather* gather, int64_t width) {
+  if (!is_dense(gather)) return 0;
+  for (int64_t i = 0; i < gather->num_pieces; i++) fetch(gather->pieces[i].values, gather->pieces[i].num_values * width);
+  return 1;
 }
 
 /* The rows of a part; with a width that the compiler knows, a value is one move. */
-static inline int values_to(const Gather* gather, int64_t first, int64_t end, const int64_t width, char* to) {
+static inline int values_to(
+    const Gather* gather, int is_fetched, int64_t first, int64_t end, const int64_t width, char* to) {
   const Piece* const pieces = gather->pieces;
   const uint32_t* const rows = gather->rows;
   const uint32_t num_pieces = (uint32_t)gather->num_pieces;
   const int row_bits = gather->row_bits;
+  const int64_t end_ahead = is_fetched ? first : end - AHEAD;
   for (int64_t i = first; i < end; i++, to += width) {
     int64_t row;
     const Piece* const piece = piece_of(rows, i, row_bits, pieces, num_pieces, &row);
     if (!piece) return 0;
+    if (i < end_ahead) {
+      const Ahead ahead = ahead_of((uint32_t)int32_at(rows, i + AHEAD), row_bits, pieces, num_pieces);
+      __builtin_prefetch((const char*)((uintptr_t)ahead.piece->values + ahead.row * (uintptr_t)width));
+    }
     memcpy(to, piece->values + row * width, (size_t)width);
   }
   return 1;
@@ -182,20 +201,20 @@ static inline int values_to(const Gather* gather, int64_t first, int64_t end, co
 static int gather_values(const Gather* gather, int64_t width, const int64_t* starts, char* out, int64_t out_bytes) {
   int64_t first = 0;
   if (int64_at(gather->cuts, 0)) return 0;
-  fetch_values(gather, width);
+  const int is_fetched = fetch_values(gather, width);
   for (int64_t part = 0; part < gather->num_parts; part++) {
     const int64_t end = end_of_part(gather, part, first), start = int64_at(starts, part);
     if (end < 0 || start < 0 || start > out_bytes || end - first > (out_bytes - start) / width) return 0;
-    const int is_done = width == 8   ? values_to(gather, first, end, 8, out + start)
-                        : width == 4 ? values_to(gather, first, end, 4, out + start)
-                                     : values_to(gather, first, end, width, out + start);
+    const int is_done = width == 8   ? values_to(gather, is_fetched, first, end, 8, out + start)
+                        : width == 4 ? values_to(gather, is_fetched, first, end, 4, out + start)
+                                     : values_to(gather, is_fetched, first, end, width, out + start);
     if (!is_done) return 0;
     first = end;
   }
   return first == gather->num_rows;
 }
 
-static inline int offsets_of_lists(const Gather* gather, int offset_width, int64_t* firsts, int64_t* to) {
+static inline int offsets_of_lists(const Gather* gather, int is_fetched, int offset_width, int64_t* firsts, int64_t* to) {
   const Piece* const pieces = gather->pieces;
   const uint32_t* const rows = gather->rows;
   const uint32_t num_pieces = (uint32_t)gather->num_pieces;
@@ -204,6 +223,7 @@ static inline int offsets_of_lists(const Gather* gather, int offset_width, int64
   int64_t begin = 0, fits = !int64_at(gather->cuts, 0);
   for (int64_t part = 0; part < num_parts; part++) {
     const int64_t end = end_of_part(gather, part, begin);
+    const int64_t end_ahead = is_fetched ? begin : end - AHEAD;
     uint64_t at = 0;
     if (end < 0) return 0;
     *to++ = 0;
@@ -211,6 +231,10 @@ static inline int offsets_of_lists(const Gather* gather, int offset_width, int64
       int64_t row;
       const Piece* const piece = piece_of(rows, i, row_bits, pieces, num_pieces, &row);
       if (!piece) return 0;
+      if (i < end_ahead) {
+        const Ahead ahead = ahead_of((uint32_t)int32_at(rows, i + AHEAD), row_bits, pieces, num_pieces);
+        __builtin_prefetch((const char*)((uintptr_t)ahead.piece->offsets + ahead.row * (uintptr_t)offset_width));
+      }
       const int64_t first = offset_at(piece->offsets, offset_width, row);
       const int64_t last = offset_at(piece->offsets, offset_width, row + 1);
       fits &= (first >= 0) & (last >= first) & (last <= piece->num_values);
@@ -225,9 +249,11 @@ static inline int offsets_of_lists(const Gather* gather, int offset_width, int64
 /* Where each of the rows' lists begins in its piece, and the offsets that the lists have in their parts, each part from 0:
    num_rows + num_parts of them. */
 static int gather_offsets(const Gather* gather, int offset_width, int64_t* firsts, int64_t* offsets) {
-  for (int64_t i = 0; is_dense(gather) && i < gather->num_pieces; i++)
+  const int is_fetched = is_dense(gather);
+  for (int64_t i = 0; is_fetched && i < gather->num_pieces; i++)
     fetch(gather->pieces[i].offsets, (gather->pieces[i].num_rows + 1) * offset_width);
-  return offset_width == 4 ? offsets_of_lists(gather, 4, firsts, offsets) : offsets_of_lists(gather, 8, firsts, offsets);
+  return offset_width == 4 ? offsets_of_lists(gather, is_fetched, 4, firsts, offsets)
+                           : offsets_of_lists(gather, is_fetched, 8, firsts, offsets);
 }
 
 /* Copies a list in steps, which is quicker than to look at how long it is: up to a step beyond its end is read, and written. */
