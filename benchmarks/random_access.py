@@ -39,9 +39,9 @@ from random_access_parts.workers import Measured, measure
 from shared_parts.machine import machine, print_result
 
 BATCH_ROWS = 4_096
-# The list is measured with both numbers of rows. The rest of its memory is scaled from the
-# difference, so that what a worker holds besides rows is not.
-FEW_LIST_ROWS, LIST_ROWS, DEMANDED_ROWS = 1_000, 20_000, 1_000_000
+# All lists of all workers together have the larger number of rows. The rest of their memory is
+# scaled from the difference to a few rows, so that what a worker holds besides rows is not.
+FEW_LIST_ROWS, LIST_ROWS, DEMANDED_ROWS = 1_000, 640_000, 1_000_000
 MOST_OF_LIST = 0.02
 LIST, STORE = "Python list in each worker", "featstore SampleStore"
 DATASET, ONE_COLUMN = "featstore SampleDataset", "featstore SampleDataset, one column"
@@ -121,34 +121,40 @@ def _in_a_fresh_process(name: str, run: Mapping[str, Any], directory: Path | Non
 def _measure_side(name: str, run: Mapping[str, Any], directory: Path | None) -> dict[str, Any]:
     """What idle workers hold, and what a side adds to them, by the number of workers."""
     idle = {n: measure(None, Rows(num_rows=0), n, BATCH_ROWS, 0).pss_bytes for n in run["workers"]}
-    is_in_each = SIDES[name]().is_in_each_worker
-    measured = _of_rows(name, LIST_ROWS if is_in_each else run["rows"], run, directory)
-    added = {n: of.pss_bytes - idle[n] for n, of in measured.items()}
-    if is_in_each:
-        few = _of_rows(name, FEW_LIST_ROWS, run, directory)
-        added = {
-            n: of.pss_bytes
-            - idle[n]
-            + (measured[n].pss_bytes - of.pss_bytes)
-            * (run["rows"] - FEW_LIST_ROWS)
-            // (LIST_ROWS - FEW_LIST_ROWS)
-            for n, of in few.items()
-        }
+    if SIDES[name]().is_in_each_worker:
+        pairs = [_scaled(name, n, idle[n], run, directory) for n in run["workers"]]
+    else:
+        of_all = _of_rows(name, run["rows"], run["workers"], run, directory)
+        pairs = [(of, of.pss_bytes - idle[n]) for n, of in of_all.items()]
     return {
         "load": machine().load_average,
         "idle_pss_bytes": {str(n): num_bytes for n, num_bytes in idle.items()},
-        "figures": {str(n): _figures(of, added[n]) for n, of in measured.items()},
+        "figures": {str(n): _figures(*pair) for n, pair in zip(run["workers"], pairs, strict=True)},
     }
 
 
+def _scaled(
+    name: str, num_workers: int, idle_bytes: int, run: Mapping[str, Any], directory: Path | None
+) -> tuple[Measured, int]:
+    """What workers do that hold as many rows each as fit, and what they would add with all rows."""
+    num_rows = LIST_ROWS // num_workers
+    few, many = (
+        _of_rows(name, number, [num_workers], run, directory)[num_workers]
+        for number in (FEW_LIST_ROWS, num_rows)
+    )
+    scale = (run["rows"] - FEW_LIST_ROWS) / (num_rows - FEW_LIST_ROWS)
+    held_bytes = few.pss_bytes + scale * (many.pss_bytes - few.pss_bytes)
+    return many, round(held_bytes) - idle_bytes
+
+
 def _of_rows(
-    name: str, num_rows: int, run: Mapping[str, Any], parent: Path | None
+    name: str, num_rows: int, workers: list[int], run: Mapping[str, Any], parent: Path | None
 ) -> dict[int, Measured]:
     """A side of so many rows, by the number of workers."""
     side, rows = SIDES[name](), Rows(num_rows=num_rows)
     with tempfile.TemporaryDirectory(dir=parent) as directory:
         side.make(rows, Path(directory))
-        found = {n: measure(side, rows, n, BATCH_ROWS, run["seconds"]) for n in run["workers"]}
+        found = {n: measure(side, rows, n, BATCH_ROWS, run["seconds"]) for n in workers}
         side.close()
     return found
 
