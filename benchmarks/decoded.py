@@ -150,7 +150,7 @@ def _epochs(table: Path, cache: Path, repeats: int) -> dict[str, float]:
 
 
 def _expected_bytes(table: Path) -> int:
-    num_rows = sum(pq.read_metadata(path).num_rows for path in table.iterdir())
+    num_rows: int = sum(pq.read_metadata(path).num_rows for path in table.iterdir())
     return num_rows * _ROW_BYTES
 
 
