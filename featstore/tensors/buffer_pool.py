@@ -59,17 +59,17 @@ class BufferPool:
             free.sort(key=lambda index: len(self._kept[index]))
             num_excess = self._num_excess(len(free))
             dropped, free = free[:num_excess], free[num_excess:]
-            fitting = [self._kept[index] for index in free if len(self._kept[index]) >= num_bytes]
-            if not fitting:
+            # No reference to another buffer is left behind: it would not count as free.
+            fitting = (self._kept[index] for index in free if len(self._kept[index]) >= num_bytes)
+            if (memory := next(fitting, None)) is None:
                 # The largest free one makes room. Others stay for smaller requests, up to a number.
                 dropped += free[:-_MAX_KEPT] + free[-1:]
+                memory = np.empty(num_bytes + num_bytes // 16, np.uint8)
+                self._kept.append(memory)
             if dropped:
                 gone = set(dropped)
                 self._kept = [each for index, each in enumerate(self._kept) if index not in gone]
-            if fitting:
-                return fitting[0]
-            self._kept.append(np.empty(num_bytes + num_bytes // 16, np.uint8))
-            return self._kept[-1]
+            return memory
 
     def _num_excess(self, num_free: int) -> int:
         """How many of the free buffers are to be let go: none mostly, and now and then as many as

@@ -67,9 +67,9 @@ def read(run: Run) -> list[int]:
             run.finish()
             return rows
         if one.blocks:
-            batch = run.batch(one)
-            assert batch is not None
-            rows += batch["row"].tolist()
+            made = run.batch(one)
+            assert made is not None
+            rows += run.hand_over(made)["row"].tolist()
         else:
             run.add_without_batch(one)
 
@@ -141,8 +141,9 @@ def test_a_run_that_is_closed_gives_its_claims_to_the_next_one_at_once(
 ) -> None:
     run = begin(job)
     slices = run.slices()
-    batch = run.batch(next(slices))
-    assert batch is not None
+    made = run.batch(next(slices))
+    assert made is not None
+    batch = run.hand_over(made)
     run.acknowledge()
     run.close()
     run.close()
