@@ -41,6 +41,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"memory_budget": 2000},
     {"order": "static", "num_epochs": 2},
     {"order": "rank", "num_epochs": 2},
+    {"dispatch": {"split_rows": 32}, **MIXED},
+    {"dispatch": {"split_rows": 32}, "where": "row % 3 != 1"},
 ]  # fmt: skip
 
 
