@@ -57,10 +57,19 @@ class DecodedCache:
         cache: The staging cache.
         budget_bytes: Its budget.
         grace_s: How long to wait for room that other processes have pinned, before a BudgetError.
+        limit: What `budget_bytes` is, for errors.
     """
 
-    def __init__(self, cache: Cache, budget_bytes: int, *, grace_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        budget_bytes: int,
+        *,
+        grace_s: float = 30.0,
+        limit: str = "staging.budget_bytes is",
+    ) -> None:
         self._cache, self._budget_bytes, self._grace_s = cache, budget_bytes, grace_s
+        self._limit = limit
 
     def open_all(
         self,
@@ -97,7 +106,7 @@ class DecodedCache:
                 for number, request in enumerate(wanted):
                     if number not in found:
                         state = (checked_states or {}).get(request.name)
-                        answer = self._opened(request, state, _held_bytes(found))
+                        answer = self.open(request, state, _held_bytes(found))
                         if isinstance(answer, Refusal):
                             refused[number] = answer
                         else:
@@ -115,10 +124,22 @@ class DecodedCache:
                     )
                 backoff.wait(f"{request.title} waits: {refusal.value}")
 
-    def _opened(
+    def open(
         self, request: EntryRequest, state: FileState | None, held_bytes: int
     ) -> MappedEntry | Refusal:
-        """The entry, built if need be; or why the call must be repeated later."""
+        """Opens one entry, and builds it if it is missing or damaged.
+
+        Args:
+            request: The entry.
+            state: What was seen when it was last checked.
+            held_bytes: What other entries that are open take of the budget.
+
+        Returns:
+            The entry, pinned, which the caller closes; or why the call must be repeated later.
+
+        Raises:
+            Everything that `open_all` raises.
+        """
         for attempt in range(_MOST_ATTEMPTS):
             try:
                 answer = self._cache.request(
@@ -141,6 +162,7 @@ class DecodedCache:
 
     def _built(self, request: EntryRequest, download: Download, held_bytes: int) -> MappedEntry:
         def reserve(num_bytes: int) -> None:
+            self._require_fits(request, num_bytes, held_bytes)
             backoff = StoppableBackoff(threading.Event())
             while (refusal := download.reserve(num_bytes)) is not None:
                 self._require_possible(request, num_bytes, held_bytes, backoff)
@@ -177,10 +199,17 @@ class DecodedCache:
         """BudgetError if the entry cannot fit beside those that are open, or others have not made
         room for it in time.
         """
-        if held_bytes + wanted_bytes <= self._budget_bytes and backoff.waited_s < self._grace_s:
-            return
-        raise BudgetError(
-            f"staging.budget_bytes is {format_bytes(self._budget_bytes)}: no room for "
+        self._require_fits(request, wanted_bytes, held_bytes)
+        if backoff.waited_s >= self._grace_s:
+            raise self._no_room(request, wanted_bytes, held_bytes)
+
+    def _require_fits(self, request: EntryRequest, wanted_bytes: int, held_bytes: int) -> None:
+        if held_bytes + wanted_bytes > self._budget_bytes:
+            raise self._no_room(request, wanted_bytes, held_bytes)
+
+    def _no_room(self, request: EntryRequest, wanted_bytes: int, held_bytes: int) -> BudgetError:
+        return BudgetError(
+            f"{self._limit} {format_bytes(self._budget_bytes)}: no room for "
             f"{request.title} of {format_bytes(wanted_bytes)} beside {format_bytes(held_bytes)} of "
             "decoded columns that are open, and what other processes read; decoded columns have to "
             "fit all at once: raise the budget, free the disk, or select fewer slots or days"

@@ -82,11 +82,7 @@ def piece_of(batch: pa.RecordBatch, selection: Selection, file_name: str) -> Pie
         file_name: The name of the data file, for errors.
     """
     table = pa.Table.from_batches([batch])
-    columns = FileColumns(
-        slots={slot.name: _SLOT + slot.name for slot in selection.slots},
-        others={field.name: _OTHER + field.name for field in selection.others},
-        leaves=(),
-    )
+    columns = columns_of(batch.schema, selection)
     rows = Rows(file_name=file_name, num_rows=batch.num_rows, table=table, columns=columns)
     return Piece(
         rows=rows,
@@ -96,6 +92,23 @@ def piece_of(batch: pa.RecordBatch, selection: Selection, file_name: str) -> Pie
             for field in selection.others
             if _is_number(field.type)
         },
+    )
+
+
+def columns_of(schema: pa.Schema, selection: Selection) -> FileColumns:
+    """Where an entry of this schema has the selected columns; None for one that it does not have:
+    an entry has the columns that are delivered or looked at, while a label may be a slot, too, that
+    nobody asks for.
+    """
+    names = set(schema.names)
+
+    def name(found: str) -> str | None:
+        return found if found in names else None
+
+    return FileColumns(
+        slots={slot.name: name(_SLOT + slot.name) for slot in selection.slots},
+        others={field.name: name(_OTHER + field.name) for field in selection.others},
+        leaves=(),
     )
 
 

@@ -1,16 +1,18 @@
 """Decodes data files into entries of the cache, a file and a selection each."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import partial
 
 from featstore.decoded.decoded_cache import EntryRequest
 from featstore.decoded.decoded_columns import decoded_batch, decoded_schema, num_bytes_beside
+from featstore.decoded.decoded_file import with_row_groups
 from featstore.decoded.entry_file import EntryWriter
 from featstore.decoded.file_sources import FileSource, opened_sources
 from featstore.errors import DataFileError
-from featstore.reading.aligned import RowsReader, aligned_reader
+from featstore.reading.aligned import aligned_reader
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.spans import require_held
@@ -20,27 +22,72 @@ from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile
 
 # Of entries that are written otherwise the names differ, so that neither reads the other's.
-FORMAT = 1
+FORMAT = 2
 # A piece is decoded and written as one record batch. Larger ones take more memory, which the kernel
 # has to clear first; the more there are, the longer a gather takes.
 _PIECE_BYTES, _PIECE_ROWS = 128 << 20, 1 << 20
 # What Arrow's file format adds: a schema, and for each batch a header, and padding of each buffer.
 _OVERHEAD_BYTES, _COLUMN_OVERHEAD_BYTES = 64 << 10, 512
+# Of an entry's row groups, in the metadata of its schema.
+_GROUP_BYTES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeTerms:
+    """How a data file is decoded.
+
+    Attributes:
+        num_threads: In how many threads.
+        most_room_bytes: The working memory of all of them together, and of a piece unless a single
+            row group takes more; None is no limit.
+        cancelled: As of `OpenFile`.
+        holding: Called with the memory that decoding will take, which it holds within the block.
+    """
+
+    num_threads: int
+    most_room_bytes: int | None = None
+    cancelled: bytes | bytearray = b"\0"
+    holding: Callable[[int], AbstractContextManager[object]] = lambda num_bytes: nullcontext()
 
 
 def entry_of(
     file: DataFile, selection: Selection, stager: Stager, num_threads: int
 ) -> EntryRequest:
-    """The entry of a data file's rows, with those of its slot groups' files.
-
-    Its name follows from the files, at their versions, and from the selected columns, in whatever
-    order: from nothing else of the table or of the request.
+    """The entry of a data file, whose files are staged if they are not local.
 
     Args:
         file: The data file.
         selection: The columns.
-        stager: Stages the files if they are not local.
+        stager: Stages the files.
         num_threads: In how many threads columns are decoded.
+    """
+    return entry_request(file, selection, partial(_build, file, selection, stager, num_threads))
+
+
+def entry_request(
+    file: DataFile, selection: Selection, build: Callable[[EntryWriter], None]
+) -> EntryRequest:
+    """The entry of a data file's rows, with those of its slot groups' files.
+
+    Args:
+        file: The data file.
+        selection: The columns.
+        build: Writes the content, with `decode`.
+    """
+    num_columns = len(selection.slots) + len(selection.others)
+    return EntryRequest(
+        name=name_of_entry(file, selection),
+        title=f"{num_columns} decoded columns of {redact(file.url)}",
+        first_bytes=file.size_bytes,
+        build=build,
+    )
+
+
+def name_of_entry(file: DataFile, selection: Selection) -> str:
+    """The name of a data file's entry in the cache.
+
+    It follows from the files, at their versions, and from the selected columns, in whatever order:
+    from nothing else of the table or of the request.
     """
     columns = {
         "decoded": FORMAT,
@@ -51,21 +98,14 @@ def entry_of(
         ),
         "others": sorted([field.name, str(field.type)] for field in selection.others),
     }
-    name = entry_name(file.url, file.size_bytes, json.dumps(columns, sort_keys=True))
-    num_columns = len(selection.slots) + len(selection.others)
-    return EntryRequest(
-        name=name,
-        title=f"{num_columns} decoded columns of {redact(file.url)}",
-        first_bytes=file.size_bytes,
-        build=partial(_build, file, selection, stager, num_threads),
-    )
+    return entry_name(file.url, file.size_bytes, json.dumps(columns, sort_keys=True))
 
 
 def _build(
     file: DataFile, selection: Selection, stager: Stager, num_threads: int, writer: EntryWriter
 ) -> None:
     with opened_sources(file, stager) as sources:
-        decode(file, sources, selection, writer, num_threads)
+        decode(file, sources, selection, writer, DecodeTerms(num_threads=num_threads))
 
 
 def decode(
@@ -73,7 +113,7 @@ def decode(
     sources: Sequence[FileSource],
     selection: Selection,
     writer: EntryWriter,
-    num_threads: int,
+    terms: DecodeTerms,
 ) -> None:
     """Decodes all rows of a data file, and writes them.
 
@@ -82,17 +122,32 @@ def decode(
         sources: Where it is read, and after it the files of its slot groups.
         selection: The columns.
         writer: Where they are written.
-        num_threads: In how many threads columns are decoded.
+        terms: In how many threads, and with how much memory.
 
     Raises:
         DataFileError: A file cannot be read, or is not what the table says.
+        StateError: Decoding was cancelled.
     """
     with ExitStack() as stack:
         base, *groups = [
-            stack.enter_context(OpenFile(each.source, each.path, is_checked=each.is_checked))
+            stack.enter_context(
+                OpenFile(
+                    each.source,
+                    each.path,
+                    is_checked=each.is_checked,
+                    cancelled=terms.cancelled,
+                )
+            )
             for each in sources
         ]
-        reader = aligned_reader(base, groups, selection, num_threads=num_threads, as_values=True)
+        reader = aligned_reader(
+            base,
+            groups,
+            selection,
+            num_threads=terms.num_threads,
+            as_values=True,
+            most_room_bytes=terms.most_room_bytes,
+        )
         held = {each.path: each.held for each in sources}
         for opened, columns in reader.parts:
             require_held(opened, columns, held[opened.name])
@@ -101,18 +156,25 @@ def decode(
                 f"{file.path}: expected {file.num_rows} rows, as the table says, found "
                 f"{base.num_rows}"
             )
-        pieces = list(_pieces(reader, base.row_group_rows))
-        writer.reserve(_expected_bytes(reader, selection, base.row_group_rows, len(pieces)))
+        sizes = [reader.size_bytes([index]) for index in range(len(base.row_group_rows))]
+        pieces = list(_pieces(base.row_group_rows, sizes, terms.most_room_bytes or _PIECE_BYTES))
+        writer.reserve(_expected_bytes(selection, base.row_group_rows, sizes, len(pieces)))
+        schema = with_row_groups(decoded_schema(selection), base.row_group_rows, sizes)
         batches = (decoded_batch(reader.read(piece), selection) for piece in pieces)
-        writer.write(decoded_schema(selection), batches)
+        taken = (sum(sizes[i] for i in piece) + reader.room_bytes(piece) for piece in pieces)
+        with terms.holding(max(taken, default=0)):
+            writer.write(schema, batches)
 
 
-def _pieces(reader: RowsReader, row_group_rows: Sequence[int]) -> Iterator[range]:
+def _pieces(
+    row_group_rows: Sequence[int], sizes: Sequence[int], most_bytes: int
+) -> Iterator[range]:
     """The row groups of each piece: as many as fit, at least one."""
+    most_bytes = min(most_bytes, _PIECE_BYTES)
     first = num_rows = num_bytes = 0
     for index, group_rows in enumerate(row_group_rows):
-        group_bytes = reader.size_bytes([index])
-        is_full = num_bytes + group_bytes > _PIECE_BYTES or num_rows + group_rows > _PIECE_ROWS
+        group_bytes = sizes[index]
+        is_full = num_bytes + group_bytes > most_bytes or num_rows + group_rows > _PIECE_ROWS
         if is_full and index > first:
             yield range(first, index)
             first, num_rows, num_bytes = index, 0, 0
@@ -122,12 +184,13 @@ def _pieces(reader: RowsReader, row_group_rows: Sequence[int]) -> Iterator[range
 
 
 def _expected_bytes(
-    reader: RowsReader, selection: Selection, row_group_rows: Sequence[int], num_pieces: int
+    selection: Selection, row_group_rows: Sequence[int], sizes: Sequence[int], num_pieces: int
 ) -> int:
     num_rows, num_columns = sum(row_group_rows), len(selection.slots) + len(selection.others)
     overhead_bytes = _OVERHEAD_BYTES + _COLUMN_OVERHEAD_BYTES * num_columns * (1 + num_pieces)
     return (
-        reader.size_bytes(range(len(row_group_rows)))
+        sum(sizes)
+        + _GROUP_BYTES * len(sizes)
         + num_bytes_beside(selection, num_rows)
         + overhead_bytes
     )

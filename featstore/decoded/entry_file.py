@@ -132,6 +132,7 @@ class MappedEntry(Closing):
             were not.
 
     Attributes:
+        schema: The schema of the record batches.
         batches: The record batches, views of the mapping.
 
     Raises:
@@ -147,6 +148,7 @@ class MappedEntry(Closing):
             # memory of its own, instead of the file, or of being killed. All else stays shared.
             mapped = mmap.mmap(pin.descriptor, pin.record.size_bytes, access=mmap.ACCESS_COPY)
             reader = pa.ipc.open_file(pa.py_buffer(mapped))
+            self.schema: pa.Schema = reader.schema
             self.batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         except BaseException:
             self.close()

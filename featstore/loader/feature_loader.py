@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from featstore.byte_sizes import parse_bytes
 from featstore.cleanup import when_gone
 from featstore.closing import Closing
+from featstore.decoded.decoded_files import DecodedFiles
 from featstore.decoded.staging_source import staging_source
 from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.options import AUTO, END, Dispatch
@@ -40,7 +41,7 @@ from featstore.loader.run.iteration import Iteration
 from featstore.loader.run.iterations import Iterations
 from featstore.loader.run.job import Job
 from featstore.loader.run.shares import require_own
-from featstore.loader.run.staging_share import limited, share_of, staging_for
+from featstore.loader.run.staging_share import decoded_room, limited, share_of, staging_for
 from featstore.loader.run.state import LoaderState, merge_states
 from featstore.loader.run.step_agreement import JOIN, require_tail
 from featstore.loader.run.worker import LoaderWorker
@@ -237,6 +238,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         self._share: LoaderState | None = None
         self._run: Run | None = None
         self._stager: Stager | None = None
+        self._decoded: DecodedFiles | None = None
         self._pools = BufferPools()
         self._demand = ColumnDemand()  # Kept from one iteration to the next.
         self._pid = os.getpid()
@@ -285,6 +287,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             stager=stager,
             pools=self._pools,
             demand=self._demand,
+            decoded=self._decoded,
         )
         return self._run
 
@@ -510,13 +513,14 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         """What a worker process gets: everything except the run, the stager and the metrics."""
         # A spawned worker knows nothing of the process group that was initialised here.
         job = replace(self._job, in_step=True) if self._in_step else self._job
-        return self.__dict__ | {"_job": job, "_run": None, "_stager": None, "_stats": Stats()}
+        own = {"_run": None, "_stager": None, "_decoded": None, "_stats": Stats()}
+        return self.__dict__ | {"_job": job} | own
 
     def _adopt(self) -> None:
         """After a fork, drops the objects whose threads exist only in the parent."""
         if self._pid != os.getpid():
             self._pid, self._run, self._stager, self._stats = os.getpid(), None, None, Stats()
-            self._pools = BufferPools()
+            self._pools, self._decoded = BufferPools(), None
 
     def _forget_run(self) -> None:
         self._adopt()
@@ -541,10 +545,13 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             if worker is not None:
                 self._job = limited(options, self._job, worker.num_workers)
                 options = share_of(options, self._job, worker.num_workers)
-            source = staging_source(
-                self._job.request.selection, accepts_bad=self._job.on_bad_file == SKIP
-            )
+            selection = self._job.request.selection
+            source = staging_source(selection, accepts_bad=self._job.on_bad_file == SKIP)
             self._stager = Stager(options, source)
+            if options.decoded:
+                num_workers = 0 if worker is None else worker.num_workers
+                room_bytes = decoded_room(options, self._job, num_workers)
+                self._decoded = DecodedFiles(self._stager, selection, room_bytes)
             when_gone(self, self._stager.close)
         return self._stager
 

@@ -1,14 +1,18 @@
 """The commands of `featstore stage`: fill a cache before a run, list it, empty it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from featstore.decoded.decoded_cache import DecodedCache
+from featstore.decoded.decoding import entry_of
 from featstore.decoded.staging_source import stage_items, staging_source
 from featstore.errors import ConfigError
 from featstore.files.storage import local_path
+from featstore.host import num_cores
 from featstore.redaction import redact
+from featstore.request.negatives import Negatives
 from featstore.request.option_values import as_options
 from featstore.request.request import Request, resolve
 from featstore.request.train_config import load_train_config
@@ -31,23 +35,30 @@ class WarmReport:
     Attributes:
         num_files: Files that the config reads.
         counts: What the stager did with them.
+        decoded_bytes: What their decoded columns take; None: `staging.decoded` is not set.
     """
 
     num_files: int
     counts: StagingStats
+    decoded_bytes: int | None = None
 
     def __str__(self) -> str:
         counts = self.counts
+        decoded = ""
+        if self.decoded_bytes is not None:
+            decoded = f"; {format_bytes(self.decoded_bytes)} of decoded columns are in the cache"
         return (
             f"{self.num_files:,} files: {counts.num_staged:,} staged ({counts.num_ranges:,} of "
             f"them by ranges), "
             f"{counts.num_hits:,} were there, {counts.num_direct:,} left to be read in place; "
-            f"{format_bytes(counts.fetched_bytes)} fetched, {counts.num_evicted:,} files evicted"
+            f"{format_bytes(counts.fetched_bytes)} fetched, {counts.num_evicted:,} files "
+            f"evicted{decoded}"
         )
 
 
 def warm(config_url: str, *, table: str | None = None) -> WarmReport:
     """Stages what a training config reads into its `staging.directory`, where the run finds it.
+    With `staging.decoded` its columns are decoded there instead.
 
     The cache keeps no more than its budget. Files that do not fit are evicted, the first staged
     first.
@@ -65,11 +76,17 @@ def warm(config_url: str, *, table: str | None = None) -> WarmReport:
     config = load_train_config(config_url, {} if table is None else {"table": table})
     options = _options(config.get("staging"))
     snapshot = open_snapshot(str(config["table"]), None)
-    request = resolve(snapshot.schema, **{key: config[key] for key in _ARGUMENTS if key in config})
-    chosen = [
-        file for file in snapshot.data_files if options.stages(file.url) and _is_read(file, request)
-    ]
+    negatives = as_options(Negatives, config.get("negatives"), "negatives")
+    arguments = {key: config[key] for key in _ARGUMENTS if key in config}
+    request = resolve(snapshot.schema, negatives=negatives, **arguments)
+    matching = [file for file in snapshot.data_files if _is_read(file, request)]
+    chosen = [file for file in matching if options.stages(file.url)]
     with Stager(options, staging_source(request.selection)) as stager:
+        if options.decoded:
+            decoded_bytes = _decoded(matching, request, stager)
+            return WarmReport(
+                num_files=len(matching), counts=stager.stats(), decoded_bytes=decoded_bytes
+            )
         for staged in stager.stage(item for file in chosen for item in stage_items(file, file)):
             staged.release()
         return WarmReport(num_files=len(chosen), counts=stager.stats())
@@ -107,6 +124,16 @@ def clear(directory: str) -> str:
     return (
         f"{len(removed):,} files removed, {format_bytes(sum(file.size_bytes for file in removed))}"
     )
+
+
+def _decoded(files: Sequence[DataFile], request: Request, stager: Stager) -> int:
+    """Makes the decoded columns of files, one after the other. Returns their bytes."""
+    cache, num_bytes = DecodedCache(stager.cache, stager.options.num_budget_bytes), 0
+    for file in files:
+        [entry] = cache.open_all([entry_of(file, request.selection, stager, num_cores())])
+        num_bytes += entry.held_bytes
+        entry.close()
+    return num_bytes
 
 
 def _options(staging: Staging | Mapping[str, Any] | None) -> Staging:

@@ -69,6 +69,7 @@ class StageItem(Generic[Key]):
         version: Its ETag or modification time, so that a file that was replaced is not confused
             with the one that was staged before; empty if unknown.
         crc32: The CRC-32 of all its bytes; None if unknown.
+        in_place: Whether it stays where it is; it comes in its turn, without a look at the cache.
     """
 
     key: Key
@@ -76,6 +77,7 @@ class StageItem(Generic[Key]):
     size_bytes: int
     version: str = ""
     crc32: int | None = None
+    in_place: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +150,8 @@ class Fetcher:
 
     def expected_bytes(self, item: StageItem[Any]) -> int:
         """How many bytes of the cache the file will probably take."""
+        if item.in_place:
+            return 0
         if self._is_whole(item) or self._last is None:
             return item.size_bytes
         return min(item.size_bytes, self._last().scaled(item.size_bytes).range_bytes)
@@ -169,6 +173,8 @@ class Fetcher:
             BudgetError: The file does not fit into the cache.
             RemovedError: The cache, or the download in it, is removed again and again.
         """
+        if item.in_place:
+            return None
         num_removed = 0
         while True:
             try:

@@ -30,6 +30,8 @@ class Staging:
         max_connections: The downloads that all of them run at one time. None does not limit them,
             and lets each download have up to four short requests in flight.
         min_free_bytes: How much must stay free on the disk.
+        decoded: Whether a loader keeps decoded columns in the cache, and reads them from the second
+            epoch on.
 
     Raises:
         ConfigError: An option has a value that is not allowed.
@@ -43,6 +45,7 @@ class Staging:
     max_bytes_per_s: int | str | None = None
     max_connections: int | None = None
     min_free_bytes: int | str | None = None
+    decoded: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
@@ -51,6 +54,8 @@ class Staging:
                 f"{self.mode!r}{nearest(str(self.mode), _MODES)}"
             )
         require_integer("staging.ahead_files", self.ahead_files)
+        if not isinstance(self.decoded, bool):
+            raise ConfigError(f"staging.decoded: expected true or false, found {self.decoded!r}")
         if self.max_connections is not None:
             require_integer("staging.max_connections", self.max_connections)
         if self.directory is not None and local_path(self.directory) is None:

@@ -106,5 +106,5 @@ def test_names_of_entries_are_frozen(stager: Stager) -> None:
         others=(pa.field("click", pa.int64()),),
     )
     request = entry_of(made, selection, stager, 1)
-    assert request.name == "a651b2b3ea5d1194aad6f16a22f9e82bf34e6cfd"
+    assert request.name == "5cce3afe48c6bef7757a3ee9f5603d89e543c61d"
     assert request.title == "3 decoded columns of s3://bucket/ctr/dt=2026-11-01/a.parquet"

@@ -135,7 +135,7 @@ def test_the_configs_store_and_cache_are_not_touched(here: Path) -> None:
     url = config(
         here,
         dispatch={"store": f"sqlite://{here}/x.db", "run_id": "r"},
-        staging={"directory": str(here / "ssd"), "mode": "whole"},
+        staging={"directory": str(here / "ssd"), "mode": "whole", "decoded": True},
     )
     before = sorted(here.iterdir())
     assert check(url, head=2).num_rows == 2 * NUM_ROWS

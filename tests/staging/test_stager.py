@@ -115,6 +115,16 @@ def test_files_come_in_order_each_whole_and_once(site: Any, make: Callable[..., 
     assert all(site.num_gets(path) == 1 for path in DATA)
 
 
+def test_a_file_that_stays_in_place_comes_in_its_turn(site: Any, make: Callable[..., Any]) -> None:
+    stager = make()
+    first, second = _items(site, range(2))
+    left = StageItem(key="left", url="http://127.0.0.1:9/none", size_bytes=1, in_place=True)
+    with stager.stage([first, left, second]) as stream:
+        found = [(staged.key, staged.path is None) for staged in stream if not staged.release()]
+    assert found == [(0, False), ("left", True), (1, False)]
+    assert (stager.stats().num_staged, stager.stats().num_direct) == (2, 0)
+
+
 def test_a_second_iteration_reads_from_the_cache(site: Any, make: Callable[..., Any]) -> None:
     stager = make()
     for _ in range(2):

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from featstore.decoded.decoded_file import DecodedFile
 from featstore.loader.rows.pruning import Parts, may_match
 from featstore.loader.stats import Stats
 from featstore.reading.aligned import RowsReader, aligned_reader
@@ -57,8 +58,11 @@ Filtered = tuple[Rows, RowMask | None]
 class FilteredReader:
     """Reads row groups of one data file and of its slot groups' files. Not thread-safe.
 
+    From decoded columns the same rows come. Statistics, which are in the files, exclude no row
+    group then: the columns of the filters are looked at, which takes no decoding.
+
     Args:
-        file: The data file. The caller closes it, and the next ones.
+        file: The data file, or its decoded columns. The caller closes it, and the next ones.
         groups: The files of its slot groups.
         request: What is delivered.
         partition: The file's partition.
@@ -70,7 +74,7 @@ class FilteredReader:
 
     def __init__(
         self,
-        file: OpenFile,
+        file: OpenFile | DecodedFile,
         groups: Sequence[OpenFile],
         request: Request,
         partition: Partition,
@@ -84,15 +88,24 @@ class FilteredReader:
         self._file, self._request, self._partition = file, request, partition
         self._counts = stats.counts
         self._filter: RowsReader | None = None
-        reader = partial(
-            aligned_reader, file, groups, num_threads=num_threads, most_room_bytes=most_room_bytes
-        )
         first, rest = request.reads(is_decided=partition.is_decided)
-        if first is not None:
-            self._filter = reader(first)
-        self._rest = reader(rest, as_values=True, take=take)
+        if isinstance(file, DecodedFile):
+            self._filter = None if first is None else file.reader(first)
+            self._rest: RowsReader = file.reader(rest)
+        else:
+            reader = partial(
+                aligned_reader,
+                file,
+                groups,
+                num_threads=num_threads,
+                most_room_bytes=most_room_bytes,
+            )
+            self._filter = None if first is None else reader(first)
+            self._rest = reader(rest, as_values=True, take=take)
         self._readers = [found for found in (self._filter, self._rest) if found is not None]
         self._meters = {found: Meter(found, stats) for found in self._readers}
+        # A reader of decoded columns counts all of them, whichever it reads.
+        self._sized = [self._rest] if isinstance(file, DecodedFile) else self._readers
         self._may_match = self._judged()
         self._first_rows = [0, *np.cumsum(file.row_group_rows).tolist()]
 
@@ -136,7 +149,7 @@ class FilteredReader:
 
     def size_bytes(self, row_groups: range) -> int:
         """The memory that the decoded columns of these row groups take."""
-        return sum(reader.size_bytes(row_groups) for reader in self._readers)
+        return sum(reader.size_bytes(row_groups) for reader in self._sized)
 
     def room_bytes(self, row_groups: range) -> int:
         """The working memory of decoding these row groups, beyond the decoded columns."""
@@ -144,9 +157,11 @@ class FilteredReader:
 
     def _judged(self) -> Array | None:
         """Which row groups can match by their statistics: bool (num_row_groups,); None if `where`
-        does not depend on rows.
+        does not depend on rows, or there are no statistics.
         """
         if self._filter is None or self._request.where is None or self._partition.is_decided:
+            return None
+        if not self._filter.parts:
             return None
         return may_match(
             self._filter.parts, self._request, lambda field: partition_value(field, self._partition)

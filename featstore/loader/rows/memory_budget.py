@@ -112,6 +112,13 @@ class Budget:
             self.exchange(taken, 0)
             raise
 
+    @contextmanager
+    def held_within(self, size_bytes: int) -> Iterator[None]:
+        """Like `take`, and gives the bytes back at the end of the block."""
+        with self.held(size_bytes) as held_bytes:
+            yield
+        self.exchange(held_bytes, 0)
+
     def exchange(self, held_bytes: int, size_bytes: int) -> int:
         """Replaces `held_bytes` that were taken by `size_bytes`, without waiting.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from featstore.decoded.decoded_file import DecodedFile
 from featstore.decoded.file_sources import FileSource
 from featstore.dispatch.terms import Claim
 from featstore.errors import DataFileError
@@ -132,10 +133,10 @@ class SplitReader:
             try:
                 for source in work.files:
                     self._files.append(self._open(source, column_cache))
-                self._file, *groups = self._files
+                self._file: OpenFile | DecodedFile = work.decoded or self._files[0]
                 self._reader = FilteredReader(
                     self._file,
-                    groups,
+                    self._files[1:],
                     request,
                     work.partition,
                     stats,

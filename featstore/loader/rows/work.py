@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from featstore.decoded.decoded_file import DecodedFile
 from featstore.decoded.file_sources import FileSource, Release
 from featstore.dispatch.terms import Claim
 from featstore.request.matching import Partition
@@ -18,8 +19,10 @@ class Work:
     Attributes:
         claim: Which rows of which split.
         partition: The partition that the split's data file belongs to.
-        files: The data file, and after it those of its slot groups.
-        release: Unpins the staged files. Called once, when the files are closed.
+        files: The data file, and after it those of its slot groups; none if `decoded` is there.
+        decoded: The data file's decoded columns, which are read instead.
+        release: Unpins the staged files, or the decoded columns. Called once, when the files are
+            closed.
         reserve: Called with a row of the split, before rows up to it are read. Returns the row up
             to which this worker may deliver; None if the claim is lost.
         fail: Records that the claim cannot be read.
@@ -28,6 +31,7 @@ class Work:
     claim: Claim
     partition: Partition
     files: tuple[FileSource, ...]
+    decoded: DecodedFile | None = None
     release: Release = lambda: None
     reserve: Callable[[int], int | None] = lambda through: through
     fail: Callable[[], None] = lambda: None

@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
+from featstore.decoded.decoded_files import DecodedFiles
 from featstore.dispatch.accounts.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.store_keys import EpochKeys
@@ -65,6 +66,7 @@ class Run:
         stager: Stager | None,
         pools: BufferPools | None = None,
         demand: ColumnDemand | None = None,
+        decoded: DecodedFiles | None = None,
     ) -> None:
         self._job, self._started, self._stats = job.at(start.followed), started, stats
         self.follows = job.follow is not None
@@ -90,6 +92,7 @@ class Run:
             pools or BufferPools(),
             job.share_of_host(started.worker),
             demand or ColumnDemand(),
+            decoded,
         )
         self._row_bar = None
         if job.shows(start):

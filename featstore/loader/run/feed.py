@@ -3,11 +3,14 @@ consumer.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 
 from featstore.closing import Closing
+from featstore.decoded.decoded_file import DecodedFile
+from featstore.decoded.decoded_files import DecodedFiles
+from featstore.decoded.decoding import DecodeTerms
 from featstore.decoded.file_sources import FileSource, Release, files_in_place, files_staged
 from featstore.decoded.staging_source import stage_items
 from featstore.dispatch.terms import Claim
@@ -29,6 +32,7 @@ from featstore.loader.run.worker import HostShare
 from featstore.loader.stats import Stats
 from featstore.reading.file_columns import ColumnCache
 from featstore.request.matching import Listed, Partition
+from featstore.staging.fetcher import StageItem
 from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile
 from featstore.tensors.buffer_pool import BufferPools
@@ -36,6 +40,8 @@ from featstore.tensors.buffer_pool import BufferPools
 # A claim with its data file and partition. It is looked up once, and is the key that the stager
 # gives back with each staged file.
 Claimed = tuple[Claim, DataFile, Partition]
+# With whether the stager leaves the file where it is.
+Coming = tuple[Claimed, bool]
 
 
 class Feed:
@@ -55,6 +61,7 @@ class Feed:
         pools: Memory for batches.
         share: The threads that decode, and the memory budget.
         demand: Whether columns of batches are asked for.
+        decoded: Decoded columns of files, in the stager's cache; None decodes each time.
     """
 
     def __init__(
@@ -67,7 +74,9 @@ class Feed:
         pools: BufferPools,
         share: HostShare,
         demand: ColumnDemand,
+        decoded: DecodedFiles | None = None,
     ) -> None:
+        self._decoded = decoded
         self._delivery, self._reports, self._stats = delivery, reports, stats
         self._pools, self._demand = pools, demand
         self._stager, self._share = stager, share
@@ -107,7 +116,7 @@ class Feed:
         )
         claimed = self._claimed(job.files, claims)
         stager = self._stager
-        work = self._in_place(claimed) if stager is None else self._staged(stager, claimed)
+        work = self._in_place(claimed) if stager is None else self._staged(stager, claimed, budget)
         mixtures = (
             read_in_order(work, open_split, self._skip)
             if job.shuffle is None
@@ -159,9 +168,12 @@ class Feed:
         self._bad_files.clear()
 
     def is_staged(self, file: DataFile) -> bool:
-        """Whether the file is already in the host's cache."""
-        stager = self._stager
-        return stager is not None and stager.has(file.url, file.size_bytes, file.version)
+        """Whether the file, or its decoded columns, are already in the host's cache."""
+        stager, decoded = self._stager, self._decoded
+        is_decoded = decoded is not None and decoded.has(file)
+        return is_decoded or (
+            stager is not None and stager.has(file.url, file.size_bytes, file.version)
+        )
 
     def staging_wait_s(self) -> float:
         """Seconds for which decoding has waited for staged files."""
@@ -196,26 +208,77 @@ class Feed:
         for item in claimed:
             yield self._work(item, files_in_place(item[1]))
 
-    def _staged(self, stager: Stager, claimed: Iterable[Claimed]) -> Iterator[Work]:
+    def _staged(self, stager: Stager, claimed: Iterable[Claimed], budget: Budget) -> Iterator[Work]:
         """Work on files that the stager brings to the local disk, except those that it leaves in
-        place. The stager's thread takes the claims.
+        place, and on decoded columns instead of files. The stager's thread takes the claims.
         """
-        stream = stager.stage(part for item in claimed for part in stage_items(item[1], item))
+        stream = stager.stage(self._items(claimed))
         self._begin(stream, is_first=True)
         for staged in stream:
-            yield self._work(staged.key, *files_staged(staged.key[1], staged, stream))
+            item, is_left = staged.key
+            if is_left:
+                staged.release()
+                yield self._decoded_work(item, partial(files_in_place, item[1]), budget)
+            else:
+                files, release = files_staged(item[1], staged, stream)
+                yield self._decoded_work(item, partial(tuple, files), budget, release)
+
+    def _items(self, claimed: Iterable[Claimed]) -> Iterator[StageItem[Coming]]:
+        """What to stage. A file that is left has a place in the order, too."""
+        for item in claimed:
+            file = item[1]
+            if self._decoded is not None and self._decoded.leaves(file):
+                yield StageItem(
+                    key=(item, True), url=file.url, size_bytes=file.size_bytes, in_place=True
+                )
+            else:
+                yield from stage_items(file, (item, False))
+
+    def _decoded_work(
+        self,
+        claimed: Claimed,
+        sources: Callable[[], tuple[FileSource, ...]],
+        budget: Budget,
+        release: Release = lambda: None,
+    ) -> Work:
+        """Work on decoded columns, or on files if there are none."""
+        if self._decoded is None:
+            return self._work(claimed, sources(), release)
+        terms = DecodeTerms(
+            num_threads=self._share.num_threads,
+            most_room_bytes=budget.most_room_bytes,
+            cancelled=budget.closed,
+            holding=budget.held_within,
+        )
+        try:
+            with self._stats.timed("decode_s"):
+                found = self._decoded.open(claimed[1], sources, terms)
+        except BaseException:
+            release()
+            raise
+        if found is None:
+            return self._work(claimed, sources(), release)
+        release()
+        return self._work(claimed, (), found.close, found)
 
     def _work(
-        self, claimed: Claimed, files: tuple[FileSource, ...], release: Release = lambda: None
+        self,
+        claimed: Claimed,
+        files: tuple[FileSource, ...],
+        release: Release = lambda: None,
+        decoded: DecodedFile | None = None,
     ) -> Work:
         claim, _, partition = claimed
         coordinator = self._reports.coordinator
         if coordinator is None:
-            return Work(claim=claim, partition=partition, files=files, release=release)
+            return Work(
+                claim=claim, partition=partition, files=files, decoded=decoded, release=release
+            )
         return Work(
             claim=claim,
             partition=partition,
             files=files,
+            decoded=decoded,
             release=release,
             reserve=partial(coordinator.reserve, claim),
             fail=partial(self._delivery.fail, claim),

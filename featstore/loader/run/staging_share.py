@@ -15,7 +15,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def staging_for(options: Staging | None, job: Job) -> Staging | None:
-    """The staging options; None if no file is staged.
+    """The staging options; None if no file is staged, and no decoded columns are kept.
 
     Raises:
         BudgetError: The files of one split do not fit into the budget. Not checked if only ranges
@@ -24,7 +24,7 @@ def staging_for(options: Staging | None, job: Job) -> Staging | None:
     options = options or Staging()
     sizes = _staged_sizes(options, job)
     if not sizes:
-        return None
+        return options if options.decoded else None
     if options.mode != "ranges":
         require_fits(sizes, options.num_budget_bytes, num_open=_num_parts(job))
     return options
@@ -84,6 +84,25 @@ def share_of(options: Staging, job: Job, num_workers: int) -> Staging:
         (size for _, size in sizes), default=0
     )
     return replace(options, ahead_bytes=max(1, min(room_bytes, options.ahead.max_bytes)))
+
+
+def decoded_room(options: Staging, job: Job, num_workers: int = 0) -> int:
+    """How many bytes of the budget decoded columns may take that one worker has open at once: its
+    part of what the files that all of them may pin leave. Of files that are staged by ranges, or
+    listed later, the sizes are unknown; half of the budget is for them.
+
+    Args:
+        options: The staging options.
+        job: The job.
+        num_workers: As of `limited`.
+    """
+    budget_bytes, num_sharing = options.num_budget_bytes, max(1, num_workers)
+    sizes = sorted((size for _, size in _staged_sizes(options, job)), reverse=True)
+    if options.directory is None:
+        num_workers, num_sharing = 0, 1
+    if options.mode == "ranges" or not job.files:
+        return budget_bytes // 2 // num_sharing
+    return (budget_bytes - sum(sizes[: _num_files(job, job.num_open, num_workers)])) // num_sharing
 
 
 def _staged_sizes(options: Staging, job: Job) -> list[tuple[str, int]]:

@@ -279,3 +279,13 @@ def test_a_window_waits_until_the_budget_is_closed() -> None:
     threading.Timer(0.05, budget.close).start()
     with pytest.raises(StateError, match="closed before its end"), budget.held_window(70, 10):
         pass
+
+
+def test_bytes_that_are_held_within_a_block_are_given_back_at_its_end() -> None:
+    budget = Budget(10)
+    with budget.held_within(7):
+        assert budget.held_bytes == 7
+    assert budget.held_bytes == 0
+    with pytest.raises(KeyError), budget.held_within(7):
+        raise KeyError
+    assert budget.held_bytes == 0

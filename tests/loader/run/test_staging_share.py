@@ -1,6 +1,7 @@
 """What a loader stages, and how much of it each DataLoader worker may."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from featstore.errors import BudgetError
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.run.job import Job
-from featstore.loader.run.staging_share import limited, share_of, staging_for
+from featstore.loader.run.staging_share import decoded_room, limited, share_of, staging_for
 from featstore.request.matching import Partition
 from featstore.request.request import Request
 from featstore.schema import SlotSchema
@@ -146,3 +147,32 @@ def test_an_error_names_the_file_without_the_secrets_of_its_url() -> None:
         staging_for(OPTIONS, job_of(1001, place="https://me:secret@store"))
     assert "secret" not in str(raised.value)
     assert "store/0" in str(raised.value)
+
+
+def test_decoded_columns_of_local_files_take_the_cache_though_nothing_is_staged() -> None:
+    local = job_of(10, place="/data")
+    assert staging_for(Staging(mode="auto"), local) is None
+    options = Staging(mode="auto", decoded=True)
+    assert staging_for(options, local) == options
+
+
+@pytest.mark.parametrize(
+    ("options", "num_workers", "expected"),
+    [
+        ({}, 0, 1000 - 2 * 100),
+        ({}, 2, (1000 - 6 * 100) // 2),
+        ({"directory": None}, 2, 1000 - 2 * 100),
+        ({"mode": "direct"}, 2, 500),
+        ({"mode": "ranges"}, 2, 250),
+        ({"budget_bytes": 100}, 0, -100),
+    ],
+)
+def test_open_decoded_columns_take_what_pinned_files_leave(
+    options: dict[str, Any], num_workers: int, expected: int
+) -> None:
+    job = job_of(*[100] * 8, interleave=2)
+    assert decoded_room(replace(OPTIONS, **options), job, num_workers) == expected
+
+
+def test_half_of_the_budget_is_for_files_that_are_listed_later() -> None:
+    assert decoded_room(OPTIONS, replace(job_of(10), files={})) == 500
