@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from featstore.byte_sizes import parse_bytes
-from featstore.errors import ConfigError, nearest, require_integer
+from featstore.errors import ConfigError, nearest, require_boolean, require_integer
 from featstore.files.storage import local_path, scheme
 from featstore.redaction import redact
 from featstore.staging.budget import StageAheadLimit
@@ -54,8 +54,7 @@ class Staging:
                 f"{self.mode!r}{nearest(str(self.mode), _MODES)}"
             )
         require_integer("staging.ahead_files", self.ahead_files)
-        if not isinstance(self.decoded, bool):
-            raise ConfigError(f"staging.decoded: expected true or false, found {self.decoded!r}")
+        require_boolean("staging.decoded", self.decoded)
         if self.max_connections is not None:
             require_integer("staging.max_connections", self.max_connections)
         if self.directory is not None and local_path(self.directory) is None:
