@@ -53,7 +53,6 @@ def test_integers_texts_and_timestamps_can_be_ids(column: pa.DataType, expected:
         ([DAY.replace(tzinfo=UTC)], pa.timestamp("ms", "UTC"), [DAY.replace(tzinfo=UTC)]),
         ([], SECONDS, []),
     ],
-    ids=repr,
 )
 def test_ids_are_what_they_were(wanted: Any, column: pa.DataType, expected: list[Any]) -> None:
     array = ids_of_type(wanted, column)
@@ -83,7 +82,6 @@ def test_ids_are_what_they_were(wanted: Any, column: pa.DataType, expected: list
         (DAY.replace(microsecond=5), SECONDS),
         (np.datetime64("2026-11-01T00:00:00.123456789"), MICROS),
     ],
-    ids=repr,
 )
 def test_an_id_that_does_not_fit_its_column_is_a_type_error(
     wanted: Any, column: pa.DataType
