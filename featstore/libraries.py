@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 
 class LazyModule(ModuleType):
-    """Stands for a module of another project, or for one of ours that loads one. The first
-    attribute that is asked for imports it.
+    """Stands for a module of another project; the first attribute that is asked for imports it.
 
     Python's own `importlib.util.LazyLoader` is not safe with several threads before 3.12. This one
     leaves the import to `import_module`, which is.

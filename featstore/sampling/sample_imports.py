@@ -1,25 +1,30 @@
-"""Imports of samples from files, with progress, and resumed after an interruption; JSON lines."""
+"""Samples out of JSON lines and Parquet files, with progress, and resumed after an interruption."""
 
 import gzip
 import json
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, BinaryIO
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from featstore.errors import SampleError, SampleStoreError, all_nearest
+from featstore.errors import DataFileError, SampleError, SampleStoreError, all_nearest
 from featstore.files.listings import FileEntry, find_file, list_files
 from featstore.files.storage import absolute, open_read
+from featstore.parquet.footers import read_checked
+from featstore.parquet.walk import FooterError
 from featstore.redaction import redact, shown, without_user
 from featstore.sampling.sample_fields import SampleFields, Stored, checksum, stored_id
 from featstore.sampling.sample_file import SampleFile
 
-WHOLE = "*"  # the whole object
-_CHECKED_ROWS = 1_000  # of the first file, in which each key must be
+_WHOLE = "*"
+_NUM_ROWS = 1_000  # of a Parquet batch: samples may be large
 _ABSENT = object()
 
 
@@ -125,7 +130,7 @@ class ImportedFile:
             for number, row in enumerate(found, 1):
                 if awaited:
                     awaited -= {name for name in awaited if _picked(row, name) is not _ABSENT}
-                if number == _CHECKED_ROWS:
+                if number == _NUM_ROWS:
                     self._require_found(awaited, row)
                     awaited = set()
                 yield (
@@ -189,7 +194,7 @@ class ImportedFile:
         if absent:
             raise SampleError(
                 f"{redact(self.entry.url)}: no sample has {all_nearest(sorted(absent), row)}; one "
-                f"of them has {shown(sorted(row))}; name keys that the first {_CHECKED_ROWS:,} may "
+                f"of them has {shown(sorted(row))}; name keys that the first {_NUM_ROWS:,} may "
                 f"lack in `optional`"
             )
 
@@ -210,6 +215,63 @@ def json_lines(
             number += 1
             if number > num_skipped:
                 yield _object(line, f"{redact(entry.url)} line {line_number}")
+
+
+def parquet_rows(
+    entry: FileEntry, num_skipped: int, names: list[str], optional: Set[str]
+) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file after the first `num_skipped`, with the columns of `names`, of
+    which those in `optional` may be missing.
+
+    Raises:
+        SampleError: A column is missing.
+        DataFileError: It is no Parquet file, or damaged.
+    """
+    with open_read(entry.url, entry.size_bytes) as source:
+        try:
+            footer = read_checked(source)
+        except FooterError as error:
+            raise DataFileError(f"{redact(entry.url)} is no Parquet file: {error}") from error
+        with closing(
+            pq.ParquetFile(
+                source, metadata=footer.arrow_metadata(), page_checksum_verification=True
+            )
+        ) as file:
+            columns = _columns(file.schema_arrow.names, names, optional, redact(entry.url))
+            try:
+                yield from _rows(file, footer.row_group_rows, num_skipped, columns)
+            except (pa.ArrowException, OSError) as error:
+                raise DataFileError(f"{redact(entry.url)} cannot be read: {error}") from error
+
+
+def _rows(
+    file: pq.ParquetFile, row_group_rows: Iterable[int], num_skipped: int, columns: list[str] | None
+) -> Iterator[dict[str, Any]]:
+    for index, num_rows in enumerate(row_group_rows):
+        if num_skipped >= num_rows:
+            num_skipped -= num_rows
+            continue
+        for batch in file.iter_batches(_NUM_ROWS, row_groups=[index], columns=columns):
+            yield from batch.slice(min(num_skipped, len(batch))).to_pylist()
+            num_skipped = max(0, num_skipped - len(batch))
+
+
+def _columns(
+    known: list[str], names: list[str], optional: Set[str], where: str
+) -> list[str] | None:
+    """The columns to read for names, which may be of fields in structs; None: all.
+
+    Raises:
+        SampleError: There is no such column.
+    """
+    column_of = {name: name if name in known else name.partition(".")[0] for name in names}
+    column_of.pop(_WHOLE, None)
+    columns = set(column_of.values())
+    if absent := {column_of[name] for name in column_of.keys() - optional} - set(known):
+        raise SampleError(
+            f"{where}: no column {all_nearest(sorted(absent), known)}; there are {shown(known)}"
+        )
+    return None if _WHOLE in names else sorted(columns & set(known))
 
 
 def _lines(entry: FileEntry, raw: BinaryIO) -> Iterator[bytes]:
@@ -241,8 +303,8 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
 
 def _picked(row: dict[str, Any], name: str) -> Any:
     """What a row has at a name, or at names joined with `.` in nested objects."""
-    if name == WHOLE or name in row:
-        return row if name == WHOLE else row[name]
+    if name == _WHOLE or name in row:
+        return row if name == _WHOLE else row[name]
     found: Any = row
     for part in name.split("."):
         if not isinstance(found, dict) or part not in found:

@@ -3,25 +3,18 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 
 from featstore.closing import Closing
 from featstore.errors import SampleError
-from featstore.libraries import LazyModule
 from featstore.sampling.indices import Array, is_single, position_of, positions_of
 from featstore.sampling.sample_fields import Sample, SampleFields, stored_id
 from featstore.sampling.sample_file import SampleFile
-from featstore.sampling.sample_imports import ImportedFiles, json_lines
+from featstore.sampling.sample_imports import ImportedFiles, json_lines, parquet_rows
 from featstore.sampling.sample_reader import READ_SAMPLES, SampleReader
 from featstore.sampling.sample_writer import Note, Row, SampleWriter
-
-# Readers do without pyarrow, which it loads.
-if TYPE_CHECKING:
-    from featstore.sampling import parquet_samples
-else:
-    parquet_samples = LazyModule("featstore.sampling.parquet_samples")
 
 _NONE_LEFT = object()
 
@@ -276,7 +269,7 @@ class SampleStore(Closing):
             store=self._file, source=str(source), suffix=".parquet", fields=self._reader.fields,
             columns=columns, id_from=id_from, optional=frozenset(optional), progress=progress,
         )  # fmt: skip
-        return self._import(files, parquet_samples.parquet_rows)
+        return self._import(files, parquet_rows)
 
     def delete(self, indices: Any) -> None:
         """Deletes samples, in one transaction. The last samples move into the gaps, so indices stay
