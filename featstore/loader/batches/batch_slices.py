@@ -84,9 +84,8 @@ def slice_batches(
             is_checked = part.draws is not None and part.begin == block.begin
             if not is_checked and (lost := lost_sources(part)):
                 if part.draws is None:
-                    del (
-                        part
-                    )  # So that no name keeps the block when the loop goes on, here and below.
+                    # So that no name keeps the block when the loop goes on, here and below.
+                    del part
                     break
                 part = part.without(lost, pool)
             slices += [part] if len(part) else []
