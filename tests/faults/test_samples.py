@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,15 +111,25 @@ def test_a_worker_whose_columns_are_changed_hands_the_error_to_the_training_loop
     tmp_path: Path, table: Path, method: str
 ) -> None:
     dataset = samples(table, tmp_path / "cache")
+
+    def rows_of_batches() -> Iterator[list[int]]:
+        yield list(range(50))
+        # Drawn when the first batch is back: the worker waits, and reads nothing at this moment.
+        for entry in entries(tmp_path / "cache"):
+            os.truncate(entry.path, 5_000)
+        yield list(range(50, 100))
+
     loader = DataLoader(
-        dataset, batch_size=50, num_workers=1, prefetch_factor=1, multiprocessing_context=method
+        dataset,
+        batch_sampler=rows_of_batches(),
+        num_workers=1,
+        prefetch_factor=1,
+        multiprocessing_context=method,
     )
     batches = iter(loader)
     assert next(batches)["row"].tolist() == list(range(50))
-    for entry in entries(tmp_path / "cache"):
-        os.truncate(entry.path, 5_000)
     with pytest.raises(StagingError, match="somebody wrote to the file"):
-        list(batches)
+        next(batches)
 
 
 def test_columns_that_change_before_a_worker_opens_them_are_decoded_again(
