@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from featstore.ops.arrays import Mask, array_of, count_true, either, nulls_of, values_of
 from featstore.ops.lists import drop_elements, element_type, is_list, truncate_lists
 from featstore.ops.signature import integer_within, number, result_for
+from featstore.ops.value_names import NamedValues, in_order
 
 NOT_FINITE = "not finite"
 _MAX_BUCKETS = 65_536  # A spec lists each boundary, and its SQL expression does, too.
@@ -176,6 +177,19 @@ def whole_boundaries(boundaries: Sequence[float]) -> list[int]:
 def num_buckets(params: Mapping[str, Any]) -> int:
     """How many different values bucketize has."""
     return len(params["boundaries"]) + 1
+
+
+def bucket_names(params: Mapping[str, Any]) -> NamedValues:
+    """The interval of each bucket: `< 10`, `[10, 50)`, `>= 50`."""
+    bounds = _shown(params["boundaries"])
+    inner = (f"[{low}, {high})" for low, high in itertools.pairwise(bounds))
+    return in_order(f"< {bounds[0]}", *inner, f">= {bounds[-1]}")
+
+
+def _shown(bounds: Sequence[float]) -> list[str]:
+    """Numbers as text: whole ones in full, others with six digits if these tell all apart."""
+    short = [str(int(b)) if b.is_integer() and abs(b) < 1e15 else f"{b:.6g}" for b in bounds]
+    return short if len(set(short)) == len(short) else list(map(repr, bounds))
 
 
 def floats_of(array: pa.Array) -> tuple[NDArray[np.float64], Mask | None]:

@@ -88,6 +88,7 @@ _ALL = (
         result=numbers.bucketize_type,
         params={"boundaries": _BOUNDARIES},
         num_values=numbers.num_buckets,
+        names=numbers.bucket_names,
     ),
     Operator(
         name="quantile_bucketize",
@@ -99,6 +100,7 @@ _ALL = (
             )
         },
         num_values=numbers.num_buckets,
+        names=numbers.bucket_names,
         frozen={"boundaries": _BOUNDARIES},
         fit_only=("num_buckets",),
     ),
@@ -128,6 +130,7 @@ _ALL = (
             "unknown": _choice("missing", "index", required=False, default="missing"),
         },
         num_values=vocabularies.num_indices,
+        names=vocabularies.entry_names,
         frozen={
             "vocabulary": Param(expected="a vocabulary", read=vocabularies.recorded, required=True)
         },
@@ -135,19 +138,25 @@ _ALL = (
         fills=False,
     ),
     Operator(
-        name="hour", function=timestamps.hour, result=timestamps.time_type, params={"tz": _ZONE}
+        name="hour",
+        function=timestamps.hour,
+        result=timestamps.time_type,
+        params={"tz": _ZONE},
+        names=timestamps.hour_names,
     ),
     Operator(
         name="day_of_week",
         function=timestamps.day_of_week,
         result=timestamps.time_type,
         params={"tz": _ZONE},
+        names=timestamps.day_names,
     ),
     Operator(
         name="is_weekend",
         function=timestamps.is_weekend,
         result=timestamps.weekend_type,
         params={"tz": _ZONE},
+        names=timestamps.weekend_names,
     ),
     Operator(
         name="time_since",

@@ -4,8 +4,11 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
+
+from featstore.ops.value_names import NamedValues
 
 MAX_COUNT = 2**31 - 1
 OPTIONS = (
@@ -61,6 +64,8 @@ class Operator:
             from a file.
         fit_only: The names of params that describe how to fit. The function does not receive them.
         fills: Whether a node may have a `fill`.
+        names: Returns the names of the values that the operator can return, given its params; None
+            where only rows can tell them.
     """
 
     name: str
@@ -74,6 +79,7 @@ class Operator:
     frozen: Mapping[str, Param] = field(default_factory=dict)
     fit_only: tuple[str, ...] = ()
     fills: bool = True
+    names: Callable[[Mapping[str, Any]], NamedValues] | None = None
 
     @property
     def reads_vocabulary(self) -> bool:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from featstore.ops.arrays import Integers, array_of, list_of, nulls_of, offsets_of, values_of
 from featstore.ops.hashing import value_hash
 from featstore.ops.lists import drop_elements, element_type, is_list
+from featstore.ops.value_names import NamedValues
 
 NOT_FOUND = -1
 _UNKNOWN = "not in vocabulary"
@@ -151,3 +152,15 @@ def recorded(value: object) -> Vocabulary:
 def num_indices(params: Mapping[str, Any]) -> int:
     """How many different values the operator has."""
     return len(params["vocabulary"]) + int(params["unknown"] == "index")
+
+
+def entry_names(params: Mapping[str, Any]) -> NamedValues:
+    """The entries by index; with `unknown: index` the first is `(not in vocabulary)`."""
+    entries: pa.StringArray = params["vocabulary"].values
+    num_before = num_indices(params) - len(entries)
+
+    def name(index: int) -> str:
+        known = index >= num_before
+        return str(entries[index - num_before]) if known else f"({_UNKNOWN})"
+
+    return NamedValues(num_values=num_indices(params), name=name, ordered=False)

@@ -1,0 +1,246 @@
+"""What the signs of a slot mean, as text that people read: the only place that answers it.
+
+Three sources lead here. A spec alone names the values of operators that have names (hours, buckets,
+entries of a vocabulary) and of their crosses, see `names_of_spec`. Extraction keeps texts of other
+values, found in rows (`value_texts`). Whatever nobody knows is shown as its sign, shortened.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from featstore.ops import elements, ids, lists, slot_columns
+from featstore.ops.hashing import sign, value_hash
+from featstore.ops.registry import OPERATORS
+from featstore.ops.value_names import BOOLEANS, NamedValues, shortened
+from featstore.spec.graph import Graph, Step
+
+JOINT = " & "  # between the members of a cross
+MAX_ENUMERATED = 10_000  # a slot of more values that a spec could name is named from rows alone
+_SIGN_DIGITS = 6
+# Steps that return values of their first input, and no others.
+_PASSING = frozenset(
+    {lists.fill_null, ids.hash_operator, elements.take, elements.slice_operator, elements.distinct}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueText:
+    """What a sign means.
+
+    Attributes:
+        text: The value, at most `MAX_TEXT` characters; the members of a cross joined by `JOINT`.
+        rank: The position of the value in the slot's own order, such as that of an hour; None if
+            the slot has no order.
+        count: How often extraction saw the value; None if that is not known.
+    """
+
+    text: str
+    rank: int | None = None
+    count: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueNames:
+    """The known texts of a table's or a spec's signs. Immutable, so threads may share it.
+
+    Attributes:
+        by_slot: The texts by slot name and sign (or index).
+    """
+
+    by_slot: Mapping[str, Mapping[int, ValueText]] = field(default_factory=dict)
+
+    def known(self, slot: str, sign: int) -> ValueText | None:
+        """What a sign of a slot means; None if that is not known."""
+        return self.by_slot.get(slot, {}).get(sign)
+
+    def text(self, slot: str, sign: int) -> str:
+        """The text of a sign of a slot; the sign itself, short, if its text is not known."""
+        found = self.known(slot, sign)
+        return short_sign(sign) if found is None else found.text
+
+    def has_order(self, slot: str) -> bool:
+        """Whether the slot's values have an order of their own."""
+        return any(value.rank is not None for value in self.by_slot.get(slot, {}).values())
+
+    def in_order(self, slot: str, signs: Iterable[int]) -> list[int]:
+        """The signs in the slot's own order, unknown ones last; as given if it has none."""
+        ranks = {sign: value.rank for sign, value in self.by_slot.get(slot, {}).items()}
+
+        def position(sign: int) -> float:
+            rank = ranks.get(sign)
+            return math.inf if rank is None else rank
+
+        return sorted(signs, key=position)
+
+    def over(self, other: "ValueNames") -> "ValueNames":
+        """These names, and for signs that they lack those of `other`."""
+        slots = {**other.by_slot, **self.by_slot}
+        return ValueNames(
+            by_slot={
+                slot: {**other.by_slot.get(slot, {}), **self.by_slot.get(slot, {})}
+                for slot in slots
+            }
+        )
+
+
+def short_sign(sign: int) -> str:
+    """A sign without a text, short: its first digits."""
+    digits = str(sign)
+    return digits if len(digits) <= _SIGN_DIGITS + 1 else f"{digits[:_SIGN_DIGITS]}…"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberNames:
+    """Names of the values of one member of a slot: the slot's own values, or those of a cross.
+
+    Attributes:
+        values: The values that the operator names.
+        others: Canonical texts of further values that may occur, such as that of a `fill`.
+    """
+
+    values: NamedValues
+    others: tuple[str, ...] = ()
+
+    @property
+    def canonical(self) -> list[str]:
+        """The texts of all values as they are hashed."""
+        return [*map(str, range(self.values.num_values)), *self.others]
+
+    def has_name(self, canonical: str) -> bool:
+        """Whether the operator names the value, given as it is hashed."""
+        return canonical.isdecimal() and int(canonical) < self.values.num_values
+
+    def name(self, canonical: str) -> str:
+        """The name of a value, given as it is hashed; the same text if it has no name."""
+        return self.values.name(int(canonical)) if self.has_name(canonical) else canonical
+
+
+def member_names(graph: Graph, slot: str) -> tuple[MemberNames | None, ...]:
+    """The names of each member of an id slot's values; None for members that only rows can name.
+
+    Args:
+        graph: The graph of the spec.
+        slot: An id slot of its schema.
+    """
+    step = _step(graph, graph.outputs[graph.schema.names.index(slot)])
+    assert step is not None
+    if step.function is slot_columns.sign_column:
+        return _hashed(graph, step.inputs[0])
+    return (_values(graph, step.inputs[0]),)
+
+
+def names_of_spec(graph: Graph, slots: Iterable[str] | None = None) -> ValueNames:
+    """What the signs of slots mean, as far as the spec alone tells it.
+
+    A slot of which the spec names more than `MAX_ENUMERATED` values is left out.
+
+    Args:
+        graph: The graph of the spec.
+        slots: Names of slots; by default all.
+    """
+    wanted = graph.schema.names if slots is None else tuple(slots)
+    found = {name: _enumerated(graph, name) for name in wanted if is_id_slot(graph, name)}
+    return ValueNames(by_slot={name: texts for name, texts in found.items() if texts})
+
+
+def is_id_slot(graph: Graph, slot: str) -> bool:
+    """Whether the slot holds signs or indices."""
+    return bool(pa.types.is_int64(lists.element_type(graph.schema[slot].arrow_type())))
+
+
+def joined(texts: Iterable[str]) -> str:
+    """The text of a value: that of its only member, or those of a cross's members."""
+    return shortened(JOINT.join(map(shortened, texts)))
+
+
+def rank_of(members: Sequence[MemberNames | None], canonical: Sequence[str]) -> int | None:
+    """The position of a value in its slot's own order; None if there is none, as for crosses."""
+    if len(members) != 1 or members[0] is None or not members[0].values.ordered:
+        return None
+    return int(canonical[0]) if members[0].has_name(canonical[0]) else None
+
+
+def signs_of(graph: Graph, slot: str, members: Sequence[pa.Array]) -> list[int]:
+    """The signs, or indices, of a slot for values given as they are hashed.
+
+    Args:
+        graph: The graph of the spec.
+        slot: An id slot.
+        members: The canonical texts of each member, string (num_values,).
+    """
+    step = _step(graph, graph.outputs[graph.schema.names.index(slot)])
+    assert step is not None
+    if step.function is not slot_columns.sign_column:
+        return [int(text) + 1 for text in members[0].to_pylist()]
+    number: Any = step.params["slot"]
+    found: list[int] = sign(number, *map(value_hash, members)).to_pylist()
+    return found
+
+
+def _enumerated(graph: Graph, slot: str) -> dict[int, ValueText]:
+    members = member_names(graph, slot)
+    known = [member for member in members if member is not None]
+    count = math.prod(member.values.num_values + len(member.others) for member in known)
+    if len(known) < len(members) or not members or count > MAX_ENUMERATED:
+        return {}
+    rows = list(itertools.product(*(member.canonical for member in known)))
+    columns = [pa.array(texts, pa.string()) for texts in zip(*rows, strict=True)]
+    return {
+        of_row: ValueText(
+            text=joined(member.name(text) for member, text in zip(known, row, strict=True)),
+            rank=rank_of(known, row),
+        )
+        for of_row, row in zip(signs_of(graph, slot, columns), rows, strict=True)
+    }
+
+
+def _step(graph: Graph, position: int) -> Step | None:
+    """The step at a position; None for a raw column."""
+    index = position - len(graph.columns)
+    return graph.steps[index] if index >= 0 else None
+
+
+def _hashed(graph: Graph, position: int) -> tuple[MemberNames | None, ...]:
+    """The members of value hashes."""
+    step = _step(graph, position)
+    assert step is not None
+    if step.function is ids.hash_values:
+        return (_values(graph, step.inputs[0]),)
+    if step.function is ids.cross:
+        return tuple(itertools.chain.from_iterable(_hashed(graph, i) for i in step.inputs))
+    if step.function in _PASSING:
+        return _hashed(graph, step.inputs[0])
+    num_members: int = lists.element_type(step.type).num_fields
+    return (None,) * num_members
+
+
+def _values(graph: Graph, position: int) -> MemberNames | None:
+    """The names of values before they are hashed."""
+    step = _step(graph, position)
+    if step is None:
+        return None
+    operator = OPERATORS.get(step.op)
+    if operator is not None and operator.names is not None and operator.function is step.function:
+        return MemberNames(values=operator.names(step.params))
+    if step.function in _PASSING:
+        inner = _values(graph, step.inputs[0])
+        return inner if inner is None else _with_constant(inner, step)
+    if pa.types.is_boolean(lists.element_type(step.type)):
+        return MemberNames(values=BOOLEANS)
+    return None
+
+
+def _with_constant(inner: MemberNames, step: Step) -> MemberNames:
+    """Adds the constant of a `fill` or `default`, which need not be a value of the operator."""
+    if step.function is not lists.fill_null:
+        return inner
+    value: Any = step.params["value"]
+    constant = value.as_py()
+    texts = [str(int(item)) for item in (constant if isinstance(constant, list) else [constant])]
+    new = (text for text in dict.fromkeys(texts) if not inner.has_name(text))
+    return MemberNames(values=inner.values, others=tuple(dict.fromkeys([*inner.others, *new])))
