@@ -62,7 +62,7 @@ def inspect(table: str, version: int | None, as_json: bool) -> None:
 @click.option(
     "--exact",
     is_flag=True,
-    help="Read the rows even if statistics are stored. Only the rows give label rates.",
+    help="Count the rows exactly even if statistics are stored. Only the rows give label rates.",
 )
 @json_option
 def profile(
@@ -75,7 +75,8 @@ def profile(
 ) -> None:
     """Print coverage, distinct values, top values and quantiles per slot.
 
-    They come from stored statistics if possible, otherwise from the rows.
+    They come from stored statistics if possible, otherwise from the rows. Figures that are
+    estimates show their error after ±.
     """
     opened = load("featstore.explore.table").open_table(table, version)
     show(opened.profile(where, slots or None, stored=not exact), as_json=as_json)

@@ -1,26 +1,24 @@
-"""Statistics of slots: coverage, distinct values, top values with label rates, list lengths and
-quantiles.
+"""What a profile is: coverage, distinct values, top values with label rates, list lengths and
+quantiles of each slot, as an Arrow table and as text.
 
-The rows are read twice, in bounded memory. The first time duckdb sketches them: distinct counts
-(HyperLogLog), candidates for top values and quantiles (t-digest) are approximate. The second time
-the candidates and their labels are counted exactly.
+Figures are exact (`row_profile`), or estimates of stored statistics (`stored`), which come with
+their errors.
 """
 
 import html
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from featstore.errors import SelectionError, missing_extra, nearest
-from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.errors import SelectionError, nearest
+from featstore.schema import SlotKind, SlotSchema
+from featstore.table.statistics.summary import SlotSummary
 from featstore.text_table import text_table
 
-QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
-LENGTH_QUANTILES = (0.5, 0.9)
 NUM_TOP = 10
 
 # Counts that only the extraction can make, from the raw values.
@@ -30,8 +28,6 @@ EXTRACTION_COUNTS = (
     "num_sign_collisions",
     "num_signs_checked",
 )
-_ALL_ROWS = -1  # the position, among those of slots, of records that stand for whole rows
-_CANDIDATES = pa.schema([("slot", pa.int32()), ("id", pa.int64())])
 _COLUMNS = (
     "slot",
     "kind",
@@ -40,6 +36,23 @@ _COLUMNS = (
     "distinct",
     "values/row",
     "quantiles or top values (share)",
+)
+# The columns of a profile's table that are attributes of a summary.
+_COPIED = (
+    "num_present",
+    "coverage",
+    "num_values",
+    "distinct",
+    "distinct_error",
+    "mean",
+    "min",
+    "max",
+    "quantiles",
+    "rank_error",
+    "length_mean",
+    "length_max",
+    "length_quantiles",
+    "length_rank_error",
 )
 _EXTRACTION_COLUMNS = ("default", "nulls dropped", "text errors", "collisions")
 
@@ -55,18 +68,22 @@ class Profile:
         source: What the profile was computed from.
         counts: Counts of the extraction over the whole input, by name. Empty unless the profile is
             from stored statistics.
+        summaries: What is known of each slot, by name: more than `table` shows, for comparisons.
 
     Columns of `table`:
         slot, number, kind, shape, op: The slot's definition.
         num_present, coverage: The rows in which the slot is not missing, and their share.
-        num_values, distinct: All values (of lists: all elements), and an estimate of the different
-            ones.
+        num_values, distinct: All values (of lists: all elements), and the number of different ones.
         mean, min, max, quantiles: Of float slots. `quantiles` are those of `QUANTILES`.
         length_mean, length_max, length_quantiles: Of list slots. `length_quantiles` are those of
             `LENGTH_QUANTILES`.
-        top: Of id slots, a list of `{value, count, share, label_rates}`. `value` is the sign,
-            `share` the share of the slot's values, and `label_rates` the labels' means over the
-            rows that hold the value. A row counts as often as its list holds it.
+        top: Of id slots, a list of `{value, count, share, share_error, label_rates}`, equally
+            frequent values in ascending order. `value` is the sign, `share` the share of the
+            slot's values, and `label_rates` the labels' means over the rows that hold the value. A
+            row counts as often as its list holds it.
+        distinct_error, rank_error, length_rank_error: The errors, with a probability of 95 %: of
+            `distinct` relative to it, and of the shares of the quantiles. They and `share_error`
+            are 0 where a figure is exact.
         default_rate: The share of rows in which `default` or `fill` replaced a missing value.
         num_nulls_dropped: Null list elements dropped from the slot's inputs.
         num_text_errors: Texts of the slot's inputs that were not valid UTF-8, or not numbers where
@@ -80,8 +97,9 @@ class Profile:
     num_rows: int
     label_rates: Mapping[str, float | None]
     table: pa.Table
-    source: str = "from the rows"
+    source: str
     counts: Mapping[str, int] = field(default_factory=dict)
+    summaries: Mapping[str, SlotSummary] = field(default_factory=dict, compare=False)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -153,7 +171,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         row["kind"],
         row["shape"],
         f"{row['coverage']:.1%}",
-        f"{row['distinct']:,}",
+        f"{row['distinct']:,}{_error(row['distinct_error'])}",
         f"{per_row:.3g}",
         _quantiles(row) if row["kind"] == SlotKind.FLOAT else _top(row),
     )
@@ -171,11 +189,20 @@ def _extraction_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _quantiles(row: Mapping[str, Any]) -> str:
-    return " ".join(map(_number, row["quantiles"] or ()))
+    error = row["rank_error"]
+    quantiles = " ".join(map(_number, row["quantiles"] or ()))
+    return f"{quantiles} (ranks{_error(error)})" if error else quantiles
 
 
 def _top(row: Mapping[str, Any]) -> str:
-    return "  ".join(f"{top['value']} ({top['share']:.1%})" for top in row["top"][:3])
+    return "  ".join(
+        f"{top['value']} ({top['share']:.1%}{_error(top['share_error'])})" for top in row["top"][:3]
+    )
+
+
+def _error(error: float) -> str:
+    """An error of 95 %, after the figure; nothing after an exact one."""
+    return f" ±{error:.2g}" if 0 < error < 0.0005 else f" ±{error:.1%}" if error else ""
 
 
 def _number(value: float | None) -> str:
@@ -187,197 +214,51 @@ def numeric_labels(schema: SlotSchema) -> list[str]:
     return [label.name for label in schema.labels if not pa.types.is_nested(label.type)]
 
 
-def profile(
-    read: Callable[[], Iterable[pa.RecordBatch]],
-    slots: Sequence[Slot],
-    labels: Sequence[str] = (),
+def result_table(
+    summaries: Iterable[SlotSummary],
+    labels: Sequence[str],
     *,
-    num_top: int = NUM_TOP,
-) -> Profile:
-    """Profiles rows with duckdb.
+    label_rates: Mapping[str, Sequence[Mapping[str, float | None]]] = MappingProxyType({}),
+    extraction: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> pa.Table:
+    """`Profile.table` of summaries.
 
     Args:
-        read: Yields the rows as batches with the columns of `slots` and `labels`, by name, and
-            missing values as null. It is called twice, and must yield the same rows.
-        slots: The slots to profile.
-        labels: Columns of numbers or booleans.
-        num_top: The number of top values per id slot.
-
-    Raises:
-        MissingDependencyError: duckdb is not installed.
+        summaries: What is known of each slot.
+        labels: The labels' names.
+        label_rates: For the top values of a slot, the means of the labels, if known.
+        extraction: For a slot, the columns that only stored statistics know.
     """
-    with _connect() as connection:
-        first = _query(
-            connection, _statistics(labels, num_top), _melt(read(), slots, labels), labels
-        )
-        # approx_top_k gives the values without their counts, which the second query finds.
-        counted = {row["slot"]: row for row in first.to_pylist()}
-        candidates = [
-            {"slot": position, "id": value}
-            for position, row in counted.items()
-            for value in row["top"] or ()
-        ]
-        connection.register("candidates", pa.Table.from_pylist(candidates, _CANDIDATES))
-        top = _query(connection, _label_rates(labels), _melt(read(), slots, labels), labels)
-    all_rows = counted.pop(_ALL_ROWS, {})
-    num_rows = all_rows.get("num_records", 0)
-    tops = _group(top.to_pylist(), labels)
     rows = [
-        _row(slot, counted.get(i, {}), tops.get(i, []), num_rows) for i, slot in enumerate(slots)
+        _row(one, label_rates.get(one.slot.name)) | dict(extraction.get(one.slot.name, {}))
+        for one in summaries
     ]
-    return Profile(
-        num_rows=num_rows,
-        label_rates={name: all_rows.get(f"rate{i}") for i, name in enumerate(labels)},
-        table=pa.Table.from_pylist(rows, result_schema(labels)),
-    )
-
-
-def _connect() -> Any:
-    """An in-memory duckdb connection. The import is here so that tables open without the extra
-    `explore`.
-    """
-    try:
-        import duckdb
-    except ModuleNotFoundError as error:
-        raise missing_extra("a profile", error) from error
-    connection = duckdb.connect()
-    # The progress bar would go to standard output. If it is off already, as in a notebook without
-    # ipywidgets, duckdb refuses the setting.
-    if connection.sql("SELECT current_setting('enable_progress_bar')").fetchall()[0][0]:
-        connection.execute("SET enable_progress_bar = false")
-    # A hash join holds its right side in memory: as written, the small table of candidates. The
-    # optimizer may swap the sides and hold the stream of all rows, whose size it cannot know.
-    connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
-    return connection
-
-
-def _melted_schema(labels: Sequence[str]) -> pa.Schema:
-    return pa.schema(
-        [
-            ("slot", pa.int32()),
-            ("id", pa.int64()),
-            ("number", pa.float64()),
-            ("length", pa.int64()),
-            *((f"label{i}", pa.float64()) for i in range(len(labels))),
-        ]
-    )
-
-
-def _melt(
-    batches: Iterable[pa.RecordBatch], slots: Sequence[Slot], labels: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Rows in long format: a record per value and one per list, with its length, `slot` being the
-    slot's position; and a record per row, with `_ALL_ROWS` for `slot`.
-
-    So one query groups all slots, and duckdb sees one stream whatever the number of slots.
-    """
-    schema = _melted_schema(labels)
-    for batch in batches:
-        rates = [batch[name].cast(pa.float64()) for name in labels]
-        yield _records(schema, _ALL_ROWS, batch.num_rows, {}, rates)
-        for position, slot in enumerate(slots):
-            column = batch[slot.name]
-            if slot.is_list:
-                lengths = {"length": pc.list_value_length(column).cast(pa.int64())}
-                yield _records(schema, position, batch.num_rows, lengths, None)
-            values, of_values = column, rates
-            if slot.shape:  # the elements of a list each get the labels of their row
-                values, rows = pc.list_flatten(column), pc.list_parent_indices(column)
-                of_values = [rate.take(rows) for rate in rates]
-            yield _records(schema, position, len(values), _typed(slot, values), of_values)
-
-
-def _typed(slot: Slot, values: pa.Array) -> dict[str, pa.Array]:
-    if slot.kind is SlotKind.ID:
-        return {"id": values.cast(pa.int64(), safe=False)}
-    numbers = values.cast(pa.float64())
-    return {"number": pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)}
-
-
-def _records(
-    schema: pa.Schema,
-    position: int,
-    count: int,
-    columns: Mapping[str, pa.Array],
-    rates: Sequence[pa.Array] | None,
-) -> pa.RecordBatch:
-    known = {"slot": pa.array(np.full(count, position, np.int32)), **columns}
-    known |= {f"label{i}": rate for i, rate in enumerate(rates or ())}
-    arrays = [
-        known[field.name] if field.name in known else pa.nulls(count, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _statistics(labels: Sequence[str], num_top: int) -> str:
-    rates = "".join(f", avg(label{i}) AS rate{i}" for i in range(len(labels)))
-    return f"""
-        SELECT slot, count(*) AS num_records, count(id) + count(number) AS num_values,
-            approx_count_distinct(id) + approx_count_distinct(number) AS "distinct",
-            approx_top_k(id, {num_top}) AS top,
-            avg(number) AS mean, min(number) AS min, max(number) AS max,
-            approx_quantile(number, {list(QUANTILES)}) AS quantiles,
-            count(length) AS num_lists, avg(length) AS length_mean, max(length) AS length_max,
-            approx_quantile(length, {list(LENGTH_QUANTILES)}) AS length_quantiles{rates}
-        FROM melted GROUP BY slot"""
-
-
-def _label_rates(labels: Sequence[str]) -> str:
-    rates = "".join(f", avg(label{i}) AS rate{i}" for i in range(len(labels)))
-    return f"""
-        SELECT slot, id AS value, count(*) AS "count"{rates}
-        FROM melted JOIN candidates USING (slot, id)
-        GROUP BY slot, id ORDER BY slot, "count" DESC, id"""
-
-
-def _query(
-    connection: Any, query: str, melted: Iterator[pa.RecordBatch], labels: Sequence[str]
-) -> pa.Table:
-    connection.register("melted", pa.RecordBatchReader.from_batches(_melted_schema(labels), melted))
-    try:
-        return connection.sql(query).to_arrow_table()
-    finally:
-        connection.unregister("melted")
-
-
-def _group(
-    rows: Iterable[Mapping[str, Any]], labels: Sequence[str]
-) -> dict[int, list[dict[str, Any]]]:
-    grouped: dict[int, list[dict[str, Any]]] = {}
-    for row in rows:
-        rates = {name: row[f"rate{i}"] for i, name in enumerate(labels)}
-        grouped.setdefault(row["slot"], []).append(
-            {"value": row["value"], "count": row["count"], "label_rates": rates}
-        )
-    return grouped
+    return pa.Table.from_pylist(rows, result_schema(labels))
 
 
 def _row(
-    slot: Slot, counted: Mapping[str, Any], top: Sequence[Mapping[str, Any]], num_rows: int
+    one: SlotSummary, label_rates: Sequence[Mapping[str, float | None]] | None
 ) -> dict[str, Any]:
-    num_values = counted.get("num_values", 0)
-    present = counted.get("num_lists", 0) if slot.is_list else num_values // (slot.width or 1)
-    copied = ("mean", "min", "max", "quantiles", "length_mean", "length_max", "length_quantiles")
-    return {
-        **presence(slot, present, num_rows),
-        "num_values": num_values,
-        "distinct": counted.get("distinct", 0),
-        **{name: counted.get(name) for name in copied},
-        "top": [{**value, "share": value["count"] / num_values} for value in top],
-    }
-
-
-def presence(slot: Slot, num_present: int, num_rows: int) -> dict[str, Any]:
-    """The first columns of a slot's row of `Profile.table`: its definition and coverage."""
+    slot, whole = one.slot, max(one.num_values, 1)
+    top = zip(one.values.tolist(), one.counts.tolist(), one.count_errors.tolist(), strict=True)
     return {
         "slot": slot.name,
         "number": slot.number,
         "kind": str(slot.kind),
         "shape": slot.shape_text,
         "op": slot.op,
-        "num_present": num_present,
-        "coverage": num_present / num_rows if num_rows else 0.0,
+        **{name: getattr(one, name) for name in _COPIED},
+        "top": [
+            {
+                "value": value,
+                "count": round(count),
+                # An estimate can exceed the number of values.
+                "share": min(1.0, count / whole),
+                "share_error": error / whole,
+                "label_rates": None if label_rates is None else label_rates[i],
+            }
+            for i, (value, count, error) in enumerate(itertools.islice(top, NUM_TOP))
+        ],
     }
 
 
@@ -389,6 +270,7 @@ def result_schema(labels: Sequence[str]) -> pa.Schema:
             ("value", pa.int64()),
             ("count", pa.int64()),
             ("share", pa.float64()),
+            ("share_error", pa.float64()),
             ("label_rates", rates),
         ]
     )
@@ -403,11 +285,14 @@ def result_schema(labels: Sequence[str]) -> pa.Schema:
             ("coverage", pa.float64()),
             ("num_values", pa.int64()),
             ("distinct", pa.int64()),
+            ("distinct_error", pa.float64()),
             *((name, pa.float64()) for name in ("mean", "min", "max")),
             ("quantiles", pa.list_(pa.float64())),
+            ("rank_error", pa.float64()),
             ("length_mean", pa.float64()),
             ("length_max", pa.int64()),
             ("length_quantiles", pa.list_(pa.float64())),
+            ("length_rank_error", pa.float64()),
             ("top", pa.list_(top)),
             ("default_rate", pa.float64()),
             *((name, pa.int64()) for name in EXTRACTION_COUNTS),

@@ -4,22 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-
-from featstore.explore.profile import (
-    LENGTH_QUANTILES,
-    NUM_TOP,
-    QUANTILES,
-    Profile,
-    presence,
-    result_schema,
-)
+from featstore.explore.profile import Profile, result_table
 from featstore.extraction.findings import FILLED, NULLS_DROPPED, TEXT_ERRORS
 from featstore.schema import Slot, SlotKind
 from featstore.table.statistics.column_statistics import ColumnStatistics, Statistics
+from featstore.table.statistics.summary import slot_columns, summarize
 
-_STORED = "from stored statistics: distinct, quantiles and top values are estimates"
-_ROWS = "from the rows, on Spark: distinct, quantiles and top values are estimates"
+_METHOD = (
+    "exact where no error (±, 95 %) is shown; distinct values by sketches, top values and "
+    "quantiles by samples of rows"
+)
+_STORED = f"from stored statistics: {_METHOD}"
+_ROWS = f"from the rows, on Spark: {_METHOD}"
 
 
 def rows_profile(statistics: Statistics, slots: Sequence[Slot], labels: Sequence[str]) -> Profile:
@@ -48,41 +44,21 @@ def stored_profile(
         labels: The labels whose rates are given.
     """
     num_rows = statistics.num_rows
-    known = {column.key: column for column in statistics.columns.values() if column.role == "slot"}
-    rows = []
-    for slot in slots:
-        none = ColumnStatistics.of_slot(slot)
-        column = known.get(none.key, none)
-        extraction = {} if counts is None else _extraction_counts(slot, column, num_rows)
-        rows.append(_row(slot, column, num_rows) | extraction)
-    rates = {name: statistics.columns.get(name) for name in labels}
+    summaries = summarize(statistics, slots)
+    columns = slot_columns(statistics, slots)
+    extraction = {
+        slot.name: _extraction_counts(slot, columns[slot.name], num_rows)
+        for slot in slots
+        if counts is not None
+    }
     return Profile(
         num_rows=num_rows,
-        label_rates={
-            name: None if label is None else _mean(label) for name, label in rates.items()
-        },
-        table=pa.Table.from_pylist(rows, result_schema(labels)),
+        label_rates={name: _mean(statistics.columns.get(name)) for name in labels},
+        table=result_table(summaries.values(), labels, extraction=extraction),
         source=_STORED,
         counts=counts or {},
+        summaries=summaries,
     )
-
-
-def _row(slot: Slot, column: ColumnStatistics, num_rows: int) -> dict[str, Any]:
-    has_numbers = column.num_numbers > 0
-    has_lists = slot.is_list and column.num_present > 0
-    return {
-        **presence(slot, column.num_present, num_rows),
-        "num_values": column.num_values,
-        "distinct": column.distinct.estimate(),
-        "mean": _mean(column),
-        "min": column.min if has_numbers else None,
-        "max": column.max if has_numbers else None,
-        "quantiles": column.quantiles(QUANTILES),
-        "length_mean": column.length_sum / column.num_present if has_lists else None,
-        "length_max": column.length_max if has_lists else None,
-        "length_quantiles": column.length_quantiles(LENGTH_QUANTILES),
-        "top": _top(column),
-    }
 
 
 def _extraction_counts(slot: Slot, column: ColumnStatistics, num_rows: int) -> dict[str, Any]:
@@ -96,20 +72,5 @@ def _extraction_counts(slot: Slot, column: ColumnStatistics, num_rows: int) -> d
     }
 
 
-def _mean(column: ColumnStatistics) -> float | None:
-    return column.sum / column.num_numbers if column.num_numbers else None
-
-
-def _top(column: ColumnStatistics) -> list[dict[str, Any]]:
-    pairs = zip(column.top[0].tolist(), column.top[1].tolist(), strict=True)
-    whole = max(column.num_values, 1)
-    return [
-        {
-            "value": value,
-            "count": round(count),
-            # Counts are estimates from a sample, and can exceed the number of values.
-            "share": min(1.0, count / whole),
-            "label_rates": None,
-        }
-        for value, count in list(pairs)[:NUM_TOP]
-    ]
+def _mean(label: ColumnStatistics | None) -> float | None:
+    return label.sum / label.num_numbers if label is not None and label.num_numbers else None

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from featstore.decoded.staging_source import stage_items
 from featstore.explore.description import Description, describe
-from featstore.explore.profile import Profile, numeric_labels, profile
+from featstore.explore.profile import Profile, numeric_labels
+from featstore.explore.row_profile import profile_rows
 from featstore.explore.stored import stored_profile
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.files import storage
@@ -193,6 +194,9 @@ class Table:
         """Per-slot statistics: coverage, distinct values, top values with label rates, list
         lengths, quantiles.
 
+        Rows are counted exactly and in bounded memory: counts beyond it are sorted to a temporary
+        file.
+
         Args:
             where: A predicate; by default every row counts.
             slots: Names and globs of slots; by default all.
@@ -201,10 +205,11 @@ class Table:
                 the rows are read.
 
         Returns:
-            The profile. Its `source` says what it was computed from.
+            The profile. Its `source` says what it was computed from, and figures that are not exact
+            come with their errors.
 
         Raises:
-            MissingDependencyError: The rows must be read, and duckdb is not installed.
+            DiskFullError: The disk of temporary files is full.
         """
         schema = selected_schema(self.schema, slots)
         labels = numeric_labels(schema)
@@ -214,7 +219,7 @@ class Table:
             return stored_profile(
                 statistics, add_counts(part.counts for part in parts), schema.slots, labels
             )
-        return profile(lambda: self.to_batches(slots, where), schema.slots, labels)
+        return profile_rows(self.to_batches(slots, where), schema.slots, labels)
 
     def duckdb(self, connection: Any = None) -> Any:
         """The rows as a lazy duckdb relation, which duckdb itself reads.

@@ -7,7 +7,8 @@ import pytest
 
 from featstore.errors import SelectionError
 from featstore.explore.plots import plot_coverage, plot_label_rate
-from featstore.explore.profile import Profile, profile
+from featstore.explore.profile import Profile
+from featstore.explore.row_profile import profile_rows
 from featstore.schema import Slot, SlotKind
 
 
@@ -21,7 +22,7 @@ def two_slots() -> Profile:
         }
     )
     slots = [Slot(name="item", kind=SlotKind.ID), Slot(name="price", kind=SlotKind.FLOAT)]
-    return profile(table.to_batches, slots, ["click"])
+    return profile_rows(table.to_batches(), slots, ["click"])
 
 
 def test_coverage_has_a_bar_for_each_slot_in_order(two_slots: Profile) -> None:

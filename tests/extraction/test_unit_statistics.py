@@ -10,11 +10,11 @@ import pytest
 
 import featstore
 from featstore.errors import InputError
-from featstore.explore.profile import QUANTILES
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.spark.runners import SparkRunner, extract_dataframe
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
+from featstore.table.statistics.summary import QUANTILES
 from tests.damaged_files import overwrite
 
 EXACT = ["slot", "num_present", "coverage", "num_values", "length_mean", "length_max"]
@@ -49,7 +49,7 @@ def assert_stored_as_scanned(job: ExtractJob, where: str | None = None) -> None:
     table = featstore.open_table(job.table_url)
     stored, scanned = table.profile(where, stored=True), table.profile(where)
     assert stored.source.startswith("from stored statistics")
-    assert scanned.source == "from the rows"
+    assert scanned.source == "from the rows: exact"
     assert stored.num_rows == scanned.num_rows
     assert stored.label_rates == scanned.label_rates
     assert stored.table.select(EXACT) == scanned.table.select(EXACT)
@@ -75,10 +75,7 @@ def test_each_partition_has_its_statistics_which_say_what_its_rows_do(job: Extra
     assert_stored_as_scanned(job, "dt = '2'")
     text = str(featstore.open_table(job.table_url).profile(stored=True))
     assert text.startswith("833 rows, click 0.499")
-    assert (
-        "from stored statistics: distinct, quantiles and top values are estimates"
-        in text.splitlines()[0]
-    )
+    assert "from stored statistics: exact where no error (±, 95 %) is shown" in text.splitlines()[0]
 
 
 def test_what_was_dropped_or_replaced_is_told_by_partition(job: ExtractJob, raw: Path) -> None:
@@ -98,7 +95,7 @@ def test_rows_are_read_where_statistics_do_not_cover_the_request(
 ) -> None:
     extract_files(job)
     table = featstore.open_table(job.table_url)
-    assert table.profile("click = 1", stored=True).source == "from the rows"
+    assert table.profile("click = 1", stored=True).source == "from the rows: exact"
     without = replace(job.spec, output=replace(job.spec.output, statistics=False))
     extract_files(
         replace(
@@ -111,7 +108,7 @@ def test_rows_are_read_where_statistics_do_not_cover_the_request(
         )
     )
     table = featstore.open_table(job.table_url)
-    assert table.profile(stored=True).source == "from the rows"
+    assert table.profile(stored=True).source == "from the rows: exact"
     assert table.profile("dt < '3'", stored=True).num_rows == 833
     assert statistics_files(job) == ["dt=1", "dt=2"]
 

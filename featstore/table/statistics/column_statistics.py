@@ -1,8 +1,10 @@
 """Statistics of slots, gathered while data files are written, and merged over files and partitions.
 
 Counts, coverage, means, extremes, and the means and maxima of list lengths are computed from all
-rows. Quantiles, top values and sign collisions (found by comparing signs with a second hash of the
-same values) are computed from a sample of each file's rows, see `sampling`.
+rows. So are the counts of every value of an id slot that has few different ones. For other slots
+distinct values are sketched, and quantiles and top values are computed from a sample of each file's
+rows, see `sampling`; what bounds their errors is kept with them. Sign collisions are looked for in
+the sample too, by comparing signs with a second hash of the same values.
 """
 
 import json
@@ -29,25 +31,34 @@ from featstore.table.statistics.sketches import (
     Distinct,
     Floats,
     Integers,
+    Top,
     at_most,
     mix,
     points_of,
     quantiles_of,
-    top_of,
-    top_of_rows,
 )
+from featstore.table.statistics.value_counts import ValueCounts, count_values, merge_counts
+
+# The values of an id slot are counted exactly while there are at most so many different ones. In a
+# file of few rows at most one for each `ROWS_PER_EXACT` rows, so that statistics stay smaller than
+# the data.
+NUM_EXACT, ROWS_PER_EXACT = 1024, 16
+# Merged columns hold more points in memory than are stored, so that hundreds of merges do not add
+# up their errors.
+NUM_MERGED_POINTS = 4096
 
 # Names of attributes of `ColumnStatistics` and of columns of the stored file, by type.
 _SUMS = ("num_rows", "num_present", "num_values", "num_numbers", "num_signs_checked", "length_sum")
 _COUNTS = (*_SUMS, "length_max")
-_NUMBERS = ("sum", "min", "max")
-_PAIRS = ("points", "lengths", "top")
-_BINARIES = ("bits", "smallest", *_PAIRS, "checked", "collided")
+_NUMBERS = ("sum", "min", "max", "sampled", "points_error", "lengths_error")
+_TOP_NUMBERS = ("unlisted", "missed", "sampled")
+_BINARIES = ("bits", "smallest", "points", "lengths", "top", "checked", "collided", "exact")
 _WORDS = ("column", "role", "number", "kind", "shape")
 SCHEMA = pa.schema(
     [(name, pa.int64() if name == "number" else pa.string()) for name in _WORDS]
     + [(name, pa.int64()) for name in _COUNTS]
     + [(name, pa.float64()) for name in _NUMBERS]
+    + [(f"top_{name}", pa.float64()) for name in _TOP_NUMBERS]
     + [("counts", pa.string())]
     + [(name, pa.binary()) for name in _BINARIES]
 )
@@ -78,7 +89,12 @@ class ColumnStatistics:
         distinct: A sketch of the distinct values.
         points: Numbers and their weights, float64 (num_points,) each, for quantiles.
         lengths: List lengths and their weights, as `points`.
-        top: The most frequent ids, int64, and their estimated counts, float64.
+        sampled: The variance, in rows, that sampling adds to a count of half of the rows, times 4:
+            the sum over files of `rows * (rows / sampled rows - 1)`. 0 if all rows were sampled.
+        points_error: What reducing points has added to the error of a rank, as a weight.
+        lengths_error: The same of `lengths`.
+        top: The most frequent ids.
+        exact: The counts of all ids, if they are few; else None. Labels and floats have none.
     """
 
     column: str
@@ -101,7 +117,11 @@ class ColumnStatistics:
     distinct: Distinct = field(default_factory=Distinct)
     points: tuple[Floats, Floats] = (np.zeros(0), np.zeros(0))
     lengths: tuple[Floats, Floats] = (np.zeros(0), np.zeros(0))
-    top: tuple[Integers, Floats] = (np.zeros(0, np.int64), np.zeros(0))
+    sampled: float = 0.0
+    points_error: float = 0.0
+    lengths_error: float = 0.0
+    top: Top = field(default_factory=Top)
+    exact: ValueCounts | None = None
 
     @classmethod
     def of_slot(cls, slot: Slot) -> "ColumnStatistics":
@@ -112,6 +132,7 @@ class ColumnStatistics:
             number=slot.number,
             kind=str(slot.kind),
             shape=slot.shape_text,
+            exact=count_values(np.zeros(0, np.int64)) if slot.kind is SlotKind.ID else None,
         )
 
     @property
@@ -121,16 +142,25 @@ class ColumnStatistics:
 
     def merge(self, other: "ColumnStatistics") -> None:
         """Adds the statistics of other rows of the same column."""
-        for name in (*_SUMS, "sum"):
+        for name in (*_SUMS, "sum", "sampled", "points_error", "lengths_error"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.counts = add_counts([self.counts, other.counts])
         self.collisions.merge(other.collisions)
         self.length_max = max(self.length_max, other.length_max)
         self.min, self.max = min(self.min, other.min), max(self.max, other.max)
         self.distinct.merge(other.distinct)
-        self.points = points_of(*_joined(self.points, other.points))
-        self.lengths = points_of(*_joined(self.lengths, other.lengths))
-        self.top = top_of(*_joined(self.top, other.top))
+        self.points, lost = _reduced(*_joined(self.points, other.points), NUM_MERGED_POINTS)
+        self.points_error += lost
+        self.lengths, lost = _reduced(*_joined(self.lengths, other.lengths), NUM_MERGED_POINTS)
+        self.lengths_error += lost
+        self.top = self.top.merge(other.top)
+        self._merge_exact(other.exact)
+
+    def _merge_exact(self, other: ValueCounts | None) -> None:
+        both = None if self.exact is None or other is None else merge_counts([self.exact, other])
+        self.exact = both if both is not None and len(both) <= NUM_EXACT else None
+        if self.exact is not None:
+            self.top = Top.of_counts(self.exact)
 
     def quantiles(self, shares: tuple[float, ...]) -> list[float] | None:
         """The quantiles of the numbers at these shares; None if there are no numbers."""
@@ -181,9 +211,11 @@ class StatisticsGatherer:
             self._columns[name].counts = dict(slot_counts)
         if self._sample.batches:
             sample = pa.Table.from_batches(self._sample.batches)
+            # The ratio of rows found, which has no error of its own, and not the one aimed at.
+            weight = self._sample.num_rows_seen / max(1, len(sample))
             for slot in self._slots:
                 column = sample.column(slot.name).combine_chunks()
-                _summarize(self._columns[slot.name], slot, column, self._sample.weight)
+                _summarize(self._columns[slot.name], slot, column, weight)
                 if slot.name in witnesses:
                     _compare(self._columns[slot.name], slot, column, witnesses[slot.name])
         return Statistics(num_rows=self._sample.num_rows_seen, columns=self._columns)
@@ -281,7 +313,7 @@ def _present(slot: Slot, missing: Any, lengths: Integers | None, num_rows: int) 
 
 def _count(statistics: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
     values, lengths = _values(column, slot)
-    num_missing = _count_distinct(statistics.distinct, slot, values)
+    num_missing = _count_distinct(statistics, slot, values)
     # Most columns of a batch have no missing values: then no mask is made.
     missing = _missing(values, slot) if num_missing else None
     present = len(column) if missing is None else _present(slot, missing, lengths, len(column))
@@ -299,14 +331,33 @@ def _count(statistics: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
         )
 
 
-def _count_distinct(distinct: Distinct, slot: Slot, values: Any) -> int:
-    """Adds the values to the sketch. Returns the number of marks of missing values."""
-    # Signs and bits of floats go to the kernel. Indices are small numbers, which must be hashed.
+def _count_distinct(statistics: ColumnStatistics, slot: Slot, values: Any) -> int:
+    """Counts the values, exactly while they are few, and else in the sketch. Returns the number of
+    marks of missing values.
+    """
+    if statistics.exact is not None:
+        found = count_values(values)
+        mark = int(np.searchsorted(found.values, 0))
+        num_missing = 0
+        if mark < len(found) and found.values[mark] == 0:
+            num_missing = int(found.counts[mark])
+            found = merge_counts([found[:mark], found[mark + 1 :]])
+        statistics.exact = merge_counts([statistics.exact, found])
+        if len(statistics.exact) > NUM_EXACT:
+            statistics.distinct.update(_hashes(slot, statistics.exact.values))
+            statistics.exact = None
+        return num_missing
+    # Signs and bits of floats go to the kernel.
     if slot.num_indices is None:
-        return distinct.take(values)
+        return statistics.distinct.take(values)
     known = values[values != 0]
-    distinct.update(mix(known))
+    statistics.distinct.update(_hashes(slot, known))
     return len(values) - len(known)
+
+
+def _hashes(slot: Slot, ids: Integers) -> Integers:
+    """Signs are hashes already. Indices are small numbers, which must be hashed."""
+    return ids if slot.num_indices is None else mix(ids)
 
 
 def _add_numbers(statistics: ColumnStatistics, known: Floats) -> None:
@@ -338,20 +389,46 @@ def _known_lengths(lengths: Integers, values: Any, slot: Slot) -> Integers:
 
 
 def _summarize(statistics: ColumnStatistics, slot: Slot, column: pa.Array, weight: float) -> None:
-    """Computes top values or quantiles from the sampled rows, each of which stands for `weight`
-    rows.
+    """Computes top values and quantiles: of exact counts where there are any, and else of the
+    sampled rows, each of which stands for `weight` rows.
     """
     values, lengths = _values(column, slot)
-    known = values[~_missing(values, slot)]
+    missing = _missing(values, slot)
     num_points = at_most(NUM_POINTS, len(column), ROWS_PER_POINT)
-    if slot.kind is SlotKind.ID:
-        statistics.top = top_of_rows(known, weight)
+    statistics.sampled = statistics.num_rows * (weight - 1.0)
+    if statistics.exact is not None:
+        _summarize_exact(statistics, slot, statistics.exact)
+    elif slot.kind is SlotKind.ID:
+        statistics.top = Top.of_counts(
+            count_values(values[~missing]), weight, sampled=statistics.sampled
+        )
     else:
-        points = known.astype(np.float64)
-        statistics.points = points_of(points, np.full(len(known), weight), num_points)
+        points = values[~missing].astype(np.float64)
+        statistics.points, statistics.points_error = _reduced(
+            points, np.full(len(points), weight), num_points
+        )
     if lengths is not None:
         present = _known_lengths(lengths, values, slot).astype(np.float64)
-        statistics.lengths = points_of(present, np.full(len(present), weight), num_points)
+        statistics.lengths, statistics.lengths_error = _reduced(
+            present, np.full(len(present), weight), num_points
+        )
+
+
+def _summarize_exact(statistics: ColumnStatistics, slot: Slot, exact: ValueCounts) -> None:
+    """Fills the sketch and the top values, which merging with other files may need."""
+    statistics.distinct.update(_hashes(slot, exact.values))
+    statistics.top = Top.of_counts(exact)
+    if len(exact) > at_most(NUM_EXACT, statistics.num_rows, ROWS_PER_EXACT):
+        statistics.exact = None
+
+
+def _reduced(
+    values: Floats, weights: Floats, num_points: int
+) -> tuple[tuple[Floats, Floats], float]:
+    """The values as at most so many points, and the weight by which a rank may be off for it."""
+    points = points_of(values, weights, num_points)
+    lost = float(weights.sum()) / (2 * num_points) if len(values) > num_points else 0.0
+    return points, lost
 
 
 def _compare(statistics: ColumnStatistics, slot: Slot, column: pa.Array, witness: pa.Array) -> None:
@@ -374,21 +451,33 @@ def _joined(one: tuple[Any, Floats], other: tuple[Any, Floats]) -> tuple[Any, Fl
 
 def _to_row(column: ColumnStatistics) -> tuple[Any, ...]:
     """The values of `SCHEMA`, in its order."""
-    signs, distinct = column.collisions, column.distinct
+    signs, distinct, top, exact = (
+        column.collisions,
+        column.distinct,
+        column.top,
+        column.exact,
+    )
+    points, points_lost = _reduced(*column.points, NUM_POINTS)
+    lengths, lengths_lost = _reduced(*column.lengths, NUM_POINTS)
     return (
-        *(getattr(column, name) for name in (*_WORDS, *_COUNTS, *_NUMBERS)),
+        *(getattr(column, name) for name in (*_WORDS, *_COUNTS, *_NUMBERS[:-2])),
+        column.points_error + points_lost,
+        column.lengths_error + lengths_lost,
+        *(getattr(top, name) for name in _TOP_NUMBERS),
         json.dumps(dict(column.counts), sort_keys=True) if column.counts else "{}",
         np.packbits(distinct.bits).tobytes(),
         distinct.smallest.tobytes(),
-        *(b"".join(part.tobytes() for part in getattr(column, name)) for name in _PAIRS),
+        *(_bytes(pair) for pair in (points, lengths, (top.values, top.counts))),
         signs.signs.tobytes() + signs.witnesses.tobytes(),
         signs.collided.tobytes(),
+        None if exact is None else _bytes((exact.values, exact.counts)),
     )
 
 
 def _from_row(row: Mapping[str, Any]) -> ColumnStatistics:
     bits = np.unpackbits(np.frombuffer(row["bits"], np.uint8)).astype(np.bool_)
     checked = np.frombuffer(row["checked"], np.int64).reshape(2, -1)
+    top_values, top_counts = _pair(row["top"], np.int64)
     return ColumnStatistics(
         **{name: row[name] for name in (*_WORDS, *_COUNTS, *_NUMBERS)},
         counts=json.loads(row["counts"]),
@@ -396,8 +485,22 @@ def _from_row(row: Mapping[str, Any]) -> ColumnStatistics:
         collisions=Collisions(checked[0], checked[1], np.frombuffer(row["collided"], np.int64)),
         points=_pair(row["points"], np.float64),
         lengths=_pair(row["lengths"], np.float64),
-        top=_pair(row["top"], np.int64),
+        top=Top(
+            values=top_values,
+            counts=top_counts,
+            **{name: row[f"top_{name}"] for name in _TOP_NUMBERS},
+        ),
+        exact=None if row["exact"] is None else _exact(row["exact"]),
     )
+
+
+def _exact(data: bytes) -> ValueCounts:
+    values, counts = np.frombuffer(data, np.int64).reshape(2, -1)
+    return ValueCounts(values=values, counts=counts, sums=np.zeros((0, len(values))))
+
+
+def _bytes(arrays: tuple[Any, Any]) -> bytes:
+    return b"".join(part.tobytes() for part in arrays)
 
 
 def _pair(data: bytes, item: Any) -> Any:

@@ -180,7 +180,8 @@ def _pair(one: ArrayLike, other: ArrayLike) -> tuple[Floats, Floats]:
 
 def _shares(counts: Floats) -> Floats:
     filled = counts + _HALF_ROW
-    return filled / filled.sum()
+    shares: Floats = filled / filled.sum()
+    return shares
 
 
 def _entropy(shares: Floats) -> float:

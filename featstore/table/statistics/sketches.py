@@ -4,10 +4,14 @@ Each consists of plain numpy arrays, which can be stored as bytes. They are writ
 sketch libraries for Python take one value at a time.
 """
 
+from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
 
 from featstore._native.loading import KERNELS
+from featstore.table.statistics.measures import Z_95
+from featstore.table.statistics.value_counts import ValueCounts, most_frequent
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -110,6 +114,29 @@ class Distinct:
         # The k-th smallest of n uniform hashes in [0, 2^63) lies near k / n of the range.
         by_smallest = (len(self.smallest) - 1) * float(1 << 63) / max(1, int(self.smallest[-1]))
         return round(by_bits if by_bits <= 4 * NUM_BITS else by_smallest)
+
+    def error(self) -> float:
+        """The relative error of `estimate`: with a probability of 95 % the number of distinct
+        hashes is no further away.
+
+        The standard errors are those of Whang et al. for `NUM_BITS` bits, and of `NUM_SMALLEST`
+        order statistics.
+        """
+        estimate = self.estimate()
+        if not estimate:
+            return 0.0
+        if len(self.smallest) >= NUM_SMALLEST and estimate > 4 * NUM_BITS:
+            return float(Z_95 / np.sqrt(NUM_SMALLEST - 2))
+        load = estimate / NUM_BITS
+        # Of few values none may share a bit, but one value more or less is never excluded.
+        return float(
+            max(Z_95 * np.sqrt(np.expm1(load) - load) / (load * np.sqrt(NUM_BITS)), 1 / estimate)
+        )
+
+    @property
+    def bound(self) -> int:
+        """All hashes below it are among `smallest`."""
+        return int(self._bound()) + (len(self.smallest) >= NUM_SMALLEST)
 
     def _bound(self) -> np.int64:
         return _FIRST_BOUND if len(self.smallest) < NUM_SMALLEST else self.smallest[-1]
@@ -216,29 +243,77 @@ def quantiles_of(values: Floats, weights: Floats, shares: tuple[float, ...]) -> 
     return [float(value) for value in values[order][indices]]
 
 
-def top_of_rows(values: Integers, weight: float) -> tuple[Integers, Floats]:
-    """`top_of` sampled values, which count `weight` each.
+@dataclass(frozen=True, kw_only=True)
+class Top:
+    """The most frequent ids of some rows, with what bounds the errors of their counts.
 
-    Where most occur once, only those that occur more often are kept, or the first `MIN_KEPT`.
+    A summary that drops the rare values and remembers how much they can have counted merges in any
+    order (P. K. Agarwal et al., "Mergeable summaries", PODS 2012).
+
+    Attributes:
+        values: The ids, int64 (num,), in descending order of their counts, equal counts ascending.
+        counts: Their counts, float64 (num,); estimates if rows were sampled.
+        unlisted: The most that an id which is not listed can have counted, sampling aside.
+        missed: The most that the counts of listed ids can be too low, sampling aside.
+        sampled: As `ColumnStatistics.sampled`, of these counts.
     """
-    values = np.sort(values)
-    first = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
-    if len(first) == len(values):
-        return values[:MIN_KEPT], np.full(min(MIN_KEPT, len(values)), weight)
-    totals = np.append(first[1:], len(values)) - first
-    # Stable, so that of equally frequent values the smallest stay first.
-    order = np.argsort(-totals, kind="stable")
-    if 2 * len(first) > len(values):
-        order = order[: max(MIN_KEPT, int(np.count_nonzero(totals > 1)))]
-    order = order[:NUM_TOP]
-    return values[first[order]], totals[order].astype(np.float64) * weight
 
+    values: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    counts: Floats = field(default_factory=lambda: np.zeros(0))
+    unlisted: float = 0.0
+    missed: float = 0.0
+    sampled: float = 0.0
 
-def top_of(values: Integers, counts: Floats, num_top: int = NUM_TOP) -> tuple[Integers, Floats]:
-    """The `num_top` most frequent values and their counts, in descending order. The counts of equal
-    values are added up.
-    """
-    distinct, inverse = np.unique(values, return_inverse=True)
-    totals = np.bincount(inverse, weights=counts, minlength=len(distinct)).astype(np.float64)
-    order = np.lexsort((distinct, -totals))[:num_top]
-    return distinct[order], totals[order]
+    @classmethod
+    def of_counts(cls, counts: ValueCounts, weight: float = 1.0, sampled: float = 0.0) -> "Top":
+        """The top values of counts, each of which stands for `weight` as many.
+
+        Where most values occur once, only those that occur more often are listed, or the first
+        `MIN_KEPT`.
+        """
+        repeated = int(np.count_nonzero(counts.counts > 1))
+        mostly_once = 2 * len(counts) > int(counts.counts.sum())
+        kept = min(NUM_TOP, max(MIN_KEPT, repeated)) if mostly_once else NUM_TOP
+        # One more than is kept: the most frequent of those that are not.
+        top = most_frequent(counts, kept + 1)
+        return cls(
+            values=top.values[:kept],
+            counts=top.counts[:kept].astype(np.float64) * weight,
+            unlisted=float(top.counts[kept] * weight) if len(top) > kept else 0.0,
+            sampled=sampled,
+        )
+
+    def merge(self, other: "Top") -> "Top":
+        """The top values of both."""
+        distinct, inverse = np.unique(
+            np.concatenate([self.values, other.values]), return_inverse=True
+        )
+        weights = np.concatenate([self.counts, other.counts])
+        totals = np.bincount(inverse, weights=weights, minlength=len(distinct)).astype(np.float64)
+        order = np.lexsort((distinct, -totals))
+        # An id that only one side lists may have counted up to `unlisted` on the other.
+        missed = self.missed + other.missed
+        missed = max(missed, self.missed + other.unlisted, self.unlisted + other.missed)
+        unlisted = self.unlisted + other.unlisted
+        if len(order) > NUM_TOP:
+            unlisted = max(unlisted, float(totals[order[NUM_TOP]]) + missed)
+        order = order[:NUM_TOP]
+        return Top(
+            values=distinct[order],
+            counts=totals[order],
+            unlisted=unlisted,
+            missed=missed,
+            sampled=self.sampled + other.sampled,
+        )
+
+    def count_errors(self, num_rows: int) -> Floats:
+        """The errors of the counts, float64 (num,): with a probability of 95 % the true count of an
+        id is no further away. 0 where counts are exact.
+
+        For lists, an id is taken to be at most once in a row.
+
+        Args:
+            num_rows: The number of all rows.
+        """
+        shares = np.minimum(self.counts / max(num_rows, 1), 1.0)
+        return Z_95 * np.sqrt(self.sampled * shares * (1.0 - shares)) + self.missed

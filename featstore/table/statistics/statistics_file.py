@@ -19,7 +19,8 @@ from featstore.table.metadata import KEY, to_json
 from featstore.table.snapshot import DataFile, files_digest
 from featstore.table.statistics.column_statistics import Statistics
 
-FORMAT = 2  # format 1 had no counts and no sign collisions
+# Format 1 had no counts and no sign collisions, format 2 no exact counts and no errors.
+FORMAT = 3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,6 +66,7 @@ def test_psi_is_the_sum_over_cells_with_half_a_row_more(cells: list[tuple[int, i
         a_share = (a + 0.5) / (sum(after) + 0.5 * len(known))
         total += (a_share - e_share) * math.log(a_share / e_share)
     assert found == pytest.approx(total, abs=1e-12)
+    assert found is not None
     assert found >= 0.0
     assert psi(after, before) == pytest.approx(found, abs=1e-12)
     assert information_value(after, before) == pytest.approx(found, abs=1e-12)
@@ -97,6 +98,7 @@ def test_jensen_shannon_is_the_mean_divergence_from_the_mixture(
         middle = (p + q) / 2
         total += sum(share / 2 * math.log2(share / middle) for share in (p, q) if share)
     assert found == pytest.approx(total, abs=1e-9)
+    assert found is not None
     assert 0.0 <= found <= 1.0
 
 
@@ -139,6 +141,7 @@ def test_mutual_information_is_that_of_single_rows(cells: list[tuple[int, int]])
         for (cell, label), count in both.items()
     )
     assert found == pytest.approx(total, abs=1e-9)
+    assert found is not None
     assert found >= 0.0
 
 

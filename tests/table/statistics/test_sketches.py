@@ -8,11 +8,12 @@ from featstore.table.statistics.sketches import (
     NUM_POINTS,
     Collisions,
     Distinct,
+    Top,
     mix,
     points_of,
     quantiles_of,
-    top_of,
 )
+from featstore.table.statistics.value_counts import count_values
 
 
 def counted(num_distinct: int, num_parts: int = 1) -> Distinct:
@@ -68,16 +69,45 @@ def test_points_carry_the_whole_weight() -> None:
     assert (len(values), weights.sum()) == (NUM_POINTS, 20_000)
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), max_size=50))
-def test_the_top_values_have_the_greatest_sums(pairs: list[tuple[int, int]]) -> None:
-    totals: dict[int, int] = {}
-    for value, count in pairs:
-        totals[value] = totals.get(value, 0) + count
-    values, counts = top_of(
-        np.array([p[0] for p in pairs], np.int64), np.array([float(p[1]) for p in pairs]), 4
+def test_equally_frequent_values_are_listed_in_ascending_order() -> None:
+    ids = np.array([9, 4, 9, 4, 7, 1, 1, 7, 5], np.int64)
+    top = Top.of_counts(count_values(ids))
+    assert (top.values.tolist(), top.counts.tolist()) == (
+        [1, 4, 7, 9, 5],
+        [2.0, 2.0, 2.0, 2.0, 1.0],
     )
-    expected = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))[:4]
-    assert list(zip(values.tolist(), counts.tolist(), strict=True)) == expected
+    assert top.merge(Top()).values.tolist() == [1, 4, 7, 9, 5]
+
+
+@given(st.lists(st.integers(0, 1 << 32), min_size=1, max_size=8), st.booleans())
+def test_counts_of_merged_top_values_are_within_what_they_may_miss(
+    seeds: list[int], in_turn: bool
+) -> None:
+    """Merged one after the other or in pairs, over values of which the files list a part."""
+    draws = [np.random.default_rng(seed).zipf(1.2, 2_000) % 500 + 1 for seed in seeds]
+    tops = [Top.of_counts(count_values(draw.astype(np.int64))) for draw in draws]
+    while len(tops) > 1:
+        first = tops.pop(0).merge(tops.pop(0))
+        tops = [first, *tops] if in_turn else [*tops, first]
+    truth = np.bincount(np.concatenate(draws), minlength=502)
+    [top] = tops
+    missed = truth[top.values] - top.counts
+    assert missed.min() >= 0.0
+    assert missed.max() <= top.missed
+    unlisted = np.delete(truth, top.values)
+    assert unlisted.max() <= top.unlisted
+
+
+def test_the_error_of_a_distinct_count_holds_in_95_of_100_sketches() -> None:
+    draw = np.random.default_rng(11)
+    for num_distinct in (40, 3_000, 50_000, 150_000):
+        held = 0
+        for _ in range(100):
+            sketch = Distinct()
+            sketch.update(draw.integers(0, 1 << 63, num_distinct))
+            found = sketch.estimate()
+            held += abs(found - num_distinct) <= sketch.error() * found + 1
+        assert held >= 90, num_distinct
 
 
 def pairs(*given: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
