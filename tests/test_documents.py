@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
+from featstore import documents
 from featstore.documents import MAX_NESTING, DocumentError, load_yaml
 from featstore.errors import ConfigError, SpecError
 from featstore.redaction import short, shown
@@ -97,6 +101,82 @@ def test_aliases_that_expand_to_billions_are_not_expanded() -> None:
         parse_spec("spec:\n" + "\n".join(lines))
     assert len(str(found.value)) < 600
     assert time.thread_time() - since < 1
+
+
+PIECES = (
+    *("a", "bc", ": ", "- ", "? ", "\n", "  ", "\n  ", "[", "]", "{", "}", ", ", "# c", "|\n"),
+    *("'1'", '"x', '"', "1", "-7", "0x1f", "0b1", "1_000", "1:30", "1.5", "1e5", ".nan", "~"),
+    *("null", "true", "No", "2026-01-01", "2026-13-01", "2026-01-01 10:00:00", "<<: ", "=", "<<"),
+    *("&x ", "*x", "!!int ", "!!set ", "!x ", "---\n", "...\n", "\t", "\ufeff", "\x00"),
+)
+plain_only = pytest.mark.skipif(not yaml.__with_libyaml__, reason="needs libyaml")
+
+
+def outcome(load: Callable[[], object]) -> str:
+    """The value with the types of its parts, or the kind of the error."""
+    try:
+        return repr(load())
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return type(error).__name__
+
+
+@plain_only
+@given(st.lists(st.sampled_from(PIECES), max_size=20).map("".join))
+def test_what_is_made_from_events_is_what_nodes_give(text: str) -> None:
+    try:
+        found = documents._PlainLoader(text).value()
+    except (documents._NotPlainError, yaml.YAMLError, ValueError):
+        return
+    assert repr(found) == outcome(lambda: yaml.load(text, documents._FastLoader))
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates()
+VALUES = st.recursive(
+    SCALARS,
+    lambda values: (
+        st.lists(values, max_size=4) | st.dictionaries(st.text(max_size=3), values, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@plain_only
+@given(VALUES, st.booleans())
+def test_a_plain_document_is_made_from_events(value: object, flow: bool) -> None:
+    class NoAliases(yaml.SafeDumper):
+        def ignore_aliases(self, data: object) -> bool:
+            return True
+
+    text = yaml.dump(value, Dumper=NoAliases, default_flow_style=flow, allow_unicode=True)
+    expected = outcome(lambda: yaml.load(text, documents._PythonLoader))
+    assert repr(documents._PlainLoader(text).value()) == expected
+
+
+@plain_only
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &x 1\nb: *x",
+        "a: !!str 1",
+        "- !!set {a, b}",
+        "<<: {a: 1}",
+        "=: 1",
+        "? [1]\n: 2",
+        "a: 1\na: 2",
+        "a: 1\n--- 2",
+        f"a: {NINES}",
+        "[" * MAX_NESTING + "1" + "]" * MAX_NESTING,
+    ],
+)
+def test_what_is_not_plain_is_left_to_nodes(text: str) -> None:
+    with pytest.raises(documents._NotPlainError):
+        documents._PlainLoader(text).value()
+
+
+def test_anchors_tags_and_merges_are_read() -> None:
+    text = "base: &b {op: hash, of: x}\nslots: [{<<: *b, of: y}, *b, !!str 1]"
+    base = {"op": "hash", "of": "x"}
+    assert load_yaml(text) == {"base": base, "slots": [{"op": "hash", "of": "y"}, base, "1"]}
 
 
 @pytest.mark.parametrize(

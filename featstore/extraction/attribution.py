@@ -16,14 +16,16 @@ class Attribution:
     """Counts by step, and reports each count for every slot that the step contributes to."""
 
     def __init__(self, graph: Graph, spec: Spec) -> None:
-        self._graph = graph
+        self._graph, self._spec = graph, spec
+        self._columns = list(graph.columns)
         self._num_columns = len(graph.columns)
         self.filling = frozenset(self._positions(fill_null))
         """The positions of the steps that replace missing values."""
         self._fillings = {
-            slot: sorted(sources & self.filling) for slot, sources in graph.sources.items()
+            slot: sorted(sources & self.filling)
+            for slot, sources in graph.sources.items()
+            if not self.filling.isdisjoint(sources)
         }
-        self._of_columns = _owners_by_slot(graph, spec)
         self._counted = Counter[tuple[int, str]]()
         self._filled = Counter[str]()
 
@@ -52,6 +54,8 @@ class Attribution:
         earlier = Counter(counts)
         for (position, what), number in self._counted.items():
             earlier[f"{self._graph.steps[position - self._num_columns].owner}: {what}"] -= number
+        if not (earlier or self._filled):
+            return {slot: {} for slot in self._graph.sources}
         return {
             slot: self._of_slot(slot, sources, earlier)
             for slot, sources in self._graph.sources.items()
@@ -64,11 +68,19 @@ class Attribution:
         for (position, what), number in self._counted.items():
             if position in sources:
                 counts[what] += number
+        owners = self._owners(sources)
         for key, number in earlier.items():
             owner, _, what = key.rpartition(": ")
-            if owner in self._of_columns[slot]:
+            if owner in owners:
                 counts[what] += number
         return {what: number for what, number in sorted(counts.items()) if number}
+
+    def _owners(self, sources: frozenset[int]) -> set[str]:
+        """The names of the raw columns among the sources, and of the sequences that have them."""
+        read = {self._columns[position] for position in sources if position < self._num_columns}
+        return read | {
+            sequence.name for sequence in self._spec.sequences if not read.isdisjoint(sequence.of)
+        }
 
     def _positions(self, function: object) -> list[int]:
         return [
@@ -76,15 +88,3 @@ class Attribution:
             for i, step in enumerate(self._graph.steps, self._num_columns)
             if step.function is function
         ]
-
-
-def _owners_by_slot(graph: Graph, spec: Spec) -> dict[str, frozenset[str]]:
-    """The names of the raw columns of each slot, and of the sequences that contain them."""
-    columns = list(graph.columns)
-    owners = {}
-    for slot, sources in graph.sources.items():
-        read = {columns[position] for position in sources if position < len(columns)}
-        owners[slot] = frozenset(
-            read | {sequence.name for sequence in spec.sequences if read & set(sequence.of)}
-        )
-    return owners

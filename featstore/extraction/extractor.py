@@ -18,7 +18,7 @@ from featstore.ops.columns import read_column
 from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
 from featstore.ops.sequences import align
 from featstore.schema import SlotSchema
-from featstore.spec.graph import Graph, Step, build_graph
+from featstore.spec.graph import Step, build_graph
 from featstore.spec.model import Spec
 
 _EXPLAINED = (pa.ArrowException, MemoryError, TypeError, ValueError)
@@ -46,8 +46,6 @@ class Extractor:
         self._intake = Intake(spec, self._graph.columns)
         self._attribution = Attribution(self._graph, spec)
         self._required = sorted(self._graph.required - spec.optional)
-        self._last_reads = _last_reads(self._graph)
-        self._arrow_schema = self.schema.to_arrow()
         self._bound: pa.Schema | None = None
         self._watch: Callable[[pa.RecordBatch], None] | None = None
 
@@ -166,13 +164,13 @@ class Extractor:
         self._attribution.fill(batch_counts.filled)
         if self._watch is not None:
             self._watch(pa.RecordBatch.from_arrays(taken.columns, names=list(self._graph.columns)))
-        return pa.RecordBatch.from_arrays(outputs, schema=self._arrow_schema)
+        return pa.RecordBatch.from_arrays(outputs, schema=self._graph.arrow_schema)
 
     def _run(self, columns: list[pa.Array], batch_counts: "_BatchCounts") -> list[pa.Array]:
         """Runs all steps and returns the output columns."""
         values: dict[int, pa.Array] = dict(enumerate(columns))
         for position, (step, last) in enumerate(
-            zip(self._graph.steps, self._last_reads, strict=True), len(columns)
+            zip(self._graph.steps, self._graph.last_reads, strict=True), len(columns)
         ):
             found: Counter[str] | None = Counter() if step.counted else None
             inputs = [values[i] for i in step.inputs]
@@ -245,16 +243,6 @@ class _BatchCounts:
 
     counted: list[_StepCounts] = field(default_factory=list)
     filled: dict[int, Mask] = field(default_factory=dict)
-
-
-def _last_reads(graph: Graph) -> list[list[int]]:
-    """For each step, the positions that no later step and no output reads."""
-    seen = set(graph.outputs)
-    last_reads = []
-    for step in reversed(graph.steps):
-        last_reads.append([i for i in dict.fromkeys(step.inputs) if i not in seen])
-        seen.update(step.inputs)
-    return last_reads[::-1]
 
 
 def _result(step: Step, inputs: list[pa.Array], counts: Counter[str] | None) -> pa.Array:

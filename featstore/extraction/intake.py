@@ -86,12 +86,17 @@ class Intake:
         Raises:
             InputError: Columns are missing, or one has the wrong type; the error names them.
         """
+        # `raw.names` and a field by name read the whole schema each time.
+        found = Counter(raw.names)
         missing = [
-            name for name in self._columns if name not in raw.names and name not in self._optional
+            name for name in self._columns if name not in found and name not in self._optional
         ]
-        if missing or not set(self._columns) & set(raw.names):
+        if missing or not self._columns.keys() & found.keys():
             raise missing_columns(missing or list(self._columns), raw.names)
-        self._forms = {name: self._form(name, raw) for name in self._columns}
+        types = dict(zip(raw.names, raw.types, strict=True))
+        self._forms = {
+            name: self._form(name, found[name], types.get(name)) for name in self._columns
+        }
 
     def names(self, present: Iterable[str]) -> list[str]:
         """Returns those of the present columns that are read."""
@@ -149,12 +154,13 @@ class Intake:
         expected = f"column {name!r}: expected {type_name(self._columns[name])}"
         return _Problem(owner=name, on_error=self._on_error[name], expected=expected, found=found)
 
-    def _form(self, name: str, raw: pa.Schema) -> Form:
-        if raw.names.count(name) != 1:
-            if name not in raw.names:
-                return Form.ABSENT
-            raise InputError(not_once(name, raw.names.count(name)))
-        found, declared, on_error = raw.field(name).type, self._columns[name], self._on_error[name]
+    def _form(self, name: str, times: int, found: pa.DataType | None) -> Form:
+        """The form of a column, which a schema has so many times and with this type."""
+        if found is None:
+            return Form.ABSENT
+        if times != 1:
+            raise InputError(not_once(name, times))
+        declared, on_error = self._columns[name], self._on_error[name]
         if readable(found, declared):
             return Form.READABLE
         narrows = narrowable(found, declared)

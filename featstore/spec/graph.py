@@ -9,6 +9,7 @@ import collections.abc
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -74,6 +75,22 @@ class Graph:
         """The raw columns that slots need; labels, weight and kept columns may read others."""
         made_of = frozenset().union(*self.sources.values())
         return frozenset(name for position, name in enumerate(self.columns) if position in made_of)
+
+    # Every data file needs the following two, so all extractors of a spec share them.
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of the extracted columns, as data files have it."""
+        return self.schema.to_arrow()
+
+    @cached_property
+    def last_reads(self) -> tuple[tuple[int, ...], ...]:
+        """For each step, the positions that no later step and no output reads."""
+        seen = set(self.outputs)
+        last_reads = []
+        for step in reversed(self.steps):
+            last_reads.append(tuple(i for i in dict.fromkeys(step.inputs) if i not in seen))
+            seen.update(step.inputs)
+        return tuple(reversed(last_reads))
 
 
 def build_graph(spec: Spec) -> Graph:

@@ -2,10 +2,11 @@
 
 Batches are copied in and released. The memory is reused for every row group: with new memory for
 each, zeroing its pages (done by the kernel) cost as much as encoding the rows. A batch that is a
-whole row group is not copied.
+whole row group is not copied, nor are a few rows that nothing follows.
 """
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ from featstore.ops.arrays import array_of, list_of, stored_offsets_of, values_of
 
 _DTYPES: dict[pa.DataType, Any] = {pa.int64(): np.int64, pa.float32(): np.float32}
 _MAX_VALUES = 2**31 - 1  # Arrow's lists have offsets of 32 bits
+# The first batch of a row group is kept until the next one comes if it is at most this share of the
+# row group. Of an hour of thousands of slots it is often the only one, and the columns' memory need
+# not be made. Keeping a larger one would need memory for a batch more.
+_KEPT_SHARE = 1 / 16
 
 
 class RowGroupBuffer:
@@ -28,12 +33,16 @@ class RowGroupBuffer:
     def __init__(self, schema: pa.Schema, rows_per_row_group: int) -> None:
         self._schema = schema
         self._rows_per_row_group = rows_per_row_group
-        self._whole: pa.RecordBatch | None = None
-        self._columns = [_column_buffer(field, rows_per_row_group) for field in schema]
+        self._kept: pa.RecordBatch | None = None
         self.num_rows = 0
 
+    @cached_property
+    def _columns(self) -> "list[_ScalarBuffer | _ListBuffer | _ChunkBuffer]":
+        return [_column_buffer(field, self._rows_per_row_group) for field in self._schema]
+
     def append(self, batch: pa.RecordBatch) -> None:
-        """Copies a batch into the buffer, or keeps it if it fills the empty buffer.
+        """Copies a batch into the buffer, or keeps it if the buffer is empty and it fills it, or is
+        a small part of it.
 
         Raises:
             ValueError: The batch has another schema, or a null in a column that is not nullable.
@@ -47,16 +56,20 @@ class RowGroupBuffer:
                 raise ValueError(
                     f"column {field.name!r}: expected no nulls, found {array.null_count}"
                 )
-        if not self.num_rows and batch.num_rows == self._rows_per_row_group:
-            self._whole = batch
+        if not self.num_rows and self._is_kept(batch.num_rows):
+            self._kept = batch
         else:
             self._copy(batch)
         self.num_rows += batch.num_rows
 
+    def _is_kept(self, num_rows: int) -> bool:
+        most = self._rows_per_row_group
+        return num_rows == most or num_rows <= most * _KEPT_SHARE
+
     def _copy(self, batch: pa.RecordBatch) -> None:
-        whole, self._whole = self._whole, None
-        if whole is not None:
-            self._copy(whole)
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self._copy(kept)
         for column, array in zip(self._columns, batch.columns, strict=True):
             column.append(array)
 
@@ -67,8 +80,8 @@ class RowGroupBuffer:
             arrow_types: The type of each column: that of the schema, or a list type for a fixed
                 width.
         """
-        if self._whole is not None:
-            arrays = zip(self._whole.columns, arrow_types, strict=True)
+        if self._kept is not None:
+            arrays = zip(self._kept.columns, arrow_types, strict=True)
             return [
                 array if array.type == arrow_type else array.cast(arrow_type)
                 for array, arrow_type in arrays
@@ -80,9 +93,10 @@ class RowGroupBuffer:
 
     def clear(self) -> None:
         """Empties the buffer, and keeps its memory."""
-        self._whole = None
-        for column in self._columns:
-            column.clear()
+        if self._kept is None:
+            for column in self._columns:
+                column.clear()
+        self._kept = None
         self.num_rows = 0
 
 

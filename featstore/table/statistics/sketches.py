@@ -144,9 +144,7 @@ class Distinct:
     def _keep(self, hashes: Integers) -> None:
         # np.unique uses a hash table, and takes twice the time.
         both = np.sort(np.concatenate([self.smallest, hashes]))
-        self.smallest = both[np.append(both[1:] != both[:-1], len(both) > 0)[: len(both)]][
-            :NUM_SMALLEST
-        ]
+        self.smallest = both[_are_first(both)][:NUM_SMALLEST]
 
 
 class Collisions:
@@ -187,9 +185,9 @@ class Collisions:
         # Stable, so that of equal signs the one kept before stays first, with its witness.
         order = np.argsort(signs, kind="stable")
         signs, witnesses = signs[order], witnesses[order]
-        repeats = signs[1:] == signs[:-1]
-        collided = signs[1:][repeats & (witnesses[1:] != witnesses[:-1])]
-        first = np.flatnonzero(np.append(True, ~repeats)[: len(signs)])
+        are_first = _are_first(signs)
+        collided = signs[1:][~are_first[1:] & (witnesses[1:] != witnesses[:-1])]
+        first = np.flatnonzero(are_first)
         num_new = int(np.unique(signs[order >= num_before]).size) if num_before else len(first)
         self.signs, self.witnesses = signs[first[:NUM_CHECKED]], witnesses[first[:NUM_CHECKED]]
         if len(collided):
@@ -204,6 +202,13 @@ class Collisions:
         """Adds the signs of another sketch."""
         self.update(other.signs, other.witnesses)
         self.collided = np.union1d(self.collided, other.collided)[:NUM_COLLIDED]
+
+
+def _are_first(ordered: Integers) -> Bits:
+    """Which of the ordered values are the first of their kind, bool (num_values,)."""
+    are_first = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=are_first[1:])
+    return are_first
 
 
 def points_of(
