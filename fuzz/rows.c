@@ -8,7 +8,7 @@
 
 enum { KERNEL_BYTE, WIDTHS_BYTE, BIT_BYTE, VALUE_BIT_BYTE, ROOM_BYTE, NUM_BYTES };
 enum { OFFSETS, VALUES, BITS, VALUE_BITS, ROWS, CUTS, STARTS, ENDS, NUM_PARTS };
-enum { WITHOUT_NULLS, REBASE, GATHER, GATHER_LISTS, GATHER_OFFSETS, FILL, NUM_KERNELS };
+enum { WITHOUT_NULLS, REBASE, GATHER, GATHER_LISTS, GATHER_OFFSETS, FILL, ORDER, ORDER_LISTS, NUM_KERNELS };
 
 static int have_bits(Part bits, int64_t first, int64_t count) { return first <= bits.size * 8 - count; }
 
@@ -27,7 +27,7 @@ static void without_nulls(Part* of, const uint8_t* head, int width, int offset_w
   free(offsets);
 }
 
-static void gathered(Part* of, int kernel, int width, int offset_width, char* out, int64_t out_bytes) {
+static void gathered(Part* of, const uint8_t* head, int kernel, int width, int offset_width, char* out, int64_t out_bytes) {
   const int is_list = kernel != GATHER;
   const int64_t num_values = of[VALUES].size / width;
   const int64_t num_found = is_list ? of[OFFSETS].size / offset_width - 1 : num_values;
@@ -36,7 +36,7 @@ static void gathered(Part* of, int kernel, int width, int offset_width, char* ou
   const Piece pieces[] = {{(const char*)of[VALUES].at, num_values, of[OFFSETS].at, num_found},
                           {(const char*)of[VALUES].at, num_values / 2, of[OFFSETS].at, is_list ? num_found : num_values / 2}};
   Gather gather = {.pieces = pieces, .num_pieces = 2, .rows = (const uint32_t*)of[ROWS].at, .row_bits = 4, .num_rows = of[ROWS].size / 4,
-                   .cuts = (const int64_t*)of[CUTS].at, .num_parts = of[CUTS].size / 8 - 1};
+                   .cuts = (const int64_t*)of[CUTS].at, .num_parts = of[CUTS].size / 8 - 1, .ascends = head[VALUE_BIT_BYTE] & 1};
   if (gather.num_parts < 0) return;
   const int64_t num_offsets = gather.num_rows + gather.num_parts;
   int64_t *starts = calloc((size_t)gather.num_parts, 8), *ends = calloc((size_t)gather.num_parts, 8);
@@ -50,6 +50,19 @@ static void gathered(Part* of, int kernel, int width, int offset_width, char* ou
   free(ends);
   free(offsets);
   free(firsts);
+}
+
+static void ordered(Part* of, int is_list, int width) {
+  const volatile uint8_t stop = 0;
+  const int64_t num_values = of[VALUES].size / width, num_rows = is_list ? of[OFFSETS].size / 4 - 1 : num_values;
+  if (num_rows < 0 || of[ROWS].size / 4 < num_rows) return;
+  const Ordered rows = {(const uint32_t*)of[ROWS].at, num_rows, width, is_list ? (const int32_t*)of[OFFSETS].at : NULL,
+                        (const char*)of[VALUES].at, num_values};
+  int32_t* offsets = calloc((size_t)num_rows + 1, 4);
+  char* out = malloc((size_t)(num_values * width) + 1);
+  if (write_ordered(&rows, offsets, out, &stop) && is_list && offsets[num_rows] != num_values) abort();
+  free(offsets);
+  free(out);
 }
 
 static void rebased(Part* of, int offset_width) {
@@ -80,7 +93,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (kernel == WITHOUT_NULLS) without_nulls(parts, data, width, offset_width, capacity, out);
   else if (kernel == REBASE) rebased(parts, offset_width);
   else if (kernel == FILL) filled(parts, width, data[BIT_BYTE]);
-  else gathered(parts, kernel, width, offset_width, out, capacity * width);
+  else if (kernel == ORDER || kernel == ORDER_LISTS) ordered(parts, kernel == ORDER_LISTS, width);
+  else gathered(parts, data, kernel, width, offset_width, out, capacity * width);
   free_parts(parts, NUM_PARTS);
   free(out);
   return 0;

@@ -13,6 +13,7 @@
 #include "crc32.h"
 #include "once.h"
 #include "pages.h"
+#include "rows.h"
 #include "snappy.h"
 
 #define MAX_THREADS 64
@@ -39,6 +40,7 @@ typedef struct {
   int file;
   Column* columns;
   const int64_t* rows;
+  const uint32_t* order; /* in which all rows are written; NULL: in that of the file */
   int64_t num_columns, num_row_groups, next;
   uint8_t* room; /* of each thread `room_bytes` */
   int64_t room_bytes, next_room;
@@ -269,21 +271,40 @@ static int read_chunk(const Work* work, int64_t first, uint8_t* to, int64_t size
   return !size;
 }
 
-static int decode_column(const Work* work, Column* column, uint8_t* room) {
+/* Decodes a column into its memory, with `room_bytes` of working memory. */
+static int decode_in_file_order(const Work* work, Column* column, uint8_t* room, int64_t room_bytes) {
   ColumnOut* out = &column->out;
   out->stop = work->stop;
   if (out->max_repetition) out->offsets[0] = 0;
   for (int64_t i = 0; i < work->num_row_groups; i++) {
     const int64_t *chunk = column->chunks + i * NUMBERS_OF_CHUNK, size = chunk[SIZE];
-    if (size > work->room_bytes || !read_chunk(work, chunk[FIRST], room, size)) return 0;
+    if (size > room_bytes || !read_chunk(work, chunk[FIRST], room, size)) return 0;
     out->num_rows = out->row + work->rows[i];
     Bytes bytes = {room, room + size};
-    Room left = {room + size, room + work->room_bytes, work};
+    Room left = {room + size, room + room_bytes, work};
     int outcome = decode_chunk(out, bytes, chunk, left);
     if (outcome == BEYOND_BOUNDS) column->beyond_bounds = i;
     if (outcome != READ) return 0;
   }
   return 1;
+}
+
+/* Decodes a column. If its rows are wanted in another order, they are decoded into the begin of the room, which is still in the cache
+   when they are then looked up. */
+static int decode_column(const Work* work, Column* column, uint8_t* room) {
+  if (!work->order) return decode_in_file_order(work, column, room, work->room_bytes);
+  ColumnOut* out = &column->out;
+  const ColumnOut wanted = *out;
+  int64_t num_rows = 0;
+  for (int64_t i = 0; i < work->num_row_groups; i++) num_rows += work->rows[i];
+  const int64_t skipped = (int64_t)(-(uintptr_t)room & (BLOCK - 1)), offset_bytes = out->max_repetition ? (num_rows + 1) * 4 : 0;
+  const int64_t first = skipped + ((offset_bytes + BLOCK - 1) & ~(int64_t)(BLOCK - 1)), end = first + out->capacity * out->width;
+  if (end > work->room_bytes) return 0;
+  out->offsets = (int32_t*)(void*)(room + skipped);
+  out->values = (char*)room + first;
+  if (!decode_in_file_order(work, column, room + end, work->room_bytes - end)) return 0;
+  const Ordered ordered = {work->order, num_rows, out->width, out->max_repetition ? out->offsets : NULL, out->values, out->at};
+  return write_ordered(&ordered, wanted.offsets, wanted.values, work->stop);
 }
 
 static void* decode_next(void* of) {

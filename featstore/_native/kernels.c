@@ -242,9 +242,9 @@ static int take_pieces(PyObject* values, int64_t width, PyObject* offsets, int o
   return 1;
 }
 
-static Gather gather_of(const Pieces* pieces, const Py_buffer* rows, int row_bits, const Py_buffer* cuts) {
+static Gather gather_of(const Pieces* pieces, const Py_buffer* rows, int row_bits, int ascends, const Py_buffer* cuts) {
   Gather gather = {.pieces = pieces->pieces, .num_pieces = pieces->count, .rows = rows->buf, .row_bits = row_bits,
-                   .num_rows = rows->len / 4, .cuts = cuts->buf, .num_parts = cuts->len / 8 - 1};
+                   .num_rows = rows->len / 4, .cuts = cuts->buf, .num_parts = cuts->len / 8 - 1, .ascends = ascends};
   return gather;
 }
 
@@ -254,15 +254,15 @@ static PyObject* py_gather_values(PyObject* self, PyObject* args) {
   PyObject* values;
   Pieces pieces;
   long long width;
-  int row_bits;
+  int row_bits, ascends;
   (void)self;
-  if (!PyArg_ParseTuple(args, "O!Ly*iy*y*w*:gather_values", &PyTuple_Type, &values, &width, &of[ROWS], &row_bits, &of[CUTS],
+  if (!PyArg_ParseTuple(args, "O!Ly*ipy*y*w*:gather_values", &PyTuple_Type, &values, &width, &of[ROWS], &row_bits, &ascends, &of[CUTS],
                         &of[STARTS], &of[OUT]))
     return NULL;
   const int are_taken = take_pieces(values, width, NULL, 8, &pieces);
   int fits = are_taken && row_bits >= 0 && row_bits < 32 && of[CUTS].len >= 8 && of[STARTS].len == of[CUTS].len - 8;
   if (fits) {
-    const Gather gather = gather_of(&pieces, &of[ROWS], row_bits, &of[CUTS]);
+    const Gather gather = gather_of(&pieces, &of[ROWS], row_bits, ascends, &of[CUTS]);
     Py_BEGIN_ALLOW_THREADS
     fits = gather_values(&gather, width, of[STARTS].buf, of[OUT].buf, of[OUT].len);
     Py_END_ALLOW_THREADS
@@ -280,16 +280,16 @@ static PyObject* py_gather_offsets(PyObject* self, PyObject* args) {
   PyObject *values, *offsets;
   Pieces pieces;
   long long width;
-  int offset_width, row_bits;
+  int offset_width, row_bits, ascends;
   (void)self;
-  if (!PyArg_ParseTuple(args, "O!LO!iy*iy*w*w*:gather_offsets", &PyTuple_Type, &values, &width, &PyTuple_Type, &offsets,
-                        &offset_width, &of[ROWS], &row_bits, &of[CUTS], &of[FIRSTS], &of[OUT]))
+  if (!PyArg_ParseTuple(args, "O!LO!iy*ipy*w*w*:gather_offsets", &PyTuple_Type, &values, &width, &PyTuple_Type, &offsets,
+                        &offset_width, &of[ROWS], &row_bits, &ascends, &of[CUTS], &of[FIRSTS], &of[OUT]))
     return NULL;
   const int are_taken = take_pieces(values, width, offsets, offset_width, &pieces);
   int fits = are_taken && row_bits >= 0 && row_bits < 32 && of[CUTS].len >= 8 && of[OUT].len == of[ROWS].len * 2 + of[CUTS].len - 8 && is_aligned(&of[OUT], 8) &&
              of[FIRSTS].len == of[ROWS].len * 2 && is_aligned(&of[FIRSTS], 8);
   if (fits) {
-    const Gather gather = gather_of(&pieces, &of[ROWS], row_bits, &of[CUTS]);
+    const Gather gather = gather_of(&pieces, &of[ROWS], row_bits, ascends, &of[CUTS]);
     Py_BEGIN_ALLOW_THREADS
     fits = gather_offsets(&gather, offset_width, of[FIRSTS].buf, of[OUT].buf);
     Py_END_ALLOW_THREADS
@@ -307,16 +307,16 @@ static PyObject* py_gather_lists(PyObject* self, PyObject* args) {
   PyObject* values;
   Pieces pieces;
   long long width;
-  int row_bits;
+  int row_bits, ascends;
   (void)self;
-  if (!PyArg_ParseTuple(args, "O!Ly*iy*y*y*y*y*w*:gather_lists", &PyTuple_Type, &values, &width, &of[ROWS], &row_bits, &of[FIRSTS],
+  if (!PyArg_ParseTuple(args, "O!Ly*ipy*y*y*y*y*w*:gather_lists", &PyTuple_Type, &values, &width, &of[ROWS], &row_bits, &ascends, &of[FIRSTS],
                         &of[OFFSETS], &of[CUTS], &of[STARTS], &of[ENDS], &of[OUT]))
     return NULL;
   const int are_taken = take_pieces(values, width, NULL, 8, &pieces);
   int fits = are_taken && row_bits >= 0 && row_bits < 32 && of[CUTS].len >= 8 && of[STARTS].len == of[CUTS].len - 8 && of[ENDS].len == of[STARTS].len &&
              of[FIRSTS].len == of[ROWS].len * 2 && of[OFFSETS].len == of[ROWS].len * 2 + of[CUTS].len - 8;
   if (fits) {
-    const Gather gather = gather_of(&pieces, &of[ROWS], row_bits, &of[CUTS]);
+    const Gather gather = gather_of(&pieces, &of[ROWS], row_bits, ascends, &of[CUTS]);
     Py_BEGIN_ALLOW_THREADS
     fits = gather_lists(&gather, of[FIRSTS].buf, of[OFFSETS].buf, width, of[STARTS].buf, of[ENDS].buf, of[OUT].buf, of[OUT].len);
     Py_END_ALLOW_THREADS
@@ -485,7 +485,7 @@ static PyObject* py_first_beyond(PyObject* self, PyObject* args) {
 }
 
 static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
-  enum { CHUNKS, ROWS, ROOM, STOP, COUNT, PER_COLUMN = 3 };
+  enum { CHUNKS, ROWS, ORDER, ROOM, STOP, COUNT, PER_COLUMN = 3 };
   Py_buffer of[COUNT];
   PyObject *tuple, *found = NULL;
   Work work;
@@ -493,7 +493,7 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   (void)self;
   memset(&work, 0, sizeof work);
   PyObject* decompress;
-  if (!PyArg_ParseTuple(args, "iy*y*O!w*iy*pO:decode_columns", &work.file, &of[CHUNKS], &of[ROWS], &PyTuple_Type, &tuple,
+  if (!PyArg_ParseTuple(args, "iy*y*y*O!w*iy*pO:decode_columns", &work.file, &of[CHUNKS], &of[ROWS], &of[ORDER], &PyTuple_Type, &tuple,
                         &of[ROOM], &num_threads, &of[STOP], &work.checks, &decompress))
     return NULL;
   Py_ssize_t count = PyTuple_Size(tuple), taken = 0;
@@ -505,9 +505,12 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   work.num_row_groups = of[ROWS].len / 8;
   int64_t num_rows = rows ? num_rows_of(rows, work.num_row_groups) : -1, num_chunks = count * work.num_row_groups;
   int fits = num_rows >= 0 && of[CHUNKS].len == num_chunks * NUMBERS_OF_CHUNK * 8 && chunks && chunks_fit(chunks, num_chunks);
+  fits = fits && (!of[ORDER].len || of[ORDER].len == num_rows * 4);
+  work.order = of[ORDER].len ? of[ORDER].buf : NULL;
   if (!work.columns || !buffers || !rows || !chunks) PyErr_NoMemory();
   else if (!fits || !of[STOP].len || num_threads < 1 || num_threads > MAX_THREADS)
-    wrong("expected rows of each row group, five numbers of each column's chunk in it, a byte to stop, and 1 to 64 threads");
+    wrong("expected rows of each row group, all of them in the order if there is one, five numbers of each column's chunk in it, a "
+          "byte to stop, and 1 to 64 threads");
   for (; !PyErr_Occurred() && taken < count; taken++) {
     Column* column = &work.columns[taken];
     column->chunks = chunks + taken * work.num_row_groups * NUMBERS_OF_CHUNK;

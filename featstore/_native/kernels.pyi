@@ -80,6 +80,7 @@ def gather_values(
     width: int,
     rows: Buffer,
     row_bits: int,
+    ascends: bool,
     cuts: Buffer,
     starts: Buffer,
     out: Buffer,
@@ -93,6 +94,7 @@ def gather_values(
         rows: uint32 (num_rows,): the number of the piece, shifted left by `row_bits`, plus the row
             in the piece.
         row_bits: 0 to 31.
+        ascends: Whether the rows of each piece ascend, so that nothing is fetched before its turn.
         cuts: int64 (num_parts + 1,).
         starts: int64 (num_parts,).
         out: The buffer that is written.
@@ -105,6 +107,7 @@ def gather_offsets(
     offset_width: int,
     rows: Buffer,
     row_bits: int,
+    ascends: bool,
     cuts: Buffer,
     firsts: Buffer,
     out: Buffer,
@@ -118,6 +121,7 @@ def gather_offsets(
         offset_width: Bytes of an offset, 4 or 8.
         rows: As of `gather_values`.
         row_bits: As of `gather_values`.
+        ascends: As of `gather_values`.
         cuts: As of `gather_values`.
         firsts: int64 (num_rows,), written: where each list begins in its piece.
         out: int64 (num_rows + num_parts,), written: the offsets of the lists, those of each part
@@ -129,6 +133,7 @@ def gather_lists(
     width: int,
     rows: Buffer,
     row_bits: int,
+    ascends: bool,
     firsts: Buffer,
     offsets: Buffer,
     cuts: Buffer,
@@ -143,6 +148,7 @@ def gather_lists(
         width: As of `gather_offsets`.
         rows: As of `gather_offsets`.
         row_bits: As of `gather_offsets`.
+        ascends: As of `gather_values`.
         firsts: As `gather_offsets` wrote them.
         offsets: As `gather_offsets` wrote them to `out`.
         cuts: As of `gather_offsets`.
@@ -229,6 +235,7 @@ def decode_columns(
     file: int,
     chunks: Buffer,
     rows: Buffer,
+    order: Buffer,
     columns: tuple[tuple[bytes, int, int, int, Buffer, Buffer], ...],
     room: Buffer,
     num_threads: int,
@@ -244,13 +251,16 @@ def decode_columns(
             its codec as Parquet numbers it (0 none, 1 snappy, 6 Zstandard), its number of values by
             the footer, and the bytes that each of its pages may claim.
         rows: int64 (num_row_groups,), the rows of each row group.
+        order: uint32 (num_rows,): which row of all of them each row written is. Empty: rows are
+            written in the order of the file.
         columns: `(mark, max_repetition, max_definition, null_below, offsets, values)` of each
             column. A definition level of `max_definition` is a value as long as the mark (4 or 8
             bytes), one below `null_below` becomes the mark, and others are nothing. `offsets` is
             int32 (num_rows + 1,) for lists, whose `max_repetition` is 1, else empty. `values` has
             room for as many values as there are levels. Both are written.
         room: Working memory of the threads. Each keeps there a stored chunk, its dictionary and one
-            page, and 64 bytes more.
+            page, and 64 bytes more; with an `order` also the decoded column, its offsets and its
+            values in whole 64 bytes, and 64 bytes more.
         num_threads: 1 to 64.
         stop: Decoding ends early once its first byte is not 0.
         checks: Treat a page as damaged if it does not match the checksum in its header.

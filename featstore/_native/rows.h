@@ -17,8 +17,10 @@
 #endif
 
 #define BLOCK 64 /* bytes */
+#define LIST_HEAD 96 /* bytes that are copied of each list, whose length is not looked at: most are no longer */
 #define LIST_STEP 32 /* bytes */
 #define AHEAD 24 /* rows that are fetched into the cache before they are copied */
+#define ORDERED_STEP (1 << 16) /* rows between looks at whether to stop */
 
 static inline int is_set(const uint8_t* bits, int64_t i) { return bits[i >> 3] >> (i & 7) & 1; }
 
@@ -35,6 +37,13 @@ static inline void copy_list(char* to, const char* from, int64_t bytes, int64_t 
     memcpy(to, from, (size_t)bytes);
   else
     memcpy(to, from, BLOCK);
+}
+
+/* Copies a list, which is quicker in large steps than to look at how long it is: up to LIST_HEAD bytes beyond its end are read, and
+   written. */
+static inline void copy_in_steps(char* to, const char* from, int64_t bytes) {
+  memcpy(to, from, LIST_HEAD);
+  for (int64_t at = LIST_HEAD; at < bytes; at += LIST_STEP) memcpy(to + at, from + at, LIST_STEP);
 }
 
 /* Writes `mark` over the values whose bit, from `first_bit` on, is not set. */
@@ -93,6 +102,77 @@ static int64_t lists_without_nulls(
   return written;
 }
 
+/* Rows of one decoded column, which nobody else writes to, in another order: row i is the row `order[i]` of it. */
+typedef struct {
+  const uint32_t* order; /* num_rows of them, each read once, since other threads may change them */
+  int64_t num_rows;
+  int64_t width;
+  const int32_t* offsets; /* num_rows + 1; NULL where a row is one value */
+  const char* values;
+  int64_t num_values;
+} Ordered;
+
+/* The rows from `first` to `end` of those in order, each one value; 0 where there is no such row. */
+static inline int ordered_values(const Ordered* of, int64_t first, int64_t end, const int64_t width, char* to) {
+  const uint32_t* const order = of->order;
+  const char* const values = of->values;
+  const uint64_t num_values = (uint64_t)of->num_values;
+  const int64_t end_ahead = end - AHEAD;
+  for (int64_t i = first; i < end; i++) {
+    const uint32_t row = (uint32_t)int32_at(order, i);
+    if (row >= num_values) return 0;
+    if (i < end_ahead) /* what is fetched may be anywhere */
+      __builtin_prefetch((const char*)((uintptr_t)values + (uintptr_t)(uint32_t)int32_at(order, i + AHEAD) * (uintptr_t)width));
+    memcpy(to + i * width, values + (int64_t)row * width, (size_t)width);
+  }
+  return 1;
+}
+
+/* The lists of the rows from `first` to `end`, after the `at` values that were written. There is room for as many as the column has.
+   How many are written then, or -1 where there is no such row, or no room. */
+static int64_t ordered_lists(const Ordered* of, int64_t first, int64_t end, int64_t at, int32_t* new_offsets, char* to) {
+  const uint32_t* const order = of->order;
+  const int32_t* const offsets = of->offsets;
+  const int64_t width = of->width, num_bytes = of->num_values * width;
+  const uint32_t num_rows = (uint32_t)of->num_rows;
+  for (int64_t i = first; i < end; i++) {
+    const uint32_t row = (uint32_t)int32_at(order, i);
+    if (row >= num_rows) return -1;
+    if (i + AHEAD < end) {
+      const uint32_t ahead = (uint32_t)int32_at(order, i + AHEAD);
+      const uintptr_t address = (uintptr_t)of->values + (uintptr_t)(int32_at(offsets, ahead < num_rows ? ahead : 0) * width);
+      __builtin_prefetch((const char*)address); /* what is fetched may be anywhere */
+      __builtin_prefetch((const char*)(address + BLOCK));
+    }
+    const int64_t from = int32_at(offsets, row) * width, bytes = int32_at(offsets, (int64_t)row + 1) * width - from;
+    const int64_t written = at * width;
+    if (from < 0 || bytes < 0 || from > num_bytes - bytes || bytes > num_bytes - written) return -1;
+    if ((from + bytes + LIST_HEAD > num_bytes) | (written + bytes + LIST_HEAD > num_bytes))
+      memcpy(to + written, of->values + from, (size_t)bytes);
+    else
+      copy_in_steps(to + written, of->values + from, bytes);
+    at += bytes / width;
+    new_offsets[i + 1] = (int32_t)at;
+  }
+  return at;
+}
+
+/* Writes all rows in their order, until `stop` is not 0; 0 where one is not there, or their lists are not as many values as there
+   are. */
+static int write_ordered(const Ordered* of, int32_t* new_offsets, char* to, const volatile uint8_t* stop) {
+  int64_t at = 0;
+  if (of->offsets) new_offsets[0] = 0;
+  else if (of->num_values != of->num_rows) return 0;
+  for (int64_t first = 0, end; first < of->num_rows; first = end) {
+    end = of->num_rows - first > ORDERED_STEP ? first + ORDERED_STEP : of->num_rows;
+    if (*stop) return 0;
+    if (of->offsets) at = ordered_lists(of, first, end, at, new_offsets, to);
+    else at = of->width == 8 ? ordered_values(of, first, end, 8, to) : ordered_values(of, first, end, 4, to);
+    if (of->offsets ? at < 0 : !at) return 0;
+  }
+  return !of->offsets || at == of->num_values;
+}
+
 /* Offsets of the rows between neighbouring cuts, each part from 0: `capacity` of them, one more than rows in each part. */
 static int rebase_offsets(
     const void* offsets, int width, int64_t num_rows, const int64_t* cuts, int64_t num_parts, int64_t* rebased,
@@ -126,6 +206,7 @@ typedef struct {
   int64_t num_rows;
   const int64_t* cuts; /* num_parts + 1 rows: where parts begin and end */
   int64_t num_parts;
+  int ascends; /* the rows of each piece do, one after the other mostly: nothing has to be fetched ahead of its turn */
 } Gather;
 
 /* Where a part ends that begins at row `first` of those that are wanted, or -1. */
@@ -169,8 +250,9 @@ static int is_dense(const Gather* gather) {
   return gather->num_rows >= num_rows / 16;
 }
 
-/* Whether it was dense, and everything was fetched. */
+/* Whether nothing has to be fetched later: it was dense, and everything is fetched, or it comes in the order in which it lies. */
 static int fetch_values(const Gather* gather, int64_t width) {
+  if (gather->ascends) return 1;
   if (!is_dense(gather)) return 0;
   for (int64_t i = 0; i < gather->num_pieces; i++) fetch(gather->pieces[i].values, gather->pieces[i].num_values * width);
   return 1;
@@ -249,16 +331,11 @@ static inline int offsets_of_lists(const Gather* gather, int is_fetched, int off
 /* Where each of the rows' lists begins in its piece, and the offsets that the lists have in their parts, each part from 0:
    num_rows + num_parts of them. */
 static int gather_offsets(const Gather* gather, int offset_width, int64_t* firsts, int64_t* offsets) {
-  const int is_fetched = is_dense(gather);
-  for (int64_t i = 0; is_fetched && i < gather->num_pieces; i++)
+  const int is_fetched = gather->ascends || is_dense(gather);
+  for (int64_t i = 0; is_fetched && !gather->ascends && i < gather->num_pieces; i++)
     fetch(gather->pieces[i].offsets, (gather->pieces[i].num_rows + 1) * offset_width);
   return offset_width == 4 ? offsets_of_lists(gather, is_fetched, 4, firsts, offsets)
                            : offsets_of_lists(gather, is_fetched, 8, firsts, offsets);
-}
-
-/* Copies a list in steps, which is quicker than to look at how long it is: up to a step beyond its end is read, and written. */
-static inline void copy_in_steps(char* to, const char* from, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += LIST_STEP) memcpy(to + at, from + at, LIST_STEP);
 }
 
 static inline int lists_to(
@@ -294,7 +371,7 @@ static inline int lists_to(
       if (count < 0 || last > room || first < 0 || first > piece->num_values - count) return 0;
       char* const to = out + start + begin * width;
       const char* const from = piece->values + first * width;
-      if (((first + count) * width + LIST_STEP > piece->num_values * width) | (start + last * width + LIST_STEP > end))
+      if (((first + count) * width + LIST_HEAD > piece->num_values * width) | (start + last * width + LIST_HEAD > end))
         memcpy(to, from, (size_t)(count * width));
       else
         copy_in_steps(to, from, count * width);

@@ -9,6 +9,7 @@ import pyarrow as pa
 from featstore.closing import Closing
 from featstore.decoded.decoded_columns import columns_of
 from featstore.decoded.entry_file import MappedEntry
+from featstore.reading.buffers import Array
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import Rows
@@ -79,8 +80,8 @@ class DecodedReader:
         """No file is read."""
         return []
 
-    def read(self, row_groups: Iterable[int]) -> Rows:
-        """The rows of these row groups, in order.
+    def read(self, row_groups: Iterable[int], order: Array | None = None) -> Rows:
+        """The rows of these row groups, in this order as of `RowGroupReader`, which copies them.
 
         Raises:
             StagingError: Somebody wrote to the entry, or truncated it.
@@ -89,12 +90,13 @@ class DecodedReader:
         runs = list(self._runs(row_groups)) or [(0, 0)]
         tables = [self._table.slice(first, end - first) for first, end in runs]
         table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-        return Rows(
+        rows = Rows(
             file_name=self._file.name,
             num_rows=sum(end - first for first, end in runs),
             table=table,
             columns=self.columns,
         )
+        return rows if order is None else rows.take(order)
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
         """None: rows that are views need no slices."""
@@ -104,7 +106,7 @@ class DecodedReader:
         """The memory of all columns of the entry in these row groups, whichever are read."""
         return sum(self._file.row_group_bytes[index] for index in row_groups)
 
-    def room_bytes(self, row_groups: Iterable[int]) -> int:
+    def room_bytes(self, row_groups: Iterable[int], *, in_order: bool = False) -> int:
         """0: nothing is decoded."""
         return 0
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from featstore.errors import DataFileError
+from featstore.reading.buffers import Array
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import Take
@@ -24,13 +25,13 @@ class RowsReader(Protocol):
     @property
     def parts(self) -> list[tuple[OpenFile, FileColumns]]: ...
 
-    def read(self, row_groups: Iterable[int]) -> Rows: ...
+    def read(self, row_groups: Iterable[int], order: Array | None = None) -> Rows: ...
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None: ...
 
     def size_bytes(self, row_groups: Iterable[int]) -> int: ...
 
-    def room_bytes(self, row_groups: Iterable[int]) -> int: ...
+    def room_bytes(self, row_groups: Iterable[int], *, in_order: bool = False) -> int: ...
 
 
 def aligned_reader(
@@ -104,10 +105,14 @@ class AlignedReader:
         """
         return [part for reader in self._readers for part in reader.parts]
 
-    def read(self, row_groups: Iterable[int]) -> Rows:
-        """The rows of these row groups, in order, with the columns of all files."""
+    def read(self, row_groups: Iterable[int], order: Array | None = None) -> Rows:
+        """The rows of these row groups with the columns of all files, as of `RowGroupReader`."""
         row_groups = list(row_groups)
-        parts = [(i, r.read(row_groups)) for i, r in enumerate(self._readers) if r.columns.leaves]
+        parts = [
+            (i, reader.read(row_groups, order))
+            for i, reader in enumerate(self._readers)
+            if reader.columns.leaves
+        ]
         columns = {
             f"{i}/{name}": part.table.column(name)
             for i, part in parts
@@ -130,10 +135,10 @@ class AlignedReader:
         row_groups = list(row_groups)
         return sum(reader.size_bytes(row_groups) for reader in self._readers)
 
-    def room_bytes(self, row_groups: Iterable[int]) -> int:
+    def room_bytes(self, row_groups: Iterable[int], *, in_order: bool = False) -> int:
         """As of `RowGroupReader`: the maximum, since the files are read one after the other."""
         row_groups = list(row_groups)
-        return max(reader.room_bytes(row_groups) for reader in self._readers)
+        return max(reader.room_bytes(row_groups, in_order=in_order) for reader in self._readers)
 
 
 def _require_same_cuts(base: OpenFile, group: OpenFile) -> None:

@@ -24,14 +24,19 @@ class Places:
             (num_rows,), since the kernels read it once for each column.
         row_bits: How many bits a row in a piece takes.
         cuts: Where parts begin and end: int64 (num_parts + 1,), from 0 to num_rows.
+        ascends: Whether the rows of each piece ascend. Then nothing is fetched ahead of its turn;
+            the result is the same.
     """
 
     rows: Array
     row_bits: int
     cuts: Array
+    ascends: bool = False
 
     @classmethod
-    def of(cls, rows: Array, num_pieces: int, row_bits: int, cuts: Array) -> "Places":
+    def of(
+        cls, rows: Array, num_pieces: int, row_bits: int, cuts: Array, *, ascends: bool = False
+    ) -> "Places":
         """Places of rows that are int64 (num_rows,), otherwise as the attributes say.
 
         Raises:
@@ -43,7 +48,8 @@ class Places:
                 f"{num_pieces} pieces of up to {1 << row_bits} rows: expected at most 32 bits for "
                 "the number of a piece and a row in it"
             )
-        return cls(rows.astype(np.uint32), row_bits, np.ascontiguousarray(cuts, dtype=np.int64))
+        cuts = np.ascontiguousarray(cuts, dtype=np.int64)
+        return cls(rows.astype(np.uint32), row_bits, cuts, ascends)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -78,13 +84,16 @@ def max_pieces(row_bits: int) -> int:
     return 1 << 32 - row_bits if row_bits <= 31 else 0
 
 
-def places_of(order: Array, piece_rows: Sequence[int], cuts: Array) -> Places:
+def places_of(
+    order: Array, piece_rows: Sequence[int], cuts: Array, *, ascends: bool = False
+) -> Places:
     """Places of an order in which rows are numbered through all pieces.
 
     Args:
         order: int64 (num_rows,).
         piece_rows: How many rows each piece has.
         cuts: As of `Places`.
+        ascends: As of `Places`.
 
     Raises:
         OverflowError: As of `Places.of`.
@@ -94,7 +103,7 @@ def places_of(order: Array, piece_rows: Sequence[int], cuts: Array) -> Places:
     # One addition for each row: its number among all rows becomes piece and row.
     shifts = (np.arange(len(firsts), dtype=np.int64) << row_bits) - firsts
     rows = order if len(firsts) == 1 else order + np.repeat(shifts, piece_rows)[order]
-    return Places.of(rows, len(piece_rows), row_bits, cuts)
+    return Places.of(rows, len(piece_rows), row_bits, cuts, ascends=ascends)
 
 
 def join_offsets(pieces: Sequence[Ragged], out: Array) -> None:
@@ -150,7 +159,7 @@ def gather_values(pieces: Sequence[Array], places: Places, starts: Array, out: A
     row_bytes, buffers = width * out.itemsize, tuple(map(np.ascontiguousarray, pieces))
     begins = starts * out.itemsize
     KERNELS.gather_values(
-        buffers, row_bytes, places.rows, places.row_bits, places.cuts, begins, out
+        buffers, row_bytes, places.rows, places.row_bits, places.ascends, places.cuts, begins, out
     )
 
 
@@ -171,6 +180,7 @@ def gather_offsets(pieces: Sequence[Ragged], places: Places, firsts: Array, out:
             offsets[0].itemsize,
             places.rows,
             places.row_bits,
+            places.ascends,
             places.cuts,
             firsts,
             out,
@@ -205,7 +215,7 @@ def gather_lists(
     """
     if KERNELS is not None:
         begins, ends = starts * out.itemsize, ends * out.itemsize
-        of_rows = places.rows, places.row_bits, *found, places.cuts
+        of_rows = places.rows, places.row_bits, places.ascends, *found, places.cuts
         KERNELS.gather_lists(*_values(pieces), *of_rows, begins, ends, out)
         return
     firsts, offsets = found

@@ -204,6 +204,24 @@ class OpenFile(Closing):
             for place in places
         )
 
+    def longest_bytes(self, row_groups: Sequence[int], columns: FileColumns) -> int:
+        """The memory that the largest of these columns takes once these row groups of it are
+        decoded.
+        """
+        places = [place for found in columns.places.values() for place in found]
+        return max(
+            (
+                sum(
+                    _decoded_bytes(
+                        self.leaf(place), self.chunk(index, place), self.row_group_rows[index]
+                    )
+                    for index in row_groups
+                )
+                for place in places
+            ),
+            default=0,
+        )
+
     def room_bytes(self, row_groups: Sequence[int], columns: FileColumns) -> int:
         """The working memory of decoding the largest of these column chunks: its bytes as stored
         and as decompressed, without the decoded column.

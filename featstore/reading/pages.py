@@ -95,8 +95,15 @@ class PageReader:
                 column for slot in slots if (column := _column(file, slot, columns)) is not None
             ]
 
-    def read(self, row_groups: Sequence[int], num_threads: int = 1) -> dict[str, pa.Array]:
+    def read(
+        self, row_groups: Sequence[int], num_threads: int = 1, order: Array | None = None
+    ) -> dict[str, pa.Array]:
         """Decodes columns of these row groups.
+
+        Args:
+            row_groups: The row groups.
+            num_threads: In how many threads.
+            order: As of `RowGroupReader.read`.
 
         Returns:
             The columns without nulls, by their names in the file. Those that the kernels cannot
@@ -108,7 +115,7 @@ class PageReader:
                 read them either.
         """
         try:
-            found = self._decoded(row_groups, num_threads)
+            found = self._decoded(row_groups, num_threads, order)
         except (ValueError, OverflowError, MemoryError):
             return {}  # Arrow reads the columns instead, and reports what is wrong.
         self._file.require_not_cancelled()
@@ -119,7 +126,9 @@ class PageReader:
             out.name: out.array(num_values) for out, num_values in found if num_values != _NOT_READ
         }
 
-    def _decoded(self, row_groups: Sequence[int], num_threads: int) -> "list[tuple[_Out, int]]":
+    def _decoded(
+        self, row_groups: Sequence[int], num_threads: int, order: Array | None
+    ) -> "list[tuple[_Out, int]]":
         """Each column, with its number of values, or the negative code that the kernels return."""
         outs, rows = (
             self._outs(row_groups),
@@ -129,12 +138,14 @@ class PageReader:
             return []
         assert KERNELS is not None
         num_threads = min(num_threads, len(outs))
+        room_bytes = max(out.room_bytes + (0 if order is None else out.size_bytes) for out in outs)
         found = KERNELS.decode_columns(
             self._file.descriptor,
             np.array([out.chunks for out in outs], np.int64),
             np.array(rows, np.int64),
+            b"" if order is None else order.astype(np.uint32),
             tuple(out.buffers for out in outs),
-            pa.allocate_buffer(max(out.room_bytes for out in outs) * num_threads),
+            pa.allocate_buffer(room_bytes * num_threads),
             num_threads,
             self._file.cancelled,
             not self._file.is_checked,
@@ -268,6 +279,12 @@ class _Out:
     @property
     def name(self) -> str:
         return self._column.name
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory of its offsets and values, each in whole 64 bytes, and of aligning them."""
+        memory = self._memory
+        return aligned(memory.offsets.size) + aligned(memory.values.size) + aligned(1)
 
     @property
     def buffers(self) -> tuple[bytes, int, int, int, memoryview, memoryview]:

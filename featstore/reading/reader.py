@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from featstore.errors import DataFileError
 from featstore.ops.arrays import array_of
 from featstore.parquet.damage import DAMAGE
-from featstore.reading.buffers import Values, as_type, missing_values, slot_values
+from featstore.reading.buffers import Array, Values, as_type, missing_values, slot_values
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader, Take
@@ -138,20 +138,27 @@ class RowGroupReader:
         """The files that are read, each with the columns that are read from it."""
         return [(self.file, self.columns)]
 
-    def read(self, row_groups: Iterable[int]) -> Rows:
-        """The rows of these row groups, in order.
+    def read(self, row_groups: Iterable[int], order: Array | None = None) -> Rows:
+        """The rows of these row groups.
 
         A column that the kernels decode is one contiguous array; one that Arrow decodes has one
         array per row group.
+
+        Args:
+            row_groups: The row groups.
+            order: The order of the rows: int64 (num_rows,), each row of the row groups once. None:
+                they come as they lie in the file. In another order they need more working memory.
 
         Raises:
             DataFileError: The file is damaged. Names the column and row group.
             StateError: Reading was cancelled.
         """
         row_groups = list(row_groups)
-        num_threads = self._num_threads(self.file.room_bytes(row_groups, self.columns))
-        found = self._pages.read(row_groups, num_threads)
+        num_threads = self._num_threads(self._room_bytes(row_groups, in_order=order is not None))
+        found = self._pages.read(row_groups, num_threads, order)
         table = self._table(row_groups, self.columns.leaves_besides(found), num_threads)
+        if order is not None and table.num_columns:
+            table = table.take(array_of(order))
         table = self._merged(table, found) if found else table
         num_rows = sum(self.file.row_group_rows[index] for index in row_groups)
         return Rows(file_name=self.file.name, num_rows=num_rows, table=table, columns=self.columns)
@@ -195,10 +202,20 @@ class RowGroupReader:
         """
         return sum(self.file.decoded_bytes(index, self.columns) for index in row_groups)
 
-    def room_bytes(self, row_groups: Iterable[int]) -> int:
-        """The working memory of reading these row groups, beyond their decoded columns."""
-        room_bytes = self.file.room_bytes(list(row_groups), self.columns)
+    def room_bytes(self, row_groups: Iterable[int], *, in_order: bool = False) -> int:
+        """The working memory of reading these row groups, beyond their decoded columns.
+
+        Args:
+            row_groups: The row groups.
+            in_order: Whether their rows are read in another order than that of the file.
+        """
+        room_bytes = self._room_bytes(list(row_groups), in_order=in_order)
         return room_bytes * self._num_threads(room_bytes)
+
+    def _room_bytes(self, row_groups: list[int], *, in_order: bool) -> int:
+        """The working memory of one thread. Columns that are put in order are decoded there."""
+        room_bytes = self.file.room_bytes(row_groups, self.columns)
+        return room_bytes + in_order * self.file.longest_bytes(row_groups, self.columns)
 
     def _num_threads(self, room_bytes: int) -> int:
         """How many threads decode if each takes `room_bytes` of working memory; at least one."""

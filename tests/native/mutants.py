@@ -435,7 +435,12 @@ def outcome(path: Path, slot: Slot) -> str:
         with OpenFile(path) as footer:
             columns = footer.resolve(selection)
             try:
-                ours = PageReader(footer, [slot], columns).read([0]).get("x")
+                reader = PageReader(footer, [slot], columns)
+                ours = reader.read([0]).get("x")
+                order = np.arange(footer.row_group_rows[0])[::-1]
+                backwards = reader.read([0], order=order).get("x")
+                if (ours is None) != (backwards is None):
+                    return "DIFFERS: one of two orders is not read"
                 if ours is None:
                     RowGroupReader(footer, selection, num_threads=1, as_values=True).read([0])
                     return "left to Arrow"
@@ -455,6 +460,12 @@ def outcome(path: Path, slot: Slot) -> str:
             same = _plain(slot_values(pa.chunked_array([ours]), slot)) == _plain(
                 slot_values(arrows, slot)
             )
+            found, expected = (
+                _plain(slot_values(pa.chunked_array([each]), slot))
+                for each in (backwards, ours.take(pa.array(order)))
+            )
+            if found != expected:
+                return "DIFFERS: other rows in another order"
             return "equal" if same else "DIFFERS: other values"
     except DataFileError:
         return "no footer"

@@ -118,6 +118,7 @@ def decode(
         arguments = (
             np.array(places),
             np.array([num_rows]),
+            np.array(of.get("order", ()), np.uint32),
             tuple(map(tuple, outs)),
             bytearray(room_bytes * num_threads),
         )
@@ -142,10 +143,51 @@ def test_threads_share_the_columns(tmp_path: Path) -> None:
     )
 
 
+TWO_LISTS = page(b"\2\0\0\0\x03\x04" + b"\2\0\0\0\6\1" + struct.pack("<3q", 5, 6, 7), num_values=3)
+AS_LISTS: dict[str, Any] = {
+    "max_repetition": 1,
+    "max_definition": 1,
+    "null_below": 0,
+    "num_levels": 3,
+}
+
+
+def test_rows_are_written_in_another_order(tmp_path: Path) -> None:
+    assert decode(tmp_path, [GOOD, GOOD], order=[1, 0]) == ((2, 2), [[6, 5], [6, 5]])
+
+
+def test_lists_are_written_in_another_order(tmp_path: Path) -> None:
+    """A list of one value and one of two."""
+    lists: dict[str, Any] = AS_LISTS | {"offsets": 12, "values": 24}
+    assert decode(tmp_path, [TWO_LISTS], **lists) == ((3,), [[5, 6, 7]])
+    assert decode(tmp_path, [TWO_LISTS], **lists, order=[1, 0]) == ((3,), [[6, 7, 5]])
+
+
+@pytest.mark.parametrize("order", [[0, 2], [2**32 - 1, 0]])
+def test_a_row_that_is_not_there_is_not_written(tmp_path: Path, order: list[int]) -> None:
+    assert decode(tmp_path, [GOOD], order=order)[0] == (-1,)
+    lists: dict[str, Any] = AS_LISTS | {"offsets": 12, "values": 24}
+    assert decode(tmp_path, [TWO_LISTS], **lists, order=order)[0] == (-1,)
+
+
+@pytest.mark.parametrize("order", [[0, 0], [1, 1]])
+def test_lists_of_an_order_with_a_row_twice_are_left_out(tmp_path: Path, order: list[int]) -> None:
+    lists: dict[str, Any] = AS_LISTS | {"offsets": 12, "values": 24}
+    assert decode(tmp_path, [TWO_LISTS], **lists, order=order)[0] == (-1,)
+
+
+def test_without_room_for_a_column_in_order_it_is_left_out(tmp_path: Path) -> None:
+    enough = len(GOOD) + 16 + 64
+    assert decode(tmp_path, [GOOD], order=[1, 0], room_bytes=enough)[0] == (2,)
+    assert decode(tmp_path, [GOOD], order=[1, 0], room_bytes=len(GOOD) + 15)[0] == (-1,)
+
+
 @pytest.mark.parametrize(
     ("chunk", "column"),
     [
         (GOOD, {"num_rows": 3}),
+        (GOOD, {"num_rows": 3, "order": [0, 1, 2]}),
+        (GOOD, {"stop": NOT_WANTED, "order": [1, 0]}),
         (GOOD, {"values": 8}),
         (GOOD, {"room_bytes": len(GOOD) - 1}),
         (GOOD, {"stop": NOT_WANTED}),
@@ -205,7 +247,7 @@ def test_a_chunk_beyond_the_end_of_the_file_is_left_out_and_others_are_not(tmp_p
     columns = tuple((bytes(8), 0, 1, 1, bytearray(), bytearray(16)) for _ in range(2))
     with path.open("rb") as file:
         places = np.array([(0, len(GOOD) + 1, 0, 2, 99), (0, len(GOOD), 0, 2, 99)])
-        arguments = (places, np.array([2]), columns, bytearray(999), 1, b"\0", True, None)
+        arguments = (places, np.array([2]), b"", columns, bytearray(999), 1, b"\0", True, None)
         assert KERNELS.decode_columns(file.fileno(), *arguments) == (-1, 2)
 
 
@@ -224,6 +266,8 @@ def test_a_chunk_beyond_the_end_of_the_file_is_left_out_and_others_are_not(tmp_p
         ({"num_threads": 0}, "expected rows"),
         ({"num_threads": 65, "room_bytes": 1}, "expected rows"),
         ({"stop": b""}, "expected rows"),
+        ({"order": [0]}, "all of them in the order"),
+        ({"order": [0, 1, 0]}, "all of them in the order"),
     ],
     ids=str,
 )

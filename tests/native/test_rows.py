@@ -41,7 +41,10 @@ def orders(draw: st.DrawFn, piece_rows: list[int]) -> gather.Places:
     num_rows = sum(piece_rows)
     order = draw(st.lists(st.integers(0, num_rows - 1), max_size=30)) if num_rows else []
     inner = sorted(draw(st.lists(st.integers(0, len(order)), max_size=4)))
-    return places_of(np.array(order, np.int64), piece_rows, np.array([0, *inner, len(order)]))
+    cuts = np.array([0, *inner, len(order)])
+    # What it says of the rows is only for speed: the result must be the same.
+    ascends = draw(st.booleans())
+    return places_of(np.array(order, np.int64), piece_rows, cuts, ascends=ascends)
 
 
 def starts_of(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -169,7 +172,9 @@ def test_what_lies_outside_of_the_buffers_is_refused(row: int, cuts: Any, starts
         *(np.array(part, np.int64) for part in (cuts, starts)),
     )
     with pytest.raises(ValueError, match="expected rows that there are"):
-        KERNELS.gather_values((values,), 8, arguments[0], 2, arguments[1], arguments[2] * 8, out)
+        KERNELS.gather_values(
+            (values,), 8, arguments[0], 2, False, arguments[1], arguments[2] * 8, out
+        )
     assert not out.any()
 
 
@@ -178,10 +183,19 @@ def test_pieces_without_their_offsets_are_refused() -> None:
     for offsets in ((np.array([0, 1]), np.array([0, 1])), (np.zeros(0, np.int64),), ()):
         with pytest.raises(ValueError, match="expected rows that there are"):
             KERNELS.gather_offsets(
-                (numbers,), 8, offsets, 8, rows, 0, np.array([0, 1]), np.zeros(1, np.int64), out
+                (numbers,),
+                8,
+                offsets,
+                8,
+                rows,
+                0,
+                False,
+                np.array([0, 1]),
+                np.zeros(1, np.int64),
+                out,
             )
     with pytest.raises(TypeError):
-        KERNELS.gather_values((1,), 8, rows, 0, np.array([0, 1]), numbers, out)
+        KERNELS.gather_values((1,), 8, rows, 0, False, np.array([0, 1]), numbers, out)
 
 
 @pytest.mark.parametrize("offsets", [[0, 2, 1], [0, 1, 9], [-1, 0, 1]])
@@ -190,7 +204,7 @@ def test_lists_outside_of_their_values_are_refused(offsets: Any) -> None:
     rows, cuts = np.array([0, 1], np.uint32), np.array([0, 2])
     found = np.zeros(2, np.int64), np.zeros(3, np.int64)
     with pytest.raises(ValueError, match="expected rows that there are"):
-        KERNELS.gather_offsets((values,), 8, (offsets,), 4, rows, 1, cuts, *found)
+        KERNELS.gather_offsets((values,), 8, (offsets,), 4, rows, 1, False, cuts, *found)
     new = np.zeros(3, np.int64), np.zeros(9, np.int64)
     with pytest.raises(ValueError, match="expected offsets that never fall"):
         KERNELS.lists_without_nulls(offsets, 4, b"", 0, values, b"", 0, bytes(8), *new)
@@ -216,6 +230,7 @@ def test_lists_that_were_not_looked_up_are_refused(
             8,
             np.array(rows, np.uint32),
             1,
+            False,
             *(np.array(part) for part in (firsts, offsets, [0, 2], [0], [end])),
             np.zeros(10, np.int64),
         )

@@ -89,6 +89,22 @@ def test_what_the_kernels_decode_is_what_arrow_gives(
     assert_equal(slot_values(pa.chunked_array([ours]), slot), slot_values(arrows, slot))
 
 
+@given(columns(), st.randoms())
+def test_rows_are_read_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory, drawn: Any, random: Any
+) -> None:
+    slot, table, how = drawn
+    path = put_parquet(tmp_path_factory.mktemp("pages") / "file.parquet", table, **how)
+    order = np.array(random.sample(range(table.num_rows), table.num_rows), np.int64)
+    with OpenFile(path) as footer:
+        row_groups = range(len(footer.row_group_rows))
+        reader = RowGroupReader(footer, Selection(slots=(slot,)), as_values=True)
+        ours, expected = reader.read(row_groups, order), reader.read(row_groups)
+        assert_equal(ours.slot(slot), expected.take(order).slot(slot))
+        arrows = RowGroupReader(footer, Selection(slots=(slot,))).read(row_groups, order)
+        assert_equal(arrows.slot(slot), ours.slot(slot))
+
+
 def _together(path: Any, slot: Any) -> Any:
     """All row groups at once, the last one first."""
     with OpenFile(path) as footer:

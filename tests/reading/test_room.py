@@ -62,6 +62,22 @@ def test_there_are_as_many_threads_as_have_room(
         assert reader.read([0, 1]).table.equals(pq.read_table(path))
 
 
+def test_a_thread_that_puts_rows_in_order_takes_the_decoded_column_as_well(tmp_path: Path) -> None:
+    path = _written(tmp_path / "file.parquet")
+    order = np.arange(NUM_ROWS)[::-1].copy()
+    with OpenFile(path) as footer:
+        most = footer.longest_bytes([0, 1], footer.resolve(SELECTION))
+        assert 8 * NUM_ROWS <= most < 9 * NUM_ROWS
+        reader = RowGroupReader(footer, SELECTION, num_threads=1, as_values=True)
+        needed = reader.room_bytes([0, 1]) + most
+        assert reader.room_bytes([0, 1], in_order=True) == needed
+        limited = RowGroupReader(
+            footer, SELECTION, num_threads=4, as_values=True, most_room_bytes=2 * needed
+        )
+        assert limited.room_bytes([0, 1], in_order=True) == 2 * needed
+        assert limited.read([0, 1], order).table.equals(pq.read_table(path).take(order))
+
+
 def test_without_a_limit_there_is_room_for_every_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

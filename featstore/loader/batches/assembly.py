@@ -36,13 +36,15 @@ class _Converted:
         rows: For each row of the window's stream, its row in the pieces, numbered through all of
             them: int64 (num_rows,), arbitrary for those that are left out.
         passes: Which rows of the stream are delivered: bool (num_rows,); None: all.
+        ascends: Whether the rows that are delivered ascend in the pieces.
     """
 
     pieces: list[dict[Key, Values]]
     piece_rows: list[int]
     extras: pa.Table
     rows: Array
-    passes: Array | None = None
+    passes: Array | None
+    ascends: bool
 
 
 class Assembler:
@@ -170,7 +172,8 @@ class Assembler:
     def _convert(self, window: Window) -> _Converted:
         index, places = window.select()
         rows = window.rows
-        assert index is not None
+        if index is None:
+            index = np.arange(rows.num_rows)
         if len(index) < rows.num_rows:
             # Rows that are left out are not converted: a null label in them is not an error.
             chosen = np.sort(index)
@@ -185,6 +188,7 @@ class Assembler:
             extras=block_extras(rows, self._request, window.work.partition),
             rows=order,
             passes=passes,
+            ascends=bool((index[1:] > index[:-1]).all()),
         )
 
     def _add(self, shares: Sequence[WindowShare], draws: Array) -> DrawnRows:
@@ -198,6 +202,7 @@ class Assembler:
             list(rest.piece_rows),
             list(rest.extras),
             list(rest.sources),
+            rest.ascends,
         )
         num_rows = sum(rest.piece_rows)
         for number, share in enumerate(shares):
@@ -214,6 +219,7 @@ class Assembler:
             if converted.passes is not None:
                 passes[at] = converted.passes[share.begin : share.end]
             order[at] = converted.rows[share.begin : share.end] + num_rows
+            drawn.ascends &= converted.ascends
             drawn.pieces += converted.pieces
             drawn.piece_rows += converted.piece_rows
             drawn.extras.append(converted.extras)

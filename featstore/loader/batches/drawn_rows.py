@@ -34,6 +34,7 @@ class DrawnRows:
         extras: The extra columns, of as many rows in all.
         sources: Where rows come from, with their places among those that are drawn, int64
             (num_rows,). A claim that ends without rows has the place of the row before its end.
+        ascends: Whether the rows of each piece ascend.
     """
 
     passes: Array
@@ -42,6 +43,7 @@ class DrawnRows:
     piece_rows: list[int] = field(default_factory=list)
     extras: list[pa.Table] = field(default_factory=list)
     sources: list[tuple[BlockSource, Array]] = field(default_factory=list)
+    ascends: bool = True
 
     def add(self, packed: PackedColumns, num_rows: int, extras: pa.Table) -> None:
         """Adds a piece, all rows of which are delivered after the others, in their order."""
@@ -70,7 +72,8 @@ class DrawnRows:
             begin: The first row.
         """
         columns = {key: [piece[key] for piece in self.pieces] for key in self.pieces[0]}
-        places = places_of(self.order[begin:], self.piece_rows, np.array(cuts))
+        order, ascends = self.order[begin:], self.ascends
+        places = places_of(order, self.piece_rows, np.array(cuts), ascends=ascends)
         return gather_batches(columns, places, pool, scratch)
 
     def extra_columns(self, begin: int = 0) -> pa.Table:

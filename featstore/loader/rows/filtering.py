@@ -114,15 +114,26 @@ class FilteredReader:
         """The files that are read, each with the columns that are read from it."""
         return [*(self._filter.parts if self._filter is not None else ()), *self._rest.parts]
 
-    def read(self, row_groups: range) -> Filtered:
+    @property
+    def reorders(self) -> bool:
+        """Whether it may be asked for rows in another order than that of the file. It may not be if
+        rows are filtered, so that some of them may not be read at all, or if they are decoded
+        already.
+        """
+        return self._filter is None and isinstance(self._file, OpenFile)
+
+    def read(self, row_groups: range, order: Array | None = None) -> Filtered:
         """Reads those of the row groups in which a row passes the filters, whole.
 
+        Args:
+            row_groups: The row groups.
+            order: As of `RowGroupReader.read`. None unless it `reorders`.
+
         Returns:
-            The rows in the file's order, and which of them pass (None: all). Rows that do not pass
-            are counted.
+            The rows, and which of them pass (None: all). Rows that do not pass are counted.
         """
         if self._filter is None:
-            return self._metered(self._rest, row_groups), None
+            return self._metered(self._rest, row_groups, order), None
         tables, kept, masks = [], [], []
         for index in row_groups:
             rows, mask = self._passing(self._filter, index)
@@ -151,9 +162,10 @@ class FilteredReader:
         """The memory that the decoded columns of these row groups take."""
         return sum(reader.size_bytes(row_groups) for reader in self._sized)
 
-    def room_bytes(self, row_groups: range) -> int:
+    def room_bytes(self, row_groups: range, *, in_order: bool = False) -> int:
         """The working memory of decoding these row groups, beyond the decoded columns."""
-        return max(reader.room_bytes(row_groups) for reader in self._readers)
+        in_order = in_order and self.reorders
+        return max(reader.room_bytes(row_groups, in_order=in_order) for reader in self._readers)
 
     def _judged(self) -> Array | None:
         """Which row groups can match by their statistics: bool (num_row_groups,); None if `where`
@@ -167,9 +179,11 @@ class FilteredReader:
             self._filter.parts, self._request, lambda field: partition_value(field, self._partition)
         )
 
-    def _metered(self, reader: RowsReader, row_groups: Sequence[int]) -> Rows:
+    def _metered(
+        self, reader: RowsReader, row_groups: Sequence[int], order: Array | None = None
+    ) -> Rows:
         with self._meters[reader].metered(row_groups):
-            return reader.read(row_groups)
+            return reader.read(row_groups, order)
 
     def _passing(self, reader: RowsReader, index: int) -> tuple[Rows | None, Array]:
         """A row group's filter columns (None: its statistics exclude it), and which rows pass."""

@@ -35,14 +35,17 @@ class WindowCache:
     """
 
     def __init__(self) -> None:
-        self._key: tuple[str, range] | None = None
+        self._key: tuple[str, range, bytes | None] | None = None
         self._rows: Filtered | None = None
 
-    def read(self, path: str, row_groups: range, reader: FilteredReader) -> Filtered:
+    def read(
+        self, path: str, row_groups: range, order: Array | None, reader: FilteredReader
+    ) -> Filtered:
         """Like `FilteredReader.read`, for the file at this path of the table."""
-        if self._rows is None or self._key != (path, row_groups):
+        key = path, row_groups, None if order is None else order.tobytes()
+        if self._rows is None or self._key != key:
             self._rows = None  # Otherwise two windows would be in memory during the next read.
-            self._key, self._rows = (path, row_groups), reader.read(row_groups)
+            self._key, self._rows = key, reader.read(row_groups, order)
         return self._rows
 
 
@@ -56,10 +59,11 @@ class Window:
 
     Attributes:
         work: The claim for which the rows were read.
-        rows: The rows in the file's order.
+        rows: The rows: in the file's order, or in that of delivery if the reader could put them in
+            it.
         mask: Which of them pass the filters; None: all do.
-        order: The order in which the row groups' rows are delivered, up to the claim's end: a
-            `RowOrder.permutation`, or None for the file's order.
+        order: The order in which `rows` are delivered, up to the claim's end: a
+            `RowOrder.permutation`, or None for the one in which they are.
         first_row: The row of the split's stream at which the window begins.
         end_row: The row of the stream at which it ends.
         is_last: Whether the claim ends with this window.
@@ -214,24 +218,31 @@ class SplitReader:
             else self._budget.held(size_bytes + room_bytes)
         )
         with holding as held_bytes, self._stats.timed("decode_s"):
-            rows, mask = self._rows(row_groups)
             index = self._work.claim.index
             order = self._order.permutation(self._row - first_row, index, number)
+            if self._reader.reorders:
+                # Each column while it is in the cache. Later its rows would be looked up all over
+                # the window.
+                (rows, mask), order = self._rows(row_groups, order), None
+            else:
+                rows, mask = self._rows(row_groups, None)
         held_bytes = self._budget.exchange(held_bytes, size_bytes)
         if is_shuffled:
             self._budget.keep(held_bytes)
         yield self._window(rows, mask, order, first_row, self._row, held_bytes)
 
-    def _rows(self, row_groups: range) -> Filtered:
+    def _rows(self, row_groups: range, order: Array | None) -> Filtered:
         if self._window_cache is None:
-            return self._reader.read(row_groups)
-        return self._window_cache.read(self._file.name, row_groups, self._reader)
+            return self._reader.read(row_groups, order)
+        return self._window_cache.read(self._file.name, row_groups, order, self._reader)
 
     def _room_bytes(self, row_groups: range) -> int:
         """The working memory of decoding these row groups. Warns, once, if a single column takes
         more than the budget reserves for it.
         """
-        room_bytes, most = self._reader.room_bytes(row_groups), self._budget.most_room_bytes
+        is_shuffled = self._order.shuffle is not None
+        room_bytes = self._reader.room_bytes(row_groups, in_order=is_shuffled)
+        most = self._budget.most_room_bytes
         if most is not None and room_bytes > most:
             self._stats.counts["row_groups_beyond_budget"] += len(row_groups)
             if self._stats.counts["row_groups_beyond_budget"] == len(row_groups):

@@ -122,6 +122,37 @@ def test_the_next_claim_of_the_same_window_does_not_read_it_again(file: DataFile
     assert read_bytes == once.column_bytes["row"] > 0
 
 
+def test_a_window_is_read_in_the_order_of_delivery_and_once_for_the_claims_of_it(
+    file: DataFile,
+) -> None:
+    cache = WindowCache()
+    [whole] = windows_of(opened(work_on(file), window_rows=840, cache=cache))
+    order = RowOrder(seed=1, epoch=2, shuffle=Shuffle(window_rows=840)).permutation(70, 0, 0)
+    assert order is not None
+    assert whole.order is None
+    assert whole.rows.table["row"].to_pylist() == order.tolist()
+    [part] = windows_of(opened(work_on(file, end_row=5), window_rows=840, cache=cache))
+    assert part.rows is whole.rows
+    assert part.order is not None
+    assert part.order.tolist() == list(range(5))
+    [other] = windows_of(
+        opened(
+            replace(work_on(file), claim=replace(work_on(file).claim, index=1)),
+            window_rows=840,
+            cache=cache,
+        )
+    )
+    assert sorted(other.rows.table["row"].to_pylist()) == list(range(70))
+    assert other.rows.table["row"].to_pylist() != order.tolist()
+
+
+def test_a_window_with_filters_is_read_in_the_order_of_the_file(file: DataFile) -> None:
+    [window] = windows_of(opened(work_on(file), window_rows=840, where="row >= 0"))
+    assert window.rows.table["row"].to_pylist() == list(range(70))
+    assert window.order is not None
+    assert sorted(window.order.tolist()) == list(range(70))
+
+
 def test_a_table_that_counts_other_rows_than_the_file_has_is_told_so(file: DataFile) -> None:
     with pytest.raises(DataFileError, match="expected 69 rows, as the table says, found 70"):
         opened(work_on(replace(file, num_rows=69)))
