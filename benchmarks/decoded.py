@@ -176,7 +176,7 @@ def _expected_bytes(table: Path) -> int:
 
 
 def _write_and_remove(path: Path, num_bytes: int) -> None:
-    block = bytes(1 << 20)
+    block = bytes(2 << 20)
     with path.open("wb", buffering=0) as file:
         for _ in range(num_bytes // len(block)):
             os.write(file.fileno(), block)

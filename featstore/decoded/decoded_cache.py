@@ -58,6 +58,8 @@ class DecodedCache:
         budget_bytes: Its budget.
         grace_s: How long to wait for room that other processes have pinned, before a BudgetError.
         limit: What `budget_bytes` is, for errors.
+        let_go: Called when there is no room. Lets go of what this process has pinned beside entries
+            and can do without.
     """
 
     def __init__(
@@ -67,9 +69,10 @@ class DecodedCache:
         *,
         grace_s: float = 30.0,
         limit: str = "staging.budget_bytes is",
+        let_go: Callable[[], object] = lambda: None,
     ) -> None:
         self._cache, self._budget_bytes, self._grace_s = cache, budget_bytes, grace_s
-        self._limit = limit
+        self._limit, self._let_go = limit, let_go
 
     def open_all(
         self,
@@ -199,6 +202,7 @@ class DecodedCache:
         """BudgetError if the entry cannot fit beside those that are open, or others have not made
         room for it in time.
         """
+        self._let_go()
         self._require_fits(request, wanted_bytes, held_bytes)
         if backoff.waited_s >= self._grace_s:
             raise self._no_room(request, wanted_bytes, held_bytes)

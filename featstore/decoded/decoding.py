@@ -10,7 +10,7 @@ from featstore.decoded.decoded_cache import EntryRequest
 from featstore.decoded.decoded_columns import decoded_batch, decoded_schema, num_bytes_beside
 from featstore.decoded.decoded_file import with_row_groups
 from featstore.decoded.entry_file import EntryWriter
-from featstore.decoded.file_sources import FileSource, opened_sources
+from featstore.decoded.file_sources import FileSource, SourcesAhead
 from featstore.errors import DataFileError
 from featstore.reading.aligned import aligned_reader
 from featstore.reading.file_columns import Selection
@@ -18,14 +18,13 @@ from featstore.reading.open_file import OpenFile
 from featstore.reading.spans import require_held
 from featstore.redaction import redact
 from featstore.staging.cache import entry_name
-from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile
 
 # Of entries that are written otherwise the names differ, so that neither reads the other's.
 FORMAT = 2
 # A piece is decoded and written as one record batch. Larger ones take more memory, which the kernel
 # has to clear first; the more there are, the longer a gather takes.
-_PIECE_BYTES, _PIECE_ROWS = 128 << 20, 1 << 20
+_PIECE_BYTES, _PIECE_ROWS = 96 << 20, 1 << 20
 # What Arrow's file format adds: a schema, and for each batch a header, and padding of each buffer.
 _OVERHEAD_BYTES, _COLUMN_OVERHEAD_BYTES = 64 << 10, 512
 # Of an entry's row groups, in the metadata of its schema.
@@ -51,17 +50,17 @@ class DecodeTerms:
 
 
 def entry_of(
-    file: DataFile, selection: Selection, stager: Stager, num_threads: int
+    file: DataFile, selection: Selection, sources: SourcesAhead, num_threads: int
 ) -> EntryRequest:
     """The entry of a data file, whose files are staged if they are not local.
 
     Args:
         file: The data file.
         selection: The columns.
-        stager: Stages the files.
+        sources: Opens its files.
         num_threads: In how many threads columns are decoded.
     """
-    return entry_request(file, selection, partial(_build, file, selection, stager, num_threads))
+    return entry_request(file, selection, partial(_build, file, selection, sources, num_threads))
 
 
 def entry_request(
@@ -102,10 +101,14 @@ def name_of_entry(file: DataFile, selection: Selection) -> str:
 
 
 def _build(
-    file: DataFile, selection: Selection, stager: Stager, num_threads: int, writer: EntryWriter
+    file: DataFile,
+    selection: Selection,
+    sources: SourcesAhead,
+    num_threads: int,
+    writer: EntryWriter,
 ) -> None:
-    with opened_sources(file, stager) as sources:
-        decode(file, sources, selection, writer, DecodeTerms(num_threads=num_threads))
+    with sources.opened(file) as opened:
+        decode(file, opened, selection, writer, DecodeTerms(num_threads=num_threads))
 
 
 def decode(

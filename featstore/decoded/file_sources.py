@@ -1,16 +1,19 @@
 """Where the files of a data file's rows are read: in place, or staged."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from featstore.closing import Closing
 from featstore.decoded.staging_source import stage_items
 from featstore.errors import StateError
 from featstore.files.storage import local_path, open_read
 from featstore.intervals import Span
+from featstore.staging.fetcher import StageItem
 from featstore.staging.stager import Staged, Stager
+from featstore.staging.stream import Stream
 from featstore.table.snapshot import DataFile
 
 Release = Callable[[], None]
@@ -76,19 +79,83 @@ def files_staged(
         return files, pins.pop_all().close
 
 
-@contextmanager
-def opened_sources(file: DataFile, stager: Stager) -> Iterator[tuple[FileSource, ...]]:
-    """The sources of a data file and of its slot groups' files: where they are stored, or staged
-    and pinned until the end of the block, as the stager's options say.
+class SourcesAhead(Closing):
+    """The files of those who decode one after the other: while one is decoded, the next ones are
+    downloaded, as far ahead as the stager's options say.
+
+    A file that comes out of its turn, or after `close`, is staged when it is asked for. For one
+    thread.
+
+    Args:
+        stager: Stages files that are not read in place.
+        files: What will be asked for, in order.
+        is_wanted: Whether a file that lies ahead will be asked for. Called in a thread of the
+            stager when the file's turn to be downloaded comes.
     """
-    if not stager.options.stages(file.url):
-        yield files_in_place(file)
-        return
-    with stager.stage(stage_items(file, file)) as stream:
-        if (first := next(stream, None)) is None:
-            raise StateError("staging was closed before a data file was staged")
-        files, release = files_staged(file, first, stream)
-        try:
+
+    def __init__(
+        self,
+        stager: Stager,
+        files: Sequence[DataFile] = (),
+        is_wanted: Callable[[DataFile], bool] = lambda file: True,
+    ) -> None:
+        self._stager, self._files, self._is_wanted = stager, files, is_wanted
+        self._numbers = {file.url: number for number, file in enumerate(files)}
+        self._stream: Stream[int] | None = None
+        # What came for a file that was not asked for yet.
+        self._held: Staged[int] | None = None
+        self._is_closed = False
+
+    @contextmanager
+    def opened(self, file: DataFile) -> Iterator[tuple[FileSource, ...]]:
+        """The sources of a data file and of its slot groups' files: where they are stored, or
+        staged and pinned until the end of the block, as the stager's options say.
+        """
+        if not self._stager.options.stages(file.url):
+            yield files_in_place(file)
+            return
+        with ExitStack() as stack:
+            first, stream = self._taken(file), self._stream
+            if first is None or stream is None:
+                own = stack.enter_context(self._stager.stage(stage_items(file, 0)))
+                first, stream = next(own, None), own
+            if first is None:
+                raise StateError("staging was closed before a data file was staged")
+            files, release = files_staged(file, first, stream)
+            stack.callback(release)
             yield files
-        finally:
-            release()
+
+    def close(self) -> None:
+        """Ends downloads, and lets go of files that were not asked for. May be called more than
+        once.
+        """
+        self._is_closed = True
+        if self._held is not None:
+            self._held.release()
+        if self._stream is not None:
+            self._stream.close()
+        self._held = self._stream = None
+
+    def _taken(self, file: DataFile) -> Staged[int] | None:
+        """The staged data file, if it was announced. Files before it, which others decode, are let
+        go.
+        """
+        number = self._numbers.get(file.url)
+        if number is None or self._is_closed:
+            return None
+        if self._stream is None:
+            self._stream = self._stager.stage(self._items(number))
+        while (staged := self._held or next(self._stream, None)) is not None:
+            if staged.key > number:
+                self._held = staged
+                return None
+            self._held = None
+            if staged.key == number:
+                return staged
+            staged.release()
+        return None
+
+    def _items(self, first: int) -> Iterator[StageItem[int]]:
+        for number in range(first, len(self._files)):
+            if number == first or self._is_wanted(self._files[number]):
+                yield from stage_items(self._files[number], number)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from featstore.decoded.decoded_cache import DecodedCache
-from featstore.decoded.decoding import entry_of
+from featstore.decoded.decoding import entry_of, name_of_entry
+from featstore.decoded.file_sources import SourcesAhead
 from featstore.decoded.staging_source import stage_items, staging_source
 from featstore.errors import ConfigError
 from featstore.files.storage import local_path
@@ -128,11 +129,15 @@ def clear(directory: str) -> str:
 
 def _decoded(files: Sequence[DataFile], request: Request, stager: Stager) -> int:
     """Makes the decoded columns of files, one after the other. Returns their bytes."""
-    cache, num_bytes = DecodedCache(stager.cache, stager.options.num_budget_bytes), 0
-    for file in files:
-        [entry] = cache.open_all([entry_of(file, request.selection, stager, num_cores())])
-        num_bytes += entry.held_bytes
-        entry.close()
+    num_bytes, selection = 0, request.selection
+    with SourcesAhead(
+        stager, files, lambda file: not stager.cache.has(name_of_entry(file, selection))
+    ) as sources:
+        cache = DecodedCache(stager.cache, stager.options.num_budget_bytes, let_go=sources.close)
+        for file in files:
+            [entry] = cache.open_all([entry_of(file, selection, sources, num_cores())])
+            num_bytes += entry.held_bytes
+            entry.close()
     return num_bytes
 
 

@@ -12,6 +12,7 @@ from featstore.decoded import decoding
 from featstore.decoded.decoded_cache import DecodedCache
 from featstore.decoded.decoded_file import DecodedFile, with_row_groups
 from featstore.decoded.decoding import entry_of
+from featstore.decoded.file_sources import SourcesAhead
 from featstore.errors import StagingError
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
@@ -30,7 +31,7 @@ def decoded(
 ) -> Iterator[DecodedFile]:
     """Seven row groups, in pieces of two, two and three."""
     monkeypatch.setattr(decoding, "_PIECE_ROWS", 40)
-    [entry] = cache.open_all([entry_of(file, ALL, stager, 1)])
+    [entry] = cache.open_all([entry_of(file, ALL, SourcesAhead(stager), 1)])
     closed = list[str]()
     with DecodedFile(entry, file.path, lambda: closed.append("closed")) as made:
         yield made

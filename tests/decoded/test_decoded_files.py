@@ -10,7 +10,7 @@ import pytest
 
 from featstore.decoded.decoded_files import DecodedFiles
 from featstore.decoded.decoding import DecodeTerms, entry_of
-from featstore.decoded.file_sources import files_in_place
+from featstore.decoded.file_sources import SourcesAhead, files_in_place
 from featstore.errors import StateError
 from featstore.staging.cache import Download, Pin
 from featstore.staging.options import Staging
@@ -58,7 +58,7 @@ def test_local_files_are_left(files: DecodedFiles, file: DataFile) -> None:
 def test_what_another_process_makes_is_not_waited_for(
     files: DecodedFiles, stager: Stager, file: DataFile, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name = entry_of(file, ALL, stager, 1).name
+    name = entry_of(file, ALL, SourcesAhead(stager), 1).name
     download = stager.cache.request(name, None, 10)
     assert isinstance(download, Download)
     assert files.open(file, partial(files_in_place, file), TERMS) is None

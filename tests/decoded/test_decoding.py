@@ -9,6 +9,7 @@ from featstore.decoded import decoding
 from featstore.decoded.decoded_cache import DecodedCache
 from featstore.decoded.decoded_columns import piece_of
 from featstore.decoded.decoding import entry_of
+from featstore.decoded.file_sources import SourcesAhead
 from featstore.errors import DataFileError
 from featstore.reading.file_columns import Selection
 from featstore.schema import Slot, SlotKind
@@ -26,7 +27,7 @@ def test_all_rows_of_a_file_are_in_its_entry(
 ) -> None:
     """In pieces of whole row groups, of which there are 7, as they would be of a larger file."""
     monkeypatch.setattr(decoding, "_PIECE_ROWS", 40)
-    [entry] = cache.open_all([entry_of(file, ALL, stager, 2)])
+    [entry] = cache.open_all([entry_of(file, ALL, SourcesAhead(stager), 2)])
     pieces = [piece_of(batch, ALL, file.path) for batch in entry.batches]
     assert [piece.num_rows for piece in pieces] == [32, 32, 36]
     rows = [row for piece in pieces for row in listed(piece.slots["row"])]
@@ -38,7 +39,7 @@ def test_pieces_are_of_few_bytes(
     cache: DecodedCache, stager: Stager, file: DataFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decoding, "_PIECE_BYTES", 1)
-    [entry] = cache.open_all([entry_of(file, ALL, stager, 1)])
+    [entry] = cache.open_all([entry_of(file, ALL, SourcesAhead(stager), 1)])
     assert [batch.num_rows for batch in entry.batches] == [16] * 6 + [4]
     entry.close()
 
@@ -52,7 +53,9 @@ def test_columns_of_slot_groups_are_in_the_entry(
         group="g", path=made.path, url=made.url, size_bytes=made.size_bytes, num_rows=100
     )
     selection = Selection(slots=(*ALL.slots, *selection_of(late).slots), others=ALL.others)
-    [entry] = cache.open_all([entry_of(replace(file, groups=(group,)), selection, stager, 1)])
+    [entry] = cache.open_all(
+        [entry_of(replace(file, groups=(group,)), selection, SourcesAhead(stager), 1)]
+    )
     piece = piece_of(entry.batches[0], selection, file.path)
     assert listed(piece.slots["late"]) == list(range(100))
     entry.close()
@@ -61,21 +64,21 @@ def test_columns_of_slot_groups_are_in_the_entry(
 def test_the_name_follows_from_the_version_and_the_columns_in_any_order(
     stager: Stager, file: DataFile
 ) -> None:
-    name = entry_of(file, ALL, stager, 1).name
+    name = entry_of(file, ALL, SourcesAhead(stager), 1).name
     turned = Selection(slots=ALL.slots[::-1], others=ALL.others[::-1])
-    assert entry_of(file, turned, stager, 4).name == name
+    assert entry_of(file, turned, SourcesAhead(stager), 4).name == name
     others = [
-        entry_of(replace(file, version="2"), ALL, stager, 1),
-        entry_of(replace(file, size_bytes=file.size_bytes + 1), ALL, stager, 1),
-        entry_of(replace(file, url=file.url + "x"), ALL, stager, 1),
-        entry_of(file, Selection(slots=ALL.slots[1:], others=ALL.others), stager, 1),
+        entry_of(replace(file, version="2"), ALL, SourcesAhead(stager), 1),
+        entry_of(replace(file, size_bytes=file.size_bytes + 1), ALL, SourcesAhead(stager), 1),
+        entry_of(replace(file, url=file.url + "x"), ALL, SourcesAhead(stager), 1),
+        entry_of(file, Selection(slots=ALL.slots[1:], others=ALL.others), SourcesAhead(stager), 1),
         entry_of(
             file,
             Selection(slots=(replace(ALL.slots[0], number=7), *ALL.slots[1:]), others=ALL.others),
-            stager,
+            SourcesAhead(stager),
             1,
         ),
-        entry_of(file, Selection(slots=ALL.slots), stager, 1),
+        entry_of(file, Selection(slots=ALL.slots), SourcesAhead(stager), 1),
     ]
     assert len({name, *(other.name for other in others)}) == 7
 
@@ -84,7 +87,7 @@ def test_a_file_of_other_rows_than_the_table_says_is_an_error(
     cache: DecodedCache, stager: Stager, file: DataFile
 ) -> None:
     with pytest.raises(DataFileError, match="expected 99 rows, as the table says, found 100"):
-        cache.open_all([entry_of(replace(file, num_rows=99), ALL, stager, 1)])
+        cache.open_all([entry_of(replace(file, num_rows=99), ALL, SourcesAhead(stager), 1)])
     assert stager.cache.entries() == []
 
 
@@ -105,6 +108,6 @@ def test_names_of_entries_are_frozen(stager: Stager) -> None:
         ),
         others=(pa.field("click", pa.int64()),),
     )
-    request = entry_of(made, selection, stager, 1)
+    request = entry_of(made, selection, SourcesAhead(stager), 1)
     assert request.name == "5cce3afe48c6bef7757a3ee9f5603d89e543c61d"
     assert request.title == "3 decoded columns of s3://bucket/ctr/dt=2026-11-01/a.parquet"

@@ -2,7 +2,9 @@
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +58,56 @@ def test_what_is_written_is_mapped(cache: Cache, pin: Pin) -> None:
     assert [file.name for file in cache.clear()] == [pin.path.name]
     # The mapping lives on.
     assert rows_of_entry(entry) == list(range(50_000))
+
+
+def write(cache: Cache, batches: Sequence[pa.RecordBatch], num_bytes: int) -> Pin:
+    download = cache.request("b" * 40, None, num_bytes, is_steady=True)
+    assert isinstance(download, Download)
+    writer = EntryWriter(download, lambda num_bytes: None)
+    writer.write(batches[0].schema, batches)
+    return download.publish(writer.record("blocks"))
+
+
+def test_large_entries_are_written_in_blocks_that_end_where_huge_pages_end(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = [0]
+
+    def writev(file: int, buffers: list[memoryview], of: Any = os.writev) -> int:
+        written: int = of(file, buffers)
+        ends.append(ends[-1] + written)
+        return written
+
+    monkeypatch.setattr(os, "writev", writev)
+    columns = {f"c{n}": np.arange(n, 90_000 + n) for n in range(8)}
+    pin = write(cache, pa.table(columns).to_batches(), 6_000_000)
+    size_bytes = pin.path.stat().st_size
+    assert ends == [0, 2 << 20, 4 << 20, size_bytes]
+    entry = MappedEntry(cache, pin)
+    assert pa.Table.from_batches(entry.batches).equals(pa.table(columns))
+
+
+def test_what_the_kernel_writes_in_part_and_what_lies_in_many_buffers_is_whole(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = list[int]()
+
+    def writev(file: int, buffers: list[memoryview], of: Any = os.writev) -> int:
+        sizes.append(len(buffers))
+        first = buffers[: 1 + len(sizes) % 7]
+        return int(of(file, [*first[:-1], first[-1][: 1 + len(first[-1]) // 2]]))
+
+    monkeypatch.setattr(os, "writev", writev)
+    columns = {f"c{n}": np.arange(n, 20 + n) for n in range(600)}
+    entry = MappedEntry(cache, write(cache, pa.table(columns).to_batches(), 1_000_000))
+    assert pa.Table.from_batches(entry.batches).equals(pa.table(columns))
+    assert 1 < max(sizes) <= 512
+
+
+def test_room_that_was_reserved_and_not_written_is_given_back(cache: Cache) -> None:
+    pin = write(cache, TABLE.to_batches(), 5_000_000)
+    assert pin.path.stat().st_size == pin.record.size_bytes < 500_000
+    assert pin.path.stat().st_blocks * 512 < 1_000_000
 
 
 def test_bytes_are_read_once_to_check_them_unless_the_file_changes(

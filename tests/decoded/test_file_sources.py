@@ -1,19 +1,28 @@
 """The files of a split: where they are, or staged and pinned until all of them are let go."""
 
-from collections.abc import Iterable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from featstore.decoded.file_sources import files_in_place, files_staged
+from featstore.decoded.decoded_cache import DecodedCache
+from featstore.decoded.decoding import entry_of
+from featstore.decoded.entry_file import EntryWriter, MappedEntry
+from featstore.decoded.file_sources import FileSource, SourcesAhead, files_in_place, files_staged
 from featstore.decoded.staging_source import stage_items
 from featstore.errors import DataFileError, StateError
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.staging.stream import Staged
 from featstore.table.snapshot import DataFile, GroupFile
+from tests.decoded.conftest import selection_of
 from tests.loader.conftest import data_file
 
 
@@ -94,3 +103,140 @@ def test_where_a_groups_file_cannot_be_staged_those_that_came_are_let_go(
     with pytest.raises((DataFileError, OSError)):
         files_staged(file, next(stream), stream)
     assert sorted(released) == ["base.parquet", "g.parquet"]
+
+
+@pytest.fixture
+def remote(tmp_path: Path, loopback: Any) -> list[DataFile]:
+    """Four files of 80 kB on the server, the second with a slot group."""
+    found = []
+    for number, name in enumerate(["a", "b", "c", "d", "group"]):
+        values = np.random.default_rng(number).integers(0, 1 << 60, 10_000)
+        made = data_file(tmp_path / name, pa.table({f"of_{name}"[:4]: values}))
+        loopback.files[f"/{name}"] = (tmp_path / name).read_bytes()
+        found.append(replace(made, path=name, url=f"{loopback.url}/{name}"))
+    *files, late = found
+    group = GroupFile(
+        group="g", path=late.path, url=late.url, size_bytes=late.size_bytes, num_rows=10_000
+    )
+    files[1] = replace(files[1], groups=(group,))
+    return files
+
+
+def paths(files: Iterable[FileSource]) -> list[str]:
+    return [each.path for each in files]
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_while_a_file_is_open_the_next_ones_are_downloaded(
+    stager: Stager, remote: list[DataFile], loopback: Any
+) -> None:
+    with SourcesAhead(stager, remote) as ahead:
+        for number, file in enumerate(remote):
+            with ahead.opened(file) as sources:
+                assert paths(sources) == paths(files_in_place(file))
+                assert all(isinstance(each.source, Path) for each in sources)
+                for following in remote[number + 1 :]:
+                    wait_for(partial(staged, stager, following))
+    assert sorted(path for method, path, _ in loopback.log if method == "GET") == [
+        "/a",
+        "/b",
+        "/c",
+        "/d",
+        "/group",
+    ]
+    assert len(stager.cache.clear()) == 5  # Nobody holds any of them.
+
+
+def staged(stager: Stager, file: DataFile) -> bool:
+    return stager.has(file.url, file.size_bytes, file.version)
+
+
+def test_files_that_others_decode_are_neither_downloaded_nor_waited_for(
+    stager: Stager, remote: list[DataFile], loopback: Any
+) -> None:
+    with SourcesAhead(stager, remote, lambda file: file.path != "c") as ahead:
+        with ahead.opened(remote[0]) as sources:
+            assert paths(sources) == ["a"]
+        with ahead.opened(remote[3]) as sources:
+            assert paths(sources) == ["d"]
+        assert not loopback.num_gets("/c")
+        # Out of their turn.
+        for file in (remote[1], remote[2], remote[0]):
+            with ahead.opened(file) as sources:
+                assert paths(sources) == paths(files_in_place(file))
+    assert loopback.num_gets("/c") == loopback.num_gets("/b") == 1
+    assert len(stager.cache.clear()) == 5
+
+
+def test_a_file_that_came_too_early_waits_for_its_turn(
+    stager: Stager, remote: list[DataFile]
+) -> None:
+    with SourcesAhead(stager, remote, lambda file: file.path != "b") as ahead:
+        for file in (remote[0], remote[1], remote[2], remote[3]):
+            with ahead.opened(file) as sources:
+                assert paths(sources) == paths(files_in_place(file))
+
+
+def test_once_closed_each_file_is_staged_when_it_is_asked_for(
+    stager: Stager, remote: list[DataFile]
+) -> None:
+    ahead = SourcesAhead(stager, remote)
+    with ahead.opened(remote[0]) as sources:
+        wait_for(lambda: staged(stager, remote[1]))
+        ahead.close()
+        ahead.close()
+        assert paths(sources) == ["a"]
+        held = {entry.record.url for entry in stager.cache.entries() if entry.is_pinned}
+        assert held == {remote[0].url}
+    with ahead.opened(remote[1]) as sources:
+        assert paths(sources) == ["b", "group"]
+
+
+def test_a_stager_that_is_closed_meanwhile_gives_no_file(
+    stager: Stager, remote: list[DataFile], loopback: Any
+) -> None:
+    gate = loopback.gates["/a"] = threading.Event()
+
+    def close() -> None:
+        assert loopback.half_sent.wait(60)
+        stager.close()
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    with (
+        pytest.raises(StateError, match="staging was closed before a data file was staged"),
+        SourcesAhead(stager).opened(remote[0]),
+    ):
+        pass
+    gate.set()
+    thread.join()
+
+
+def test_what_is_ahead_makes_room_for_decoded_columns(
+    tmp_path: Path, remote: list[DataFile]
+) -> None:
+    """There is room for two files and no entry beside them, or for one and its entry."""
+    selection = selection_of(pa.table({"of_a": [1]}))
+    file, following = remote[0], remote[2]
+    budget_bytes = file.size_bytes + following.size_bytes + 10_000
+    options = Staging(directory=str(tmp_path / "cache"), budget_bytes=budget_bytes, mode="whole")
+    with Stager(options) as stager:
+        ahead = SourcesAhead(stager, [file, following])
+        cache = DecodedCache(stager.cache, budget_bytes, grace_s=30, let_go=ahead.close)
+        request = entry_of(file, selection, ahead, 1)
+
+        def build(writer: EntryWriter) -> None:
+            with ahead.opened(file):
+                wait_for(lambda: staged(stager, following))
+            request.build(writer)
+
+        found = cache.open(replace(request, first_bytes=1, build=build), None, 0)
+        assert isinstance(found, MappedEntry)
+        assert found.batches[0].num_rows == 10_000
+        found.close()

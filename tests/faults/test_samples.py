@@ -1,5 +1,5 @@
-"""Somebody removes, truncates or changes decoded columns, kills who builds or reads them, or changes
-the table: a clear error or a rebuild, never wrong rows.
+"""Somebody removes, truncates or changes decoded columns, kills who builds them, or changes the
+table: a clear error or a rebuild, never wrong rows. Who kills readers is in test_sample_readers.py.
 """
 
 import os
@@ -215,42 +215,6 @@ def test_a_table_that_is_vacuumed_serves_what_is_decoded_and_names_what_is_not(
     assert again[7]["row"].tolist() == [7]
     with pytest.raises(DataFileError, match=r"0.parquet: expected a data file, found none; was it"):
         SampleDataset(snapshot, slots=["square"], staging={"directory": str(tmp_path / "c")})
-
-
-@pytest.mark.slow
-# Torch's handler of SIGCHLD raises wherever the main thread is: also in the end of an iterator.
-@pytest.mark.filterwarnings(
-    "ignore:Exception ignored in.*_MultiProcessingDataLoaderIter"
-    ":pytest.PytestUnraisableExceptionWarning"
-)
-def test_workers_that_are_killed_at_random_leave_the_samples_to_the_others(
-    tmp_path: Path, table: Path
-) -> None:
-    dataset = samples(table, tmp_path / "cache")
-    num_killed = 0
-    for number in range(10):
-        method = ("fork", "spawn")[number % 2]
-        loader: Any = DataLoader(
-            dataset, batch_size=64, shuffle=True, num_workers=2, multiprocessing_context=method
-        )
-        batches = iter(loader)
-        rows = next(batches)["row"].tolist()
-        time.sleep(random.random() / 100)
-        worker = batches._workers[number % 2]
-        try:
-            # What a process holds of these when it is killed stays locked, and torch waits for it.
-            with batches._workers_done_event._cond, batches._worker_result_queue._wlock:
-                os.kill(worker.pid, signal.SIGKILL)
-                worker.join()
-            rows += rows_of(batches)
-        except RuntimeError as error:
-            assert "exited unexpectedly" in str(error) or "died before" in str(error)  # noqa: PT017
-            num_killed += 1
-        assert len(set(rows)) == len(rows)
-        del batches
-        require_right(dataset)
-    assert num_killed
-    assert len(entries(tmp_path / "cache")) == NUM_FILES
 
 
 def test_a_process_that_ends_without_closing_lets_its_entries_be_evicted(

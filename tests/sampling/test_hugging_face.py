@@ -1,15 +1,19 @@
 """A dataset in the training loops of Hugging Face, which are no dependency of featstore."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import pytest
 import torch
+import transformers
 from torch.utils.data import DataLoader
 
 from featstore.sampling.sample_dataset import SampleDataset
 from featstore.tensors.batch import Batch
 from tests.loader.conftest import NUM_ROWS
+from tests.programs import torchrun
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +39,6 @@ def arguments_of(batches: list[Batch]) -> dict[str, torch.Tensor]:
 
 
 def test_accelerate_prepares_a_loader_of_samples(dataset: SampleDataset) -> None:
-    accelerate: Any = pytest.importorskip("accelerate")
     accelerator = accelerate.Accelerator(cpu=True)
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
@@ -49,10 +52,47 @@ def test_accelerate_prepares_a_loader_of_samples(dataset: SampleDataset) -> None
     assert sorted(model.rows) == list(range(NUM_ROWS))
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_a_trainer_trains_on_samples(dataset: SampleDataset, tmp_path: Path) -> None:
-    transformers: Any = pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
+RANKS = """
+import json, sys
+import accelerate
+from torch.utils.data import DataLoader
+import featstore
+
+table, out, num_workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
+accelerator = accelerate.Accelerator(cpu=True)
+samples = featstore.SampleDataset(table, slots=["row"], staging={"directory": out + "/cache"})
+order = featstore.RandomOrder(len(samples), seed=3)
+how = {"batch_size": 35, "num_workers": num_workers}
+loaders = [
+    DataLoader(samples, shuffle=True, **how),
+    DataLoader(samples, sampler=order.rows(rank=0, world_size=1), **how),
+]
+found = [[batch["row"].tolist() for batch in accelerator.prepare(each)] for each in loaders]
+with open(f"{out}/{accelerator.process_index}.json", "w") as file:
+    json.dump(found, file)
+accelerator.end_training()
+"""
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_ranks_of_accelerate_share_every_row_of_a_shuffled_and_of_a_random_order(
+    table_url: str, tmp_path: Path, num_workers: int
+) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    done = torchrun(tmp_path / "ranks.py", table_url, tmp_path, num_workers)
+    assert done.returncode == 0, done.stderr[-5000:]
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for batches in zip(*ranks, strict=True):
+        assert [len(of_rank) for of_rank in batches] == [4, 4]
+        rows = [row for of_rank in batches for batch in of_rank for row in batch]
+        assert sorted(rows) == list(range(NUM_ROWS))
+        assert rows != sorted(rows)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_trainer_trains_on_samples(
+    dataset: SampleDataset, tmp_path: Path, num_workers: int
+) -> None:
     model = Model()
     trainer = transformers.Trainer(
         model=model,
@@ -65,6 +105,8 @@ def test_a_trainer_trains_on_samples(dataset: SampleDataset, tmp_path: Path) -> 
             save_strategy="no",
             use_cpu=True,
             remove_unused_columns=False,
+            dataloader_num_workers=num_workers,
+            dataloader_persistent_workers=num_workers > 0,
         ),
         train_dataset=dataset,
         data_collator=arguments_of,

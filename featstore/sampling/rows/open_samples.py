@@ -15,8 +15,9 @@ from tqdm import tqdm
 from featstore.closing import Closing
 from featstore.decoded.decoded_cache import DecodedCache, EntryRequest
 from featstore.decoded.decoded_columns import Piece, no_rows, piece_of
-from featstore.decoded.decoding import entry_of
+from featstore.decoded.decoding import entry_of, name_of_entry
 from featstore.decoded.entry_file import FileState, MappedEntry
+from featstore.decoded.file_sources import SourcesAhead
 from featstore.decoded.staging_source import staging_source
 from featstore.ops.arrays import array_of
 from featstore.reading.buffers import Array
@@ -87,18 +88,27 @@ class OpenSamples(Closing):
     def _open(self, plan: SamplePlan, *, progress: bool) -> None:
         directory = str(self._stager.cache.root.parent)
         self.plan = replace(plan, staging=replace(plan.staging, directory=directory))
-        self._cache = DecodedCache(self._stager.cache, plan.staging.num_budget_bytes)
+        cache = self._stager.cache
+        sources = SourcesAhead(
+            self._stager,
+            [file for file, _ in plan.files],
+            lambda file: not cache.has(name_of_entry(file, plan.selection)),
+        )
+        self._cache = DecodedCache(cache, plan.staging.num_budget_bytes, let_go=sources.close)
         wanted = [
-            entry_of(file, plan.selection, self._stager, plan.num_threads) for file, _ in plan.files
+            entry_of(file, plan.selection, sources, plan.num_threads) for file, _ in plan.files
         ]
         num_rows = [file.num_rows for file, _ in plan.files]
-        with tqdm(
-            desc="decoding",
-            total=sum(num_rows),
-            unit=" rows",
-            unit_scale=True,
-            disable=None if progress else True,
-        ) as bar:
+        with (
+            sources,
+            tqdm(
+                desc="decoding",
+                total=sum(num_rows),
+                unit=" rows",
+                unit_scale=True,
+                disable=None if progress else True,
+            ) as bar,
+        ):
             entries = self._opened(wanted, on_open=lambda number: bar.update(num_rows[number]))
         self._rows = DecodedRows(list(_pieces(self.plan, entries)), plan.request)
         self._index = self._filtered([request.name for request in wanted])
