@@ -56,6 +56,37 @@ def load_yaml(text: str | bytes) -> object:
         raise DocumentError(" ".join(str(error).split())) from None
 
 
+def item_lines(text: str | bytes, key: str) -> tuple[int, ...]:
+    """The line, counted from 1, on which each item of the list under a top-level key begins.
+
+    It reads events alone, and makes no values of them.
+
+    Args:
+        text: A document that `load_yaml` accepts.
+        key: The key.
+
+    Returns:
+        The lines; nothing if the document has no list there.
+    """
+    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    depth, num_nodes, is_wanted, lines = 0, 0, False, list[int]()
+    for event in yaml.parse(text, loader):
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if not isinstance(event, yaml.NodeEvent):
+            continue
+        if depth == 1 and num_nodes % 2 == 0:
+            is_wanted = isinstance(event, yaml.ScalarEvent) and event.value == key
+        elif depth == 1:
+            is_wanted = is_wanted and isinstance(event, yaml.SequenceStartEvent)
+        elif depth == 2 and is_wanted:
+            assert event.start_mark is not None  # all events of a text have one
+            lines.append(event.start_mark.line + 1)
+        num_nodes += depth == 1
+        depth += isinstance(event, yaml.CollectionStartEvent)
+    return tuple(lines)
+
+
 def _problem(error: Exception) -> str:
     """The parser's complaint on one line, with line and column counted from 1 if it has them."""
     problem = " ".join(str(getattr(error, "problem", None) or error).split())

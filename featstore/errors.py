@@ -64,6 +64,12 @@ class OperatorError(FeatstoreError, ValueError):
     """
 
 
+class CheckFailedError(FeatstoreError, ValueError):
+    """What a run was about to commit fails `checks` of its spec. Nothing of it is visible to
+    readers. The message names the checks, the bounds and the figures.
+    """
+
+
 class TableNotFoundError(FeatstoreError, FileNotFoundError):
     """There is no table at the URL, or not in the requested version."""
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore import documents
-from featstore.documents import MAX_NESTING, DocumentError, load_yaml
+from featstore.documents import MAX_NESTING, DocumentError, item_lines, load_yaml
 from featstore.errors import ConfigError, SpecError
 from featstore.redaction import short, shown
 from featstore.request.train_config import load_train_config
@@ -88,6 +88,14 @@ def test_a_document_may_be_nested_up_to_the_limit_and_have_many_keys() -> None:
     assert isinstance(wide, dict)
     assert len(wide) == 20_000
     assert time.thread_time() - since < 30, "each key was compared with all before it"
+
+
+def test_the_lines_of_a_list_are_those_on_which_its_items_begin() -> None:
+    text = "a: 1\nlist:\n  - x\n  - {y: 1,\n     z: 2}\n\n  - [1,\n     2]\nother: [3]\n"
+    assert item_lines(text, "list") == (3, 4, 7)
+    assert item_lines(text, "other") == (9,)
+    assert item_lines(text, "a") == item_lines(text, "none") == item_lines("[1]", "a") == ()
+    assert item_lines("", "a") == ()
 
 
 def test_aliases_that_expand_to_billions_are_not_expanded() -> None:

@@ -155,6 +155,29 @@ def lint(table: str, version: int | None, batch_size: int, as_json: bool) -> Non
 
 @table.command(
     examples=[
+        "featstore table check --table /data/ctr",
+        "featstore table check --table /data/ctr --spec spec.yaml --where \"dt >= '2026-11-01'\"",
+    ]
+)
+@subjects(TABLE)
+@version_option
+@where_option
+@click.option("--spec", metavar="URL", help="The spec whose `checks` to run.")
+@json_option
+def check(
+    table: str, version: int | None, where: str | None, spec: str | None, as_json: bool
+) -> None:
+    """Run the checks of the newest extraction, or of another spec, on each partition.
+
+    The exit code is 1 if one of severity `fail` fails.
+    """
+    report = load("featstore.explore.table").open_table(table, version).check(spec, where)
+    show(report, as_json=as_json)
+    sys.exit(0 if report.ok else 1)
+
+
+@table.command(
+    examples=[
         "featstore table vacuum --table /data/ctr --dry-run",
         "featstore table vacuum --table /data/ctr --retain-hours 24 --keep-version 7",
     ]

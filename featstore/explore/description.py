@@ -6,6 +6,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from featstore.extraction.gates import CheckResult
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.table.snapshot import Snapshot
@@ -70,6 +71,7 @@ class Description:
         columns: The slots in declared order, then labels and kept columns.
         groups: The slot groups.
         partitions: The partitions.
+        warnings: The checks of severity `warn` that did not pass when the partitions were written.
     """
 
     table: str
@@ -82,6 +84,7 @@ class Description:
     columns: tuple[ColumnDescription, ...]
     groups: tuple[GroupDescription, ...]
     partitions: tuple[PartitionDescription, ...]
+    warnings: tuple[CheckResult, ...] = ()
 
     def text(self, width: int | None = None) -> str:
         """The description as text, with tables of `width` characters at most if given."""
@@ -90,6 +93,7 @@ class Description:
             self._columns_text(width),
             self._groups_text(width),
             self._partitions_text(width),
+            "\n".join(f"warning: {warning}" for warning in self.warnings),
         ]
         return "\n\n".join(part for part in parts if part)
 
@@ -100,7 +104,7 @@ class Description:
 
     def as_dict(self) -> dict[str, Any]:
         """The description as JSON types."""
-        return asdict(self)
+        return asdict(self) | {"warnings": [warning.as_dict() for warning in self.warnings]}
 
     def _summary(self) -> str:
         lines = [
@@ -135,12 +139,15 @@ class Description:
         )
 
 
-def describe(snapshot: Snapshot, num_commits: int) -> Description:
+def describe(
+    snapshot: Snapshot, num_commits: int, warnings: tuple[CheckResult, ...] = ()
+) -> Description:
     """Describes a snapshot.
 
     Args:
         snapshot: The snapshot.
         num_commits: The number of commits in the table's log.
+        warnings: Checks that did not pass when the partitions were written.
     """
     in_use = [group.group for file in snapshot.data_files for group in file.groups]
     return Description(
@@ -162,6 +169,7 @@ def describe(snapshot: Snapshot, num_commits: int) -> Description:
             for group in snapshot.groups
         ),
         partitions=_partitions(snapshot),
+        warnings=warnings,
     )
 
 

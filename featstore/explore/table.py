@@ -10,11 +10,15 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from featstore.decoded.staging_source import stage_items
+from featstore.errors import SelectionError
 from featstore.explore.description import Description, describe
 from featstore.explore.profile import Profile, numeric_labels
 from featstore.explore.row_profile import profile_rows
 from featstore.explore.stored import stored_profile
+from featstore.explore.table_check import TableCheckReport, check_snapshot
 from featstore.explore.views import duckdb_view, polars_view
+from featstore.extraction.gates import stored_checks, stored_warnings
+from featstore.extraction.unit_statistics import gather_rows
 from featstore.files import storage
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
@@ -22,12 +26,19 @@ from featstore.redaction import redact
 from featstore.schema import Slot, SlotSchema
 from featstore.selection.slot_names import select
 from featstore.selection.where import Where, parse_where
+from featstore.spec.data_checks import columns_of
+from featstore.spec.model import Spec
+from featstore.spec.parse import load_spec
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.delta import Commit, history
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
-from featstore.table.statistics.column_statistics import add_counts, merge_statistics
+from featstore.table.statistics.column_statistics import (
+    Statistics,
+    add_counts,
+    merge_statistics,
+)
 from featstore.table.statistics.statistics_file import StoredStatistics, find_statistics
 from featstore.table.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
 
@@ -278,11 +289,67 @@ class Table:
         """
         return lint(self.url, self.version, batch_size=batch_size)
 
-    def inspect(self) -> Description:
-        """A description of the table: version, rows, bytes, spec hash, slots, slot groups and
-        partitions. `str()` of it is the text for people.
+    def check(
+        self, spec: Spec | str | Path | None = None, where: str | None = None
+    ) -> TableCheckReport:
+        """Runs checks on each partition, from stored statistics, or from the rows where there are
+        none.
+
+        Args:
+            spec: The spec with the `checks`, or the URL of its YAML file; by default those of the
+                newest extraction into the table are run.
+            where: A predicate over partition keys; by default all partitions are checked.
+
+        Returns:
+            The report. Its `ok` is false if a check of severity `fail` failed.
+
+        Raises:
+            InputError: There are no checks.
+            SelectionError: `where` names other columns than partition keys.
+            SpecError: A check is of a slot or label that the table lacks.
         """
-        return describe(self.snapshot, len(self.history()))
+        if spec is None:
+            checks = stored_checks(self._commits())
+        else:
+            checks = (spec if isinstance(spec, Spec) else load_spec(spec)).checks
+        labels = [label.name for label in self.schema.labels]
+        of = (columns_of(check, self.schema.names, labels) for check in checks)
+        names = {name for columns in of for name in columns}
+        schema = replace(self.schema, slots=tuple(s for s in self.slots if s.name in names))
+
+        def load(partition: Mapping[str, str | None]) -> Statistics:
+            files = self.snapshot.in_partitions([partition])
+            # Statistics describe base files; slot groups have none.
+            stored = None if self.snapshot.groups else find_statistics(self.url, partition, files)
+            if stored is not None:
+                return stored.statistics
+            return gather_rows(schema, self._read(files, schema, None))
+
+        return check_snapshot(self.snapshot, checks, self._partitions(where), load)
+
+    def inspect(self) -> Description:
+        """A description of the table: version, rows, bytes, spec hash, slots, slot groups,
+        partitions and warnings. `str()` of it is the text for people.
+        """
+        warnings = stored_warnings(self._commits(), self.partitions)
+        return describe(self.snapshot, len(self.history()), warnings)
+
+    def _commits(self) -> list[Commit]:
+        """The commits up to this version, newest first."""
+        return [commit for commit in self.history() if commit.version <= (self.version or 0)]
+
+    def _partitions(self, where: str | None) -> list[Mapping[str, str | None]]:
+        """The partitions that a predicate over partition keys selects."""
+        condition = self._where(where)
+        if condition is None:
+            return list(self.partitions)
+        keys = [key.name for key in self.schema.partition_keys]
+        if others := sorted(set(condition.columns) - set(keys)):
+            raise SelectionError(
+                f"where: expected partition keys alone ({', '.join(keys) or 'there are none'}), "
+                f"since whole partitions are checked, found {', '.join(others)}"
+            )
+        return [p for p in self.partitions if condition.matches_partition(p)]
 
     def _where(self, text: str | None) -> Where | None:
         if text is None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from featstore.errors import CommitConflictError, EmptyInputError, InputError, UnsafeStoreError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, describe, first_examples
+from featstore.extraction.gates import CheckResult, check_before_commit
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import (
     RawFile,
@@ -116,6 +117,7 @@ class ExtractReport:
         seconds: Wall-clock time of the whole run.
         counts: Number of dropped or replaced values by `<slot or column>: <kind>`, such as NaN.
         examples: The first malformed values of each column, from this run only.
+        warnings: The checks of severity `warn` that did not pass.
     """
 
     table_url: str = field(repr=False)
@@ -131,6 +133,7 @@ class ExtractReport:
     counts: Mapping[str, int]
     num_rows_skipped: int = 0
     examples: tuple[Malformed, ...] = ()
+    warnings: tuple[CheckResult, ...] = ()
 
     def __str__(self) -> str:
         done = (
@@ -141,7 +144,9 @@ class ExtractReport:
             f"{self.num_files:,} files, "
             f"{self.size_bytes:,} bytes, {self.seconds:.1f} s (run {self.run_id})"
         )
-        return "\n".join([text, *describe(self.counts, self.examples, self.num_rows_skipped)])
+        warned = [f"warning: {warning}" for warning in self.warnings]
+        found = describe(self.counts, self.examples, self.num_rows_skipped)
+        return "\n".join([text, *warned, *found])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +188,7 @@ def extract_files(
     Raises:
         InputError: The raw files do not fit the spec, the partition or the table.
         OperatorError: An operator failed; names the slot and the raw row.
+        CheckFailedError: A check of the spec failed.
         CommitConflictError: Another writer changed the table in the meantime.
     """
     started_s = time.monotonic()
@@ -282,6 +288,7 @@ def end_run(
 
     Raises:
         InputError: All rows were skipped, or there were none.
+        CheckFailedError: A check of the spec failed. Nothing is committed.
         CommitConflictError: The mark or one of the files no longer exists. Nothing is committed.
     """
     url = run.task.table_url
@@ -295,6 +302,7 @@ def end_run(
     examples = first_examples(example for report in reports for example in report.examples)
     if not files:
         raise _no_rows_error(run.task.spec, num_rows_skipped, examples)
+    warnings: tuple[CheckResult, ...] = ()
     if run.task.spec.output.statistics:
         with removing_files_on_failure(run):
             try:
@@ -304,6 +312,9 @@ def end_run(
                 # raises the clearer CommitConflictError.
                 check_not_removed(mark, url, files)
                 raise
+            warnings = check_before_commit(
+                run.task.spec, run.schema, url, files, run.partitions, run.base
+            )
     metadata = CommitMetadata(
         run_id=run.task.run_id,
         spec_hash=run.task.spec.hash,
@@ -316,6 +327,8 @@ def end_run(
         size_bytes=sum(file.size_bytes for file in files),
         counts=add_counts(report.counts for report in reports),
         num_rows_skipped=num_rows_skipped,
+        checks=tuple(check.as_entry() for check in run.task.spec.checks),
+        warnings=tuple(warning.as_dict() for warning in warnings),
     )
     change = delta.Change(
         base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata
@@ -512,6 +525,7 @@ def _report(
         seconds=time.monotonic() - run.started_s,
         counts=metadata.counts,
         num_rows_skipped=metadata.num_rows_skipped,
+        warnings=tuple(map(CheckResult.from_dict, metadata.warnings)),
     )
 
 

@@ -12,6 +12,8 @@ import pyarrow as pa
 from featstore.extraction.extractor import Extractor
 from featstore.files.storage import delete, join
 from featstore.ops.malformed import without_views
+from featstore.reading.missing import nulls_to_marks
+from featstore.schema import SlotSchema
 from featstore.table.layout import file_statistics_path, statistics_path
 from featstore.table.snapshot import DataFile, files_digest
 from featstore.table.statistics.column_statistics import (
@@ -82,6 +84,20 @@ class Gathering:
             for name, column in witness(batch.columns).items():
                 parts.setdefault(name, []).append(column)
         return {name: pa.concat_arrays(columns) for name, columns in parts.items()}
+
+
+def gather_rows(schema: SlotSchema, batches: Iterable[pa.RecordBatch]) -> Statistics:
+    """Gathers the statistics of rows of a table, without what only their extraction knew.
+
+    Args:
+        schema: The slots and labels to gather.
+        batches: Rows with columns by the names in `schema`, and missing values as null.
+    """
+    gatherer = StatisticsGatherer(schema)
+    for batch in batches:
+        if batch.num_rows:
+            gatherer.update(nulls_to_marks(batch, schema.slots))
+    return gatherer.finish()
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ from featstore.ops.registry import OPERATORS
 from featstore.ops.signature import OPTIONS, Operator
 from featstore.ops.user import is_user_operator, load_operator
 from featstore.schema import Slot, SlotKind
+from featstore.spec.data_checks import data_check_errors
 from featstore.spec.model import Node, Spec, type_name
 from featstore.spec.parse import wrong
 
@@ -25,13 +26,13 @@ RECORD = "run `featstore spec lint SPEC --update-lock`"
 
 
 def check_document(spec: Spec) -> None:
-    """Raises the first error in names, numbers or sequences. `lint` reports all of them."""
+    """Raises the first error in names, numbers, sequences or checks. `lint` reports all of them."""
     for error in document_errors(spec, spec.retired):
         raise error
 
 
 def document_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
-    """Yields the errors in names, numbers and sequences, which need no operators.
+    """Yields the errors in names, numbers, sequences and checks, which need no operators.
 
     Args:
         spec: The spec.
@@ -40,6 +41,7 @@ def document_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
     yield from name_errors(spec)
     yield from number_errors(spec, retired)
     yield from sequence_errors(spec)
+    yield from data_check_errors(spec)
 
 
 def name_errors(spec: Spec) -> Iterator[SpecError]:

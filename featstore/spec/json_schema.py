@@ -19,9 +19,12 @@ from featstore.ops.signature import (
     text,
 )
 from featstore.spec.model import (
+    CHECKS,
     COMPRESSIONS,
     ON_ERROR,
+    SEVERITIES,
     VERSION,
+    DataCheck,
     Input,
     Node,
     OutputOptions,
@@ -30,6 +33,7 @@ from featstore.spec.model import (
 )
 from featstore.spec.model import Sequence as ListSequence
 from featstore.spec.parse import (
+    CHECK_KEYS,
     ENCODE,
     INPUT_KEYS,
     MAX_SLOT,
@@ -48,6 +52,15 @@ _ON_ERROR: Schema = {"enum": [*ON_ERROR, None]}
 # The first form offers the names to editors; the parser reads more, such as `List<String>`.
 _TYPE = any_of([{"enum": list(type_names())}, _TEXT])
 _USER_OPERATOR = ":"
+_FROM_0: Schema = {"type": "number", "minimum": 0}
+# What the bounds of each figure of `checks` may be.
+_BOUNDS: Mapping[str, Schema] = {
+    "rows": {"type": "integer", "minimum": 0},
+    "coverage": _FROM_0 | {"maximum": 1},
+    "label_rate": {"type": "number"},
+    "distinct": {"type": "integer", "minimum": 0},
+    "drift": _FROM_0,
+}
 
 # What the functions that read the params of operators accept, as far as a schema can tell.
 _READERS: Mapping[Callable[[object], object], Schema] = {
@@ -78,6 +91,7 @@ def spec_schema() -> dict[str, Any]:
         ),
         "slots": {"type": "array", "items": _node()},
         "output": or_null(_described(OUTPUT_KEYS, _output_values(), OutputOptions)),
+        "checks": or_null({"type": "array", "items": _check()}),
         "on_error": _ON_ERROR,
     }
     properties = {key: values[key] | _description(texts.get(key)) for key in TOP_KEYS}
@@ -124,6 +138,25 @@ def _output_values() -> dict[str, Schema]:
         "compression": {"enum": list(COMPRESSIONS)},
         "statistics": _BOOLEAN,
     }
+
+
+def _check() -> Schema:
+    """An entry of `checks`: the keys and bounds of its figure."""
+    return {"oneOf": [_check_of(figure) for figure in CHECKS]}
+
+
+def _check_of(figure: str) -> Schema:
+    bound = _BOUNDS[figure]
+    values: dict[str, Schema] = {
+        "check": {"const": figure},
+        "of": _NAMES,
+        "at_least": or_null(bound),
+        "at_most": or_null(bound),
+        "last": _COUNT,
+        "severity": {"enum": list(SEVERITIES)},
+    }
+    required = [key for key in ("check", "of", "last") if key in CHECK_KEYS[figure]]
+    return _described(CHECK_KEYS[figure], values, DataCheck, *required)
 
 
 def _node() -> Schema:

@@ -14,6 +14,8 @@ from featstore.ops.vocabularies import Vocabulary
 
 VERSION = 1
 ON_ERROR = ("fail", "null", "skip")
+CHECKS = ("rows", "coverage", "label_rate", "distinct", "drift")
+SEVERITIES = ("fail", "warn")
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 _NAMES = {
@@ -193,6 +195,38 @@ class OutputOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DataCheck:
+    """One entry of `checks`: bounds for a figure of each partition that is written.
+
+    Attributes:
+        check: The figure, one of `CHECKS`.
+        of: The slots (names or globs) or the labels that it is a figure of; nothing for `rows`.
+        at_least: The least value that passes.
+        at_most: The greatest value that passes.
+        last: Of `drift`: the number of days before the partition's own that it is compared with.
+        severity: One of `SEVERITIES`: `fail` refuses the commit, `warn` stores and shows the
+            result.
+        where: The path in the document, after the line if it is known.
+    """
+
+    check: str
+    of: tuple[str, ...] = ()
+    at_least: float | None = None
+    at_most: float | None = None
+    last: int | None = None
+    severity: str = "fail"
+    where: str = field(default="", compare=False)
+
+    def as_entry(self) -> dict[str, Any]:
+        """The entry of `checks`, without what is not set."""
+        given = {"of": list(self.of) or None, "at_least": self.at_least, "at_most": self.at_most}
+        severity = None if self.severity == SEVERITIES[0] else self.severity
+        return without_none(
+            {"check": self.check} | given | {"last": self.last, "severity": severity}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Spec:
     """One spec document, with the frozen params of its lock.
 
@@ -205,6 +239,7 @@ class Spec:
         retired: Slot numbers that must not be used again.
         sequences: The groups of aligned list inputs.
         output: How data files are written.
+        checks: What the statistics of each partition must hold, or it is not committed.
         version: The semantics version.
         on_error: By raw column, one of `ON_ERROR` where the document sets it.
         optional: The raw columns that files may lack.
@@ -224,6 +259,7 @@ class Spec:
     retired: frozenset[int] = frozenset()
     sequences: tuple[Sequence, ...] = ()
     output: OutputOptions = OutputOptions()
+    checks: tuple[DataCheck, ...] = ()
     version: int = VERSION
     on_error: Mapping[str, str] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
@@ -242,9 +278,9 @@ class Spec:
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical JSON of everything that determines the extracted content.
 
-        This includes the order of columns and what is frozen. Retired numbers, `output`, and inputs
-        that nothing reads are excluded. An option that is written out counts, even if it equals the
-        default.
+        This includes the order of columns and what is frozen. Retired numbers, `output`, `checks`,
+        and inputs that nothing reads are excluded. An option that is written out counts, even if it
+        equals the default.
         """
         return digest(self._content())
 

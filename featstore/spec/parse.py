@@ -7,6 +7,8 @@ has one, and the path in the document.
 
 import contextlib
 import datetime
+import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
@@ -16,7 +18,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from featstore.byte_sizes import parse_bytes
-from featstore.documents import DocumentError, load_yaml
+from featstore.documents import DocumentError, item_lines, load_yaml
 from featstore.errors import ConfigError, SpecError, nearest
 from featstore.files import storage
 from featstore.ops.registry import OPERATORS
@@ -24,10 +26,13 @@ from featstore.ops.signature import MAX_COUNT, OPTIONS
 from featstore.redaction import redact, shown
 from featstore.spec.lock import Lock, load_lock, lock_url
 from featstore.spec.model import (
+    CHECKS,
     COMPRESSIONS,
     ON_ERROR,
+    SEVERITIES,
     TYPE_NAMES,
     VERSION,
+    DataCheck,
     Input,
     Node,
     OutputOptions,
@@ -47,11 +52,20 @@ TOP_KEYS = (
     "sequences",
     "slots",
     "output",
+    "checks",
     "on_error",
 )
 INPUT_KEYS = ("type", "on_error", "optional")
 SEQUENCE_KEYS = ("of", "max_len", "truncate", "empty_as_null")
 OUTPUT_KEYS = tuple(field.name for field in fields(OutputOptions))
+# The keys of an entry of `checks`, by figure.
+CHECK_KEYS = {
+    "rows": ("check", "at_least", "at_most", "severity"),
+    "coverage": ("check", "of", "at_least", "at_most", "severity"),
+    "label_rate": ("check", "of", "at_least", "at_most", "severity"),
+    "distinct": ("check", "of", "at_least", "at_most", "severity"),
+    "drift": ("check", "of", "last", "at_most", "severity"),
+}
 TRUNCATE = ("head", "tail")
 ENCODE = ("sign", "index")
 MAX_SLOT = 2**31 - 1
@@ -137,8 +151,11 @@ def parse_spec(text: str, source: str = "", errors: list[SpecError] | None = Non
         document = load_yaml(text)
     except DocumentError as error:
         raise SpecError(f"{redact(source) or 'spec'}: expected YAML, found: {error}") from None
+    # Found only where they are needed, since the document is parsed once more for them.
+    has_checks = isinstance(document, Mapping) and document.get("checks")
+    lines = item_lines(text, "checks") if has_checks else ()
     with naming(source):
-        return replace(_spec(document, errors), source=source)
+        return replace(_spec(document, errors, lines), source=source)
 
 
 @contextlib.contextmanager
@@ -185,7 +202,9 @@ def _yaml_hint(found: object) -> str:
     return ""
 
 
-def _spec(document: object, errors: list[SpecError] | None) -> Spec:
+def _spec(
+    document: object, errors: list[SpecError] | None, lines_of_checks: tuple[int, ...] = ()
+) -> Spec:
     top = _mapping(document, "document")
     _known_keys(top, TOP_KEYS, "")
     if top.get("spec") != VERSION or type(top.get("spec")) is not int:
@@ -198,6 +217,10 @@ def _spec(document: object, errors: list[SpecError] | None) -> Spec:
     inputs = dict(_each(entries, _input, errors))
     labels = _mapping(top.get("labels") or {}, "labels")
     weight = top.get("weight")
+    output = _output(_mapping(top.get("output") or {}, "output"))
+    checks = tuple(parse_checks(top.get("checks") or [], errors, lines_of_checks))
+    if checks and not output.statistics:
+        raise wrong("output.statistics", "true, since `checks` are run on statistics", False)
     return Spec(
         version=VERSION,
         inputs={name: given.type for name, given in inputs.items()},
@@ -232,7 +255,8 @@ def _spec(document: object, errors: list[SpecError] | None) -> Spec:
                 errors,
             )
         ),
-        output=_output(_mapping(top.get("output") or {}, "output")),
+        output=output,
+        checks=checks,
     )
 
 
@@ -340,6 +364,81 @@ def _output(entry: Mapping[str, Any]) -> OutputOptions:
         expected = f"at least rows_per_row_group ({output.rows_per_row_group})"
         raise wrong("output.rows_per_file", expected, output.rows_per_file)
     return output
+
+
+def parse_checks(
+    value: object, errors: list[SpecError] | None = None, lines: tuple[int, ...] = ()
+) -> Iterator[DataCheck]:
+    """Parses the entries of `checks`, of a document or as `DataCheck.as_entry` wrote them.
+
+    Args:
+        value: The list.
+        errors: See `load_spec`.
+        lines: The line of each entry, if they are known.
+    """
+    at = [f"line {line}: " for line in lines]
+    placed = (
+        (entry, f"{line}checks[{i}]")
+        for i, (entry, line) in enumerate(
+            itertools.zip_longest(_list(value, "checks"), at, fillvalue="")
+        )
+    )
+    yield from _each(placed, _data_check, errors)
+
+
+def _data_check(value: object, where: str) -> DataCheck:
+    entry = _mapping(value, where)
+    check = _one_of(entry.get("check"), f"{where}.check", f"one of {', '.join(CHECKS)}", CHECKS)
+    _known_keys(entry, CHECK_KEYS[check], f"{where}.")
+    last = entry.get("last")
+    if check == "drift" and (isinstance(last, bool) or not _is_count(last) or not last):
+        raise wrong(f"{where}.last", "a number of days, at least 1", last)
+    found = DataCheck(
+        check=check,
+        of=_names(entry.get("of"), f"{where}.of") if "of" in CHECK_KEYS[check] else (),
+        at_least=_bound(entry, check, "at_least", where),
+        at_most=_bound(entry, check, "at_most", where),
+        last=last,
+        severity=_one_of(
+            entry.get("severity", SEVERITIES[0]),
+            f"{where}.severity",
+            " or ".join(SEVERITIES),
+            SEVERITIES,
+        ),
+        where=where,
+    )
+    if found.at_least is None and found.at_most is None:
+        bounds = " or ".join(key for key in CHECK_KEYS[check] if key.startswith("at_"))
+        raise SpecError(f"{where}: expected a bound ({bounds}), found none")
+    if found.at_least is not None and found.at_most is not None and found.at_least > found.at_most:
+        expected = f"at least at_least ({found.at_least:g}), since no data could pass"
+        raise wrong(f"{where}.at_most", expected, found.at_most)
+    return found
+
+
+def _bound(entry: Mapping[str, Any], check: str, key: str, where: str) -> float | None:
+    """A bound of a figure, which must be a value that the figure can have."""
+    value, (expected, is_possible) = entry.get(key), _BOUNDS[check]
+    if value is not None and (isinstance(value, bool) or not is_possible(value)):
+        raise wrong(f"{where}.{key}", expected, value)
+    return value
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+
+
+_BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "rows": ("an integer of at least 0", _is_count),
+    "coverage": ("a share, 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1),
+    "label_rate": ("a number", _is_number),
+    "distinct": ("an integer of at least 0", _is_count),
+    "drift": ("a number of at least 0", lambda value: _is_number(value) and value >= 0),
+}
 
 
 def _bytes(value: Any, where: str) -> int:

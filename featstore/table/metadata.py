@@ -61,7 +61,8 @@ class FileMetadata:
 class CommitMetadata:
     """Metadata of a commit, under the key `featstore` of the commit.
 
-    `num_rows_skipped`, `crc32s` and `origins` are not stored if empty or 0, `groups` if None.
+    `num_rows_skipped`, `crc32s`, `origins`, `checks` and `warnings` are not stored if empty or 0,
+    `groups` if None.
 
     Attributes:
         run_id: The run that made the commit.
@@ -80,6 +81,9 @@ class CommitMetadata:
         crc32s: The CRC-32 of each data file that the commit adds, by path.
         origins: In a compaction: the metadata of the commits whose rows it rewrote, with the
             `data_digest` of the files that hold them now.
+        checks: The checks of the run's spec, as entries of `checks`.
+        warnings: The results of the checks of severity `warn` that did not pass, as
+            `CheckResult.as_dict` gives them.
     """
 
     run_id: str
@@ -96,6 +100,8 @@ class CommitMetadata:
     groups: Mapping[str, int] | None = None
     crc32s: Mapping[str, int] = field(default_factory=dict)
     origins: "tuple[CommitMetadata, ...]" = ()
+    checks: tuple[Mapping[str, Any], ...] = ()
+    warnings: tuple[Mapping[str, Any], ...] = ()
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON object that the commit stores."""
@@ -108,8 +114,11 @@ class CommitMetadata:
             "counts": dict(self.counts),
             "crc32s": dict(self.crc32s),
             "origins": origins,
+            "checks": list(self.checks),
+            "warnings": list(self.warnings),
         }
-        left_out = {key for key in ("num_rows_skipped", "crc32s", "origins") if not mapping[key]}
+        optional = ("num_rows_skipped", "crc32s", "origins", "checks", "warnings")
+        left_out = {key for key in optional if not mapping[key]}
         left_out |= {key for key in ("groups",) if mapping[key] is None}
         return {key: value for key, value in mapping.items() if key not in left_out}
 
@@ -124,9 +133,9 @@ class CommitMetadata:
         Raises:
             DataFileError: The format is another one, or the object is not featstore's.
         """
-        partitions = tuple(mapping.get("partitions", ()))
+        lists = {key: tuple(mapping.get(key, ())) for key in ("partitions", "checks", "warnings")}
         origins = tuple(cls.from_mapping(origin, where) for origin in mapping.get("origins", ()))
-        return _from_mapping(cls, {**mapping, "partitions": partitions, "origins": origins}, where)
+        return _from_mapping(cls, {**mapping, **lists, "origins": origins}, where)
 
 
 def to_json(mapping: Mapping[str, Any]) -> str:

@@ -34,6 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("spec.yaml").write_text(SPEC)
     Path("train.yaml").write_text("{table: table, slots: [user, price], labels: [click]}")
+    Path("checked.yaml").write_text(SPEC + "checks: [{check: rows, at_least: 10}]")
     Path("new.yaml").write_text(SPEC.replace("name: price", "name: log_price"))
     put_parquet(
         Path("raw.parquet"),
@@ -70,6 +71,8 @@ def test_each_command_tells_what_its_text_tells(ask: Ask, here: Path) -> None:
     assert [slot["coverage"] for slot in profile["slots"]] == [pytest.approx(2 / 3)]
     lint = ask("table", "lint", "--table", "table")
     assert (lint["ok"], lint["findings"], lint["num_files"]) == (True, [], 1)
+    check = ask("table", "check", "--table", "table", "--spec", "checked.yaml", code=1)
+    assert (check["ok"], check["results"][0]["outcome"]) == (False, "fail")
     spec = ask("spec", "show", "--spec", "spec.yaml")
     assert [entry["name"] for entry in spec["entries"]] == ["user", "price", "click"]
     assert ask("spec", "lint", "--spec", "spec.yaml")["ok"] is True
@@ -100,6 +103,7 @@ def test_keys_are_frozen(ask: Ask, here: Path) -> None:
         "table inspect": ask("table", "inspect", "table"),
         "table profile": ask("table", "profile", "table", "--exact"),
         "table lint": ask("table", "lint", "table", "--batch-size", "2"),
+        "table check": ask("table", "check", "table", "--spec", "checked.yaml", code=1),
         "spec lint": ask("spec", "lint", "spec.yaml"),
         "spec show": ask("spec", "show", "spec.yaml"),
         "spec diff": ask("spec", "diff", "spec.yaml", "new.yaml"),

@@ -184,6 +184,32 @@ def test_lint_prints_every_finding_on_a_line_of_its_own(
     ]
 
 
+def test_check_exits_with_1_where_a_check_fails_and_an_extraction_with_2(
+    raw: Path,
+    spec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = tmp_path / "table"
+    options = {"--spec": spec, "--input": raw, "--table": table}
+    extract = ["extract", *(str(part) for option in options.items() for part in option)]
+    spec.write_text(SPEC + "checks: [{check: coverage, of: price, at_least: 0.9}]")
+    code, said = in_process(monkeypatch, capsys, *extract)
+    assert code == 2
+    assert "1 of 1 checks failed: coverage of price: 0.6667, expected at least 0.9. The" in said
+    assert not list(table.rglob("*.parquet"))
+    spec.write_text(SPEC + "checks: [{check: coverage, of: price, at_least: 0.6}]")
+    done = CliRunner().invoke(cli.cli, extract)
+    assert done.exit_code == 0, done.output
+    checked = CliRunner().invoke(cli.cli, ["table", "check", str(table)])
+    assert (checked.exit_code, checked.output.splitlines()[-1]) == (0, f"{table}: 1 checks: 1 pass")
+    spec.write_text(SPEC + "checks: [{check: rows, at_least: 4}]")
+    failed = CliRunner().invoke(cli.cli, ["table", "check", str(table), "--spec", str(spec)])
+    assert failed.exit_code == 1
+    assert failed.output.splitlines()[2].split()[:3] == ["fail", "rows", "(none)"]
+
+
 def test_show_and_diff_print_lines(spec: Path, tmp_path: Path) -> None:
     (tmp_path / "new.yaml").write_text(SPEC.replace("name: price", "name: price_log"))
     shown = CliRunner().invoke(cli.cli, ["spec", "show", str(spec)])

@@ -151,3 +151,32 @@ def test_a_param_that_its_operator_reads_is_accepted(param: tuple[str, str], val
     except (TypeError, ValueError):
         return
     assert is_valid
+
+
+CHECKS = {
+    "rows": {"check": "rows", "at_least": 10},
+    "coverage": {"check": "coverage", "of": ["user", "u*"], "at_least": 0.5, "severity": "warn"},
+    "label_rate": {"check": "label_rate", "of": "click", "at_least": -1.5, "at_most": 2},
+    "distinct": {"check": "distinct", "of": "user", "at_most": 10},
+    "drift": {"check": "drift", "of": "*", "last": 7, "at_most": 0.25},
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_checks_are_accepted_and_what_the_schema_refuses_the_parser_refuses(check: str) -> None:
+    assert VALIDATOR.is_valid(spec_of(checks=[CHECKS[check]]))
+    wrong: list[dict[str, Any]] = [
+        {"at_leest": 1},
+        {"severity": "error"},
+        {"at_most": "1"},
+        {"of": []},
+        {"check": "row"},
+    ]
+    wrong += [] if check == "label_rate" else [{"at_most": -1}]
+    wrong += [{"at_most": 1.5}] if check in ("rows", "coverage", "distinct") else []
+    wrong += [{"last": 0}, {"at_least": 0.1}] if check == "drift" else [{"last": 1}]
+    for change in wrong:
+        document = spec_of(checks=[CHECKS[check] | change])
+        assert not VALIDATOR.is_valid(document), change
+        with pytest.raises(SpecError, match=r"^checks\[0\]"):
+            load_spec(document)

@@ -53,6 +53,26 @@ def test_origins_are_written_only_where_there_are_any() -> None:
     )
 
 
+def test_checks_and_warnings_are_written_only_where_there_are_any() -> None:
+    warning = {
+        "check": "coverage",
+        "column": "user",
+        "partition": {"month": "2013-01"},
+        "outcome": "warn",
+        "value": 0.5,
+        "error": 0.0,
+        "at_least": 0.9,
+        "at_most": None,
+        "note": "",
+    }
+    check = {"check": "coverage", "of": ["user"], "at_least": 0.9, "severity": "warn"}
+    checked = replace(COMMIT, checks=(check,), warnings=(warning,))
+    assert {"checks", "warnings"}.isdisjoint(COMMIT.to_mapping())
+    text = to_json(checked.to_mapping()) + "\n"
+    assert text == (GOLDEN / "commit_metadata_checked.json").read_text()
+    assert CommitMetadata.from_mapping(json.loads(text), "version 3") == checked
+
+
 def test_commit_metadata_is_read_back() -> None:
     assert (
         CommitMetadata.from_mapping(json.loads(to_json(COMMIT.to_mapping())), "version 3") == COMMIT

@@ -77,6 +77,7 @@ def _part(spec: Spec, nodes: Iterable[Node], keep: Iterable[str]) -> Spec:
         sequences=tuple(sequence for sequence in spec.sequences if read & set(sequence.of)),
         fitted={name: fitted for name, fitted in spec.fitted.items() if name in names},
         is_part=True,
+        checks=(),
         output=replace(spec.output, statistics=False),
     )
 
@@ -90,7 +91,7 @@ def _without(spec: Spec, names: frozenset[str]) -> Spec:
     only_theirs = _closure(spec, names) - read
     nodes = tuple(node for node in spec.nodes if node.name not in only_theirs)
     fitted = {name: fitted for name, fitted in spec.fitted.items() if name not in only_theirs}
-    return replace(spec, nodes=nodes, fitted=fitted)
+    return replace(spec, nodes=nodes, fitted=fitted, checks=())
 
 
 def _closure(spec: Spec, names: Iterable[str]) -> set[str]:

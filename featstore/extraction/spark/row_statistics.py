@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from featstore.extraction.spark.runners import check_workers, run_checked
-from featstore.reading.missing import nulls_to_marks
+from featstore.extraction.unit_statistics import gather_rows
 from featstore.schema import SlotSchema
 from featstore.table.statistics.column_statistics import (
     Statistics,
-    StatisticsGatherer,
     merge_statistics,
 )
 
@@ -64,22 +63,14 @@ def _gather_item(
     schema: SlotSchema, read: Callable[[Item], Iterable[pa.RecordBatch]], item: Item
 ) -> Statistics:
     """Runs on a worker: gathers one item."""
-    return _gather(schema, read(item))
+    return gather_rows(schema, read(item))
 
 
 def _gather_partition(
     schema: SlotSchema, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Runs on a worker: gathers one partition of the DataFrame."""
-    yield pa.RecordBatch.from_pydict({"found": [pickle.dumps(_gather(schema, batches))]})
-
-
-def _gather(schema: SlotSchema, batches: Iterable[pa.RecordBatch]) -> Statistics:
-    gatherer = StatisticsGatherer(schema)
-    for batch in batches:
-        if batch.num_rows:
-            gatherer.update(nulls_to_marks(batch, schema.slots))
-    return gatherer.finish()
+    yield pa.RecordBatch.from_pydict({"found": [pickle.dumps(gather_rows(schema, batches))]})
 
 
 def _merge(one: Statistics, other: Statistics) -> Statistics:

@@ -3,7 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ import polars
 import pytest
 from pyspark.sql import DataFrame
 
-from featstore.errors import InputError, MissingDependencyError
-from featstore.extraction.job import ExtractJob, extract_files
+from featstore.errors import CheckFailedError, InputError, MissingDependencyError
+from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.spark.runners import SparkRunner, check_workers, extract_dataframe
 from featstore.spec.model import Spec
-from featstore.spec.parse import load_spec
+from featstore.spec.parse import load_spec, parse_checks
 from featstore.table.delta import history, open_delta, open_delta_or_none
 from tests.job_scripts import job_script
 from tests.programs import run_python
@@ -81,6 +81,25 @@ def test_a_dataframe_gives_the_same_rows(job: ExtractJob, frame: DataFrame) -> N
     assert (report.num_rows, report.committed, report.input_bytes) == (533, True, None)
     assert report.counts == here.counts
     assert seen[-1] == (report.num_files, 0, 533)
+
+
+def test_a_check_that_fails_leaves_nothing_on_either_path(
+    spark: Any, job: ExtractJob, frame: DataFrame
+) -> None:
+    entry = {"check": "coverage", "of": "user_id", "at_least": 0.99}
+    checked = replace(job, spec=replace(job.spec, checks=tuple(parse_checks([entry]))))
+    runs: list[Callable[[], ExtractReport]] = [
+        lambda: extract_files(checked, runner=SparkRunner(spark)),
+        lambda: extract_dataframe(checked, frame),
+    ]
+    for run in runs:
+        with pytest.raises(CheckFailedError, match=r"coverage of user_id in month=1: 0\.90"):
+            run()
+        assert open_delta_or_none(job.table_url) is None
+        assert [path for path in Path(job.table_url).rglob("*") if path.is_file()] == []
+    warns = tuple(parse_checks([entry | {"severity": "warn"}]))
+    report = extract_dataframe(replace(job, spec=replace(job.spec, checks=warns)), frame)
+    assert [warning.column for warning in report.warnings] == ["user_id"]
 
 
 def test_a_large_spark_partition_becomes_several_files(
@@ -235,7 +254,7 @@ ONE_SESSION = {
 }
 EXTRACTION = """
 import json, os, sys
-from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.spark.runners import SparkRunner, spark_session
 from featstore.spec.parse import load_spec
 spec, raw, table, options = map(json.loads, sys.argv[1:])
