@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     __version__: str
     from featstore.api import extract as extract
+    from featstore.api import import_raw as import_raw
     from featstore.dispatch import Dispatch as Dispatch
     from featstore.errors import FeatstoreError as FeatstoreError
     from featstore.explore.table import Table as Table
@@ -43,6 +44,7 @@ _HOMES = {
     "Table": "featstore.explore.table",
     "check_operator": "featstore.ops.rowwise",
     "extract": "featstore.api",
+    "import_raw": "featstore.api",
     "load_spec": "featstore.spec.parse",
     "open_table": "featstore.explore.table",
     "operator": "featstore.ops.user",

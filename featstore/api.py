@@ -1,4 +1,4 @@
-"""The functions that users call: extract into a table, fit a spec, relabel, compact."""
+"""The functions that users call: import, extract into a table, fit, relabel, compact."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +20,9 @@ from featstore.extraction.spark.runners import (
     extract_dataframe,
 )
 from featstore.extraction.unit import Progress, ignore_progress
+from featstore.importing.job import import_job
+from featstore.importing.report import ImportReport
+from featstore.importing.run import OnSchema, run_import
 from featstore.redaction import redact
 from featstore.spec.lock import load_lock, lock_url, write_lock
 from featstore.spec.meaning import keep_fits, make_lock
@@ -155,6 +158,53 @@ def extract(
         runner=runner,
         progress=progress,
     )
+
+
+def import_raw(
+    format: str,  # noqa: A002  what the command line calls it, too
+    input_url: str | Path,
+    output_url: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    max_malformed: int = 0,
+    num_workers: int = 1,
+    progress: Progress = ignore_progress,
+    on_schema: OnSchema = lambda schema: None,
+    **options: Any,
+) -> ImportReport:
+    """Imports files of another format to a directory of raw Parquet, the input of an extraction.
+
+    Columns and their types are inferred from the first rows of some of the files. Each file becomes
+    one Parquet file with its rows in order, below the same `key=value/` directories. The directory
+    appears at the end, with all files. An interrupted import goes on where it was when it is
+    started again, and one that was done before does nothing.
+
+    Args:
+        format: `csv`, `json` (JSON lines), `libsvm` or `tfrecord`.
+        input_url: A file, a directory (all of its files, at any depth) or a glob, on any storage;
+            plain, or compressed with gzip or zstd.
+        output_url: The directory to write, on the local disk.
+        columns: Types by column, such as `{"item": "string"}`, where the inferred one is not meant.
+        max_malformed: How many rows may be left out because they cannot be read.
+        num_workers: The number of processes. A script that asks for several must be importable:
+            its own work stands under `if __name__ == "__main__"`.
+        progress: Called as `progress(num_files, num_files_total, num_rows)`.
+        on_schema: Called with the columns before any file is converted.
+        **options: For csv: `delimiter`, `names` (of the columns, if files have no header),
+            `nulls` (texts that mean null besides the empty one) and `encoding`.
+
+    Returns:
+        A report, which has the `inputs` of a spec that reads the rows.
+
+    Raises:
+        InputError: A file cannot be read, more rows than allowed are malformed, or the output
+            exists and holds something else.
+        MissingDependencyError: `tfrecord` without its extra.
+    """
+    job = import_job(
+        format, input_url, output_url, columns=columns, max_malformed=max_malformed, **options
+    )
+    return run_import(job, num_workers=num_workers, progress=progress, on_schema=on_schema)
 
 
 def _extract_group(group: GroupJob, spark: Any, progress: Progress) -> ExtractReport:

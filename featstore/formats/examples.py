@@ -1,0 +1,286 @@
+"""Rows of TFRecord files whose records are `tf.train.Example` or `SequenceExample`.
+
+A feature becomes a column: a scalar if no row of the sample has several values, otherwise a list. A
+feature that a row lacks is null; so is a scalar without a value, while a list without one is empty.
+A list of features (of a SequenceExample) is a list with an element for each step, or a list of
+lists. Sparse features are two or more lists, and ragged ones a list and its row lengths, as
+tensorflow writes them.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from featstore.errors import InputError, import_extra
+from featstore.formats.example_message import example_class
+from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows
+from featstore.formats.tfrecord import is_record_head, read_records
+from featstore.formats.type_names import name_of
+from featstore.libraries import LazyModule
+
+if TYPE_CHECKING:
+    import google.protobuf.message as message_errors
+else:
+    message_errors = LazyModule("google.protobuf.message")
+
+# Records that become one batch: so many, or fewer of this size together.
+_BATCH_ROWS, _BATCH_BYTES = 8_192, 16 << 20
+_IS = pa.types
+_TYPES = {"float_list": pa.float32(), "int64_list": pa.int64()}
+# The kinds whose values a column of each type takes.
+_KINDS = {
+    pa.int64(): ("int64_list",),
+    pa.float32(): ("float_list", "int64_list"),
+    pa.float64(): ("float_list", "int64_list"),
+    pa.string(): ("bytes_list",),
+    pa.binary(): ("bytes_list",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TfrecordFormat:
+    """TFRecord, plain or compressed with gzip, of messages that the protobuf package parses.
+
+    Raises:
+        MissingDependencyError: The extra `tfrecord` is not installed.
+    """
+
+    name: str = "tfrecord"
+
+    def __post_init__(self) -> None:
+        import_extra("google_crc32c", "reading TFRecord")
+        example_class()
+
+    def is_plain(self, head: bytes) -> bool:
+        return is_record_head(head)
+
+    def check(self, schema: pa.Schema) -> None:
+        for column in schema:
+            if _innermost(column.type) not in _KINDS:
+                raise InputError(
+                    f"column {column.name!r}: a feature of TFRecord cannot be "
+                    f"{name_of(column.type)}: expected one of long, float, double, string, "
+                    f"binary, or a list of these"
+                )
+
+    def sample(self, source: IO[bytes], most: int) -> list[bytes]:
+        records = (record for record in read_records(source) if record is not None)
+        return [record for record in itertools.islice(records, most) if _parse(record) is not None]
+
+    def infer(self, rows: Sequence[bytes]) -> pa.Schema:
+        shapes: dict[str, _Shape] = {}
+        for record in rows:
+            message = example_class().FromString(record)
+            for name, feature in message.features.feature.items():
+                shapes.setdefault(name, _Shape()).see(feature)
+            for name, steps in message.feature_lists.feature_list.items():
+                shape = shapes.setdefault(name, _Shape())
+                shape.has_steps = True
+                for feature in steps.feature:
+                    shape.see(feature)
+        return pa.schema([(name, shapes[name].type()) for name in sorted(shapes)])
+
+    def read(self, source: IO[bytes], schema: pa.Schema) -> Iterator[ParsedRows]:
+        reader = _ExampleReader(schema)
+        for number, record in enumerate(read_records(source), 1):
+            reader.add(number, record)
+            if reader.is_full():
+                yield reader.take()
+        yield reader.take()
+
+
+@dataclass(kw_only=True)
+class _Shape:
+    """What the sample shows of one feature.
+
+    Attributes:
+        has_steps: Whether it is a list of features.
+        kinds: How often it has values of each kind.
+        most_values: The most values of one row, or of one step.
+        is_text: Whether its bytes, where it has any, are UTF-8.
+    """
+
+    has_steps: bool = False
+    kinds: Counter[str] = field(default_factory=Counter)
+    most_values: int = 0
+    is_text: bool = True
+
+    def see(self, feature: Any) -> None:
+        kind = feature.WhichOneof("kind")
+        values = getattr(feature, kind).value if kind else ()
+        if len(values):
+            self.kinds[kind] += 1
+            self.most_values = max(self.most_values, len(values))
+            self.is_text &= kind != "bytes_list" or all(map(_is_utf8, values))
+
+    def type(self) -> pa.DataType:
+        kind = self.kinds.most_common(1)[0][0] if self.kinds else "bytes_list"
+        value = _TYPES.get(kind, pa.string() if self.is_text else pa.binary())
+        inner = pa.list_(value) if self.most_values > 1 else value
+        return pa.list_(inner) if self.has_steps else inner
+
+
+class _BadValueError(Exception):
+    """A feature is not of its column's type; the message says how."""
+
+
+class _ExampleReader:
+    """Collects the values of records until there are enough for a batch. Not thread-safe."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._columns = {column.name: _FeatureColumn(column.type) for column in schema}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows: list[list[Any]] = []
+        self._num_bytes = self._num_bad = 0
+        self._examples: list[BadRow] = []
+        self._unknown: Counter[str] = Counter()
+
+    def is_full(self) -> bool:
+        return len(self._rows) + self._num_bad >= _BATCH_ROWS or self._num_bytes >= _BATCH_BYTES
+
+    def add(self, number: int, record: bytes | None) -> None:
+        """Takes a record, whose number is counted from 1; None is one with a wrong checksum."""
+        try:
+            self._rows.append(self._row(record))
+            self._num_bytes += len(record or b"")
+        except _BadValueError as error:
+            self._num_bad += 1
+            if len(self._examples) < MAX_EXAMPLES:
+                self._examples.append(BadRow(place=f"record {number}", reason=str(error)))
+
+    def _row(self, record: bytes | None) -> list[Any]:
+        if record is None:
+            raise _BadValueError("its bytes do not match their checksum (CRC-32C)")
+        message = _parse(record)
+        if message is None:
+            raise _BadValueError("expected a tf.train.Example, found bytes that are none")
+        row: dict[str, Any] = dict.fromkeys(self._columns)
+        unknown = []
+        for name, feature in message.features.feature.items():
+            if name in row:
+                row[name] = self._columns[name].of_feature(name, feature)
+            else:
+                unknown.append(name)
+        for name, steps in message.feature_lists.feature_list.items():
+            if name in row:
+                row[name] = self._columns[name].of_steps(name, steps.feature)
+            else:
+                unknown.append(name)
+        self._unknown.update(unknown)
+        return list(row.values())
+
+    def take(self) -> ParsedRows:
+        """The rows so far, which are then forgotten."""
+        values = zip(*self._rows, strict=True) if self._rows else ((),) * len(self._schema)
+        arrays = [
+            pa.array(column, kind) for column, kind in zip(values, self._schema.types, strict=True)
+        ]
+        parsed = ParsedRows(
+            batch=pa.record_batch(arrays, self._schema),
+            num_bad=self._num_bad,
+            examples=tuple(self._examples),
+            unknown=self._unknown,
+        )
+        self._clear()
+        return parsed
+
+
+class _FeatureColumn:
+    """Takes the values of one column out of features.
+
+    Both functions raise `_BadValueError` if a feature is not of the column's type.
+    """
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._name = name_of(kind)
+        innermost = _innermost(kind)
+        self._depth = _depth(kind)
+        self._kinds = _KINDS[innermost]
+        self._convert: Callable[[Any], Any] | None = None
+        if _IS.is_string(innermost):
+            self._convert = bytes.decode
+        elif _IS.is_floating(innermost):
+            self._convert = float
+
+    def of_feature(self, name: str, feature: Any) -> Any:
+        """The value of a feature: a scalar, or a list."""
+        if self._depth > 1:
+            raise _BadValueError(
+                f"feature {name!r}: expected a list of features, found a single one"
+            )
+        values = self._values(name, feature)
+        return values if self._depth else self._scalar(name, values)
+
+    def of_steps(self, name: str, steps: Sequence[Any]) -> list[Any]:
+        """The values of a list of features: a value or a list of them for each step."""
+        if not self._depth:
+            raise _BadValueError(
+                f"feature {name!r}: expected {self._name}, found a list of features"
+            )
+        found = [self._values(name, step) or [] for step in steps]
+        return found if self._depth > 1 else [self._scalar(name, values) for values in found]
+
+    def _values(self, name: str, feature: Any) -> list[Any] | None:
+        kind = feature.WhichOneof("kind")
+        if kind is None:
+            return None
+        values = getattr(feature, kind).value
+        if kind not in self._kinds and len(values):
+            raise _BadValueError(f"feature {name!r}: expected {self._name}, found a {kind}")
+        if self._convert is None:
+            return list(values)
+        try:
+            return list(map(self._convert, values))
+        except UnicodeDecodeError as error:
+            raise _BadValueError(
+                f"feature {name!r}: expected text in UTF-8, found other bytes ({error.reason}); "
+                f"as binary they would be kept as they are"
+            ) from None
+
+    def _scalar(self, name: str, values: list[Any] | None) -> Any:
+        if not values:
+            return None
+        if len(values) > 1:
+            raise _BadValueError(
+                f"feature {name!r}: expected {self._name}, found {len(values)} values; as a list "
+                f"of it they would be kept"
+            )
+        return values[0]
+
+
+def _parse(record: bytes) -> Any | None:
+    """The message; None if the bytes are none.
+
+    Bytes of another kind may pass for a message of unknown fields only, so one without features is
+    none unless it is empty.
+    """
+    try:
+        message = example_class().FromString(record)
+    except message_errors.DecodeError:
+        return None
+    is_one = message.features.feature or message.feature_lists.feature_list or not record
+    return message if is_one else None
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _innermost(kind: pa.DataType) -> pa.DataType:
+    return _innermost(kind.value_type) if _IS.is_list(kind) else kind
+
+
+def _depth(kind: pa.DataType) -> int:
+    """How many lists are around a value."""
+    return 1 + _depth(kind.value_type) if _IS.is_list(kind) else 0

@@ -1,0 +1,174 @@
+"""Rows of JSON lines, by pyarrow's reader: each line is one object."""
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from featstore.errors import InputError
+from featstore.formats.byte_source import Lines, line_blocks
+from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows, halves, no_rows
+from featstore.formats.text_values import infer_time
+from featstore.formats.type_names import name_of
+from featstore.libraries import LazyModule
+from featstore.parquet.damage import first_line
+
+if TYPE_CHECKING:
+    import pyarrow.json as pa_json
+else:
+    pa_json = LazyModule("pyarrow.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonFormat:
+    """JSON lines. Fields that a row lacks are null."""
+
+    name: str = "json"
+
+    def is_plain(self, head: bytes) -> bool:
+        return False
+
+    def check(self, schema: pa.Schema) -> None:
+        for column in schema:
+            if pa.types.is_map(column.type):
+                raise InputError(
+                    f"column {column.name!r}: pyarrow does not read JSON as "
+                    f"{name_of(column.type)}; leave its type out, and it is read as the struct "
+                    f"that it is"
+                )
+
+    def sample(self, source: IO[bytes], most: int) -> list[Mapping[str, Any]]:
+        rows: list[Mapping[str, Any]] = []
+        for block in line_blocks(source):
+            for line in block.lines[: most - len(rows)]:
+                try:
+                    row = json.loads(line)
+                except ValueError:  # also that of bytes that are not UTF-8
+                    continue
+                if isinstance(row, dict):
+                    rows.append(row)
+            if len(rows) >= most:
+                break
+        return rows
+
+    def infer(self, rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pa.schema(
+            [(name, _column_type([row[name] for row in rows if name in row])) for name in names]
+        )
+
+    def read(self, source: IO[bytes], schema: pa.Schema) -> Iterator[ParsedRows]:
+        for block in line_blocks(source):
+            yield _parse(block, schema)
+
+
+def _column_type(values: Sequence[Any]) -> pa.DataType:
+    """The type of most of these values, and of all where whole numbers and others are mixed."""
+    kinds = Counter(kind for value in values if (kind := _kind(value)) is not None)
+    if not kinds:
+        return pa.string()
+    if pa.float64() in kinds:  # some numbers are not whole
+        kinds[pa.float64()] += kinds.pop(pa.int64(), 0)
+    most = kinds.most_common(1)[0][0]
+    of_most = [value for value in values if _kind(value) == most]
+    if most == pa.string():
+        return infer_time(pa.array(of_most))
+    if pa.types.is_list(most):
+        elements = [element for value in of_most for element in value]
+        return pa.list_(_column_type(elements))
+    if pa.types.is_struct(most):
+        names = dict.fromkeys(name for value in of_most for name in value)
+        return pa.struct(
+            [(name, _column_type([row[name] for row in of_most if name in row])) for name in names]
+        )
+    return most
+
+
+def _kind(value: Any) -> pa.DataType | None:
+    """The kind of a JSON value; None for null."""
+    kinds = {
+        type(None): None,
+        bool: pa.bool_(),
+        int: pa.int64(),
+        float: pa.float64(),
+        str: pa.string(),
+        list: pa.list_(pa.null()),
+        dict: pa.struct([]),
+    }
+    return kinds[type(value)]
+
+
+def _parse(block: Lines, schema: pa.Schema) -> ParsedRows:
+    """The rows of a block. Lines without anything are none."""
+    numbers = [i for i, line in enumerate(block.lines) if line.strip()]
+    lines = [block.lines[i] for i in numbers]
+    unknown: Counter[str] = Counter()
+    batches, bad = [], []
+
+    def parse(first: int, end: int) -> pa.Table | None:
+        try:
+            return _read(lines[first:end], schema, unknown)
+        except pa.ArrowInvalid:
+            return None
+
+    for first, table in halves(0, len(lines), parse):
+        if table is None:
+            bad.append(first)
+        else:
+            batches += table.to_batches()
+    examples = [
+        BadRow(place=f"line {block.first + numbers[i]}", reason=_reason(lines[i], schema))
+        for i in bad[:MAX_EXAMPLES]
+    ]
+    rows = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return ParsedRows(
+        batch=rows[0] if rows else no_rows(schema),
+        num_bad=len(bad),
+        examples=tuple(examples),
+        unknown=unknown,
+    )
+
+
+def _read(lines: Sequence[bytes], schema: pa.Schema, unknown: Counter[str]) -> pa.Table:
+    """The rows of these lines.
+
+    Raises:
+        pa.ArrowInvalid: A line is not JSON, does not fit the schema, or is not one object.
+    """
+    text = b"\n".join(lines)
+    try:
+        table = _read_json(text, schema, "infer")
+    except pa.ArrowInvalid:
+        # A column that is not in the schema may hold values of several types.
+        table = _read_json(text, schema, "ignore")
+    if len(table) != len(lines):
+        raise pa.ArrowInvalid(
+            f"expected an object on each line, found {len(table)} on {len(lines)} lines"
+        )
+    for name in table.column_names:
+        if name not in schema.names:
+            unknown[name] += len(table) - table[name].null_count
+    return table.select(schema.names)
+
+
+def _read_json(text: bytes, schema: pa.Schema, others: str) -> pa.Table:
+    return pa_json.read_json(
+        io.BytesIO(text),
+        # The lines of a block are read in one piece, with a thread for each file.
+        pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+        pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),
+    )
+
+
+def _reason(line: bytes, schema: pa.Schema) -> str:
+    try:
+        _read([line], schema, Counter())
+    except pa.ArrowInvalid as error:
+        # Within a line the row that Arrow names is always the first.
+        reason = first_line(error).removeprefix("JSON parse error: ").removesuffix(" in row 0")
+    shown = line[:60].decode("utf-8", "replace")
+    return f"{reason}; found {shown}{'...' if len(line) > 60 else ''}"

@@ -1,0 +1,69 @@
+"""The records of TFRecord files, each checked by its checksums.
+
+A record is its length (uint64, little endian), the masked CRC-32C of the length, the bytes, and the
+masked CRC-32C of the bytes (https://www.tensorflow.org/tutorials/load_data/tfrecord).
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING
+
+from featstore.errors import InputError
+from featstore.libraries import LazyModule
+
+if TYPE_CHECKING:
+    import google_crc32c
+else:
+    google_crc32c = LazyModule("google_crc32c")
+
+_LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
+HEAD_BYTES = _LENGTH.size + _CRC.size
+# Protocol buffers hold at most so many bytes.
+_MAX_RECORD_BYTES = (2 << 30) - 1
+
+
+def masked_crc(data: bytes) -> int:
+    """The CRC-32C of these bytes as TFRecord stores it: rotated, and with a number added."""
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def is_record_head(head: bytes) -> bool:
+    """Whether these bytes begin with a length and its checksum. Compressed files do not."""
+    crc = head[_LENGTH.size : HEAD_BYTES]
+    return len(crc) == _CRC.size and _CRC.unpack(crc)[0] == masked_crc(head[: _LENGTH.size])
+
+
+def read_records(source: IO[bytes]) -> Iterator[bytes | None]:
+    """Yields the records of a file; None for one whose bytes do not match their checksum.
+
+    Raises:
+        InputError: The length of a record does not match its checksum, or the file ends within a
+            record. Where the next record begins is then unknown.
+    """
+    number = position = 0
+    while head := source.read(HEAD_BYTES):
+        number += 1
+        where = f"record {number}, at byte {position:,}"
+        if len(head) < HEAD_BYTES:
+            raise _ends(where, HEAD_BYTES, len(head))
+        num_bytes = _LENGTH.unpack_from(head)[0]
+        if not is_record_head(head) or num_bytes > _MAX_RECORD_BYTES:
+            raise InputError(
+                f"{where}: expected the length of a record with its checksum, found "
+                f"{head.hex()}: the file is damaged here, or is no TFRecord; records after this "
+                f"one cannot be found. Get the file anew, or leave it out"
+            )
+        body = source.read(num_bytes + _CRC.size)
+        if len(body) < num_bytes + _CRC.size:
+            raise _ends(where, HEAD_BYTES + num_bytes + _CRC.size, HEAD_BYTES + len(body))
+        position += HEAD_BYTES + len(body)
+        record = body[:num_bytes]
+        yield record if _CRC.unpack_from(body, num_bytes)[0] == masked_crc(record) else None
+
+
+def _ends(where: str, expected: int, found: int) -> InputError:
+    return InputError(
+        f"{where}: expected a record of {expected:,} bytes, found {found:,} bytes and the end of "
+        f"the file: it is cut off, or still being written. Get the file anew, or leave it out"
+    )

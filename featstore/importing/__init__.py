@@ -1,0 +1,1 @@
+"""Other programs' files to raw Parquet, the input of an extraction."""

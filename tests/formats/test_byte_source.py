@@ -1,0 +1,68 @@
+"""Bytes of files, compressed or not, and their lines."""
+
+import gzip
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.errors import InputError
+from featstore.formats import byte_source
+from featstore.formats.byte_source import line_blocks, open_bytes
+
+TEXT = b"some text\n" * 1_000
+
+
+def zstd(data: bytes) -> bytes:
+    return bytes(pa.compress(data, "zstd", asbytes=True))
+
+
+@pytest.mark.parametrize("packed", [TEXT, gzip.compress(TEXT), zstd(TEXT)], ids=["no", "gz", "zst"])
+def test_compressed_files_are_told_by_their_first_bytes(tmp_path: Path, packed: bytes) -> None:
+    (tmp_path / "x").write_bytes(packed)
+    with open_bytes(str(tmp_path / "x")) as source:
+        assert source.read() == TEXT
+
+
+def test_files_of_several_gzip_members_are_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(gzip.compress(TEXT) * 3)
+    with open_bytes(str(tmp_path / "x")) as source:
+        assert source.read() == TEXT * 3
+
+
+def test_who_knows_better_reads_a_file_as_it_is(tmp_path: Path) -> None:
+    packed = gzip.compress(TEXT)
+    (tmp_path / "x").write_bytes(packed)
+    with open_bytes(str(tmp_path / "x"), is_plain=lambda head: packed.startswith(head)) as source:
+        assert source.read() == packed
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-6], lambda data: data[:-6] + b"x" + data[-5:]]
+)
+def test_a_damaged_gzip_file_is_an_error(tmp_path: Path, damage: object) -> None:
+    (tmp_path / "x").write_bytes(damage(gzip.compress(TEXT)))  # type: ignore[operator]
+    with open_bytes(str(tmp_path / "x")) as source, pytest.raises(OSError, match=r"Trunc|inflate"):
+        source.read()
+
+
+@given(
+    st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b""))), st.integers(1, 30)
+)
+def test_lines_are_those_of_the_file_whatever_the_blocks(lines: list[bytes], size: int) -> None:
+    data = b"".join(line + b"\n" for line in lines) + b"last"
+    blocks = list(line_blocks(io.BytesIO(data), size))
+    found = [line for block in blocks for line in block.lines]
+    assert found == data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    assert [block.first for block in blocks] == [
+        1 + sum(len(other.lines) for other in blocks[:i]) for i in range(len(blocks))
+    ]
+
+
+def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(byte_source, "_MAX_LINE_BYTES", 100)
+    with pytest.raises(InputError, match="line 2: expected lines of at most 100 bytes, found a"):
+        list(line_blocks(io.BytesIO(b"a\n" + b"x" * 300), 50))

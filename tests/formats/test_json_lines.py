@@ -1,0 +1,104 @@
+"""JSON lines: types of most values, lines that are no rows, and columns that nobody expected."""
+
+import io
+import json
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.errors import InputError
+from featstore.formats import json_lines
+from featstore.formats.byte_source import line_blocks
+from featstore.formats.json_lines import JsonFormat
+from tests.formats.conftest import Read, read_whole
+
+TYPES = pa.schema([("a", pa.int64()), ("l", pa.list_(pa.string()))])
+
+
+def test_types_are_those_of_most_values(read: Read) -> None:
+    rows = [
+        {"n": 1, "x": 1, "t": "2024-01-01T00:00:00Z", "l": ["a"], "d": {"k": 1}, "none": None},
+        {"n": 2, "x": 1.5, "t": "2024-01-02 03:04:05", "l": [], "b": True, "e": []},
+        {"n": "no", "x": 2},
+    ]
+    found = read(JsonFormat(), "\n".join(map(json.dumps, rows)).encode())
+    assert {field.name: field.type for field in found.schema} == {
+        "n": pa.int64(),
+        "x": pa.float64(),
+        "t": pa.timestamp("us", "UTC"),
+        "l": pa.list_(pa.string()),
+        "d": pa.struct([("k", pa.int64())]),
+        "none": pa.string(),
+        "b": pa.bool_(),
+        "e": pa.list_(pa.string()),
+    }
+    assert [row["x"] for row in found.rows] == [1.0, 1.5]
+    assert found.bad == [
+        'line 3: Column(/n) changed from number to string; found {"n": "no", "x": 2}'
+    ]
+
+
+def test_lines_that_are_no_rows_are_counted_with_their_numbers(read: Read) -> None:
+    data = b'{"a":1}\n\n{"a":1.5}\n[1]\n{"a":1} {"a":2}\n{"a":\n{"a":7}\r\n{"a":8'
+    found = read(JsonFormat(), data, TYPES)
+    assert [row["a"] for row in found.rows] == [1, 7]
+    assert found.num_bad == 5
+    assert [bad.partition(":")[0] for bad in found.bad] == [
+        *("line 3", "line 4", "line 5"),
+        "line 8",  # of the last block: three examples are kept of each
+    ]
+    assert "expected an object on each line, found 2 on 1 lines" in found.bad[2]
+
+
+def test_numbers_of_lines_go_on_from_block_to_block(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_lines, "line_blocks", partial(line_blocks, block_bytes=64))
+    lines = [b'{"a":%d}' % i for i in range(1, 200)]
+    lines[149] = b"no"
+    found = read(JsonFormat(), b"\n".join(lines), TYPES)
+    assert [bad.partition(":")[0] for bad in found.bad] == ["line 150"]
+    assert len(found.rows) == 198
+
+
+def test_columns_that_the_schema_lacks_are_counted(read: Read) -> None:
+    data = b'{"a":1,"b":2}\n{"a":1}\n{"a":1,"b":null}\n{"a":1,"b":3}\n'
+    assert read(JsonFormat(), data, TYPES).unknown == {"b": 2}
+
+
+def test_a_column_of_several_types_that_the_schema_lacks_spoils_no_row(read: Read) -> None:
+    found = read(JsonFormat(), b'{"a":1,"b":2}\n{"a":2,"b":"x"}\n', TYPES)
+    assert [row["a"] for row in found.rows] == [1, 2]
+
+
+def test_a_map_is_refused() -> None:
+    with pytest.raises(
+        InputError, match="column 'a': pyarrow does not read JSON as map<string, lo"
+    ):
+        JsonFormat().check(pa.schema([("a", pa.map_(pa.string(), pa.int64()))]))
+
+
+ROWS = st.fixed_dictionaries(
+    {"a": st.none() | st.integers(-(2**63), 2**63 - 1)},
+    optional={"l": st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=5))},
+)
+
+
+@given(st.lists(ROWS, max_size=20))
+def test_what_the_json_module_writes_is_read_back(rows: list[dict[str, Any]]) -> None:
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    found = read_whole(JsonFormat(), data, TYPES)
+    assert found.rows == [{"a": row["a"], "l": row.get("l")} for row in rows]
+    assert found.num_bad == 0
+
+
+@given(st.lists(st.binary(max_size=30), max_size=8))
+def test_any_lines_are_rows_or_bad_rows(lines: list[bytes]) -> None:
+    data = b'{"a":1}\n' + b"\n".join(lines) + b'\n{"a":2}\n'
+    num_lines = sum(1 for line in data.split(b"\n") if line.strip())
+    parsed = list(JsonFormat().read(io.BytesIO(data), TYPES))
+    assert sum(one.batch.num_rows + one.num_bad for one in parsed) == num_lines
