@@ -32,7 +32,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Work work = {.rows = &rows, .num_row_groups = 1, .stop = &stop, .checks = data[WIDTH_BYTE] >> 1 & 1, .decompress = repeated};
   ColumnOut out = {.width = (int)width, .max_repetition = is_list, .max_definition = max_definition,
                    .null_below = data[LEVELS_BYTE] >> 3 & 3, .mark = mark, .num_rows = rows, .capacity = values,
-                   .offsets = offsets, .values = out_values, .stop = &stop};
+                   .offsets = offsets, .values = out_values, .stop = &stop,
+                   .is_wide = data[WIDTH_BYTE] >> 2 & 1 && can_be_wide()};
   const int64_t numbers[NUMBERS_OF_CHUNK] = {
       [CODEC] = codecs[data[CODEC_BYTE] & 3], [NUM_VALUES] = values, [PAGE_BYTES] = 1 << 20};
   Room room = {room_at, room_at + room_bytes, &work};

@@ -145,8 +145,6 @@ def parts(path: Path, slots: Slots) -> dict[str, float]:
         reader = pages.PageReader(footer, slots, columns)
         clock.took("footer")
         for index in range(len(footer.row_group_rows)):
-            reader._outs([index])
-            clock.took("column chunks' metadata, memory")
             arrays = reader.read([index])
             clock.took("all, read and decoded")
             for slot in slots:

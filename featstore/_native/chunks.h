@@ -46,6 +46,7 @@ typedef struct {
   int64_t room_bytes, next_room;
   const volatile uint8_t* stop;
   int checks; /* pages against their checksums, where they have one */
+  int is_wide; /* as of ColumnOut */
   Decompress decompress;
   void* by;
 } Work;
@@ -275,6 +276,7 @@ static int read_chunk(const Work* work, int64_t first, uint8_t* to, int64_t size
 static int decode_in_file_order(const Work* work, Column* column, uint8_t* room, int64_t room_bytes) {
   ColumnOut* out = &column->out;
   out->stop = work->stop;
+  out->is_wide = work->is_wide;
   if (out->max_repetition) out->offsets[0] = 0;
   for (int64_t i = 0; i < work->num_row_groups; i++) {
     const int64_t *chunk = column->chunks + i * NUMBERS_OF_CHUNK, size = chunk[SIZE];

@@ -366,6 +366,7 @@ static int take_column(PyObject* item, int64_t num_rows, Py_buffer* buffers, Col
   out->offsets = buffers[OFFSETS].buf;
   out->values = buffers[VALUES].buf;
   int fits = is_width(out->width) && (is_list || !out->max_repetition) && out->max_definition >= 0 && out->max_definition <= 3;
+  fits = fits && out->null_below >= 0 && out->null_below <= 3;
   fits = fits && (is_list ? buffers[OFFSETS].len / 4 > num_rows : !buffers[OFFSETS].len) && is_aligned(&buffers[OFFSETS], 4);
   out->capacity = fits ? buffers[VALUES].len / out->width : 0;
   if (!fits || out->capacity > INT32_MAX)
@@ -489,13 +490,14 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   Py_buffer of[COUNT];
   PyObject *tuple, *found = NULL;
   Work work;
-  int num_threads;
+  int num_threads, portable;
   (void)self;
   memset(&work, 0, sizeof work);
   PyObject* decompress;
-  if (!PyArg_ParseTuple(args, "iy*y*y*O!w*iy*pO:decode_columns", &work.file, &of[CHUNKS], &of[ROWS], &of[ORDER], &PyTuple_Type, &tuple,
-                        &of[ROOM], &num_threads, &of[STOP], &work.checks, &decompress))
+  if (!PyArg_ParseTuple(args, "iy*y*y*O!w*iy*pOp:decode_columns", &work.file, &of[CHUNKS], &of[ROWS], &of[ORDER], &PyTuple_Type, &tuple,
+                        &of[ROOM], &num_threads, &of[STOP], &work.checks, &decompress, &portable))
     return NULL;
+  work.is_wide = !portable && can_be_wide();
   Py_ssize_t count = PyTuple_Size(tuple), taken = 0;
   work.columns = PyMem_Calloc((size_t)count + 1, sizeof(Column));
   Py_buffer* buffers = PyMem_Calloc((size_t)count * PER_COLUMN + 1, sizeof *buffers);

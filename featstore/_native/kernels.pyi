@@ -242,6 +242,7 @@ def decode_columns(
     stop: Buffer,
     checks: bool,
     decompress: Callable[[bytes, int], bytes],
+    portable: bool,
 ) -> tuple[int, ...]:
     """Reads and decodes column chunks of an open Parquet file.
 
@@ -266,6 +267,7 @@ def decode_columns(
         checks: Treat a page as damaged if it does not match the checksum in its header.
         decompress: `decompress(page, size)` decompresses a page with Zstandard. It is called with
             the interpreter's lock.
+        portable: Whether to use only instructions that any CPU has. The result is the same.
 
     Returns:
         For each column the number of values written. -1 if a chunk cannot be read, is damaged, or

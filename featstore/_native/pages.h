@@ -12,7 +12,17 @@
 
 #include "thrift.h"
 
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
+#include <immintrin.h>
+#define HAS_WIDE 1
+#define WIDE __attribute__((target("avx2,popcnt,bmi,bmi2")))
+#else
+#define HAS_WIDE 0
+#endif
+
+#define INLINED static inline __attribute__((always_inline)) /* into the portable and the wide decoder, see `decode_page` */
 #define STEP 1024  /* levels that are decoded at a time */
+#define WORDS (STEP / 64)
 #define INDICES 256 /* dictionary indices that are */
 #define NO_CRC INT64_MIN
 
@@ -203,6 +213,46 @@ static inline void unpack_groups(const uint8_t* at, uint32_t* numbers, int64_t n
   }
 }
 
+#if HAS_WIDE
+#define WIDEST 25 /* bits that lie in four bytes wherever they begin */
+#define WIDE_BYTES 28 /* that are read of a group at most */
+
+/* Where the four bytes of each of eight packed numbers lie, counted from the first byte of four of them, and how far the number
+   is from their lowest bit. */
+typedef struct {
+  uint8_t bytes[32];
+  uint32_t shifts[8];
+} Places;
+
+static void find_places(Places* places, int width) {
+  for (int i = 0; i < 8; i++) {
+    int bit = i * width - (i < 4 ? 0 : width / 2 * 8);
+    for (int byte = 0; byte < 4; byte++) places->bytes[i * 4 + byte] = (uint8_t)(bit / 8 + byte);
+    places->shifts[i] = (uint32_t)(bit % 8);
+  }
+}
+
+static inline WIDE void unpack_wide(const Places* places, const uint8_t* at, uint32_t* numbers, int64_t num_groups, int width) {
+  const __m256i bytes = _mm256_loadu_si256((const __m256i*)places->bytes);
+  const __m256i shifts = _mm256_loadu_si256((const __m256i*)places->shifts);
+  const __m256i mask = _mm256_set1_epi32((int)(((uint32_t)1 << width) - 1));
+  for (int64_t group = 0; group < num_groups; group++, at += width, numbers += 8) {
+    const __m128i low = _mm_loadu_si128((const __m128i*)at), high = _mm_loadu_si128((const __m128i*)(at + width / 2));
+    const __m256i found = _mm256_shuffle_epi8(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1), bytes);
+    _mm256_storeu_si256((__m256i*)numbers, _mm256_and_si256(_mm256_srlv_epi32(found, shifts), mask));
+  }
+}
+#else
+typedef struct {
+  int none;
+} Places;
+
+static void find_places(Places* places, int width) {
+  (void)places;
+  (void)width;
+}
+#endif
+
 #define GROUPS_OF(width) case width: unpack_groups(at, numbers, num_groups, width); break;
 #define GROUPS_OF_4(width) GROUPS_OF(width) GROUPS_OF(width + 1) GROUPS_OF(width + 2) GROUPS_OF(width + 3)
 
@@ -213,7 +263,12 @@ static void unpack_whole(const uint8_t* at, uint32_t* numbers, int64_t num_group
   }
 }
 
-static void unpack(const Runs* runs, uint32_t* numbers, int64_t count) {
+/* Of how many whole groups `room` bytes more than the group's are there to be read. */
+INLINED int64_t readable_groups(int64_t num_bytes, int64_t room, int width) {
+  return num_bytes < room ? 0 : (num_bytes - room) / width;
+}
+
+INLINED void unpack(const Runs* runs, const Places* places, uint32_t* numbers, int64_t count, const int is_wide) {
   int width = runs->width;
   if (!width) {
     memset(numbers, 0, (size_t)count * sizeof *numbers);
@@ -222,21 +277,33 @@ static void unpack(const Runs* runs, uint32_t* numbers, int64_t count) {
   uint64_t mask = ((uint64_t)1 << width) - 1;
   const uint8_t* end = runs->bytes.end;
   int64_t bit = runs->bit, i = 0;
-  for (; i < count && bit / 8 * 8 != bit; i++, bit += width) numbers[i] = packed_at(runs->packed, end, bit, mask);
+  for (; i < count && bit & 7; i++, bit += width) numbers[i] = packed_at(runs->packed, end, bit, mask);
+#if HAS_WIDE
+  if (is_wide && width <= WIDEST) {
+    const uint8_t* at = runs->packed + bit / 8;
+    int64_t whole = (count - i) / 8, readable = readable_groups(end - at, WIDE_BYTES, width);
+    if (readable < whole) whole = readable;
+    unpack_wide(places, at, numbers + i, whole, width);
+    i += whole * 8;
+    bit += whole * 8 * width;
+  }
+#endif
+  (void)places;
+  (void)is_wide;
   const uint8_t* at = runs->packed + bit / 8;
-  int64_t whole = (count - i) / 8, readable = (end - at - 8) / width;
-  if (readable < whole) whole = readable < 0 ? 0 : readable;
+  int64_t whole = (count - i) / 8, readable = readable_groups(end - at, 8, width);
+  if (readable < whole) whole = readable;
   unpack_whole(at, numbers + i, whole, width);
   for (i += whole * 8, bit += whole * 8 * width; i < count; i++, bit += width)
     numbers[i] = packed_at(runs->packed, end, bit, mask);
 }
 
-static int read_indices(Runs* runs, uint32_t* numbers, int64_t count) {
+INLINED int read_indices(Runs* runs, const Places* places, uint32_t* numbers, int64_t count, const int is_wide) {
   while (count) {
     int64_t now = numbers_of_run(runs, count);
     if (!now) return 0;
     if (runs->is_packed) {
-      unpack(runs, numbers, now);
+      unpack(runs, places, numbers, now, is_wide);
       runs->bit += now * runs->width;
     } else {
       for (int64_t i = 0; i < now; i++) numbers[i] = runs->value;
@@ -248,42 +315,74 @@ static int read_indices(Runs* runs, uint32_t* numbers, int64_t count) {
   return 1;
 }
 
-/* Packed levels of one or two bits, a byte of them at a time from where one begins. */
-static void unpack_levels(const Runs* runs, uint8_t* levels, int64_t count) {
-  int width = runs->width, per_byte = 8 / width;
-  uint64_t mask = ((uint64_t)1 << width) - 1;
-  const uint8_t* end = runs->bytes.end;
-  int64_t bit = runs->bit, i = 0;
-  for (; i < count && bit & 7; i++, bit += width) levels[i] = (uint8_t)packed_at(runs->packed, end, bit, mask);
-  const uint8_t* at = runs->packed + (bit >> 3);
-  if (width == 1) {
-    for (; i + per_byte <= count; i += per_byte, bit += 8) {
-      uint64_t spread = (*at++ * UINT64_C(0x0101010101010101)) & UINT64_C(0x8040201008040201);
-      spread = (spread + UINT64_C(0x7f7f7f7f7f7f7f7f)) >> 7 & UINT64_C(0x0101010101010101);
-      memcpy(levels + i, &spread, 8);
-    }
-  } else {
-    for (; i + per_byte <= count; i += per_byte, bit += 8) {
-      uint32_t byte = *at++, spread = (byte | byte << 6 | byte << 12 | byte << 18) & 0x03030303;
-      memcpy(levels + i, &spread, 4);
-    }
-  }
-  for (; i < count; i++, bit += width) levels[i] = (uint8_t)packed_at(runs->packed, end, bit, mask);
+/* Levels of one or two bits as bits: the lowest of each, and the other; so that 64 levels are compared at a time. */
+typedef struct {
+  uint64_t low[WORDS + 1], high[WORDS + 1]; /* one more, into which nothing but zeros is ever written */
+} Planes;
+
+/* How many bits are 1: what compilers know as one instruction where there is one. */
+INLINED int64_t num_ones(uint64_t bits) {
+  bits -= bits >> 1 & UINT64_C(0x5555555555555555);
+  bits = (bits & UINT64_C(0x3333333333333333)) + (bits >> 2 & UINT64_C(0x3333333333333333));
+  bits = (bits + (bits >> 4)) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+  return (int64_t)(bits * UINT64_C(0x0101010101010101) >> 56);
 }
 
-static int read_levels(Runs* runs, uint8_t* levels, int64_t count) {
-  while (count) {
-    int64_t now = numbers_of_run(runs, count);
+/* The lowest bits, `count` of them and not 64. */
+INLINED uint64_t lowest(int64_t count) { return ((uint64_t)1 << count) - 1; }
+
+/* Every second bit, from the lowest on, side by side. */
+INLINED uint64_t even_bits(uint64_t bits) {
+  bits &= UINT64_C(0x5555555555555555);
+  bits = (bits | bits >> 1) & UINT64_C(0x3333333333333333);
+  bits = (bits | bits >> 2) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+  bits = (bits | bits >> 4) & UINT64_C(0x00ff00ff00ff00ff);
+  bits = (bits | bits >> 8) & UINT64_C(0x0000ffff0000ffff);
+  return (bits | bits >> 16) & UINT64_C(0x00000000ffffffff);
+}
+
+/* At most 32 bits behind the first `at`, where zeros are. */
+INLINED void put_bits(uint64_t* words, int64_t at, uint64_t bits) {
+  words[at >> 6] |= bits << (at & 63);
+  words[(at >> 6) + 1] |= bits >> 1 >> (63 - (at & 63));
+}
+
+INLINED void put_ones(uint64_t* words, int64_t at, int64_t count) {
+  for (int64_t now; count; at += now, count -= now) {
+    const int64_t left = 64 - (at & 63);
+    now = left < count ? left : count;
+    words[at >> 6] |= (now == 64 ? ~UINT64_C(0) : lowest(now)) << (at & 63);
+  }
+}
+
+INLINED void unpack_levels(const Runs* runs, Planes* planes, int64_t at, int64_t count) {
+  const int64_t most = runs->width == 1 ? 32 : 28; /* levels that eight bytes hold wherever they begin, 32 at most */
+  const uint8_t* end = runs->bytes.end;
+  int64_t bit = runs->bit;
+  for (int64_t now; count; at += now, count -= now, bit += now * runs->width) {
+    now = count < most ? count : most;
+    uint64_t word = 0;
+    const uint8_t* from = runs->packed + (bit >> 3);
+    memcpy(&word, from, end - from < 8 ? (size_t)(end - from) : 8);
+    word = word >> (bit & 7) & lowest(now * runs->width);
+    put_bits(planes->low, at, runs->width == 1 ? word : even_bits(word));
+    if (runs->width == 2) put_bits(planes->high, at, even_bits(word >> 1));
+  }
+}
+
+INLINED int read_levels(Runs* runs, Planes* planes, int64_t count) {
+  memset(planes, 0, sizeof *planes);
+  for (int64_t at = 0, now; at < count; at += now) {
+    now = numbers_of_run(runs, count - at);
     if (!now) return 0;
     if (runs->is_packed) {
-      unpack_levels(runs, levels, now);
+      unpack_levels(runs, planes, at, now);
       runs->bit += now * runs->width;
     } else {
-      memset(levels, (int)runs->value, (size_t)now);
+      if (runs->value & 1) put_ones(planes->low, at, now);
+      if (runs->value & 2) put_ones(planes->high, at, now);
     }
     runs->left -= now;
-    levels += now;
-    count -= now;
   }
   return 1;
 }
@@ -293,11 +392,12 @@ typedef struct {
   Bytes plain;
   int is_dictionary;
   Runs runs;
+  Places places; /* of the indices */
   const char* dictionary;
   uint32_t num_in_dictionary;
 } ValueReader;
 
-static int read_values(ValueReader* reader, char* out, int64_t count, int width) {
+INLINED int read_values(ValueReader* reader, char* out, int64_t count, int width, const int is_wide) {
   if (!reader->is_dictionary) {
     const uint8_t* from = reader->plain.at;
     if (!skip_bytes(&reader->plain, (uint64_t)(count * width))) return 0;
@@ -305,13 +405,13 @@ static int read_values(ValueReader* reader, char* out, int64_t count, int width)
     return 1;
   }
   for (int64_t done = 0; done < count;) {
-    uint32_t indices[INDICES], bits = 0;
+    uint32_t indices[INDICES], beyond = 0;
     int64_t now = count - done < INDICES ? count - done : INDICES;
-    if (!read_indices(&reader->runs, indices, now)) return 0;
-    for (int64_t i = 0; i < now; i++) bits |= indices[i];
-    if (bits >= reader->num_in_dictionary) /* no index is above all bits together */
-      for (int64_t i = 0; i < now; i++)
-        if (indices[i] >= reader->num_in_dictionary) return 0;
+    if (!read_indices(&reader->runs, &reader->places, indices, now, is_wide)) return 0;
+    /* An index is within unless it, or what it leaves of the last one, has the highest bit, which no count here has. */
+    const uint32_t last = reader->num_in_dictionary - 1;
+    for (int64_t i = 0; i < now; i++) beyond |= indices[i] | (last - indices[i]);
+    if (!reader->num_in_dictionary || beyond >> 31) return 0;
     char* to = out + done * width;
     const char* from = reader->dictionary;
     if (width == 8) {
@@ -350,6 +450,7 @@ typedef struct {
   int has_data;               /* a page of data came before */
   int ends_in_element;        /* the last level is an element of a list, which the next may go on with */
   const volatile uint8_t* stop;
+  int is_wide;                /* decoded by what the CPU has beyond the portable instructions */
 } ColumnOut;
 
 static int level_bits(int highest) { return highest < 2 ? highest : 2; }
@@ -370,7 +471,7 @@ static int level_runs(Bytes* bytes, int64_t size, int highest, Runs* runs) {
   return 1;
 }
 
-static int value_reader(const Page* page, Bytes bytes, const ColumnOut* out, ValueReader* reader) {
+INLINED int value_reader(const Page* page, Bytes bytes, const ColumnOut* out, ValueReader* reader) {
   memset(reader, 0, sizeof *reader);
   reader->plain = bytes;
   if (page->encoding == PLAIN) return 1;
@@ -381,124 +482,125 @@ static int value_reader(const Page* page, Bytes bytes, const ColumnOut* out, Val
   reader->num_in_dictionary = (uint32_t)out->num_in_dictionary;
   int width = bytes.at < bytes.end ? *bytes.at++ : 0; /* a page of nulls may have no byte here */
   reader->runs = runs_of(bytes.at, bytes.end, width);
-  return width <= 32;
+  if (width > 32) return 0;
+  find_places(&reader->places, width);
+  return 1;
 }
 
-/* The levels of a step: which begin a row, and which are values, are nulls, or are either, as 0 and 1. */
+/* The levels of a step as bits: which begin a row, which are values and which are nulls, and which are elements of a list. */
 typedef struct {
-  uint8_t definitions[STEP], begins[STEP], is_value[STEP], is_null[STEP], is_written[STEP];
+  uint64_t begins[WORDS], values[WORDS], nulls[WORDS], elements[WORDS];
   int64_t count, num_rows, num_values, num_nulls;
 } Levels;
 
-/* How many of at most STEP bytes are 1, the others being 0: eight sums side by side, none of which reaches 256. */
-static int64_t num_ones(const uint8_t* ones, int64_t count) {
-  const uint64_t even = UINT64_C(0x00ff00ff00ff00ff);
-  uint64_t sums = 0;
-  int64_t i = 0, rest = 0;
-  for (; i + 8 <= count; i += 8) {
-    uint64_t word;
-    memcpy(&word, ones + i, 8);
-    sums += word;
-  }
-  for (; i < count; i++) rest += ones[i];
-  sums = (sums & even) + (sums >> 8 & even);
-  return rest + (int64_t)(sums * UINT64_C(0x0001000100010001) >> 48);
+/* The bits that a word of the step has: all but in its last one. */
+INLINED uint64_t bits_of_word(const Levels* levels, int64_t word) {
+  const int64_t left = levels->count - word * 64;
+  return left < 64 ? lowest(left) : ~UINT64_C(0);
 }
 
-static int read_definitions(Levels* levels, Runs* runs, uint8_t highest, uint8_t null_below) {
-  uint8_t *found = levels->definitions, most = 0;
-  int64_t count = levels->count;
-  if (!read_levels(runs, found, count)) return 0;
-  for (int64_t i = 0; i < count; i++) most = found[i] > most ? found[i] : most;
-  for (int64_t i = 0; i < count; i++) {
-    uint8_t is_value = found[i] == highest, is_null = found[i] < null_below;
-    levels->is_value[i] = is_value;
-    levels->is_null[i] = is_null;
-    levels->is_written[i] = is_value | is_null;
+/* All bits if the number is not 0. */
+INLINED uint64_t all_if(int number) { return number ? ~UINT64_C(0) : 0; }
+
+/* Which levels are in a set, given by a bit for each of the four levels that there may be. */
+INLINED uint64_t in_set(int set, uint64_t low, uint64_t high) {
+  return (all_if(set & 1) & ~low & ~high) | (all_if(set & 2) & low & ~high) | (all_if(set & 4) & ~low & high) |
+         (all_if(set & 8) & low & high);
+}
+
+/* Levels from 0 to `highest` and no more. Those below `null_below` are nulls, the highest is a value; of lists the level
+   `null_below` is an empty one, and what is above it an element. */
+INLINED int read_definitions(Levels* levels, Runs* runs, int highest, int null_below) {
+  Planes planes;
+  const int values = 1 << highest, nulls = ((1 << null_below) - 1) & (values - 1), elements = 15 & ~((2 << null_below) - 1);
+  const int beyond = 15 & ~(values | (values - 1));
+  uint64_t stray = 0;
+  if (!read_levels(runs, &planes, levels->count)) return 0;
+  levels->num_values = levels->num_nulls = 0;
+  for (int64_t i = 0; i * 64 < levels->count; i++) {
+    const uint64_t low = planes.low[i], high = planes.high[i], bits = bits_of_word(levels, i);
+    levels->values[i] = in_set(values, low, high) & bits;
+    levels->nulls[i] = in_set(nulls, low, high) & bits;
+    levels->elements[i] = in_set(elements, low, high) & bits;
+    stray |= in_set(beyond, low, high) & bits;
+    levels->num_values += num_ones(levels->values[i]);
+    levels->num_nulls += num_ones(levels->nulls[i]);
   }
-  levels->num_values = num_ones(levels->is_value, count);
-  levels->num_nulls = null_below ? num_ones(levels->is_null, count) : 0;
-  return most <= highest;
+  return !stray;
 }
 
 /* Which levels begin a row. Those that do not must be elements, and so must the one before each: no null and no empty list
-   goes on. Of a list a definition level below `null_below` is a null, one at it an empty list, and one above it an element. A
-   repetition level above 1 is seen as a stray one too, by its second bit. */
-static int read_repetitions(Levels* levels, Runs* runs, uint8_t null_below, int ends_in_element) {
-  uint8_t *begins = levels->begins, stray;
-  const uint8_t* definitions = levels->definitions;
-  int64_t count = levels->count;
-  if (!read_levels(runs, begins, count)) return 0;
-  stray = begins[0] & (uint8_t)~((definitions[0] > null_below) & ends_in_element);
-  begins[0] ^= 1;
-  for (int64_t i = 1; i < count; i++) {
-    uint8_t may_go_on = (definitions[i] > null_below) & (definitions[i - 1] > null_below);
-    stray |= begins[i] & (uint8_t)~may_go_on;
-    begins[i] ^= 1;
+   goes on. */
+INLINED int read_repetitions(Levels* levels, Runs* runs, int ends_in_element) {
+  Planes planes;
+  uint64_t stray = 0, before = ends_in_element != 0;
+  if (!read_levels(runs, &planes, levels->count)) return 0;
+  levels->num_rows = 0;
+  for (int64_t i = 0; i * 64 < levels->count; i++) {
+    const uint64_t goes_on = planes.low[i], elements = levels->elements[i];
+    stray |= goes_on & ~(elements & (elements << 1 | before));
+    before = elements >> 63;
+    levels->begins[i] = ~goes_on & bits_of_word(levels, i);
+    levels->num_rows += num_ones(levels->begins[i]);
   }
-  levels->num_rows = num_ones(begins, count);
   return !stray;
 }
 
 /* Begins rows, counting values as they will lie. */
-static void write_offsets(ColumnOut* out, const Levels* levels) {
+INLINED void write_offsets(ColumnOut* out, const Levels* levels) {
   int32_t *offsets = out->offsets + out->row, at = (int32_t)out->at;
-  for (int64_t i = 0; i < levels->count; i++) {
-    *offsets = at;
-    offsets += levels->begins[i];
-    at += levels->is_written[i];
+  for (int64_t i = 0; i * 64 < levels->count; i++) {
+    const uint64_t written = levels->values[i] | levels->nulls[i];
+    for (uint64_t begins = levels->begins[i]; begins; begins &= begins - 1)
+      *offsets++ = at + (int32_t)num_ones(written & ((begins & (0 - begins)) - 1));
+    at += (int32_t)num_ones(written);
   }
 }
 
-/* Values, and marks between them; there is room for as many as there are levels, so that what is none can be written over. */
-static int write_marked(ColumnOut* out, ValueReader* reader, const Levels* levels) {
-  int64_t found[STEP + 1], count = levels->count;
-  int width = out->width;
+/* Values, and marks between them: before each null come the values that are left of those before it. */
+INLINED int write_marked(ColumnOut* out, ValueReader* reader, const Levels* levels, const int is_wide) {
+  int64_t found[STEP], num_before = 0;
+  const int width = out->width;
   char *to = out->values + out->at * width, *from = (char*)found;
-  if (!read_values(reader, from, levels->num_values, width)) return 0;
-  if (width == 8) {
-    int64_t mark, value;
-    memcpy(&mark, out->mark, 8);
-    for (int64_t i = 0; i < count; i++) {
-      memcpy(&value, from, 8);
-      value = levels->is_value[i] ? value : mark;
-      memcpy(to, &value, 8);
-      from += 8 * levels->is_value[i];
-      to += 8 * levels->is_written[i];
+  if (!read_values(reader, from, levels->num_values, width, is_wide)) return 0;
+  for (int64_t i = 0; i * 64 < levels->count; i++) {
+    int64_t taken = 0;
+    for (uint64_t nulls = levels->nulls[i]; nulls; nulls &= nulls - 1) {
+      const int64_t through = num_ones(levels->values[i] & ((nulls & (0 - nulls)) - 1));
+      memcpy(to, from + (num_before + taken) * width, (size_t)((through - taken) * width));
+      to += (through - taken) * width;
+      memcpy(to, out->mark, (size_t)width);
+      to += width;
+      taken = through;
     }
-  } else {
-    int32_t mark, value;
-    memcpy(&mark, out->mark, 4);
-    for (int64_t i = 0; i < count; i++) {
-      memcpy(&value, from, 4);
-      value = levels->is_value[i] ? value : mark;
-      memcpy(to, &value, 4);
-      from += 4 * levels->is_value[i];
-      to += 4 * levels->is_written[i];
-    }
+    const int64_t num_values = num_ones(levels->values[i]);
+    memcpy(to, from + (num_before + taken) * width, (size_t)((num_values - taken) * width));
+    to += (num_values - taken) * width;
+    num_before += num_values;
   }
   return 1;
 }
 
-static int decode_step(ColumnOut* out, Levels* levels, Runs* repetitions, Runs* definitions, ValueReader* reader) {
+INLINED int decode_step(
+    ColumnOut* out, Levels* levels, Runs* repetitions, Runs* definitions, ValueReader* reader, const int is_wide) {
   levels->num_rows = levels->num_values = levels->count;
   levels->num_nulls = 0;
-  if (out->max_definition && !read_definitions(levels, definitions, (uint8_t)out->max_definition, (uint8_t)out->null_below)) return 0;
-  if (out->max_repetition && !read_repetitions(levels, repetitions, (uint8_t)out->null_below, out->ends_in_element)) return 0;
-  int64_t written = levels->num_values + levels->num_nulls;
+  if (out->max_definition && !read_definitions(levels, definitions, out->max_definition, out->null_below)) return 0;
+  if (out->max_repetition && !read_repetitions(levels, repetitions, out->ends_in_element)) return 0;
+  int64_t written = levels->num_values + levels->num_nulls, last = levels->count - 1;
   if (levels->num_rows > out->num_rows - out->row || levels->count > out->capacity - out->at) return 0;
   if (out->max_repetition) write_offsets(out, levels);
-  if (levels->num_nulls ? !write_marked(out, reader, levels)
-                        : !read_values(reader, out->values + out->at * out->width, levels->num_values, out->width))
+  if (levels->num_nulls ? !write_marked(out, reader, levels, is_wide)
+                        : !read_values(reader, out->values + out->at * out->width, levels->num_values, out->width, is_wide))
     return 0;
   out->row += levels->num_rows;
   out->at += written;
   out->levels_left -= levels->count;
-  out->ends_in_element = out->max_repetition && levels->definitions[levels->count - 1] > out->null_below;
+  out->ends_in_element = out->max_repetition && levels->elements[last / 64] >> last % 64 & 1;
   return 1;
 }
 
-static int decode_page(ColumnOut* out, const Page* page) {
+INLINED int decode_steps(ColumnOut* out, const Page* page, const int is_wide) {
   Runs repetitions = runs_of(NULL, NULL, 0), definitions = repetitions;
   ValueReader reader;
   Bytes bytes = {page->levels, page->levels + page->levels_size};
@@ -514,10 +616,30 @@ static int decode_page(ColumnOut* out, const Page* page) {
   int64_t num_nulls = 0, first_row = out->row;
   for (int64_t left = page->num_values; left > 0; left -= levels.count) {
     levels.count = left < STEP ? left : STEP;
-    if (*out->stop || !decode_step(out, &levels, &repetitions, &definitions, &reader)) return 0;
+    if (*out->stop || !decode_step(out, &levels, &repetitions, &definitions, &reader, is_wide)) return 0;
     num_nulls += levels.count - levels.num_values;
   }
   return !is_v2 || (page->num_rows == out->row - first_row && page->num_nulls == num_nulls);
+}
+
+static int portable_decode_page(ColumnOut* out, const Page* page) { return decode_steps(out, page, 0); }
+
+#if HAS_WIDE
+static WIDE int wide_decode_page(ColumnOut* out, const Page* page) { return decode_steps(out, page, 1); }
+
+static int can_be_wide(void) {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
+}
+#else
+#define wide_decode_page portable_decode_page
+static int can_be_wide(void) { return 0; }
+#endif
+
+/* The same source twice: for any machine, and for one with AVX2, which unpacks eight indices at a time and counts bits in one
+   instruction. */
+static int decode_page(ColumnOut* out, const Page* page) {
+  return (out->is_wide ? wide_decode_page : portable_decode_page)(out, page);
 }
 
 #endif

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from featstore._native.loading import KERNELS
-from featstore.parquet.footers import CheckedFooter, Chunk
+from featstore.parquet.footers import CheckedFooter, Chunks
+from featstore.parquet.format import Numbers
 from featstore.parquet.page_header import ReadAt, read_page_header
 
 CLAIMS_MORE = (
@@ -31,25 +32,32 @@ _MIN_PAGE_BYTES = 2 << 20
 _MAX_RATIO = 24  # more than snappy can compress by, which is 64 bytes to 3
 _HEADER_BYTES = 1 << 20  # the longest page header that is read
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 12}
-_ANY_CODEC = 0
-
-# A chunk as the kernels take it: first byte, number of bytes, codec, number of values, and the most
-# bytes that a page may claim.
-Bounds = tuple[int, int, int, int, int]
+_ANY_CODEC, _TEXT = 0, 0  # a number that any codec has here, and a width that no number has
 
 
-def max_page_bytes(chunk: Chunk, width: int) -> int:
-    """The most bytes that a page of a chunk may claim to decompress to.
+def max_page_bytes(chunks: Chunks, widths: Numbers) -> Numbers:
+    """The most bytes that a page of each chunk may claim to decompress to: int64 (num_row_groups,
+    num_leaves).
 
     That is what its values can need in the worst case, or, since a dictionary may have more values
     than the chunk, what the stored bytes can decompress to.
 
     Args:
-        chunk: The column chunk.
-        width: The bytes of a value.
+        chunks: The column chunks.
+        widths: The bytes of a value of each leaf column: int64 (num_leaves,).
     """
-    needed = chunk.num_values * (max(width, _INDEX_BYTES) + _LEVEL_BYTES)
-    return max(needed, _MIN_PAGE_BYTES, min(chunk.raw_bytes, _MAX_RATIO * chunk.stored_bytes))
+    needed = chunks.num_values * (widths.clip(min=_INDEX_BYTES) + _LEVEL_BYTES)
+    decompressed = np.minimum(chunks.raw_bytes, _MAX_RATIO * chunks.stored_bytes)
+    most: Numbers = np.maximum(np.maximum(needed, decompressed), _MIN_PAGE_BYTES)
+    return most
+
+
+def kernel_chunks(chunks: Chunks, max_bytes: Numbers) -> Numbers:
+    """The chunks as the kernels take them: int64 (num_leaves, num_row_groups, 5), which are the
+    first byte, number of bytes, codec, number of values, and the most bytes that a page may claim.
+    """
+    numbers = (chunks.first, chunks.stored_bytes, chunks.codec, chunks.num_values, max_bytes)
+    return np.ascontiguousarray(np.stack(numbers, axis=-1).swapaxes(0, 1))
 
 
 def first_beyond(
@@ -73,14 +81,16 @@ def first_beyond(
         than its values can need; None if there is none. An invalid page is left for its reader to
         report.
     """
-    chunks = [_bounds(footer, row_group, leaf) for leaf in leaves]
+    chunks = _bounds(footer, row_group, leaves)
     if KERNELS is None or not isinstance(file, int):
         read_at = partial(_pread, file) if isinstance(file, int) else file
-        beyond = (i for i, chunk in enumerate(chunks) if not _is_within(read_at, chunk, stop))
+        beyond = (
+            i for i, chunk in enumerate(chunks.tolist()) if not _is_within(read_at, chunk, stop)
+        )
         index = next(beyond, -1)
     else:
-        numbers, buffer = np.array(chunks, np.int64), pa.allocate_buffer(_HEADER_BYTES)
-        index = KERNELS.first_beyond(file, numbers, stop, buffer) if chunks else -1
+        buffer = pa.allocate_buffer(_HEADER_BYTES)
+        index = KERNELS.first_beyond(file, chunks, stop, buffer) if len(chunks) else -1
     return None if index < 0 else leaves[index]
 
 
@@ -88,7 +98,7 @@ def _pread(file: int, num_bytes: int, first: int) -> bytes:
     return os.pread(file, num_bytes, first)
 
 
-def _is_within(read_at: ReadAt, bounds: Bounds, stop: bytes | bytearray) -> bool:
+def _is_within(read_at: ReadAt, bounds: Sequence[int], stop: bytes | bytearray) -> bool:
     position, num_bytes, _, levels_left, max_bytes = bounds
     end = position + num_bytes
     while levels_left and position < end and not stop[0]:
@@ -102,10 +112,15 @@ def _is_within(read_at: ReadAt, bounds: Bounds, stop: bytes | bytearray) -> bool
     return True
 
 
-def _bounds(footer: CheckedFooter, row_group: int, leaf: int) -> Bounds:
-    """The bounds of a chunk. The footer's sizes bound values of variable length (texts)."""
-    chunk = footer.chunk(row_group, leaf)
-    width = _WIDTHS.get(footer.leaves[leaf].physical_type)
-    text_bytes = max(chunk.raw_bytes, chunk.stored_bytes, _MIN_PAGE_BYTES)
-    max_bytes = text_bytes if width is None else max_page_bytes(chunk, width)
-    return chunk.first, chunk.stored_bytes, _ANY_CODEC, chunk.num_values, max_bytes
+def _bounds(footer: CheckedFooter, row_group: int, leaves: Sequence[int]) -> Numbers:
+    """The bounds of chunks, as of `kernel_chunks`, of any codec. The footer's sizes bound values of
+    variable length (texts).
+    """
+    chunks = footer.chunks_of([row_group], leaves)
+    widths = np.array(
+        [_WIDTHS.get(footer.leaves[leaf].physical_type, _TEXT) for leaf in leaves], np.int64
+    )
+    text_bytes = np.maximum(np.maximum(chunks.raw_bytes, chunks.stored_bytes), _MIN_PAGE_BYTES)
+    max_bytes = np.where(widths == _TEXT, text_bytes, max_page_bytes(chunks, widths))
+    of_any_codec = chunks._replace(codec=np.full_like(chunks.codec, _ANY_CODEC))
+    return kernel_chunks(of_any_codec, max_bytes)[:, 0]

@@ -72,10 +72,26 @@ class Chunk(NamedTuple):
         return self.first, self.end
 
 
+class Chunks(NamedTuple):
+    """Column chunks of several leaf columns in several row groups. Each attribute is that of
+    `Chunk`, for all of them: int64 (num_row_groups, num_leaves).
+    """
+
+    codec: Numbers
+    encodings: Numbers
+    num_values: Numbers
+    stored_bytes: Numbers
+    raw_bytes: Numbers
+    first: Numbers
+    end: Numbers
+
+
 _ZSTD = 6  # the codec's number in the format
-_MAX_RAW_BYTES = 1 << 48  # a bound for damaged footers, so that sums do not overflow
-_CODEC, _STORED_BYTES, _RAW_BYTES = (
-    Chunk._fields.index(name) for name in ("codec", "stored_bytes", "raw_bytes")
+# A bound for the numbers of values and bytes of damaged footers, so that sums and small multiples
+# of them do not overflow. No chunk that can be read comes near it.
+_MOST = 1 << 48
+_NUM_VALUES, _STORED_BYTES, _RAW_BYTES = (
+    Chunk._fields.index(name) for name in ("num_values", "stored_bytes", "raw_bytes")
 )
 _OF_CHUNK = [CHUNK[name] for name in Chunk._fields[:5]]
 
@@ -132,6 +148,16 @@ class CheckedFooter:
         """The column chunk of a leaf column in a row group."""
         return Chunk._make(self._numbers[row_group, leaf].tolist())
 
+    def chunks_of(self, row_groups: Sequence[int], leaves: Sequence[int]) -> Chunks:
+        """The column chunks of leaf columns in row groups.
+
+        Args:
+            row_groups: The indices of row groups.
+            leaves: The indices of leaf columns.
+        """
+        numbers = self._numbers[np.array(row_groups, np.intp)[:, None], np.array(leaves, np.intp)]
+        return Chunks._make(np.moveaxis(numbers, -1, 0))
+
     def room_bytes(self, row_groups: Sequence[int], leaves: Sequence[int]) -> int:
         """The memory to decode the largest of these column chunks: its stored and its decompressed
         bytes.
@@ -145,15 +171,17 @@ class CheckedFooter:
         """
         if not row_groups or not leaves:
             return 0
-        chunks = self._numbers[np.ix_(row_groups, leaves)]
-        raw_bytes = np.minimum(chunks[..., _RAW_BYTES], _MAX_RAW_BYTES)
-        both = chunks[..., _STORED_BYTES] + raw_bytes
-        return int((both << (chunks[..., _CODEC] == _ZSTD)).max())
+        chunks = self.chunks_of(row_groups, leaves)
+        both = chunks.stored_bytes + chunks.raw_bytes
+        return int((both << (chunks.codec == _ZSTD)).max())
 
     @cached_property
     def _numbers(self) -> Numbers:
         """The fields of `Chunk`, int64 (num_row_groups, num_leaves, 7)."""
-        return np.concatenate([self.chunks[..., _OF_CHUNK], self.spans], axis=-1)
+        numbers = np.concatenate([self.chunks[..., _OF_CHUNK], self.spans], axis=-1)
+        counts = [_NUM_VALUES, _STORED_BYTES, _RAW_BYTES]
+        numbers[..., counts] = numbers[..., counts].clip(max=_MOST)
+        return numbers
 
     def arrow_metadata(
         self,

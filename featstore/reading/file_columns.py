@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 
 import pyarrow as pa
@@ -51,6 +52,11 @@ class FileColumns:
     others: Mapping[str, str | None]
     leaves: tuple[str, ...]
     places: Mapping[str, range] = field(default_factory=dict)
+
+    @cached_property
+    def leaf_places(self) -> tuple[int, ...]:
+        """The numbers of all leaf columns that are read, in the file's order."""
+        return tuple(place for found in self.places.values() for place in found)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -14,7 +15,7 @@ from featstore.errors import DataFileError, FeatstoreError, StateError
 from featstore.parquet.bounds import CLAIMS_MORE, first_beyond
 from featstore.parquet.damage import DAMAGE, first_line
 from featstore.parquet.file_schema import Leaf
-from featstore.parquet.footers import Chunk, read_checked
+from featstore.parquet.footers import Chunk, Chunks, read_checked
 from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
 from featstore.reading.kept import KeptSpans
 
@@ -97,6 +98,10 @@ class OpenFile(Closing):
     def chunk(self, row_group: int, place: int) -> Chunk:
         """The column chunk of a leaf column in a row group."""
         return self.footer.chunk(row_group, place)
+
+    def chunks_of(self, row_groups: Sequence[int], places: Sequence[int]) -> Chunks:
+        """The column chunks of leaf columns in row groups."""
+        return self.footer.chunks_of(row_groups, places)
 
     @cached_property
     def file(self) -> pq.ParquetFile:
@@ -196,38 +201,38 @@ class OpenFile(Closing):
             raise StateError(f"{self.name}: reading was cancelled before its end; iterate anew")
 
     def decoded_bytes(self, row_group: int, columns: FileColumns) -> int:
-        """The memory that these columns of a row group take once they are decoded."""
-        num_rows = self.row_group_rows[row_group]
-        return sum(
-            _decoded_bytes(self.leaf(place), self.chunk(row_group, place), num_rows)
-            for places in columns.places.values()
-            for place in places
-        )
+        """The memory that these columns of a row group take once they are decoded: values, offsets
+        of lists and text, and validity bits.
+        """
+        return sum(self._decoded_bytes([row_group], columns)[0])
 
     def longest_bytes(self, row_groups: Sequence[int], columns: FileColumns) -> int:
         """The memory that the largest of these columns takes once these row groups of it are
         decoded.
         """
-        places = [place for found in columns.places.values() for place in found]
-        return max(
-            (
-                sum(
-                    _decoded_bytes(
-                        self.leaf(place), self.chunk(index, place), self.row_group_rows[index]
-                    )
-                    for index in row_groups
-                )
-                for place in places
-            ),
-            default=0,
-        )
+        of_columns = zip(*self._decoded_bytes(row_groups, columns), strict=True)
+        return max(map(sum, of_columns), default=0)
+
+    def _decoded_bytes(self, row_groups: Sequence[int], columns: FileColumns) -> list[list[int]]:
+        """The memory of each row group's decoded column chunks, as Python's integers, since sums of
+        a damaged footer's numbers may not fit 64 bits.
+        """
+        places = columns.leaf_places
+        chunks = self.chunks_of(row_groups, places)
+        leaves = [self.leaf(place) for place in places]
+        widths = np.array([_WIDTHS.get(leaf.physical_type, 0) for leaf in leaves], np.int64)
+        text_bytes = np.where(widths == 0, chunks.raw_bytes + 4 * chunks.num_values, 0)
+        are_lists = np.array(["." in leaf.path for leaf in leaves], np.int64)
+        offset_bytes = np.outer([4 * self.row_group_rows[i] for i in row_groups], are_lists)
+        values_bytes = chunks.num_values * widths + text_bytes + chunks.num_values // 4
+        found: list[list[int]] = (values_bytes + offset_bytes).tolist()
+        return found
 
     def room_bytes(self, row_groups: Sequence[int], columns: FileColumns) -> int:
         """The working memory of decoding the largest of these column chunks: its bytes as stored
         and as decompressed, without the decoded column.
         """
-        places = [place for found in columns.places.values() for place in found]
-        return self.footer.room_bytes(row_groups, places)
+        return self.footer.room_bytes(row_groups, columns.leaf_places)
 
     def resolve(self, selection: Selection) -> FileColumns:
         """The columns of this file that a selection reads; see `find_columns`."""
@@ -251,13 +256,3 @@ def damage_as(where: str) -> Iterator[None]:
         raise
     except DAMAGE as error:
         raise DataFileError(f"{where}: cannot be read: {first_line(error)}") from error
-
-
-def _decoded_bytes(leaf: Leaf, chunk: Chunk, num_rows: int) -> int:
-    """Memory of a decoded column chunk: values, offsets of lists and text, and validity bits."""
-    width = _WIDTHS.get(leaf.physical_type)
-    values = (
-        chunk.num_values * width if width is not None else chunk.raw_bytes + 4 * chunk.num_values
-    )
-    offsets = 4 * num_rows if "." in leaf.path else 0
-    return int(values + offsets + chunk.num_values // 4)

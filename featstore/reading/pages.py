@@ -1,11 +1,12 @@
-"""Decodes slots' column chunks of local files with the compiled kernels: into values without nulls,
-in one pass.
+"""Decodes column chunks of local files with the compiled kernels, in one pass: slots into values
+without nulls, and other numbers as they are, if they hold no nulls.
 
 Arrow spends most of a row group's time on lists: it decodes levels, builds a validity bitmap, and
 then copies values without the nulls. The kernels write directly what a batch holds: a null scalar
 becomes the missing mark, a null list a list of one mark, an empty list stays empty, null elements
 are dropped. They support what Spark, Arrow and featstore write: int64 and float32, scalars and
 lists of them, plain or dictionary-encoded, V1 and V2 pages, snappy, Zstandard or no compression.
+Labels, weights and kept columns may be any integer or floating-point scalars.
 Arrow reads, or refuses, everything else and everything that is damaged. Formats:
 parquet.apache.org/docs/file-format.
 """
@@ -21,18 +22,28 @@ import pyarrow as pa
 
 from featstore._native.loading import KERNELS
 from featstore.intervals import aligned
-from featstore.parquet.bounds import max_page_bytes
-from featstore.parquet.footers import Chunk
+from featstore.parquet.bounds import kernel_chunks, max_page_bytes
+from featstore.parquet.footers import Chunks
+from featstore.parquet.format import Numbers
 from featstore.reading.buffers import Array, missing_mark
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 from featstore.schema import Slot, SlotKind
 
-_CODECS = {0, 1, 6}  # none, snappy, Zstandard
+_CODECS = [0, 1, 6]  # none, snappy, Zstandard
 # One bit for each encoding by its number in the format: PLAIN, PLAIN_DICTIONARY and RLE_DICTIONARY
 # of values, RLE and BIT_PACKED of levels.
 _ENCODINGS = 1 << 0 | 1 << 2 | 1 << 8 | 1 << 3 | 1 << 4
 _PHYSICAL = {SlotKind.ID: "INT64", SlotKind.FLOAT: "FLOAT"}
+# Types of columns that are no slots: the physical type, and the type as which its values are read.
+_OTHERS = {
+    pa.int8(): ("INT32", pa.int32()),
+    pa.int16(): ("INT32", pa.int32()),
+    pa.int32(): ("INT32", pa.int32()),
+    pa.int64(): ("INT64", pa.int64()),
+    pa.float32(): ("FLOAT", pa.float32()),
+    pa.float64(): ("DOUBLE", pa.float64()),
+}
 _MOST_VALUES = 2**31 - 1  # The offsets of the kernels have 32 bits.
 # What the kernels return instead of a number of values: the column cannot be decoded by them; or
 # pages of row group i (of those that are read) claim too much, as -2 - i.
@@ -46,16 +57,20 @@ Take = Callable[[int], Array]
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
-    """A slot's column, described for the kernels.
+    """A column, described for the kernels.
 
     Attributes:
         name: Its name in the file.
         place: The number of its leaf column.
-        type: Its Arrow type.
-        mark: Bytes of the slot's missing mark.
+        type: The Arrow type as which it is decoded.
+        mark: Bytes of the slot's missing mark; of a column that is no slot as many zeros, which are
+            not used.
         max_repetition: Its maximum repetition level: 1 for lists, otherwise 0.
         max_definition: Its maximum definition level.
-        null_below: A definition level below this means that the row itself is null.
+        null_below: A definition level below this means that the row itself is null. 0: nulls are
+            left out, so a column that is no slot has fewer values than rows.
+        other: The type of a column that is no slot, which may be narrower than `type`; None: it is
+            a slot.
     """
 
     name: str
@@ -65,10 +80,11 @@ class _Column:
     max_repetition: int
     max_definition: int
     null_below: int
+    other: pa.DataType | None = None
 
 
 class PageReader:
-    """Decodes the pages of those slot columns that the kernels support.
+    """Decodes the pages of those columns that the kernels support.
 
     All columns are decoded in one call that releases the GIL. Zstandard pages, which Arrow's codec
     decompresses, take it again for a moment.
@@ -79,6 +95,8 @@ class PageReader:
         columns: Where they are in the file.
         take: Gives memory of at least so many bytes, uint8, in which all columns of one call lie;
             they keep it alive together. None: each column has its own.
+        others: The columns to decode that are no slots.
+        is_portable: Whether only instructions are used that any CPU has, as tests do to compare.
     """
 
     def __init__(
@@ -87,13 +105,18 @@ class PageReader:
         slots: Iterable[Slot],
         columns: FileColumns,
         take: Take | None = None,
+        *,
+        others: Iterable[pa.Field] = (),
+        is_portable: bool = False,
     ) -> None:
-        self._file, self._take = file, take
+        self._file, self._take, self._is_portable = file, take, is_portable
         self._columns: list[_Column] = []
         if KERNELS is not None and file.is_local and sys.byteorder == "little":
-            self._columns += [
-                column for slot in slots if (column := _column(file, slot, columns)) is not None
-            ]
+            described = [_column(file, slot, columns) for slot in slots]
+            described += [_other_column(file, field, columns) for field in others]
+            self._columns = [column for column in described if column is not None]
+        self._places = [column.place for column in self._columns]
+        self._widths = np.array([len(column.mark) for column in self._columns], np.int64)
 
     def read(
         self, row_groups: Sequence[int], num_threads: int = 1, order: Array | None = None
@@ -107,7 +130,7 @@ class PageReader:
 
         Returns:
             The columns without nulls, by their names in the file. Those that the kernels cannot
-            decode are left out, for Arrow to read.
+            decode are left out, for Arrow to read, and so are columns with nulls that are no slots.
 
         Raises:
             StateError: Reading was cancelled.
@@ -122,59 +145,47 @@ class PageReader:
         for out, num_values in found:
             if num_values < _NOT_READ:
                 raise self._file.beyond_bounds(row_groups[_BEYOND_FIRST - num_values], out.name)
-        return {
+        arrays = {
             out.name: out.array(num_values) for out, num_values in found if num_values != _NOT_READ
         }
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def _decoded(
         self, row_groups: Sequence[int], num_threads: int, order: Array | None
     ) -> "list[tuple[_Out, int]]":
         """Each column, with its number of values, or the negative code that the kernels return."""
-        outs, rows = (
-            self._outs(row_groups),
-            [self._file.row_group_rows[index] for index in row_groups],
-        )
-        if not outs:
+        if not self._columns or not row_groups:
             return []
-        assert KERNELS is not None
+        chunks = self._file.footer.chunks_of(row_groups, self._places)
+        known, num_values = _known(chunks)
+        if not len(known):
+            return []
+        # The longest first, so that threads end at about the same time.
+        by_length = known[np.argsort(-num_values[known], kind="stable")]
+        columns, widths = [self._columns[at] for at in by_length.tolist()], self._widths[by_length]
+        chunks = Chunks._make(numbers[:, by_length] for numbers in chunks)
+        max_bytes = max_page_bytes(chunks, widths)
+        rows = [self._file.row_group_rows[index] for index in row_groups]
+        outs = _outs(columns, sum(rows), (num_values[by_length] * widths).tolist(), self._take)
         num_threads = min(num_threads, len(outs))
-        room_bytes = max(out.room_bytes + (0 if order is None else out.size_bytes) for out in outs)
+        room_bytes = _room_bytes(chunks, widths, max_bytes)
+        if order is not None:
+            room_bytes += np.array([out.size_bytes for out in outs])
+        assert KERNELS is not None
         found = KERNELS.decode_columns(
             self._file.descriptor,
-            np.array([out.chunks for out in outs], np.int64),
+            kernel_chunks(chunks, max_bytes),
             np.array(rows, np.int64),
             b"" if order is None else order.astype(np.uint32),
             tuple(out.buffers for out in outs),
-            pa.allocate_buffer(room_bytes * num_threads),
+            pa.allocate_buffer(aligned(int(room_bytes.max())) * num_threads),
             num_threads,
             self._file.cancelled,
             not self._file.is_checked,
             _decompressed,
+            self._is_portable,
         )
         return list(zip(outs, found, strict=True))
-
-    def _outs(self, row_groups: Sequence[int]) -> "list[_Out]":
-        """The columns to decode, the longest first, so that threads end at about the same time."""
-        if not self._columns or not row_groups:
-            return []
-        num_rows = sum(self._file.row_group_rows[index] for index in row_groups)
-        chunks = [
-            [self._file.chunk(index, column.place) for index in row_groups]
-            for column in self._columns
-        ]
-        known = [
-            (column, of, _sizes(column, of, num_rows))
-            for column, of in zip(self._columns, chunks, strict=True)
-            if _are_known(of)
-        ]
-        if not known:
-            return []
-        memories = allocated([sizes for _, _, sizes in known], self._take)
-        outs = [
-            _Out(column, of, num_rows, memory)
-            for (column, of, _), memory in zip(known, memories, strict=True)
-        ]
-        return sorted(outs, key=lambda out: -out.num_values)
 
 
 def _decompressed(page: bytes, size_bytes: int) -> bytes:
@@ -205,9 +216,14 @@ def _content_bytes(frame: bytes) -> int | None:
     return int.from_bytes(frame[first : first + width], "little") + (256 if kind == 1 else 0)
 
 
-def _are_known(chunks: list[Chunk]) -> bool:
-    is_known = all(chunk.codec in _CODECS and not chunk.encodings & ~_ENCODINGS for chunk in chunks)
-    return is_known and sum(chunk.num_values for chunk in chunks) <= _MOST_VALUES
+def _known(chunks: Chunks) -> tuple[Numbers, Numbers]:
+    """Which columns the kernels may decode: their numbers, int64; and how many values each column
+    has in all row groups: int64 (num_columns,), meaningless for the others.
+    """
+    num_values = chunks.num_values.sum(axis=0)
+    is_known = np.isin(chunks.codec, _CODECS) & (chunks.encodings & ~_ENCODINGS == 0)
+    is_known &= chunks.num_values <= _MOST_VALUES  # so that the sum has not overflowed
+    return np.flatnonzero(is_known.all(axis=0) & (num_values <= _MOST_VALUES)), num_values
 
 
 def _column(file: OpenFile, slot: Slot, columns: FileColumns) -> _Column | None:
@@ -246,6 +262,29 @@ def _column(file: OpenFile, slot: Slot, columns: FileColumns) -> _Column | None:
     )
 
 
+def _other_column(file: OpenFile, field: pa.Field, columns: FileColumns) -> _Column | None:
+    """The column of a field that is no slot; None if the kernels do not support it."""
+    name = columns.others[field.name]
+    if name is None or name in columns.slots.values() or len(columns.places[name]) != 1:
+        return None
+    place, found = columns.places[name][0], file.schema.field(name)
+    leaf, max_definition = file.leaf(place), int(found.nullable)
+    physical, type_ = _OTHERS.get(found.type, (None, found.type))
+    levels = (leaf.max_repetition, leaf.max_definition)
+    if leaf.path != name or leaf.physical_type != physical or levels != (0, max_definition):
+        return None
+    return _Column(
+        name=name,
+        place=place,
+        type=type_,
+        mark=bytes(type_.byte_width),
+        max_repetition=0,
+        max_definition=max_definition,
+        null_below=0,
+        other=found.type,
+    )
+
+
 class ColumnMemory(NamedTuple):
     """Memory of a column's offsets and values, as writable views and as Arrow buffers."""
 
@@ -256,25 +295,10 @@ class ColumnMemory(NamedTuple):
 
 
 class _Out:
-    """The column chunks to decode, with memory for their values and, for lists, their offsets."""
+    """A column to decode, with memory for its values and, if it has lists, their offsets."""
 
-    def __init__(
-        self, column: _Column, chunks: list[Chunk], num_rows: int, memory: ColumnMemory
-    ) -> None:
+    def __init__(self, column: _Column, num_rows: int, memory: ColumnMemory) -> None:
         self._column, self._num_rows, self._memory = column, num_rows, memory
-        self.num_values = sum(chunk.num_values for chunk in chunks)
-        width = len(column.mark)
-        self.chunks = [
-            (
-                chunk.first,
-                chunk.stored_bytes,
-                chunk.codec,
-                chunk.num_values,
-                max_page_bytes(chunk, width),
-            )
-            for chunk in chunks
-        ]
-        self.room_bytes = max(_room_bytes(chunk, width) for chunk in chunks)
 
     @property
     def name(self) -> str:
@@ -293,23 +317,40 @@ class _Out:
         views = memory.offsets_view, memory.values_view
         return of.mark, of.max_repetition, of.max_definition, of.null_below, *views
 
-    def array(self, num_values: int) -> pa.Array:
-        """The column, once `num_values` values are decoded."""
-        type_ = self._column.type
-        value_type = type_.value_type if self._column.max_repetition else type_
+    def array(self, num_values: int) -> pa.Array | None:
+        """The column, once `num_values` values are decoded; None if it is no slot and has nulls, or
+        values that its type does not hold.
+        """
+        column = self._column
+        value_type = column.type.value_type if column.max_repetition else column.type
+        if column.other is not None and num_values != self._num_rows:
+            return None
         values = pa.Array.from_buffers(value_type, num_values, [None, self._memory.values], 0)
-        if not self._column.max_repetition:
+        if column.other not in (None, column.type):
+            try:
+                return values.cast(column.other)
+            except pa.ArrowInvalid:
+                return None
+        if not column.max_repetition:
             return values
         return pa.Array.from_buffers(
-            type_, self._num_rows, [None, self._memory.offsets], 0, children=[values]
+            column.type, self._num_rows, [None, self._memory.offsets], 0, children=[values]
         )
 
 
-def _sizes(column: _Column, chunks: list[Chunk], num_rows: int) -> tuple[int, int]:
-    """Bytes of the column's offsets and of its values."""
-    num_values = sum(chunk.num_values for chunk in chunks)
-    offset_bytes = (num_rows + 1) * 4 if column.max_repetition else 0
-    return offset_bytes, num_values * len(column.mark)
+def _outs(
+    columns: Sequence[_Column], num_rows: int, value_bytes: Sequence[int], take: Take | None
+) -> list[_Out]:
+    """The columns with memory for so many bytes of values."""
+    offset_bytes = 4 * (num_rows + 1)
+    sizes = [
+        (offset_bytes if column.max_repetition else 0, size_bytes)
+        for column, size_bytes in zip(columns, value_bytes, strict=True)
+    ]
+    return [
+        _Out(column, num_rows, memory)
+        for column, memory in zip(columns, allocated(sizes, take), strict=True)
+    ]
 
 
 def allocated(sizes: Sequence[tuple[int, int]], take: Take | None) -> list[ColumnMemory]:
@@ -349,9 +390,10 @@ def _column_memory(
     )
 
 
-def _room_bytes(chunk: Chunk, width: int) -> int:
-    """The working memory of decoding a chunk: its bytes as stored, then its decompressed dictionary
-    and one decompressed page at a time.
+def _room_bytes(chunks: Chunks, widths: Numbers, max_bytes: Numbers) -> Numbers:
+    """The working memory of decoding each column's largest chunk, int64 (num_columns,): its bytes
+    as stored, then its decompressed dictionary and one decompressed page at a time.
     """
-    decompressed = chunk.num_values * width + max_page_bytes(chunk, width)
-    return aligned(chunk.stored_bytes + min(chunk.raw_bytes, decompressed) + _SLOP_BYTES)
+    decompressed = np.minimum(chunks.raw_bytes, chunks.num_values * widths + max_bytes)
+    found: Numbers = (chunks.stored_bytes + decompressed).max(axis=0) + _SLOP_BYTES
+    return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -131,7 +132,14 @@ class RowGroupReader:
         self.columns = file.resolve(selection)
         self._most_room_bytes = most_room_bytes
         self._most_threads = min(num_threads or pa.cpu_count(), _MOST_THREADS)
-        self._pages = PageReader(file, selection.slots if as_values else (), self.columns, take)
+        self._sizes: dict[int, int] = {}
+        self._pages = PageReader(
+            file,
+            selection.slots if as_values else (),
+            self.columns,
+            take,
+            others=selection.others,
+        )
 
     @property
     def parts(self) -> list[tuple[OpenFile, FileColumns]]:
@@ -164,9 +172,15 @@ class RowGroupReader:
         return Rows(file_name=self.file.name, num_rows=num_rows, table=table, columns=self.columns)
 
     def _merged(self, table: pa.Table, found: dict[str, pa.Array]) -> pa.Table:
+        """All columns, with the fields that Arrow's table has: tables of row groups are joined."""
         columns = dict[str, pa.Array | pa.ChunkedArray](found)
         columns |= zip(table.column_names, table.combine_chunks().columns, strict=True)
-        return pa.table({name: columns[name] for name in self.columns.places})
+        arrays = [columns[name] for name in self.columns.places]
+        return pa.Table.from_arrays(arrays, schema=self._schema)
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        return pa.schema([self.file.schema.field(name) for name in self.columns.places])
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
         """A row group in slices of at most `num_rows` rows, which takes less memory and more time;
@@ -200,7 +214,13 @@ class RowGroupReader:
         """The memory that the decoded columns of these row groups take, computed from their numbers
         of values. For text columns it is an estimate.
         """
-        return sum(self.file.decoded_bytes(index, self.columns) for index in row_groups)
+        return sum(map(self._size_bytes, row_groups))
+
+    def _size_bytes(self, row_group: int) -> int:
+        """Of one row group, computed once: it is asked for before each window and after it."""
+        if row_group not in self._sizes:
+            self._sizes[row_group] = self.file.decoded_bytes(row_group, self.columns)
+        return self._sizes[row_group]
 
     def room_bytes(self, row_groups: Iterable[int], *, in_order: bool = False) -> int:
         """The working memory of reading these row groups, beyond their decoded columns.

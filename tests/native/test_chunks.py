@@ -99,6 +99,7 @@ def decode(
     stop: bytes = b"\0",
     checks: bool = True,
     decompress: Any = None,
+    portable: bool = False,
     **other: Any,
 ) -> Any:
     """The number of values of each column of one chunk, or -1, and the values written."""
@@ -122,7 +123,9 @@ def decode(
             tuple(map(tuple, outs)),
             bytearray(room_bytes * num_threads),
         )
-        found = KERNELS.decode_columns(file, *arguments, num_threads, stop, checks, decompress)
+        found = KERNELS.decode_columns(
+            file, *arguments, num_threads, stop, checks, decompress, portable
+        )
     finally:
         os.close(file)
     return found, [np.frombuffer(out[5], np.int64).tolist() for out in outs]
@@ -247,7 +250,10 @@ def test_a_chunk_beyond_the_end_of_the_file_is_left_out_and_others_are_not(tmp_p
     columns = tuple((bytes(8), 0, 1, 1, bytearray(), bytearray(16)) for _ in range(2))
     with path.open("rb") as file:
         places = np.array([(0, len(GOOD) + 1, 0, 2, 99), (0, len(GOOD), 0, 2, 99)])
-        arguments = (places, np.array([2]), b"", columns, bytearray(999), 1, b"\0", True, None)
+        arguments = (
+            *(places, np.array([2]), b"", columns),
+            *(bytearray(999), 1, b"\0", True, None, False),
+        )
         assert KERNELS.decode_columns(file.fileno(), *arguments) == (-1, 2)
 
 

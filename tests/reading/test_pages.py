@@ -80,10 +80,13 @@ def test_what_the_kernels_decode_is_what_arrow_gives(
 ) -> None:
     slot, table, how = drawn
     path = put_parquet(tmp_path_factory.mktemp("pages") / "file.parquet", table, **how)
-    for of_ours, of_arrows in _row_groups(path, slot):
-        assert of_ours is not None
-        of_ours.validate(full=True)
-        assert_equal(slot_values(pa.chunked_array([of_ours]), slot), slot_values(of_arrows, slot))
+    for is_portable in (False, True):
+        for of_ours, of_arrows in _row_groups(path, slot, is_portable=is_portable):
+            assert of_ours is not None
+            of_ours.validate(full=True)
+            assert_equal(
+                slot_values(pa.chunked_array([of_ours]), slot), slot_values(of_arrows, slot)
+            )
     ours, arrows = _together(path, slot)
     ours.validate(full=True)
     assert_equal(slot_values(pa.chunked_array([ours]), slot), slot_values(arrows, slot))
@@ -105,6 +108,26 @@ def test_rows_are_read_in_any_order(
         assert_equal(arrows.slot(slot), ours.slot(slot))
 
 
+@pytest.mark.parametrize("is_portable", [False, True], ids=["wide", "portable"])
+@pytest.mark.parametrize("width", range(21))
+def test_indices_of_any_width_are_those_of_the_dictionary(
+    tmp_path: Path, width: int, is_portable: bool
+) -> None:
+    """The number of values makes the last group of packed indices end with the page."""
+    rng, vocabulary = np.random.default_rng(width), 1 << width
+    ids = rng.permutation(np.concatenate([np.arange(vocabulary), rng.integers(0, vocabulary, 999)]))
+    path = put_parquet(
+        tmp_path / "file.parquet",
+        {"x": ids},
+        dictionary_pagesize_limit=1 << 24,
+        data_page_size=1 << 12,
+        row_group_size=1 << 21,
+        compression="none",
+    )
+    [(ours, arrows)] = _row_groups(path, Slot(name="x", kind=SlotKind.ID), is_portable=is_portable)
+    assert ours.equals(arrows.combine_chunks())
+
+
 def _together(path: Any, slot: Any) -> Any:
     """All row groups at once, the last one first."""
     with OpenFile(path) as footer:
@@ -116,13 +139,13 @@ def _together(path: Any, slot: Any) -> Any:
         return found[slot.name], footer.file.read_row_groups(row_groups).column(slot.name)
 
 
-def _row_groups(path: Any, slot: Any) -> Iterator[Any]:
+def _row_groups(path: Any, slot: Any, *, is_portable: bool = False) -> Iterator[Any]:
     """Each row group's column as the kernels decode it, None where they do not, and as Arrow
     does.
     """
     with OpenFile(path) as footer:
         columns = footer.resolve(Selection(slots=(slot,)))
-        reader = PageReader(footer, [slot], columns)
+        reader = PageReader(footer, [slot], columns, is_portable=is_portable)
         for index in range(len(footer.row_group_rows)):
             yield (
                 reader.read([index]).get(slot.name),
@@ -261,3 +284,78 @@ def test_a_column_behind_an_extension_of_several_leaves_is_found(tmp_path: Path)
     slot = Slot(name="y", kind=SlotKind.ID)
     ((ours, arrows),) = _row_groups(tmp_path / "file.parquet", slot)
     assert ours.to_pylist() == arrows.to_pylist() == [4, 5, 6]
+
+
+OTHER_TYPES = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()]
+
+
+@st.composite
+def other_columns(draw: Any) -> Any:
+    """A column that is no slot, and how it is written."""
+    type_, num_rows = draw(st.sampled_from(OTHER_TYPES)), draw(st.sampled_from([1, 70, 2_600]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    values = rng.integers(-100, 100, num_rows).astype(type_.to_pandas_dtype())
+    is_null = rng.random(num_rows) < draw(st.sampled_from([0, 0, 0.1]))
+    is_nullable = bool(is_null.any()) or draw(st.booleans())
+    field = pa.field("x", type_, nullable=is_nullable)
+    table = pa.table([pa.array(values, mask=is_null)], schema=pa.schema([field]))
+    how = {
+        "compression": draw(st.sampled_from(["snappy", "zstd", "none"])),
+        "data_page_version": draw(st.sampled_from(["1.0", "2.0"])),
+        "data_page_size": draw(st.sampled_from([64, 2**20])),
+        "use_dictionary": draw(st.booleans()),
+        "row_group_size": draw(st.sampled_from([num_rows, 700])),
+    }
+    return table, how
+
+
+@settings(deadline=None)
+@given(other_columns())
+def test_columns_that_are_no_slots_are_as_arrow_reads_them(
+    tmp_path_factory: pytest.TempPathFactory, drawn: Any
+) -> None:
+    table, how = drawn
+    path, field = tmp_path_factory.mktemp("pages") / "file.parquet", table.field("x")
+    pq.write_table(table, path, **how)
+    selection = Selection(others=(field,))
+    with OpenFile(path) as footer:
+        pages = PageReader(footer, (), footer.resolve(selection), others=selection.others)
+        reader = RowGroupReader(footer, selection, num_threads=1)
+        for index in range(len(footer.row_group_rows)):
+            expected = pq.ParquetFile(path).read_row_group(index)
+            assert reader.read([index]).table.equals(expected)
+            assert ("x" in pages.read([index])) is (expected.column("x").null_count == 0)
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [pa.uint8(), pa.bool_(), pa.string(), pa.date32(), pa.decimal128(5, 2), pa.list_(pa.int64())],
+    ids=str,
+)
+def test_other_types_of_columns_that_are_no_slots_are_left_to_arrow(
+    tmp_path: Path, type_: pa.DataType
+) -> None:
+    table = pa.table({"x": pa.nulls(0, type_)}).cast(
+        pa.schema([pa.field("x", type_, nullable=False)])
+    )
+    pq.write_table(table, tmp_path / "file.parquet")
+    selection = Selection(others=(table.field("x"),))
+    with OpenFile(tmp_path / "file.parquet") as footer:
+        columns = footer.resolve(selection)
+        assert PageReader(footer, (), columns, others=selection.others).read([0]) == {}
+        assert RowGroupReader(footer, selection).read([0]).table.equals(table)
+
+
+def test_a_number_that_its_type_does_not_hold_is_arrow_s_to_read(tmp_path: Path) -> None:
+    """Pages hold int8 as int32."""
+    path, selection = tmp_path / "file.parquet", Selection(others=(pa.field("x", pa.int8()),))
+    table = pa.table({"x": pa.array([1, 2, 77, 4], pa.int8())})
+    pq.write_table(table, path, use_dictionary=False, compression="none", write_statistics=False)
+    written = path.read_bytes()
+    [place] = [at for at in range(len(written)) if written[at : at + 4] == b"\x4d\0\0\0"]
+    path.write_bytes(written[:place] + b"\x4d\1\0\0" + written[place + 4 :])
+    with OpenFile(path) as footer:
+        columns = footer.resolve(selection)
+        assert PageReader(footer, (), columns, others=selection.others).read([0]) == {}
+        found = RowGroupReader(footer, selection).read([0]).table
+    assert found.equals(pq.read_table(path))

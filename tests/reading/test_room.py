@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from featstore.parquet.checks import CHUNK
 from featstore.reading.aligned import aligned_reader
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
@@ -109,8 +110,8 @@ def test_files_beside_each_other_are_read_in_turn_so_the_most_of_them_counts(
 def test_a_footer_that_claims_any_size_leaves_one_thread(tmp_path: Path) -> None:
     path = _written(tmp_path / "file.parquet")
     with OpenFile(path) as footer:
-        chunks = footer.footer._numbers.copy()
-        chunks[..., 4] = 2**63 - 1  # the bytes as decompressed
-        footer.footer.__dict__["_numbers"] = chunks
+        chunks = footer.footer.chunks.copy()
+        chunks[..., CHUNK["raw_bytes"]] = 2**63 - 1
+        footer.footer.__dict__["chunks"] = chunks
         reader = RowGroupReader(footer, SELECTION, most_room_bytes=1 << 40)
         assert reader.room_bytes([0]) > 1 << 40

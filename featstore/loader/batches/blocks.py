@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -421,7 +422,8 @@ class Slices:
 
 
 def groups_of_slices(block: Block, first: int, batch_size: int, pool: BufferPool) -> deque[Slices]:
-    """The whole batches of a block from row `first` on, in groups.
+    """The whole batches of a block from row `first` on, in groups. Until columns are asked for, the
+    first batch is alone, so that a loop does not wait for the others' tensors.
 
     Args:
         block: The block.
@@ -431,9 +433,11 @@ def groups_of_slices(block: Block, first: int, batch_size: int, pool: BufferPool
     """
     count, offsets_bytes = (block.end - first) // batch_size, 8 * batch_size * block.num_jagged
     at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // (offsets_bytes or 1)))
+    alone = min(count, int(not block.demand.is_seen))
+    numbers = [*range(alone), *range(alone, count, at_once), count]
     return deque(
-        Slices(block, first + number * batch_size, batch_size, min(at_once, count - number), pool)
-        for number in range(0, count, at_once)
+        Slices(block, first + number * batch_size, batch_size, end - number, pool)
+        for number, end in pairwise(numbers)
     )
 
 

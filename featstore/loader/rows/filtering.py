@@ -223,12 +223,7 @@ class Meter:
 
     def __init__(self, reader: RowsReader, stats: Stats) -> None:
         self._stats = stats
-        self._columns = [
-            (file, name, columns.places[found])
-            for file, columns in reader.parts
-            for name, found in {**columns.slots, **columns.others}.items()
-            if found is not None
-        ]
+        self._columns = [_leaves(file, columns) for file, columns in reader.parts]
 
     @contextmanager
     def metered(self, row_groups: Sequence[int]) -> Iterator[None]:
@@ -238,10 +233,25 @@ class Meter:
         if not row_groups:
             return
         taken_s, sizes = time.perf_counter() - started, dict[str, int]()
-        for file, name, places in self._columns:
-            chunks = [file.chunk(group, place) for group in row_groups for place in places]
-            self._stats.column_bytes[name] += sum(chunk.stored_bytes for chunk in chunks)
-            sizes[name] = sum(chunk.raw_bytes for chunk in chunks)
+        for file, names, places in self._columns:
+            chunks = file.chunks_of(row_groups, places)
+            stored, raw = (
+                of.sum(axis=0).tolist() for of in (chunks.stored_bytes, chunks.raw_bytes)
+            )
+            for name, stored_bytes, raw_bytes in zip(names, stored, raw, strict=True):
+                self._stats.column_bytes[name] += stored_bytes
+                sizes[name] = sizes.get(name, 0) + raw_bytes
         total = sum(sizes.values()) or 1
         for name, size in sizes.items():
             self._stats.column_decode_s[name] += taken_s * size / total
+
+
+def _leaves(file: OpenFile, columns: FileColumns) -> tuple[OpenFile, list[str], list[int]]:
+    """The leaf columns of a file that are read: the name of each one's column, and its number."""
+    found = [
+        (name, place)
+        for name, column in {**columns.slots, **columns.others}.items()
+        if column is not None
+        for place in columns.places[column]
+    ]
+    return file, [name for name, _ in found], [place for _, place in found]
