@@ -28,6 +28,7 @@ HEADERS = (
     "pages",
     "rows",
     "snappy",
+    "threads",
     "thrift",
     "xxh64",
 )

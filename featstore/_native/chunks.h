@@ -6,8 +6,6 @@
 #define FEATSTORE_CHUNKS_H
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "crc32.h"
@@ -15,8 +13,8 @@
 #include "pages.h"
 #include "rows.h"
 #include "snappy.h"
+#include "threads.h"
 
-#define MAX_THREADS 64
 #define LIKELY_HEADER 4096 /* bytes that a page's header is likely to be in */
 
 enum { UNCOMPRESSED = 0, SNAPPY = 1, ZSTD = 6 }; /* as Parquet's footers number them */
@@ -316,20 +314,6 @@ static void* decode_next(void* of) {
   while ((next = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED)) < work->num_columns)
     work->columns[next].is_decoded = decode_column(work, &work->columns[next], room);
   return NULL;
-}
-
-/* Decodes all columns in so many threads, this one among them, or in fewer where no more can be started. Signals are for the
-   threads that there were. */
-static void decode_columns(Work* work, int num_threads) {
-  pthread_t threads[MAX_THREADS];
-  sigset_t all, before;
-  int num_started = 0;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  while (num_started < num_threads - 1 && !pthread_create(&threads[num_started], NULL, decode_next, work)) num_started++;
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  decode_next(work);
-  while (num_started) pthread_join(threads[--num_started], NULL);
 }
 
 #endif

@@ -248,32 +248,6 @@ static Gather gather_of(const Pieces* pieces, const Py_buffer* rows, int row_bit
   return gather;
 }
 
-static PyObject* py_gather_values(PyObject* self, PyObject* args) {
-  enum { ROWS, CUTS, STARTS, OUT, COUNT };
-  Py_buffer of[COUNT];
-  PyObject* values;
-  Pieces pieces;
-  long long width;
-  int row_bits, ascends;
-  (void)self;
-  if (!PyArg_ParseTuple(args, "O!Ly*ipy*y*w*:gather_values", &PyTuple_Type, &values, &width, &of[ROWS], &row_bits, &ascends, &of[CUTS],
-                        &of[STARTS], &of[OUT]))
-    return NULL;
-  const int are_taken = take_pieces(values, width, NULL, 8, &pieces);
-  int fits = are_taken && row_bits >= 0 && row_bits < 32 && of[CUTS].len >= 8 && of[STARTS].len == of[CUTS].len - 8;
-  if (fits) {
-    const Gather gather = gather_of(&pieces, &of[ROWS], row_bits, ascends, &of[CUTS]);
-    Py_BEGIN_ALLOW_THREADS
-    fits = gather_values(&gather, width, of[STARTS].buf, of[OUT].buf, of[OUT].len);
-    Py_END_ALLOW_THREADS
-  }
-  release_pieces(&pieces);
-  release_all(of, COUNT);
-  if (!are_taken) return NULL;
-  if (!fits) return wrong(NOT_GATHERED);
-  Py_RETURN_NONE;
-}
-
 static PyObject* py_gather_offsets(PyObject* self, PyObject* args) {
   enum { ROWS, CUTS, FIRSTS, OUT, COUNT };
   Py_buffer of[COUNT];
@@ -301,30 +275,82 @@ static PyObject* py_gather_offsets(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-static PyObject* py_gather_lists(PyObject* self, PyObject* args) {
-  enum { ROWS, FIRSTS, OFFSETS, CUTS, STARTS, ENDS, OUT, COUNT };
-  Py_buffer of[COUNT];
-  PyObject* values;
+enum { STARTS_OF, OUT_OF, FIRSTS_OF, OFFSETS_OF, ENDS_OF, NUM_BUFFERS_OF };
+
+/* What is held of a column while it is gathered. */
+typedef struct {
   Pieces pieces;
+  Py_buffer of[NUM_BUFFERS_OF];
+  Py_ssize_t num_taken;
+} Held;
+
+/* Takes a column: `(values, width, starts, out)`, and of lists also `firsts, offsets, ends`. 0 with an exception, if it cannot be taken;
+   what is held has to be released in any case. */
+static int take_gathered(PyObject* item, const Py_buffer* rows, int row_bits, int ascends, const Py_buffer* cuts, Held* held,
+                         GatheredColumn* column) {
+  PyObject *values, *objects[NUM_BUFFERS_OF] = {NULL};
   long long width;
-  int row_bits, ascends;
+  if (!PyTuple_Check(item)) return wrong("expected columns as tuples") != NULL;
+  if (!PyArg_ParseTuple(item, "O!LOO|OOO:gather_columns", &PyTuple_Type, &values, &width, &objects[STARTS_OF], &objects[OUT_OF],
+                        &objects[FIRSTS_OF], &objects[OFFSETS_OF], &objects[ENDS_OF]))
+    return 0;
+  const int num_buffers = objects[ENDS_OF] ? NUM_BUFFERS_OF : FIRSTS_OF;
+  if (!objects[ENDS_OF] && objects[FIRSTS_OF]) return wrong(NOT_GATHERED) != NULL;
+  if (!take_pieces(values, width, NULL, 8, &held->pieces)) return 0;
+  for (; held->num_taken < num_buffers; held->num_taken++)
+    if (PyObject_GetBuffer(objects[held->num_taken], &held->of[held->num_taken],
+                           held->num_taken == OUT_OF ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
+      return 0;
+  const Py_buffer* const of = held->of;
+  int fits = of[STARTS_OF].len == cuts->len - 8;
+  if (objects[ENDS_OF])
+    fits = fits && of[ENDS_OF].len == of[STARTS_OF].len && of[FIRSTS_OF].len == rows->len * 2 &&
+           of[OFFSETS_OF].len == rows->len * 2 + cuts->len - 8;
+  if (!fits) return wrong(NOT_GATHERED) != NULL;
+  column->gather = gather_of(&held->pieces, rows, row_bits, ascends, cuts);
+  column->width = width;
+  column->starts = of[STARTS_OF].buf;
+  column->out = of[OUT_OF].buf;
+  column->out_bytes = of[OUT_OF].len;
+  column->firsts = objects[ENDS_OF] ? of[FIRSTS_OF].buf : NULL;
+  column->offsets = of[OFFSETS_OF].buf;
+  column->ends = of[ENDS_OF].buf;
+  return 1;
+}
+
+static PyObject* py_gather_columns(PyObject* self, PyObject* args) {
+  enum { ROWS, CUTS, COUNT };
+  Py_buffer of[COUNT];
+  PyObject* tuple;
+  int row_bits, ascends, num_threads;
   (void)self;
-  if (!PyArg_ParseTuple(args, "O!Ly*ipy*y*y*y*y*w*:gather_lists", &PyTuple_Type, &values, &width, &of[ROWS], &row_bits, &ascends, &of[FIRSTS],
-                        &of[OFFSETS], &of[CUTS], &of[STARTS], &of[ENDS], &of[OUT]))
+  if (!PyArg_ParseTuple(args, "O!y*ipy*i:gather_columns", &PyTuple_Type, &tuple, &of[ROWS], &row_bits, &ascends, &of[CUTS], &num_threads))
     return NULL;
-  const int are_taken = take_pieces(values, width, NULL, 8, &pieces);
-  int fits = are_taken && row_bits >= 0 && row_bits < 32 && of[CUTS].len >= 8 && of[STARTS].len == of[CUTS].len - 8 && of[ENDS].len == of[STARTS].len &&
-             of[FIRSTS].len == of[ROWS].len * 2 && of[OFFSETS].len == of[ROWS].len * 2 + of[CUTS].len - 8;
-  if (fits) {
-    const Gather gather = gather_of(&pieces, &of[ROWS], row_bits, ascends, &of[CUTS]);
-    Py_BEGIN_ALLOW_THREADS
-    fits = gather_lists(&gather, of[FIRSTS].buf, of[OFFSETS].buf, width, of[STARTS].buf, of[ENDS].buf, of[OUT].buf, of[OUT].len);
-    Py_END_ALLOW_THREADS
+  const Py_ssize_t count = PyTuple_Size(tuple);
+  Py_ssize_t taken = 0;
+  GatherWork work = {PyMem_Calloc((size_t)count + 1, sizeof(GatheredColumn)), count, 0};
+  Held* held = PyMem_Calloc((size_t)count + 1, sizeof *held);
+  if (!work.columns || !held) PyErr_NoMemory();
+  else if (row_bits < 0 || row_bits > 31 || of[CUTS].len < 8 || num_threads < 1 || num_threads > MAX_THREADS) wrong(NOT_GATHERED);
+  while (!PyErr_Occurred() && taken < count) {
+    take_gathered(PyTuple_GetItem(tuple, taken), &of[ROWS], row_bits, ascends, &of[CUTS], &held[taken], &work.columns[taken]);
+    taken++; /* also what is taken of one that cannot be is released */
   }
-  release_pieces(&pieces);
+  if (!PyErr_Occurred()) {
+    Py_BEGIN_ALLOW_THREADS
+    in_threads(gather_next, &work, num_threads);
+    Py_END_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++)
+      if (!work.columns[i].is_gathered) wrong(NOT_GATHERED);
+  }
+  for (Py_ssize_t i = 0; i < taken; i++) {
+    release_pieces(&held[i].pieces);
+    release_all(held[i].of, held[i].num_taken);
+  }
+  PyMem_Free(held);
+  PyMem_Free(work.columns);
   release_all(of, COUNT);
-  if (!are_taken) return NULL;
-  if (!fits) return wrong(NOT_GATHERED);
+  if (PyErr_Occurred()) return NULL;
   Py_RETURN_NONE;
 }
 
@@ -526,7 +552,7 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
     work.decompress = decompress_in_python;
     work.by = decompress;
     Py_BEGIN_ALLOW_THREADS
-    decode_columns(&work, num_threads);
+    in_threads(decode_next, &work, num_threads);
     Py_END_ALLOW_THREADS
     found = num_values_of(work.columns, count);
   }
@@ -593,8 +619,7 @@ static PyMethodDef functions[] = {
     {"fill_nulls", py_fill_nulls, METH_VARARGS, "fill_nulls(values, bits, first_bit, mark): the mark where no bit is set."},
     {"lists_without_nulls", py_lists_without_nulls, METH_VARARGS, "Null elements dropped, null lists as one mark."},
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
-    {"gather_values", py_gather_values, METH_VARARGS, "Rows in any order to the parts of a buffer."},
-    {"gather_lists", py_gather_lists, METH_VARARGS, "Lists in any order to the parts of a buffer."},
+    {"gather_columns", py_gather_columns, METH_VARARGS, "Rows of columns in any order to the parts of buffers, in threads."},
     {"gather_offsets", py_gather_offsets, METH_VARARGS, "The offsets that gathered lists have in their parts."},
     {"crc32", py_crc32, METH_VARARGS, "crc32(data, before, portable): the CRC-32 that zlib gives."},
     {"first_damaged", py_first_damaged, METH_VARARGS, "The first column chunk with a page that is not what was written."},

@@ -75,31 +75,6 @@ def rebase_offsets(offsets: Buffer, offset_width: int, cuts: Buffer, rebased: Bu
 def untrack(objects: tuple[object, ...]) -> None:
     """Ends the garbage collector's tracking of objects, which must not be part of any cycle."""
 
-def gather_values(
-    values: tuple[Buffer, ...],
-    width: int,
-    rows: Buffer,
-    row_bits: int,
-    ascends: bool,
-    cuts: Buffer,
-    starts: Buffer,
-    out: Buffer,
-) -> None:
-    """Copies rows `rows[cuts[i]:cuts[i + 1]]` to the bytes of `out` from `starts[i]` on, for each
-    i.
-
-    Args:
-        values: The values of each piece of a column.
-        width: Bytes of a row.
-        rows: uint32 (num_rows,): the number of the piece, shifted left by `row_bits`, plus the row
-            in the piece.
-        row_bits: 0 to 31.
-        ascends: Whether the rows of each piece ascend, so that nothing is fetched before its turn.
-        cuts: int64 (num_parts + 1,).
-        starts: int64 (num_parts,).
-        out: The buffer that is written.
-    """
-
 def gather_offsets(
     values: tuple[Buffer, ...],
     width: int,
@@ -112,49 +87,44 @@ def gather_offsets(
     firsts: Buffer,
     out: Buffer,
 ) -> None:
-    """Looks up lists, as `gather_lists` needs them.
+    """Looks up lists, as `gather_columns` needs them.
 
     Args:
         values: The values of each piece's lists, of `width` bytes each.
         width: Bytes of a value.
         offsets: The offsets of each piece's lists.
         offset_width: Bytes of an offset, 4 or 8.
-        rows: As of `gather_values`.
-        row_bits: As of `gather_values`.
-        ascends: As of `gather_values`.
-        cuts: As of `gather_values`.
+        rows: uint32 (num_rows,): the number of the piece, shifted left by `row_bits`, plus the row
+            in the piece.
+        row_bits: 0 to 31.
+        ascends: Whether the rows of each piece ascend, so that nothing is fetched before its turn.
+        cuts: Where parts begin and end: int64 (num_parts + 1,).
         firsts: int64 (num_rows,), written: where each list begins in its piece.
         out: int64 (num_rows + num_parts,), written: the offsets of the lists, those of each part
             from 0.
     """
 
-def gather_lists(
-    values: tuple[Buffer, ...],
-    width: int,
+def gather_columns(
+    columns: tuple[tuple[tuple[Buffer, ...] | int | Buffer, ...], ...],
     rows: Buffer,
     row_bits: int,
     ascends: bool,
-    firsts: Buffer,
-    offsets: Buffer,
     cuts: Buffer,
-    starts: Buffer,
-    ends: Buffer,
-    out: Buffer,
+    num_threads: int,
 ) -> None:
-    """Copies the lists of each part to the bytes `starts[i]` to `ends[i]` of `out`.
+    """Copies rows `rows[cuts[i]:cuts[i + 1]]` of each column, for each i, to its buffer. Several
+    threads share the columns.
 
     Args:
-        values: As of `gather_offsets`.
-        width: As of `gather_offsets`.
+        columns: `(values, width, starts, out)`, and of lists also `firsts, offsets, ends`. `values`
+            are those of each piece, of `width` bytes each, a tuple of buffers. Rows go to the bytes
+            of `out` from `starts[i]`, int64 (num_parts,), on; lists to those up to `ends[i]`,
+            int64 (num_parts,), with `firsts` and `offsets` as `gather_offsets` wrote them.
         rows: As of `gather_offsets`.
         row_bits: As of `gather_offsets`.
-        ascends: As of `gather_values`.
-        firsts: As `gather_offsets` wrote them.
-        offsets: As `gather_offsets` wrote them to `out`.
+        ascends: As of `gather_offsets`.
         cuts: As of `gather_offsets`.
-        starts: int64 (num_parts,).
-        ends: int64 (num_parts,).
-        out: The buffer that is written.
+        num_threads: 1 to 64.
     """
 
 def mark_values(

@@ -392,4 +392,34 @@ static int gather_lists(
                     : lists_to(gather, firsts, offsets, width, starts, ends, out, out_bytes);
 }
 
+/* A column that is gathered: values, or lists as of `gather_lists`. */
+typedef struct {
+  Gather gather;
+  int64_t width;
+  const int64_t *firsts, *offsets; /* NULL where a row is one value */
+  const int64_t *starts, *ends;
+  char* out;
+  int64_t out_bytes;
+  int is_gathered;
+} GatheredColumn;
+
+/* Columns of which each thread takes the next that nobody has taken. */
+typedef struct {
+  GatheredColumn* columns;
+  int64_t num_columns, next;
+} GatherWork;
+
+static void* gather_next(void* of) {
+  GatherWork* work = of;
+  int64_t next;
+  while ((next = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED)) < work->num_columns) {
+    GatheredColumn* const column = &work->columns[next];
+    column->is_gathered =
+        column->firsts ? gather_lists(&column->gather, column->firsts, column->offsets, column->width, column->starts, column->ends,
+                                      column->out, column->out_bytes)
+                       : gather_values(&column->gather, column->width, column->starts, column->out, column->out_bytes);
+  }
+  return NULL;
+}
+
 #endif

@@ -8,11 +8,16 @@ numpy path with equal results.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
+from typing import Any
 
 import numpy as np
 
 from featstore._native.loading import KERNELS
-from featstore.reading.buffers import Array, Ragged
+from featstore.reading.buffers import Array, Ragged, Values
+
+# Memory is what they wait for, which few of them use up. As many as decode at most.
+_MOST_THREADS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,31 +143,6 @@ def rebased(offsets: Array, cuts: Array, out: Array) -> None:
     np.concatenate([np.subtract(part, part[0], dtype=np.int64) for part in parts], out=out)
 
 
-def gather_values(pieces: Sequence[Array], places: Places, starts: Array, out: Array) -> None:
-    """Writes the rows of each part to `out`.
-
-    Args:
-        pieces: Each (num_values,) or (num_values, width).
-        places: The rows.
-        starts: The element of `out` at which each part begins: int64 (num_parts,).
-        out: One-dimensional, with the dtype of the pieces.
-    """
-    width = int(np.prod(pieces[0].shape[1:], dtype=np.int64))
-    if KERNELS is None:
-        rows = np.empty((len(places), width), out.dtype)
-        for number, values in enumerate(pieces):
-            of_piece = places.pieces == number
-            rows[of_piece] = values.reshape(-1, width)[places.rows_in_piece[of_piece]]
-        for part, (first, end) in enumerate(pairwise(places.cuts.tolist())):
-            out[starts[part] : starts[part] + (end - first) * width] = rows[first:end].reshape(-1)
-        return
-    row_bytes, buffers = width * out.itemsize, tuple(map(np.ascontiguousarray, pieces))
-    begins = starts * out.itemsize
-    KERNELS.gather_values(
-        buffers, row_bytes, places.rows, places.row_bits, places.ascends, places.cuts, begins, out
-    )
-
-
 def gather_offsets(pieces: Sequence[Ragged], places: Places, firsts: Array, out: Array) -> None:
     """Looks up lists: where they begin, and their offsets in each part, from 0.
 
@@ -195,39 +175,78 @@ def gather_offsets(pieces: Sequence[Ragged], places: Places, firsts: Array, out:
     np.concatenate([np.concatenate([np.zeros(1, np.int64), part]) for part in parts], out=out)
 
 
-def gather_lists(
-    pieces: Sequence[Ragged],
-    places: Places,
-    found: tuple[Array, Array],
-    starts: Array,
-    ends: Array,
-    out: Array,
-) -> None:
-    """Writes the values of each part's lists to `out`.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GatheredColumn:
+    """A column that is gathered into a buffer.
+
+    Attributes:
+        pieces: Each (num_values,) or (num_values, width), or lists.
+        out: The buffer: one-dimensional, with the dtype of the values.
+        starts: The element of `out` at which each part begins: int64 (num_parts,).
+        ends: The element after its last: int64 (num_parts,).
+        found: Of lists what `gather_offsets` wrote: `firsts` and `out`.
+    """
+
+    pieces: Sequence[Values]
+    out: Array
+    starts: Array
+    ends: Array
+    found: tuple[Array, Array] | None = None
+
+
+def gather_columns(columns: Sequence[GatheredColumn], places: Places, num_threads: int = 1) -> None:
+    """Writes the rows of each part of each column to its buffer. The compiled kernels take the
+    interpreter's lock once for all of them, and share them among threads.
 
     Args:
-        pieces: The lists.
-        places: Those to gather.
-        found: What `gather_offsets` wrote: `firsts` and `out`.
-        starts: The element of `out` at which each part begins: int64 (num_parts,).
-        ends: The element after its last.
-        out: One-dimensional, with the dtype of the values.
+        columns: The columns. Those that take longest should be the first.
+        places: The rows.
+        num_threads: In how many threads.
     """
-    if KERNELS is not None:
-        begins, ends = starts * out.itemsize, ends * out.itemsize
-        of_rows = places.rows, places.row_bits, places.ascends, *found, places.cuts
-        KERNELS.gather_lists(*_values(pieces), *of_rows, begins, ends, out)
+    if KERNELS is None:
+        for column in columns:
+            _write(column, places)
         return
-    firsts, offsets = found
-    for part, (first, end) in enumerate(pairwise(places.cuts.tolist())):
+    of_columns = tuple(map(_for_kernels, columns))
+    of_rows = places.rows, places.row_bits, places.ascends, places.cuts
+    KERNELS.gather_columns(of_columns, *of_rows, min(num_threads, _MOST_THREADS))
+
+
+def _for_kernels(column: GatheredColumn) -> tuple[Any, ...]:
+    """The column as `KERNELS.gather_columns` takes it."""
+    out, width = column.out, column.out.itemsize
+    if column.found is None:
+        pieces = [piece for piece in column.pieces if not isinstance(piece, Ragged)]
+        row_bytes = prod(pieces[0].shape[1:]) * width
+        return tuple(map(np.ascontiguousarray, pieces)), row_bytes, column.starts * width, out
+    values = tuple(piece.values for piece in column.pieces if isinstance(piece, Ragged))
+    return values, width, column.starts * width, out, *column.found, column.ends * width
+
+
+def _write(column: GatheredColumn, places: Places) -> None:
+    """Does the same as the kernels, for one column."""
+    numbers, rows_in_piece, out = places.pieces, places.rows_in_piece, column.out
+    parts = list(enumerate(pairwise(places.cuts.tolist())))
+    if column.found is None:
+        pieces = [piece for piece in column.pieces if not isinstance(piece, Ragged)]
+        rows = np.empty((len(places), prod(pieces[0].shape[1:])), out.dtype)
+        for number, values in enumerate(pieces):
+            of_piece = numbers == number
+            rows[of_piece] = values.reshape(-1, rows.shape[1])[rows_in_piece[of_piece]]
+        for part, (first, end) in parts:
+            out[column.starts[part] : column.ends[part]] = rows[first:end].reshape(-1)
+        return
+    firsts, offsets = column.found
+    values_of = [piece.values for piece in column.pieces if isinstance(piece, Ragged)]
+    for part, (first, end) in parts:
         lengths = np.diff(offsets[first + part : end + part + 1])
         lists = [
-            pieces[piece].values[begin : begin + length]
+            values_of[piece][begin : begin + length]
             for piece, begin, length in zip(
-                places.pieces[first:end], firsts[first:end], lengths, strict=True
+                numbers[first:end], firsts[first:end], lengths, strict=True
             )
         ]
-        out[starts[part] : ends[part]] = np.concatenate([out[:0], *lists])
+        out[column.starts[part] : column.ends[part]] = np.concatenate([out[:0], *lists])
 
 
 def of_one_dtype(pieces: Sequence[Ragged]) -> list[Ragged]:

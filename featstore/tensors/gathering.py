@@ -11,10 +11,10 @@ import numpy as np
 
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import (
+    GatheredColumn,
     Places,
-    gather_lists,
+    gather_columns,
     gather_offsets,
-    gather_values,
     of_one_dtype,
 )
 from featstore.tensors.buffer_pool import BufferPool
@@ -41,7 +41,11 @@ class _Item:
 
 
 def gather_batches(
-    columns: Mapping[Key, Sequence[Values]], places: Places, pool: BufferPool, scratch: BufferPool
+    columns: Mapping[Key, Sequence[Values]],
+    places: Places,
+    pool: BufferPool,
+    scratch: BufferPool,
+    num_threads: int = 1,
 ) -> list[PackedColumns]:
     """The batches of some rows.
 
@@ -50,6 +54,7 @@ def gather_batches(
         places: The rows of each batch.
         pool: Memory for the batches.
         scratch: Memory for offsets, free again after the call.
+        num_threads: In how many threads.
     """
     lists = {
         key: of_one_dtype([piece for piece in pieces if isinstance(piece, Ragged)])
@@ -63,17 +68,23 @@ def gather_batches(
         for item in _items(key, pieces[0], places, offsets[key][1] if key in offsets else None)
     ]
     buffers, bases, starts = _layout(items, pool)
-    waiting = iter(zip(items, starts, strict=True))
+    waiting, wanted = iter(zip(items, starts, strict=True)), list[GatheredColumn]()
     for item, begins in waiting:
-        out = buffers[item.dtype]
-        if item.key not in lists:
-            values = [piece for piece in columns[item.key] if not isinstance(piece, Ragged)]
-            gather_values(values, places, begins, out)
-            continue
-        found = offsets[item.key]
-        gather_lists(lists[item.key], places, found, begins, begins + item.counts, out)
-        offset_item, begins = next(waiting)
-        _spread(found[1], begins, offset_item.counts, buffers[offset_item.dtype])
+        found = offsets.get(item.key)
+        wanted.append(
+            GatheredColumn(
+                pieces=columns[item.key] if found is None else lists[item.key],
+                out=buffers[item.dtype],
+                starts=begins,
+                ends=begins + item.counts,
+                found=found,
+            )
+        )
+        if found is not None:
+            offset_item, begins = next(waiting)
+            _spread(found[1], begins, offset_item.counts, buffers[offset_item.dtype])
+    wanted.sort(key=lambda column: column.found is None)  # Lists first: they take longest.
+    gather_columns(wanted, places, num_threads)
     return [_packed(items, starts, buffers, bases, part) for part in range(places.num_parts)]
 
 

@@ -14,9 +14,9 @@ from featstore.reading import buffers as columns
 from featstore.reading import gather
 from featstore.reading.buffers import Ragged, slot_values
 from featstore.reading.gather import (
-    gather_lists,
+    GatheredColumn,
+    gather_columns,
     gather_offsets,
-    gather_values,
     of_one_dtype,
     places_of,
     rebased,
@@ -76,9 +76,14 @@ def test_values_of_any_width_are_gathered_as_by_numpy(
     places = data.draw(orders(piece_rows))
     counts = places.part_rows * int(np.prod(shape, dtype=np.int64))
     starts, ends = starts_of(counts)
-    both(lambda out: gather_values(pieces, places, starts, out), int(ends.max()) + 1, dtype)
+
+    def write(out: np.ndarray) -> None:
+        column = GatheredColumn(pieces=pieces, out=out, starts=starts, ends=ends)
+        gather_columns([column], places)
+
+    both(write, int(ends.max()) + 1, dtype)
     out = np.zeros(int(ends.max()) + 1, dtype)
-    gather_values(pieces, places, starts, out)
+    write(out)
     rows = [
         pieces[piece][row] for piece, row in zip(places.pieces, places.rows_in_piece, strict=True)
     ]
@@ -112,7 +117,29 @@ def test_lists_of_any_length_are_gathered_as_by_numpy(
     counts = found[1][np.cumsum(places.part_rows + 1) - 1]
     starts, ends = starts_of(counts)
     size = int(ends.max()) + 1
-    both(lambda out: gather_lists(pieces, places, found, starts, ends, out), size, dtype)
+
+    def write(out: np.ndarray) -> None:
+        column = GatheredColumn(pieces=pieces, out=out, starts=starts, ends=ends, found=found)
+        gather_columns([column], places)
+
+    both(write, size, dtype)
+
+
+@given(st.integers(1, 70), st.integers(0, 20))
+def test_threads_share_the_columns(num_threads: int, num_columns: int) -> None:
+    places = places_of(np.array([2, 0, 1]), [3], np.array([0, 3]))
+    columns = [
+        GatheredColumn(
+            pieces=[np.arange(3) + number],
+            out=np.zeros(4, np.int64),
+            starts=np.array([1]),
+            ends=np.array([4]),
+        )
+        for number in range(num_columns)
+    ]
+    gather_columns(columns, places, num_threads)
+    found = [column.out.tolist() for column in columns]
+    assert found == [[0, number + 2, number, number + 1] for number in range(num_columns)]
 
 
 @given(LISTS, st.lists(st.integers(0, 12)), st.sampled_from([np.int32, np.int64]))
@@ -172,8 +199,8 @@ def test_what_lies_outside_of_the_buffers_is_refused(row: int, cuts: Any, starts
         *(np.array(part, np.int64) for part in (cuts, starts)),
     )
     with pytest.raises(ValueError, match="expected rows that there are"):
-        KERNELS.gather_values(
-            (values,), 8, arguments[0], 2, False, arguments[1], arguments[2] * 8, out
+        KERNELS.gather_columns(
+            (((values,), 8, arguments[2] * 8, out),), arguments[0], 2, False, arguments[1], 1
         )
     assert not out.any()
 
@@ -195,7 +222,39 @@ def test_pieces_without_their_offsets_are_refused() -> None:
                 out,
             )
     with pytest.raises(TypeError):
-        KERNELS.gather_values((1,), 8, rows, 0, False, np.array([0, 1]), numbers, out)
+        KERNELS.gather_columns((((1,), 8, numbers, out),), rows, 0, False, np.array([0, 1]), 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "num_threads"),
+    [
+        (((), 8, np.zeros(1, np.int64), np.zeros(1, np.int64)), 1),
+        (((bytes(8),), 0, np.zeros(1, np.int64), np.zeros(1, np.int64)), 1),
+        (((bytes(8),), 8, np.zeros(2, np.int64), np.zeros(1, np.int64)), 1),
+        (((bytes(8),), 8, np.zeros(1, np.int64), np.zeros(1, np.int64), bytes(8)), 1),
+        (((bytes(8),), 8, bytes(8), bytearray(8), bytes(8), bytes(16), bytes(16)), 1),
+        (((bytes(8),), 8, bytes(8), bytearray(8), bytes(4), bytes(16), bytes(8)), 1),
+        (((bytes(8),), 8, np.zeros(1, np.int64), np.zeros(1, np.int64)), 0),
+        (((bytes(8),), 8, np.zeros(1, np.int64), np.zeros(1, np.int64)), 65),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_and_those_before_them_let_go(
+    column: Any, num_threads: int
+) -> None:
+    whole = (bytes(8),), 8, bytes(8), bytearray(8)
+    with pytest.raises(ValueError, match="expected rows that there are"):
+        KERNELS.gather_columns(
+            (whole, column), np.zeros(1, np.uint32), 0, False, np.array([0, 1]), num_threads
+        )
+    whole[3].clear()  # BufferError if it was held.
+
+
+def test_what_is_no_column_is_refused() -> None:
+    rows, cuts = np.zeros(1, np.uint32), np.array([0, 1])
+    with pytest.raises(ValueError, match="expected columns as tuples"):
+        KERNELS.gather_columns((1,), rows, 0, False, cuts, 1)
+    with pytest.raises(BufferError):
+        KERNELS.gather_columns((((bytes(8),), 8, bytes(8), bytes(8)),), rows, 0, False, cuts, 1)
 
 
 @pytest.mark.parametrize("offsets", [[0, 2, 1], [0, 1, 9], [-1, 0, 1]])
@@ -225,14 +284,21 @@ def test_lists_that_were_not_looked_up_are_refused(
     rows: Any, firsts: Any, offsets: Any, end: int
 ) -> None:
     with pytest.raises(ValueError, match="expected rows that there are"):
-        KERNELS.gather_lists(
-            (np.arange(3),),
-            8,
+        KERNELS.gather_columns(
+            (
+                (
+                    (np.arange(3),),
+                    8,
+                    np.array([0]),
+                    np.zeros(10, np.int64),
+                    *map(np.array, (firsts, offsets, [end])),
+                ),
+            ),
             np.array(rows, np.uint32),
             1,
             False,
-            *(np.array(part) for part in (firsts, offsets, [0, 2], [0], [end])),
-            np.zeros(10, np.int64),
+            np.array([0, 2]),
+            1,
         )
 
 

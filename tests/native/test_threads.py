@@ -97,7 +97,7 @@ def test_lists_whose_places_another_thread_changes_are_looked_up_within_the_buff
     firsts, found = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS + 2, np.int64)
     lists = ((values,), 8, (offsets,), width)
     _calls(
-        lambda: KERNELS.gather_offsets(*lists, rows, ROW_BITS, cuts, firsts, found),
+        lambda: KERNELS.gather_offsets(*lists, rows, ROW_BITS, False, cuts, firsts, found),
         places[changed],
     )
 
@@ -114,10 +114,11 @@ def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffe
         "starts": np.array([0, NUM_ROWS // 2 * 24]),
         "ends": np.array([NUM_ROWS // 2 * 24, NUM_ROWS * 24]),
     }
-    rows, *others = places.values()
+    rows, firsts, offsets, cuts, starts, ends = places.values()
     values, out = np.arange(3 * NUM_ROWS), np.zeros(3 * NUM_ROWS, np.int64)
+    column = ((values,), 8, starts, out, firsts, offsets, ends)
     _calls(
-        lambda: KERNELS.gather_lists((values,), 8, rows, ROW_BITS, *others, out), places[changed]
+        lambda: KERNELS.gather_columns((column,), rows, ROW_BITS, False, cuts, 1), places[changed]
     )
 
 
@@ -133,7 +134,9 @@ def test_values_whose_places_another_thread_changes_are_gathered_within_the_buff
     rows, cuts, starts = places.values()
     values, out = np.arange(NUM_ROWS), np.zeros(NUM_ROWS, np.int64)
     _calls(
-        lambda: KERNELS.gather_values((values,), 8, rows, ROW_BITS, cuts, starts, out),
+        lambda: KERNELS.gather_columns(
+            (((values,), 8, starts, out),), rows, ROW_BITS, False, cuts, 1
+        ),
         places[changed],
     )
 
@@ -185,14 +188,15 @@ def test_what_is_read_may_lie_at_any_address() -> None:
     KERNELS.sign_rows((odd(values),), same, 1, False)
     assert (hashes == same).all()
     out = np.zeros(3, np.int64)
-    KERNELS.gather_values((odd(values),), 8, odd(rows), 2, odd(cuts), odd(start), out)
+    column: tuple[Any, ...] = ((odd(values),), 8, odd(start), out)
+    KERNELS.gather_columns((column,), odd(rows), 2, False, odd(cuts), 1)
     assert out.tolist() == [9, 7, 8]
     firsts, new_offsets = np.zeros(3, np.int64), np.zeros(4, np.int64)
     lists = ((odd(values),), 8, (odd(offsets),), 4)
-    KERNELS.gather_offsets(*lists, odd(rows), 2, odd(cuts), firsts, new_offsets)
+    KERNELS.gather_offsets(*lists, odd(rows), 2, False, odd(cuts), firsts, new_offsets)
     assert (firsts.tolist(), new_offsets.tolist()) == ([3, 0, 1], [0, 0, 1, 3])
-    places = (firsts, new_offsets, cuts, start, end)
-    KERNELS.gather_lists((odd(values),), 8, odd(rows), 2, *map(odd, places), out)
+    column = (*column, odd(firsts), odd(new_offsets), odd(end))
+    KERNELS.gather_columns((column,), odd(rows), 2, False, odd(cuts), 1)
     assert out.tolist() == [7, 8, 9]
     KERNELS.rebase_offsets(odd(offsets), 4, odd(cuts), new_offsets)
     assert new_offsets.tolist() == [0, 1, 3, 3]
@@ -216,9 +220,9 @@ def test_what_numbers_are_written_to_is_aligned_or_refused() -> None:
     with pytest.raises(ValueError, match="aligned room"):
         KERNELS.mark_values(three, 8, bits, 1, odd(four))
     with pytest.raises(ValueError, match="of offsets aligned"):
-        KERNELS.gather_offsets((three,), 8, (offsets,), 4, rows, 2, cuts, three, odd(four))
+        KERNELS.gather_offsets((three,), 8, (offsets,), 4, rows, 2, False, cuts, three, odd(four))
     with pytest.raises(ValueError, match="of offsets aligned"):
-        KERNELS.gather_offsets((three,), 8, (offsets,), 4, rows, 2, cuts, odd(three), four)
+        KERNELS.gather_offsets((three,), 8, (offsets,), 4, rows, 2, False, cuts, odd(three), four)
     with pytest.raises(ValueError, match="aligned room"):
         KERNELS.rebase_offsets(offsets, 4, cuts, odd(four))
     with pytest.raises(ValueError, match="aligned room"):

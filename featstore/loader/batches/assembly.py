@@ -63,6 +63,7 @@ class Assembler:
         budget: The memory budget; None is no limit.
         pools: Memory for gathered rows; None: its own.
         demand: Whether columns are asked for; None: not yet.
+        num_threads: In how many threads shuffled rows are gathered.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class Assembler:
         budget: Budget | None = None,
         pools: BufferPools | None = None,
         demand: ColumnDemand | None = None,
+        num_threads: int = 1,
     ) -> None:
+        self._num_threads = num_threads
         self._request, self._batch_size, self._stats, self._skip = request, batch_size, stats, skip
         self._budget, self._pools = budget or Budget(None), pools or BufferPools()
         self._demand = demand or ColumnDemand()
@@ -264,11 +267,12 @@ class Assembler:
         if cuts[-1] == num_rows:
             ends[-1] = len(drawn.passes)
         parts = cuts if cuts[-1] == num_rows else [*cuts, num_rows]
-        batches = drawn.columns(parts, self._pools.batches, self._pools.scratch)
+        pools = self._pools
+        batches = drawn.columns(parts, pools.batches, pools.scratch, num_threads=self._num_threads)
         extras = drawn.extra_columns()
         if len(parts) > len(cuts):
             # A copy, which does not keep the memory of all batches alive.
-            rest = copied(batches.pop(), self._pools.waiting)
+            rest = copied(batches.pop(), pools.waiting)
             self._rest.add(rest, num_rows - cuts[-1], extras.slice(cuts[-1]))
         self._rest.passes = drawn.passes[ends[-1] :]
         self._rest.sources = list(drawn.sources_after(ends[-1]))

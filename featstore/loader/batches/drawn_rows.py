@@ -61,7 +61,12 @@ class DrawnRows:
         return cls(np.ones(0, bool), np.zeros(0, np.int64))
 
     def columns(
-        self, cuts: Sequence[int], pool: BufferPool, scratch: BufferPool, begin: int = 0
+        self,
+        cuts: Sequence[int],
+        pool: BufferPool,
+        scratch: BufferPool,
+        begin: int = 0,
+        num_threads: int = 1,
     ) -> list[PackedColumns]:
         """The columns of the rows that are delivered, from the row `begin` of them on.
 
@@ -70,11 +75,12 @@ class DrawnRows:
             pool: Memory for the batches.
             scratch: Memory that is free again after the call.
             begin: The first row.
+            num_threads: In how many threads they are gathered.
         """
         columns = {key: [piece[key] for piece in self.pieces] for key in self.pieces[0]}
         order, ascends = self.order[begin:], self.ascends
         places = places_of(order, self.piece_rows, np.array(cuts), ascends=ascends)
-        return gather_batches(columns, places, pool, scratch)
+        return gather_batches(columns, places, pool, scratch, num_threads)
 
     def extra_columns(self, begin: int = 0) -> pa.Table:
         """The extra columns of the same rows."""

@@ -140,6 +140,7 @@ class Feed:
             budget,
             self._pools,
             self._demand,
+            self._share.num_threads,
         )
         pipeline = Pipeline(mixtures, assembler, budget, self._stats, self._waits)
         self._begin(pipeline)
