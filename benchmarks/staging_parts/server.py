@@ -2,7 +2,8 @@
 all connections.
 
 Run as a process of its own: `python server.py DIRECTORY LATENCY_S BYTES_PER_S [one]` prints its
-port. `/sent` answers with how many bytes of files were sent so far. BYTES_PER_S 0: no limit. `one`:
+port. `/sent` answers with how many bytes of files were sent so far, `/cpu` with the CPU seconds that
+the server took. BYTES_PER_S 0: no limit. `one`:
 works on one request at a time, as a disk with one head.
 """
 
@@ -71,6 +72,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         time.sleep(self.latency_s)
         if self.path == "/sent":
             self._answer(200, str(self.line.sent_bytes).encode())
+            return
+        if self.path == "/cpu":
+            self._answer(200, str(time.process_time()).encode())
             return
         path = self.root / self.path.lstrip("/")
         if not path.is_file():

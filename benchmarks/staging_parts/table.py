@@ -123,6 +123,12 @@ def sent_bytes(url: str) -> int:
         return int(answer.read())
 
 
+def server_cpu_s(url: str) -> float:
+    """How many CPU seconds the server took so far."""
+    with urllib.request.urlopen(f"{url}/cpu") as answer:
+        return float(answer.read())
+
+
 def at(snapshot: Snapshot, url: str) -> Snapshot:
     """The same table, its files read from a server."""
     moved = tuple(replace(file, url=f"{url}/{Path(file.url).name}") for file in snapshot.data_files)

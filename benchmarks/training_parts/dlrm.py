@@ -73,6 +73,7 @@ class Epoch(NamedTuple):
     Attributes:
         epoch_s: From before the reader is made to the end of the last step.
         waited_s: The part of it in which the training thread waited for a batch.
+        first_s: The part of that until the first batch came.
         cpu_s: CPU seconds of all threads of the process in this time.
         num_rows: Rows trained on.
         num_batches: Steps.
@@ -81,6 +82,7 @@ class Epoch(NamedTuple):
 
     epoch_s: float
     waited_s: float
+    first_s: float
     cpu_s: float
     num_rows: int
     num_batches: int
@@ -90,13 +92,13 @@ class Epoch(NamedTuple):
 def train(model: Dlrm, read: Callable[[], Iterator[Inputs]], num_rows: int) -> Epoch:
     """Trains over the batches that `read` gives, and counts `num_rows` of them as the whole."""
     optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
-    losses, num_batches, done_rows, waited_s = [], 0, 0, 0.0
+    losses, num_batches, done_rows, waits_s = [], 0, 0, list[float]()
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     batches = read()
     while True:
         asked_s = time.perf_counter()
         inputs = next(batches, None)
-        waited_s += time.perf_counter() - asked_s
+        waits_s.append(time.perf_counter() - asked_s)
         if inputs is None:
             break
         loss = nn.functional.binary_cross_entropy_with_logits(model(inputs), inputs.label)
@@ -108,7 +110,8 @@ def train(model: Dlrm, read: Callable[[], Iterator[Inputs]], num_rows: int) -> E
             losses.append(loss.item())
     return Epoch(
         epoch_s=time.perf_counter() - began_s,
-        waited_s=waited_s,
+        waited_s=sum(waits_s),
+        first_s=waits_s[0],
         cpu_s=time.process_time() - began_cpu_s,
         num_rows=done_rows,
         num_batches=num_batches,

@@ -7,10 +7,11 @@ import math
 from dataclasses import dataclass, replace
 
 WHOLE, RANGES, DIRECT = "whole", "ranges", "direct"
-# In-flight requests of one download. Four hide the round trips of a remote of 20 ms and 50 MB/s:
-# 0.53 s of an epoch with 0.29 s of bytes, instead of 2.07 s (benchmarks/staging_modes.md). More
-# would multiply the connections of a cluster at the store (docs/decisions/0036).
-MAX_REQUESTS = 4
+# In-flight requests of one download. With four, a training that read 40 of 400 slots waited for
+# each file of a remote of 50 ms and 50 MB/s, whose line had carried them in time; with eight only
+# for the first (benchmarks/training.md). More would multiply the connections of a cluster at the
+# store (docs/decisions/0036).
+MAX_REQUESTS = 8
 # Share of a new publication time in the mean. Larger follows a busy disk sooner, and single syncs
 # too.
 _SETTLE_WEIGHT = 0.3
@@ -39,9 +40,12 @@ _MIN_HOLE_BYTES, _MAX_HOLE_BYTES = 16 << 10, 64 << 20
 # next request sent late, which hides its bandwidth. At most 64 MiB, for estimates that are
 # off.
 _WINDOW_LATENCIES, _MIN_WINDOW_BYTES, _MAX_WINDOW_BYTES = 1.5, 1 << 20, 64 << 20
-# The plan is made anew after each request (docs/decisions/0023), so it is never older than 256 MiB.
-# While the bandwidth is a guess requests are short: the first file of a remote that was slower than
-# the prior used to be fetched whole, as its holes seemed cheap.
+# Requests are chosen anew when an estimate has changed by more than this share. Near the best
+# choice of holes the seconds hardly change with it.
+_NEAR_SHARE = 0.1
+# The plan can be made anew after each request (docs/decisions/0023), so it is never older than 256
+# MiB. While the bandwidth is a guess requests are short: the first file of a remote that was slower
+# than the prior used to be fetched whole, as its holes seemed cheap.
 _MAX_REQUEST_BYTES, _FIRST_REQUEST_BYTES = 256 << 20, 8 << 20
 # A reader in place asks for the size, then twice for the footer, before it asks for column chunks.
 _DIRECT_OPENING_REQUESTS = 3
@@ -115,6 +119,17 @@ class Remote:
         longest_bytes = _MAX_WINDOW_BYTES if self.has_bandwidth else _FIRST_REQUEST_BYTES
         round_trip_bytes = _WINDOW_LATENCIES * self.latency_s * self.bytes_per_s
         return int(min(max(round_trip_bytes, _MIN_WINDOW_BYTES), longest_bytes))
+
+    def is_near(self, other: "Remote") -> bool:
+        """Whether the same requests would be chosen, or ones that take hardly less time."""
+        pairs = (
+            (self.latency_s, other.latency_s),
+            (self.bytes_per_s, other.bytes_per_s),
+            (self.hole_bytes, other.hole_bytes),
+        )
+        return self.has_bandwidth == other.has_bandwidth and all(
+            abs(one - another) <= _NEAR_SHARE * another for one, another in pairs
+        )
 
     @property
     def is_measured(self) -> bool:

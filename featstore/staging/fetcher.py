@@ -33,7 +33,7 @@ from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose
 from featstore.staging.counts import Counts
 from featstore.staging.filling import Connection, Filling, Received
 from featstore.staging.limits import Throttle
-from featstore.staging.lookahead import RequestsAhead
+from featstore.staging.lookahead import RequestsAhead, StandingRequests
 from featstore.staging.options import Staging
 from featstore.staging.ranges import (
     PlanRanges,
@@ -430,15 +430,16 @@ class Fetcher:
         if requests:
             self._reserve(item, download, num_bytes(united([*filling.held, *requests])), waiting)
 
-        ahead = RequestsAhead(
-            remote=lambda: self.remote(item.url),
-            plan=lambda: self._further_requests(item, download, filling, plan),
+        remote = partial(self.remote, item.url)
+        further = StandingRequests(
+            choose=lambda: self._further_requests(item, download, filling, plan),
+            remote=remote,
             filling=filling,
-            pass_on=waiting.pass_on,
         )
+        ahead = RequestsAhead(remote=remote, plan=further, filling=filling, pass_on=waiting.pass_on)
         while requests:
             ahead.fetch(*requests[0])
-            requests = filling.in_flight or self._further_requests(item, download, filling, plan)
+            requests = filling.in_flight or further()
         waiting.pass_on()
         return requests is not None
 

@@ -232,6 +232,7 @@ class Filling:
             answer, and if the store does not name versions.
         held: The spans that are held.
         sums: Checksums of the spans as they were downloaded.
+        num_broken: How many requests broke. With each those in flight are dropped.
     """
 
     def __init__(self, url: str, size_bytes: int, path: Path, connection: Connection) -> None:
@@ -243,6 +244,7 @@ class Filling:
         # How far the current span is downloaded, and what failed in the last attempt.
         self._at, self._failure = 0, ""
         self._current: Span = (0, 0)
+        self._fetched, self.num_broken = set[Span](), 0
         self.tag, self.held, self.sums = "", tuple[Span, ...](), tuple[SpanChecksum, ...]()
 
     @property
@@ -254,6 +256,10 @@ class Filling:
     def coming(self) -> tuple[Span, ...]:
         """The spans that are held, being fetched, or in flight."""
         return united([*self.held, self._current, *self._in_flight])
+
+    def is_coming(self, span: Span) -> bool:
+        """Whether just this span was fetched, is being fetched, or is in flight."""
+        return span in self._fetched or span == self._current or span in self._in_flight
 
     def adopt(self, pin: Pin) -> None:
         """Copies what another staged file of the same version holds."""
@@ -320,7 +326,9 @@ class Filling:
             # A store that serves only one of our requests at a time would serve those in flight
             # first, whose answers nobody reads now.
             self._in_flight.clear()
+            self.num_broken += 1
             self._connection.pause(self._failure, num_failures)
+        self._fetched.add((first, end))
         self.held = united([*self.held, (first, end)])
         self.sums = (*self.sums, (first, end, self._crc))
 
@@ -329,7 +337,7 @@ class Filling:
         os.ftruncate(self._file, 0)
         os.ftruncate(self._file, self._size_bytes)
         self.tag, self.held, self.sums = "", (), ()
-        self._in_flight, self._current = {}, (0, 0)
+        self._in_flight, self._current, self._fetched = {}, (0, 0), set()
 
     def sync(self) -> None:
         """Waits until the bytes are on the disk."""

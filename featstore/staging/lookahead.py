@@ -18,6 +18,41 @@ _TOGETHER_BYTES = 4 << 20
 
 
 @dataclass(kw_only=True)
+class StandingRequests:
+    """The requests that remain of one download, chosen anew once what is known of the store has
+    changed, or a request broke: for each of forty short requests a choice took as long as receiving
+    one.
+
+    Attributes:
+        choose: Chooses them; None where the file is better read in place.
+        remote: What is known of the store now.
+        filling: The file that is downloaded.
+    """
+
+    choose: Callable[[], tuple[Span, ...] | None]
+    remote: Callable[[], Remote]
+    filling: Filling
+    _chosen: tuple[Span, ...] = field(default=(), init=False)
+    _chosen_for: Remote | None = field(default=None, init=False)
+    _num_broken: int = field(default=0, init=False)
+
+    def __call__(self) -> tuple[Span, ...] | None:
+        remote, num_broken = self.remote(), self.filling.num_broken
+        # With a request that breaks those in flight are dropped, and the choice before may have
+        # left them out.
+        if (
+            self._chosen_for is None
+            or not remote.is_near(self._chosen_for)
+            or num_broken != self._num_broken
+        ):
+            chosen = self.choose()
+            if chosen is None:
+                return None
+            self._chosen, self._chosen_for, self._num_broken = chosen, remote, num_broken
+        return tuple(span for span in self._chosen if not self.filling.is_coming(span))
+
+
+@dataclass(kw_only=True)
 class RequestsAhead:
     """Keeps requests of one download in flight, ahead of the one whose bytes come.
 

@@ -28,7 +28,7 @@ class Staging:
         ahead_files: How many files may be staged before the reader asks for them.
         max_bytes_per_s: The bandwidth that all processes sharing the directory use together.
         max_connections: The downloads that all of them run at one time. None does not limit them,
-            and lets each download have up to four short requests in flight.
+            and lets each download have up to eight short requests in flight.
         min_free_bytes: How much must stay free on the disk.
         decoded: Whether a loader keeps decoded columns in the cache, and reads them from the second
             epoch on.

@@ -22,6 +22,7 @@ from featstore.files.transfer import RangeResponse
 from featstore.staging.cost import MAX_REQUESTS, Remote
 from featstore.staging.fetcher import Source, StageItem
 from featstore.staging.filling import Filling
+from featstore.staging.lookahead import StandingRequests
 from featstore.staging.options import Staging
 from featstore.staging.ranges import covers, num_bytes
 from featstore.staging.retry import RetryPolicy
@@ -108,6 +109,41 @@ class Store:
     def _end(self, first: int, end: int) -> None:
         with self._lock:
             self._under_way.pop((first, end), None)
+
+
+class Asking:
+    """What is known of a filling: which spans were sent, and how many requests broke."""
+
+    def __init__(self) -> None:
+        self.sent, self.num_broken = set[tuple[int, int]](), 0
+
+    def is_coming(self, span: tuple[int, int]) -> bool:
+        return span in self.sent
+
+
+def test_requests_are_chosen_anew_when_the_store_changes_or_a_request_breaks() -> None:
+    filling: Any = Asking()
+    known, choices = [Remote()], [((0, 1), (2, 3)), ((0, 3),), ((4, 5), (6, 7)), None]
+    num_chosen = []
+
+    def choose() -> Any:
+        num_chosen.append(len(num_chosen))
+        return choices[len(num_chosen) - 1]
+
+    requests = StandingRequests(choose=choose, remote=lambda: known[-1], filling=filling)
+    assert requests() == ((0, 1), (2, 3))
+    filling.sent.add((0, 1))
+    known.append(Remote(latency_s=known[0].latency_s * 1.05))
+    assert requests() == ((2, 3),)
+    assert len(num_chosen) == 1
+    known.append(Remote(latency_s=known[0].latency_s * 1.2))
+    assert requests() == ((0, 3),)
+    assert requests() == ((0, 3),)
+    filling.num_broken = 1
+    assert requests() == ((4, 5), (6, 7))
+    assert len(num_chosen) == 3
+    known.append(Remote(weight_bytes=1.0))  # the bandwidth is known now
+    assert requests() is None
 
 
 @pytest.fixture(autouse=True)
@@ -256,7 +292,7 @@ def test_room_for_holes_is_reserved_beside_requests_in_flight(
     these holes.
     """
     monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 64 << 20)
-    spans = [(0, 5_000_000), *((at, at + 60_000) for at in range(6_000_000, 12_000_000, 100_000))]
+    spans = [(0, 5_000_000), *((at, at + 60_000) for at in range(6_000_000, 12_000_000, 80_000))]
     store = Store(block_bytes=1 << 20)
     with _watched_reservations() as reserved:
         stage(tmp_path, store, spans=spans, prior=Remote(bytes_per_s=1e6))
