@@ -19,6 +19,7 @@ import os
 import random
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import connection
 from pathlib import Path
@@ -168,15 +169,26 @@ def _kill(batches: Any, victims: Sequence[int]) -> None:
             for worker in workers:
                 os.kill(worker.pid, signal.SIGKILL)
             for worker in workers:
-                # Not joined: torch has to find it dead.
-                assert connection.wait([worker.sentinel], timeout=60)
+                _wait_for_end(worker)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+
+
+def _wait_for_end(worker: Any) -> None:
+    """Does not join the worker: torch has to find it dead."""
+    try:
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:  # A child of the fork server.
+        assert connection.wait([worker.sentinel], timeout=60)
 
 
 def _left() -> dict[str, int]:
     """What this process has of rounds that are over."""
     gc.collect()
+    # Each queue has a thread that closes its pipe.
+    for thread in threading.enumerate():
+        if thread.name.startswith("QueueFeeder"):
+            thread.join(60)
     return {
         "processes": len(multiprocessing.active_children()),
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
