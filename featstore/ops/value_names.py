@@ -36,3 +36,11 @@ BOOLEANS = in_order("false", "true")
 def shortened(text: str) -> str:
     """The text, cut with an ellipsis if it has more than `MAX_TEXT` characters."""
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+
+
+def readable(text: str) -> str:
+    """A text as people can read it: on one line, with escapes for what cannot be printed, and
+    quotes around nothing.
+    """
+    shown = text if text.isprintable() else repr(text)[1:-1]
+    return shortened(shown) if shown else '""'

@@ -17,9 +17,14 @@ from featstore.ops import elements, ids, lists, slot_columns
 from featstore.ops.hashing import sign, value_hash
 from featstore.ops.registry import OPERATORS
 from featstore.ops.value_names import BOOLEANS, NamedValues, shortened
+from featstore.schema import SlotKind
 from featstore.spec.graph import Graph, Step
+from featstore.spec.model import Spec
 
 JOINT = " & "  # between the members of a cross
+# Slots of more different values may name people, so their texts are not kept unless a spec asks for
+# it (`values: top`).
+MAX_DISTINCT = 10_000
 MAX_ENUMERATED = 10_000  # a slot of more values that a spec could name is named from rows alone
 _SIGN_DIGITS = 6
 # Steps that return values of their first input, and no others.
@@ -134,23 +139,41 @@ def member_names(graph: Graph, slot: str) -> tuple[MemberNames | None, ...]:
     return (_values(graph, step.inputs[0]),)
 
 
-def names_of_spec(graph: Graph, slots: Iterable[str] | None = None) -> ValueNames:
+def names_of_spec(
+    graph: Graph, slots: Iterable[str] | None = None, *, most: int = MAX_ENUMERATED
+) -> ValueNames:
     """What the signs of slots mean, as far as the spec alone tells it.
-
-    A slot of which the spec names more than `MAX_ENUMERATED` values is left out.
 
     Args:
         graph: The graph of the spec.
         slots: Names of slots; by default all.
+        most: A slot of which the spec names more values is left out.
     """
     wanted = graph.schema.names if slots is None else tuple(slots)
-    found = {name: _enumerated(graph, name) for name in wanted if is_id_slot(graph, name)}
+    found = {name: _enumerated(graph, name, most) for name in wanted if is_id_slot(graph, name)}
     return ValueNames(by_slot={name: texts for name, texts in found.items() if texts})
 
 
 def is_id_slot(graph: Graph, slot: str) -> bool:
     """Whether the slot holds signs or indices."""
-    return bool(pa.types.is_int64(lists.element_type(graph.schema[slot].arrow_type())))
+    return graph.schema[slot].kind is SlotKind.ID
+
+
+def kept_values(spec: Spec, graph: Graph) -> dict[str, str]:
+    """The stored id slots whose texts extraction keeps, each with its `values`: `auto` or `top`.
+
+    A slot that says `none` also speaks for slots that hash the same values, such as its crosses,
+    unless they say something themselves.
+    """
+    ids_slots = [node for node in spec.nodes if node.store and is_id_slot(graph, node.name)]
+    secret = frozenset[int]().union(
+        *(_hashes(graph, node.name) for node in ids_slots if node.values == "none")
+    )
+    said = {
+        node.name: node.values or ("none" if secret & _hashes(graph, node.name) else spec.values)
+        for node in ids_slots
+    }
+    return {name: values for name, values in said.items() if values != "none"}
 
 
 def joined(texts: Iterable[str]) -> str:
@@ -182,11 +205,11 @@ def signs_of(graph: Graph, slot: str, members: Sequence[pa.Array]) -> list[int]:
     return found
 
 
-def _enumerated(graph: Graph, slot: str) -> dict[int, ValueText]:
+def _enumerated(graph: Graph, slot: str, most: int) -> dict[int, ValueText]:
     members = member_names(graph, slot)
     known = [member for member in members if member is not None]
     count = math.prod(member.values.num_values + len(member.others) for member in known)
-    if len(known) < len(members) or not members or count > MAX_ENUMERATED:
+    if len(known) < len(members) or not members or count > most:
         return {}
     rows = list(itertools.product(*(member.canonical for member in known)))
     columns = [pa.array(texts, pa.string()) for texts in zip(*rows, strict=True)]
@@ -197,6 +220,12 @@ def _enumerated(graph: Graph, slot: str) -> dict[int, ValueText]:
         )
         for of_row, row in zip(signs_of(graph, slot, columns), rows, strict=True)
     }
+
+
+def _hashes(graph: Graph, slot: str) -> frozenset[int]:
+    """The positions of the values that a slot hashes."""
+    steps = ((position, _step(graph, position)) for position in graph.sources[slot])
+    return frozenset(i for i, step in steps if step and step.function is ids.hash_values)
 
 
 def _step(graph: Graph, position: int) -> Step | None:
