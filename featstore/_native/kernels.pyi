@@ -174,7 +174,7 @@ def mark_values(
     """
 
 def count_ids(
-    values: Buffer, weights: Buffer, keys: Buffer, counts: Buffer, num_known: int, firsts: Buffer
+    values: Buffer, weights: Buffer, table: Buffer, num_known: int, firsts: Buffer
 ) -> tuple[int, int, int]:
     """Counts a slot's ids, as `featstore.table.statistics.id_counts.IdCounts` does.
 
@@ -183,15 +183,14 @@ def count_ids(
     Args:
         values: int64 ids; 0 is missing and not counted.
         weights: int64, how often each id counts; empty for once each.
-        keys: int64 (num_keys,), a power of two of ids, each at its low bits or after; 0 where free.
-            Written.
-        counts: int64 (num_keys,), how often each key was counted. Written.
-        num_known: The number of keys that are not free.
+        table: int64 (num_places, 2), for a power of two of ids, each at its low bits or after, with
+            its count; 0 where free. Written.
+        num_known: The number of places that are not free.
         firsts: int64, with room for one more than all values. The positions of ids that were not
             known before are written.
 
     Returns:
-        The number of keys that are not free now, the number of values read, and the number of
+        The number of places that are not free now, the number of values read, and the number of
         positions written.
 
     Raises:

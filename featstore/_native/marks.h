@@ -43,29 +43,34 @@ typedef struct {
   int64_t num_new;
 } counted;
 
-/* Counts ids in a table of `mask` + 1 keys, a power of two, with their counts: an id lies at its low bits or after, 0 marks a free
-   place. Ids of 0 are missing. `weights` are their counts, NULL for 1 each. Writes where new ids were to `firsts`. Stops before an
+/* Counts ids in a table of `mask` + 1 places, a power of two, each of an id and its count: an id lies at its low bits or after, 0
+   marks a free place. Ids of 0 are missing. `weights` are their counts, NULL for 1 each. Writes where new ids were to `firsts`. Stops before an
    id that would fill more than half of the table. `num_read` is -1 if the table was full, which a caller must prevent. */
-static counted count_ids(const uint8_t* values, const uint8_t* weights, int64_t num_values, int64_t* keys, int64_t* counts,
+static counted count_ids(const uint8_t* values, const uint8_t* weights, int64_t num_values, int64_t* table,
                             uint64_t mask, int64_t num_known, int64_t* firsts) {
   counted found = {num_known, 0, 0};
   for (; found.num_read < num_values; found.num_read++) {
     int64_t id = (int64_t)word_at(values + 8 * found.num_read);
-    if (!id) continue;
     uint64_t at = (uint64_t)id & mask;
+    /* Nearly every id is known and lies in its own place. */
+    if (table[2 * at] == id && id && !weights) {
+      table[2 * at + 1]++;
+      continue;
+    }
+    if (!id) continue;
     uint64_t last = (at - 1) & mask;
-    while (keys[at] != id && keys[at] && at != last) at = (at + 1) & mask;
-    if (keys[at] != id) {
-      if (keys[at]) {
+    while (table[2 * at] != id && table[2 * at] && at != last) at = (at + 1) & mask;
+    if (table[2 * at] != id) {
+      if (table[2 * at]) {
         found.num_read = -1;
         return found;
       }
       if (2 * found.num_known > (int64_t)mask) return found;
-      keys[at] = id;
+      table[2 * at] = id;
       found.num_known++;
       firsts[found.num_new++] = found.num_read;
     }
-    counts[at] += weights ? (int64_t)word_at(weights + 8 * found.num_read) : 1;
+    table[2 * at + 1] += weights ? (int64_t)word_at(weights + 8 * found.num_read) : 1;
   }
   return found;
 }

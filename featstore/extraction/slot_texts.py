@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+import pyarrow.compute as pc
 
 from featstore.ops.arrays import (
     Integers,
@@ -23,9 +23,17 @@ from featstore.ops.arrays import (
 )
 from featstore.ops.ids import fields_of, hash_values, is_hashed
 from featstore.ops.lists import array_of_bits, is_list
-from featstore.ops.value_names import readable
+from featstore.ops.value_names import joined_texts, readable_texts
 from featstore.spec.graph import Graph, Step
-from featstore.spec.value_names import ValueText, joined, member_names, rank_of, signs_of
+from featstore.spec.value_names import MemberNames, member_names, signs_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundTexts:
+    """Texts of signs: int64 (num_signs,), and string (num_signs,)."""
+
+    ids: Integers
+    texts: pa.Array
 
 
 class SlotTexts:
@@ -52,46 +60,46 @@ class SlotTexts:
             if i >= num_columns and graph.steps[i - num_columns] is not sign_step
         ]
 
-    def __call__(self, columns: Sequence[pa.Array], wanted: Integers) -> dict[int, ValueText]:
-        """The texts of those of the rows' signs that are wanted.
+    def __call__(self, columns: Sequence[pa.Array], wanted: Integers | None = None) -> FoundTexts:
+        """The texts of the rows' signs, each once.
 
         Args:
             columns: The raw columns at the positions `columns`.
-            wanted: Signs of the slot, int64, ascending.
+            wanted: The signs to find texts of, int64; by default all.
         """
         codes = _Codes()
         values = dict(zip(self.columns, columns, strict=True))
         for position, step in self._steps:
             values[position] = codes.run(step, [values[i] for i in step.inputs])
-        found = _distinct(values[self._signed])
-        canonical = pa.array(codes.canonical, pa.string())
-        members = [canonical.take(array_of(of_member)) for of_member in found.T]
-        signs = np.array(signs_of(self._graph, self._slot, members), np.int64)
-        is_wanted = np.flatnonzero(np.isin(signs, wanted))
-        return {int(signs[i]): self._text(found[i].tolist(), codes) for i in is_wanted}
-
-    def _text(self, value: Sequence[int], codes: "_Codes") -> ValueText:
-        pairs = zip(self._members, value, strict=True)
-        return ValueText(
-            text=joined(
-                codes.shown[code] if member is None else member.name(codes.canonical[code])
-                for member, code in pairs
-            ),
-            rank=rank_of(self._members, [codes.canonical[code] for code in value]),
-        )
+        members = [array_of(of_member) for of_member in _distinct(values[self._signed])]
+        canonical, shown = codes.texts
+        hashed = [canonical.take(of_member) for of_member in members]
+        signs = signs_of(self._graph, self._slot, hashed)
+        if wanted is not None:
+            is_wanted = np.isin(signs, wanted)
+            signs, kept = signs[is_wanted], array_of_bits(is_wanted)
+            members, hashed = ([one.filter(kept) for one in of] for of in (members, hashed))
+        texts = [
+            shown.take(of_member) if names is None else _named(names, text)
+            for names, of_member, text in zip(self._members, members, hashed, strict=True)
+        ]
+        return FoundTexts(ids=signs, texts=texts[0] if len(texts) == 1 else joined_texts(texts))
 
 
 @dataclass(kw_only=True)
 class _Codes:
-    """Texts by number, which take the place of their hashes.
-
-    Attributes:
-        canonical: Each text as it is hashed.
-        shown: The same as people read it.
+    """Texts by number, which take the place of their hashes: as they are hashed, and as people read
+    them.
     """
 
-    canonical: list[str] = field(default_factory=list)
-    shown: list[str] = field(default_factory=list)
+    canonical: list[pa.Array] = field(default_factory=list)
+    shown: list[pa.Array] = field(default_factory=list)
+
+    @property
+    def texts(self) -> tuple[pa.Array, pa.Array]:
+        """All texts by number."""
+        none = pa.array([], pa.string())
+        return pa.concat_arrays([none, *self.canonical]), pa.concat_arrays([none, *self.shown])
 
     def run(self, step: Step, inputs: Sequence[pa.Array]) -> pa.Array:
         """Runs one step of a graph."""
@@ -106,11 +114,19 @@ class _Codes:
         if is_list(array.type):
             return list_of(offsets_of(array), self._coded(array.values), nulls_of(array))
         encoded = _canonical(array).dictionary_encode()
-        first, texts = len(self.canonical), encoded.dictionary.to_pylist()
-        self.canonical += texts
-        self.shown += _times(texts) if pa.types.is_timestamp(array.type) else map(readable, texts)
+        first, texts = sum(map(len, self.canonical)), encoded.dictionary
+        self.canonical.append(texts)
+        is_time = pa.types.is_timestamp(array.type)
+        self.shown.append(_times(texts) if is_time else readable_texts(texts))
         codes = array_of(values_of(encoded.indices).astype(np.int64) + first)
         return struct_of([codes], nulls_of(array))
+
+
+def _named(names: MemberNames, canonical: pa.Array) -> pa.Array:
+    """The names of values, given as they are hashed."""
+    encoded = canonical.dictionary_encode()
+    texts = pa.array(map(names.name, encoded.dictionary.to_pylist()), pa.string())
+    return readable_texts(texts).take(encoded.indices)
 
 
 def _canonical(array: pa.Array) -> pa.Array:
@@ -122,17 +138,21 @@ def _canonical(array: pa.Array) -> pa.Array:
     return array.cast(pa.int64()).cast(pa.string())
 
 
-def _times(texts: Sequence[str]) -> list[str]:
+def _times(texts: pa.Array) -> pa.Array:
     """Timestamps, given as they are hashed, as dates and times in UTC."""
-    times = pa.array(map(int, texts), pa.timestamp("us")).cast(pa.string())
-    return [time.removesuffix(".000000") for time in times.to_pylist()]
+    times = texts.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string())
+    return pc.replace_substring_regex(times, r"\.000000$", "")
 
 
-def _distinct(codes: pa.Array) -> NDArray[np.int64]:
-    """The different values, int64 (num_values, num_members), of codes in the form of hashes."""
+def _distinct(codes: pa.Array) -> list[Integers]:
+    """The different values of codes in the form of hashes: by member, int64 (num_values,)."""
     values = codes.flatten() if is_list(codes.type) else codes
     if (nulls := nulls_of(values)) is not None:
         values = values.filter(array_of_bits(~nulls))
     members = [values_of(member) for member in fields_of(values)]
-    distinct: NDArray[np.int64] = np.unique(np.stack(members, axis=1), axis=0)
-    return distinct
+    # Numbers of tuples: those of pairs of a number so far and a code are smaller than 2^62.
+    numbers, firsts = np.zeros(len(values), np.int64), np.zeros(0, np.int64)
+    for member in members:
+        pairs = numbers << 31 | member
+        _, firsts, numbers = np.unique(pairs, return_index=True, return_inverse=True)
+    return [member[firsts] for member in members]

@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.slot_texts import SlotTexts
+from featstore.extraction.slot_texts import FoundTexts, SlotTexts
 from featstore.files.storage import delete, join
 from featstore.ops.arrays import Integers, array_of, offsets_of, values_of
+from featstore.ops.lists import array_of_bits
 from featstore.ops.malformed import without_views
-from featstore.ops.value_names import shortened
+from featstore.ops.value_names import readable
 from featstore.schema import Slot
 from featstore.spec.graph import Graph
 from featstore.spec.value_names import (
@@ -119,6 +120,14 @@ class _Waiting:
     ids: Integers
     row_of: Integers
 
+    def having(self, wanted: Integers | None) -> pa.RecordBatch:
+        """The rows with ids that are wanted, or all."""
+        if wanted is None:
+            return self.rows
+        needed = np.zeros(self.rows.num_rows, np.bool_)
+        needed[self.row_of[np.isin(self.ids, wanted)]] = True
+        return self.rows if needed.all() else self.rows.filter(array_of_bits(needed))
+
 
 class _SlotGathering:
     """Counts the ids of one slot, and finds the texts of new ones."""
@@ -126,11 +135,13 @@ class _SlotGathering:
     def __init__(self, graph: Graph, slot: Slot, *, keeps_top: bool) -> None:
         self.name, self._slot = slot.name, slot
         self._counts = IdCounts(MAX_DISTINCT, keeps_top=keeps_top)
-        self._texts = dict(names_of_spec(graph, [slot.name]).by_slot.get(slot.name, {}))
+        # Most slots are named by the spec or by rows, and only by one of them.
+        self._known = names_of_spec(graph, [slot.name]).by_slot.get(slot.name, {})
         self._index_names = member_names(graph, slot.name)[0] if slot.num_indices else None
-        is_named = bool(self._texts) or self._index_names is not None
+        is_named = bool(self._known) or self._index_names is not None
         self._source = None if is_named else SlotTexts(graph, slot.name)
         self._waiting: list[_Waiting] = []
+        self._found: list[FoundTexts] = []
 
     @property
     def has_too_many(self) -> bool:
@@ -153,7 +164,7 @@ class _SlotGathering:
         values = values_of(column.flatten() if self._slot.shape else column)
         new = self._counts.update(values)
         if self.has_too_many:
-            self._waiting, self._texts = [], {}
+            self._waiting, self._found = [], []
         elif self._source is not None and len(new):
             self._wait(self._source, values[new], _rows_of(column, new, self._slot), raw)
 
@@ -166,10 +177,7 @@ class _SlotGathering:
             num_texts: How many texts to find, at most.
         """
         first = ids[:num_texts]
-        self._find(first)
-        found = [self._text(id_) for id_ in first.tolist()]
-        texts = pa.array([value and value.text for value in found], pa.string())
-        ranks = pa.array([value and value.rank for value in found], pa.int32())
+        texts, ranks = self._named(first) if self._source is None else self._from_rows(first)
         num_more = len(ids) - len(first)
         columns = [
             pa.repeat(pa.scalar(self.name), len(ids)),
@@ -181,35 +189,54 @@ class _SlotGathering:
         ]
         return pa.Table.from_arrays(columns, schema=SCHEMA)
 
-    def _text(self, id_: int) -> ValueText | None:
-        if self._index_names is not None and id_ not in self._texts:
-            return ValueText(text=shortened(self._index_names.name(str(id_ - 1))))
-        return self._texts.get(id_)
+    def _named(self, ids: Integers) -> tuple[pa.Array, pa.Array]:
+        """The texts and ranks that the spec tells."""
+        known = [self._known.get(id_) or self._by_index(id_) for id_ in ids.tolist()]
+        texts = pa.array([value and value.text for value in known], pa.string())
+        return texts, pa.array([value and value.rank for value in known], pa.int32())
+
+    def _by_index(self, index: int) -> ValueText | None:
+        """The value of an index of very many."""
+        if self._index_names is None:
+            return None
+        return ValueText(text=readable(self._index_names.name(str(index - 1))))
+
+    def _from_rows(self, ids: Integers) -> tuple[pa.Array, pa.Array]:
+        """The texts that rows told; null for ids of which another value was there first."""
+        self._find(ids)
+        found_ids = np.concatenate([ids[:0], *(found.ids for found in self._found)])
+        none = pa.array([], pa.string())
+        texts = pa.concat_arrays([none, *(found.texts for found in self._found)])
+        order = np.argsort(found_ids, kind="stable")
+        places = np.searchsorted(found_ids[order], ids)
+        is_found = places < len(order)
+        is_found[is_found] = found_ids[order[places[is_found]]] == ids[is_found]
+        at = np.zeros(len(ids), np.int64)
+        at[is_found] = order[places[is_found]]
+        return texts.take(array_of(at, ~is_found)), pa.nulls(len(ids), pa.int32())
 
     def _wait(self, source: SlotTexts, ids: Integers, rows: Integers, raw: pa.RecordBatch) -> None:
-        places, row_of = np.unique(rows, return_inverse=True)
+        # Positions ascend, and so do their rows.
+        is_first = np.append(True, rows[1:] != rows[:-1])
+        places, row_of = rows[is_first], np.cumsum(is_first) - 1
         columns = [without_views(raw.column(i)) for i in source.columns]
         names = [str(i) for i in source.columns]
         taken = pa.RecordBatch.from_arrays(columns, names).take(array_of(places))
         self._waiting.append(_Waiting(rows=taken, ids=ids, row_of=row_of))
         if sum(waiting.rows.num_rows for waiting in self._waiting) > _MAX_WAITING_ROWS:
-            self._find(self._counts.counts[0])
+            self._find()
 
-    def _find(self, wanted: Integers) -> None:
-        """Finds the texts of those of the ids that wait."""
+    def _find(self, wanted: Integers | None = None) -> None:
+        """Finds the texts of ids that wait: those that are wanted, or all."""
         if self._source is None or not self._waiting:
             return
-        wanted = np.sort(wanted)
-        rows = []
-        for waiting in self._waiting:
-            needed = np.unique(waiting.row_of[np.isin(waiting.ids, wanted)])
-            rows.append(waiting.rows.take(array_of(needed)))
+        rows = [waiting.having(wanted) for waiting in self._waiting]
         self._waiting = []
         # The raw files of a unit may differ in the layout of their columns.
         for _, alike in itertools.groupby(rows, lambda batch: batch.schema):
             whole = pa.Table.from_batches(alike).combine_chunks()
             columns = [column.combine_chunks() for column in whole.columns]
-            self._texts |= self._source(columns, wanted)
+            self._found.append(self._source(columns, wanted))
 
 
 def depth_of(num_ids: Sequence[int], data_bytes: int) -> int:
