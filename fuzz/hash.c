@@ -34,6 +34,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const marked found = mark_values(texts.at, num_values, width, bits, sizeof bits - 1, (int64_t)seed << 55, small);
   if (found.num_missing + found.num_small > num_values || count_marks(texts.at, num_values, width) > num_values) abort();
   free(small);
+  int64_t table[2 * 16] = {0};
+  int64_t* firsts = malloc((size_t)(num_words + 1) * 8);
+  const counted ids = count_ids(texts.at, NULL, num_words, table, 15, 0, firsts);
+  if (ids.num_read < 0 || ids.num_read > num_words || ids.num_known > 8 || ids.num_new != ids.num_known) abort();
+  free(firsts);
   free_parts(parts, NUM_PARTS);
   return 0;
 }

@@ -375,6 +375,29 @@ static PyObject* py_mark_values(PyObject* self, PyObject* args) {
   return Py_BuildValue("LL", (long long)found.num_missing, (long long)found.num_small);
 }
 
+static PyObject* py_count_ids(PyObject* self, PyObject* args) {
+  enum { VALUES, WEIGHTS, TABLE, FIRSTS, COUNT };
+  Py_buffer of[COUNT];
+  long long num_known;
+  counted found = {0, 0, 0};
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*y*w*Lw*:count_ids", &of[VALUES], &of[WEIGHTS], &of[TABLE], &num_known, &of[FIRSTS])) return NULL;
+  const int64_t num_places = of[TABLE].len / 16, num_values = of[VALUES].len / 8;
+  int fits = of[VALUES].len % 8 == 0 && (of[WEIGHTS].len == of[VALUES].len || !of[WEIGHTS].len) && of[TABLE].len % 16 == 0;
+  fits = fits && num_places > 1 && (num_places & (num_places - 1)) == 0 && num_known >= 0 && num_known <= num_places;
+  fits = fits && of[FIRSTS].len / 8 > num_values && is_aligned(&of[TABLE], 8) && is_aligned(&of[FIRSTS], 8);
+  Py_BEGIN_ALLOW_THREADS
+  if (fits)
+    found = count_ids(of[VALUES].buf, of[WEIGHTS].len ? of[WEIGHTS].buf : NULL, num_values, of[TABLE].buf, (uint64_t)num_places - 1,
+                      num_known, of[FIRSTS].buf);
+  Py_END_ALLOW_THREADS
+  release_all(of, COUNT);
+  if (!fits || found.num_read < 0)
+    return wrong("expected whole ids of 8 bytes, a weight for each or none, a power of two of places for an id and its count, one of "
+                 "them free, and aligned room for one position more than ids");
+  return Py_BuildValue("LLL", (long long)found.num_known, (long long)found.num_read, (long long)found.num_new);
+}
+
 /* A column as `(mark, max_repetition, max_definition, null_below, offsets, values)`, with room for all rows. */
 static int take_column(PyObject* item, int64_t num_rows, Py_buffer* buffers, Column* column) {
   enum { MARK, OFFSETS, VALUES };
@@ -615,6 +638,7 @@ static PyMethodDef functions[] = {
     {"hash_decimals", py_hash_decimals, METH_VARARGS, "hash_decimals(values, hashes, seed): XXH64 of decimal texts."},
     {"sign_rows", py_sign_rows, METH_VARARGS, "sign_rows(members, signs, seed, portable): members chained, 63 bits, never 0."},
     {"count_marks", py_count_marks, METH_VARARGS, "count_marks(values, width): bits that the values mark."},
+    {"count_ids", py_count_ids, METH_VARARGS, "count_ids(values, weights, table, num_known, firsts): known, read, new."},
     {"mark_values", py_mark_values, METH_VARARGS, "mark_values(values, width, bits, bound, small): missing and small ones."},
     {"fill_nulls", py_fill_nulls, METH_VARARGS, "fill_nulls(values, bits, first_bit, mark): the mark where no bit is set."},
     {"lists_without_nulls", py_lists_without_nulls, METH_VARARGS, "Null elements dropped, null lists as one mark."},

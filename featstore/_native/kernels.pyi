@@ -143,6 +143,30 @@ def mark_values(
         The number of missing values, and the number of hashes written.
     """
 
+def count_ids(
+    values: Buffer, weights: Buffer, table: Buffer, num_known: int, firsts: Buffer
+) -> tuple[int, int, int]:
+    """Counts a slot's ids, as `featstore.table.statistics.id_counts.IdCounts` does.
+
+    Reading stops before an id that would fill more than half of the table.
+
+    Args:
+        values: int64 ids; 0 is missing and not counted.
+        weights: int64, how often each id counts; empty for once each.
+        table: int64 (num_places, 2), for a power of two of ids, each at its low bits or after, with
+            its count; 0 where free. Written.
+        num_known: The number of places that are not free.
+        firsts: int64, with room for one more than all values. The positions of ids that were not
+            known before are written.
+
+    Returns:
+        The number of places that are not free now, the number of values read, and the number of
+        positions written.
+
+    Raises:
+        ValueError: The table is full.
+    """
+
 def crc32(data: Buffer, before: int, portable: bool) -> int:
     """The CRC-32, as zlib's, of bytes that follow others whose CRC-32 is `before`.
 

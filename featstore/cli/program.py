@@ -14,6 +14,7 @@ from featstore.cli.spec import spec
 from featstore.cli.stage import stage
 from featstore.cli.table import table
 from featstore.cli.train import train
+from featstore.cli.whatis import whatis
 from featstore.errors import FeatstoreError
 
 
@@ -27,7 +28,8 @@ def cli() -> None:
     """From raw logs to training batches: extract features, inspect tables, run the demo."""
 
 
-for command in (demo, import_, extract, replay, spec, table, train, dispatch, stage, schema):
+commands = (demo, import_, extract, replay, spec, table, whatis, train, dispatch, stage, schema)
+for command in commands:
     cli.add_command(command)
 
 

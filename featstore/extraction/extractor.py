@@ -47,7 +47,7 @@ class Extractor:
         self._attribution = Attribution(self._graph, spec)
         self._required = sorted(self._graph.required - spec.optional)
         self._bound: pa.Schema | None = None
-        self._watch: Callable[[pa.RecordBatch], None] | None = None
+        self._watches: list[Callable[[pa.RecordBatch], None]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Extractor, (self.spec,)
@@ -72,11 +72,16 @@ class Extractor:
         return Witness(self._graph)
 
     def watch(self, watch: Callable[[pa.RecordBatch], None]) -> None:
-        """Sets a callback that receives each batch of raw rows once it has been extracted.
+        """Adds a callback that receives each batch of raw rows once it has been extracted.
 
         The batch does not hold skipped rows.
         """
-        self._watch = watch
+        self._watches.append(watch)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the spec."""
+        return self._graph
 
     @property
     def schema(self) -> SlotSchema:
@@ -162,8 +167,10 @@ class Extractor:
         for step_counts in batch_counts.counted:
             self._count(step_counts, taken, origin)
         self._attribution.fill(batch_counts.filled)
-        if self._watch is not None:
-            self._watch(pa.RecordBatch.from_arrays(taken.columns, names=list(self._graph.columns)))
+        if self._watches:
+            raw = pa.RecordBatch.from_arrays(taken.columns, names=list(self._graph.columns))
+            for watch in self._watches:
+                watch(raw)
         return pa.RecordBatch.from_arrays(outputs, schema=self._graph.arrow_schema)
 
     def _run(self, columns: list[pa.Array], batch_counts: "_BatchCounts") -> list[pa.Array]:

@@ -27,12 +27,15 @@ from featstore.extraction.raw import (
 )
 from featstore.extraction.unit import Progress, Runner, UnitReport, UnitTask, bind, ignore_progress
 from featstore.extraction.unit_statistics import merge_partition
+from featstore.extraction.unit_values import merge_partition_values
 from featstore.files.listings import list_files, listing_digest
 from featstore.files.storage import absolute, delete, join
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
+from featstore.spec.graph import build_graph
 from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
+from featstore.spec.value_names import kept_values
 from featstore.table import delta
 from featstore.table.evolution import check_case, merge_schemas
 from featstore.table.layout import STATISTICS_DIR, has_tag, is_data_file, new_tag, partition_path
@@ -303,7 +306,7 @@ def end_run(
     if not files:
         raise _no_rows_error(run.task.spec, num_rows_skipped, examples)
     warnings: tuple[CheckResult, ...] = ()
-    if run.task.spec.output.statistics:
+    if any(report.has_statistics or report.has_values for report in reports):
         with removing_files_on_failure(run):
             try:
                 _merge_statistics(run, reports, files)
@@ -312,6 +315,8 @@ def end_run(
                 # raises the clearer CommitConflictError.
                 check_not_removed(mark, url, files)
                 raise
+    if run.task.spec.output.statistics:
+        with removing_files_on_failure(run):
             warnings = check_before_commit(
                 run.task.spec, run.schema, url, files, run.partitions, run.base
             )
@@ -362,6 +367,9 @@ def _no_rows_error(spec: Spec, num_rows_skipped: int, examples: Sequence[Malform
 def _merge_statistics(
     run: ExtractionRun, reports: Sequence[UnitReport], files: Sequence[DataFile]
 ) -> None:
+    spec = run.task.spec
+    kept = kept_values(spec, build_graph(spec))
+    unlimited = [name for name, values in kept.items() if values == "top"]
     by_partition: dict[str, list[DataFile]] = {}
     for file in files:
         by_partition.setdefault(to_json(file.partition), []).append(file)
@@ -369,7 +377,13 @@ def _merge_statistics(
         own = [report for report in reports if to_json(report.partition) == key]
         paths = sorted(report.path for report in own if report.has_statistics)
         counts = (report.counts for report in own)
-        merge_partition(run.task.table_url, run.task.tag, of_partition, counts, paths)
+        if paths:
+            merge_partition(run.task.table_url, run.task.tag, of_partition, counts, paths)
+        with_values = sorted(report.path for report in own if report.has_values)
+        if with_values:
+            merge_partition_values(
+                run.task.table_url, run.task.tag, of_partition, with_values, unlimited
+            )
 
 
 def _commit(run: ExtractionRun, change: delta.Change, commit: CommitFunction, mark: Mark) -> int:

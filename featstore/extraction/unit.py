@@ -13,6 +13,7 @@ from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import BatchOrigin, Malformed
 from featstore.extraction.raw import RawRange, Unit, check_constant, open_range, read_batches
 from featstore.extraction.unit_statistics import Gathering
+from featstore.extraction.unit_values import ValueGathering
 from featstore.files.storage import join
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
@@ -45,6 +46,7 @@ class UnitReport:
         counts: Number of dropped or replaced values, by `<slot or column>: <kind>`.
         examples: The first malformed values of each raw column.
         has_statistics: Whether the statistics of all rows of the unit are stored under this path.
+        has_values: Whether texts of the unit's values are stored under it.
     """
 
     path: str
@@ -56,6 +58,7 @@ class UnitReport:
     num_rows_skipped: int = 0
     examples: tuple[Malformed, ...] = ()
     has_statistics: bool = False
+    has_values: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,11 +168,14 @@ def write_unit(
         A report of each file; a single one without rows if there are none, and then no file.
     """
     gathering = Gathering(extractor, wanted=task.spec.output.statistics)
-    rows = _RowQueue(gathering.watch(batch for batch in extracted if batch.num_rows))
+    schema = task.stored(extractor.schema)
+    values = ValueGathering(extractor, schema.names)
+    watched = values.watch(batch for batch in extracted if batch.num_rows)
+    rows = _RowQueue(gathering.watch(watched))
     files = _UnitFiles(
         task=task,
         partition=partition,
-        schema=task.stored(extractor.schema),
+        schema=schema,
         rows=rows,
         index=index,
         attempt=attempt,
@@ -178,12 +184,14 @@ def write_unit(
     reports = [files.write(part=0)]
     while rows.are_left():
         reports.append(files.write(part=len(reports)))
+    size_bytes = sum(report.size_bytes for report in reports)
     last = reports.pop()
     return [
         *reports,
         replace(
             last,
             has_statistics=last.num_rows > 0 and gathering.store(task.table_url, last.path),
+            has_values=last.num_rows > 0 and values.store(task.table_url, last.path, size_bytes),
             counts=dict(extractor.counts),
             num_rows_skipped=extractor.findings.num_rows_skipped,
             examples=extractor.findings.examples,

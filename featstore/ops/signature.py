@@ -22,6 +22,7 @@ OPTIONS = (
     "empty_as_null",
     "encode",
     "share_slot",
+    "values",
 )
 """The options that every node of a spec has, beside its operator's params."""
 

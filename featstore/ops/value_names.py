@@ -4,8 +4,11 @@ Such as the hours of a day, the intervals of buckets and the entries of a vocabu
 named without seeing a row.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 MAX_TEXT = 100  # characters of a value's text that are kept and shown
 
@@ -33,6 +36,28 @@ def in_order(*names: str) -> NamedValues:
 BOOLEANS = in_order("false", "true")
 
 
-def shortened(text: str) -> str:
-    """The text, cut with an ellipsis if it has more than `MAX_TEXT` characters."""
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+JOINT = " & "  # between the members of a cross
+
+
+def readable(text: str) -> str:
+    """A text as people can read it: on one line, of at most `MAX_TEXT` characters, with escapes for
+    what cannot be printed, and quotes around nothing.
+    """
+    shown = text if text.isprintable() else repr(text)[1:-1]
+    return (shown if len(shown) <= MAX_TEXT else f"{shown[: MAX_TEXT - 1]}…") or '""'
+
+
+def readable_texts(texts: pa.Array) -> pa.Array:
+    """`readable` of many texts, nearly all of which it leaves as they are."""
+    lengths = pc.utf8_length(texts)
+    is_short = pc.and_(pc.less_equal(lengths, MAX_TEXT), pc.greater(lengths, 0))
+    is_other = pc.invert(pc.and_(is_short, pc.utf8_is_printable(texts)))
+    if not pc.any(is_other).as_py():
+        return texts
+    others = pa.array(map(readable, texts.filter(is_other).to_pylist()), pa.string())
+    return pc.replace_with_mask(texts, is_other, others)
+
+
+def joined_texts(members: Sequence[pa.Array]) -> pa.Array:
+    """The texts of crosses: those of their members, `readable` again."""
+    return readable_texts(pc.binary_join_element_wise(*members, JOINT))

@@ -430,6 +430,8 @@ def _check_index(node: Node, operator: Operator) -> None:
 def _slot(spec: Spec, node: Node, arrow_type: pa.DataType) -> Slot:
     operator = check.operator_of(node)
     is_float = pa.types.is_floating(lists.element_type(arrow_type))
+    if is_float and node.values is not None:
+        raise wrong(f"{node.where}.values", "it at a slot of ids, not of numbers", node.values)
     num_indices = None
     if node.encode == "index" and operator.num_values is not None:
         params = check.read_params(node, operator) | check.frozen_params(spec, node, operator)

@@ -23,6 +23,7 @@ from featstore.spec.model import (
     COMPRESSIONS,
     ON_ERROR,
     SEVERITIES,
+    VALUES,
     VERSION,
     DataCheck,
     Input,
@@ -48,6 +49,7 @@ _BOOLEAN: Schema = {"type": "boolean"}
 _COUNT: Schema = {"type": "integer", "minimum": 1}
 _NUMBER: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_SLOT}
 _NAMES = any_of([_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}])
+_VALUES: Schema = {"enum": list(VALUES)}
 _ON_ERROR: Schema = {"enum": [*ON_ERROR, None]}
 # The first form offers the names to editors; the parser reads more, such as `List<String>`.
 _TYPE = any_of([{"enum": list(type_names())}, _TEXT])
@@ -92,6 +94,7 @@ def spec_schema() -> dict[str, Any]:
         "slots": {"type": "array", "items": _node()},
         "output": or_null(_described(OUTPUT_KEYS, _output_values(), OutputOptions)),
         "checks": or_null({"type": "array", "items": _check()}),
+        "values": _VALUES,
         "on_error": _ON_ERROR,
     }
     properties = {key: values[key] | _description(texts.get(key)) for key in TOP_KEYS}
@@ -172,6 +175,7 @@ def _node() -> Schema:
         "empty_as_null": _BOOLEAN,
         "encode": {"enum": list(ENCODE)},
         "share_slot": or_null(_NUMBER),
+        "values": _VALUES,
     }
     options = _described(OPTIONS, values, Node, "name", "op", "of")
     del options["additionalProperties"]  # params are known by their operator

@@ -35,6 +35,7 @@ _TYPES = {name: arrow_type for arrow_type, name in _NAMES.items()} | {
     **dict.fromkeys(("bool",), pa.bool_()),
 }
 COMPRESSIONS = ("snappy", "zstd")
+VALUES = ("auto", "top", "none")
 TYPE_NAMES = (*_NAMES.values(), "list<...>", "map<string, ...>")
 
 
@@ -96,6 +97,8 @@ class Node:
         empty_as_null: Whether empty texts count as missing.
         encode: `sign` or `index`.
         share_slot: The number of the slot whose signs this one shares.
+        values: Which texts of its values are kept for people to read, one of `VALUES`; None as the
+            spec says for all slots.
         where: The path in the document, such as `slots[3]`.
     """
 
@@ -110,6 +113,7 @@ class Node:
     empty_as_null: bool = False
     encode: str = "sign"
     share_slot: int | None = None
+    values: str | None = None
     where: str = ""
 
 
@@ -240,6 +244,9 @@ class Spec:
         sequences: The groups of aligned list inputs.
         output: How data files are written.
         checks: What the statistics of each partition must hold, or it is not committed.
+        values: Which texts of values are kept for people to read: `auto` the most frequent ones of
+            slots with few different values, `top` those of all slots, `none` none. Like `output`
+            it changes no value.
         version: The semantics version.
         on_error: By raw column, one of `ON_ERROR` where the document sets it.
         optional: The raw columns that files may lack.
@@ -260,6 +267,7 @@ class Spec:
     sequences: tuple[Sequence, ...] = ()
     output: OutputOptions = OutputOptions()
     checks: tuple[DataCheck, ...] = ()
+    values: str = "auto"
     version: int = VERSION
     on_error: Mapping[str, str] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
@@ -279,8 +287,8 @@ class Spec:
         """SHA-256 (hex) of the canonical JSON of everything that determines the extracted content.
 
         This includes the order of columns and what is frozen. Retired numbers, `output`, `checks`,
-        and inputs that nothing reads are excluded. An option that is written out counts, even if it
-        equals the default.
+        `values`, and inputs that nothing reads are excluded. Any other option that is written out
+        counts, even if it equals the default.
         """
         return digest(self._content())
 

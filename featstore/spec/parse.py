@@ -31,6 +31,7 @@ from featstore.spec.model import (
     ON_ERROR,
     SEVERITIES,
     TYPE_NAMES,
+    VALUES,
     VERSION,
     DataCheck,
     Input,
@@ -53,6 +54,7 @@ TOP_KEYS = (
     "slots",
     "output",
     "checks",
+    "values",
     "on_error",
 )
 INPUT_KEYS = ("type", "on_error", "optional")
@@ -257,6 +259,7 @@ def _spec(
         ),
         output=output,
         checks=checks,
+        values=_values(top, "") or "auto",
     )
 
 
@@ -309,6 +312,9 @@ def _node(value: object, where: str) -> Node:
         )
     if not store and number is not None:
         raise SpecError(f"{where}: expected either a slot number or `store: false`, found both")
+    values = _values(entry, f"{where}.")
+    if values is not None and not store:
+        raise wrong(f"{where}.values", "it at a stored slot, whose signs have texts", values)
     return Node(
         name=_column_name(entry["name"], f"{where}.name"),
         op=_text(entry["op"], f"{where}.op"),
@@ -323,8 +329,16 @@ def _node(value: object, where: str) -> Node:
         share_slot=None
         if entry.get("share_slot") is None
         else _number(entry["share_slot"], f"{where}.share_slot"),
+        values=values,
         where=where,
     )
+
+
+def _values(entry: Mapping[str, Any], prefix: str) -> str | None:
+    """Which texts of values to keep, None where it is not said."""
+    if "values" not in entry:
+        return None
+    return _one_of(entry["values"], f"{prefix}values", "auto, top or none", VALUES)
 
 
 def _sequence(name: object, value: object) -> Sequence:

@@ -14,12 +14,17 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.ops import elements, ids, lists, slot_columns
+from featstore.ops.arrays import Integers, values_of
 from featstore.ops.hashing import sign, value_hash
 from featstore.ops.registry import OPERATORS
-from featstore.ops.value_names import BOOLEANS, NamedValues, shortened
+from featstore.ops.value_names import BOOLEANS, NamedValues, joined_texts, readable_texts
+from featstore.schema import SlotKind
 from featstore.spec.graph import Graph, Step
+from featstore.spec.model import Spec
 
-JOINT = " & "  # between the members of a cross
+# Slots of more different values may name people, so their texts are not kept unless a spec asks for
+# it (`values: top`).
+MAX_DISTINCT = 10_000
 MAX_ENUMERATED = 10_000  # a slot of more values that a spec could name is named from rows alone
 _SIGN_DIGITS = 6
 # Steps that return values of their first input, and no others.
@@ -134,69 +139,89 @@ def member_names(graph: Graph, slot: str) -> tuple[MemberNames | None, ...]:
     return (_values(graph, step.inputs[0]),)
 
 
-def names_of_spec(graph: Graph, slots: Iterable[str] | None = None) -> ValueNames:
+def names_of_spec(
+    graph: Graph, slots: Iterable[str] | None = None, *, most: int = MAX_ENUMERATED
+) -> ValueNames:
     """What the signs of slots mean, as far as the spec alone tells it.
-
-    A slot of which the spec names more than `MAX_ENUMERATED` values is left out.
 
     Args:
         graph: The graph of the spec.
         slots: Names of slots; by default all.
+        most: A slot of which the spec names more values is left out.
     """
     wanted = graph.schema.names if slots is None else tuple(slots)
-    found = {name: _enumerated(graph, name) for name in wanted if is_id_slot(graph, name)}
+    found = {name: _enumerated(graph, name, most) for name in wanted if is_id_slot(graph, name)}
     return ValueNames(by_slot={name: texts for name, texts in found.items() if texts})
 
 
 def is_id_slot(graph: Graph, slot: str) -> bool:
     """Whether the slot holds signs or indices."""
-    return bool(pa.types.is_int64(lists.element_type(graph.schema[slot].arrow_type())))
+    return graph.schema[slot].kind is SlotKind.ID
 
 
-def joined(texts: Iterable[str]) -> str:
-    """The text of a value: that of its only member, or those of a cross's members."""
-    return shortened(JOINT.join(map(shortened, texts)))
+def kept_values(spec: Spec, graph: Graph) -> dict[str, str]:
+    """The stored id slots whose texts extraction keeps, each with its `values`: `auto` or `top`.
+
+    A slot that says `none` also speaks for slots that hash the same values, such as its crosses,
+    unless they say something themselves.
+    """
+    ids_slots = [node for node in spec.nodes if node.store and is_id_slot(graph, node.name)]
+    secret = frozenset[int]().union(
+        *(_hashes(graph, node.name) for node in ids_slots if node.values == "none")
+    )
+    said = {
+        node.name: node.values or ("none" if secret & _hashes(graph, node.name) else spec.values)
+        for node in ids_slots
+    }
+    return {name: values for name, values in said.items() if values != "none"}
 
 
-def rank_of(members: Sequence[MemberNames | None], canonical: Sequence[str]) -> int | None:
-    """The position of a value in its slot's own order; None if there is none, as for crosses."""
-    if len(members) != 1 or members[0] is None or not members[0].values.ordered:
-        return None
-    return int(canonical[0]) if members[0].has_name(canonical[0]) else None
-
-
-def signs_of(graph: Graph, slot: str, members: Sequence[pa.Array]) -> list[int]:
+def signs_of(graph: Graph, slot: str, members: Sequence[pa.Array]) -> Integers:
     """The signs, or indices, of a slot for values given as they are hashed.
 
     Args:
         graph: The graph of the spec.
         slot: An id slot.
         members: The canonical texts of each member, string (num_values,).
+
+    Returns:
+        int64 (num_values,).
     """
     step = _step(graph, graph.outputs[graph.schema.names.index(slot)])
     assert step is not None
     if step.function is not slot_columns.sign_column:
-        return [int(text) + 1 for text in members[0].to_pylist()]
+        return values_of(members[0].cast(pa.int64())) + 1
     number: Any = step.params["slot"]
-    found: list[int] = sign(number, *map(value_hash, members)).to_pylist()
-    return found
+    return values_of(sign(number, *map(value_hash, members)))
 
 
-def _enumerated(graph: Graph, slot: str) -> dict[int, ValueText]:
+def _enumerated(graph: Graph, slot: str, most: int) -> dict[int, ValueText]:
     members = member_names(graph, slot)
     known = [member for member in members if member is not None]
     count = math.prod(member.values.num_values + len(member.others) for member in known)
-    if len(known) < len(members) or not members or count > MAX_ENUMERATED:
+    if len(known) < len(members) or not members or count > most:
         return {}
-    rows = list(itertools.product(*(member.canonical for member in known)))
-    columns = [pa.array(texts, pa.string()) for texts in zip(*rows, strict=True)]
+    columns = zip(*itertools.product(*(member.canonical for member in known)), strict=True)
+    canonical = [pa.array(texts, pa.string()) for texts in columns]
+    named = [
+        readable_texts(pa.array(map(member.name, texts.to_pylist()), pa.string()))
+        for member, texts in zip(known, canonical, strict=True)
+    ]
+    texts = named[0] if len(named) == 1 else joined_texts(named)
+    has_order = len(known) == 1 and known[0].values.ordered
+    num_ranks = known[0].values.num_values if has_order else 0
     return {
-        of_row: ValueText(
-            text=joined(member.name(text) for member, text in zip(known, row, strict=True)),
-            rank=rank_of(known, row),
+        of_value: ValueText(text=text, rank=i if i < num_ranks else None)
+        for i, (of_value, text) in enumerate(
+            zip(signs_of(graph, slot, canonical).tolist(), texts.to_pylist(), strict=True)
         )
-        for of_row, row in zip(signs_of(graph, slot, columns), rows, strict=True)
     }
+
+
+def _hashes(graph: Graph, slot: str) -> frozenset[int]:
+    """The positions of the values that a slot hashes."""
+    steps = ((position, _step(graph, position)) for position in graph.sources[slot])
+    return frozenset(i for i, step in steps if step and step.function is ids.hash_values)
 
 
 def _step(graph: Graph, position: int) -> Step | None:

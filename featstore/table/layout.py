@@ -17,13 +17,14 @@ RUNS_DIR = "_runs"
 GROUPS_DIR = "_groups"
 STATISTICS_DIR = "_stats"
 _STATISTICS = ".statistics"  # not .parquet: a glob for Parquet files must not match it
+_VALUES = ".values"
 _DELTA_SCHEMES = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", "hdfs"})
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _TAG_CHARS = 8  # hex digits of each of a tag's two parts
 _DATA_FILE = re.compile(
     r"part-(?P<unit>\d{5,})-(?P<tag>[0-9a-f]{8}-[0-9a-f]{8})-\d+([-_](?P<part>\d{5,}))?\.parquet"
 )
-_TAG = re.compile(r"[0-9a-f]{8}-[0-9a-f]{8}\.statistics")
+_TAG = re.compile(r"(?P<tag>[0-9a-f]{8}-[0-9a-f]{8})\.(statistics|values)")
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.partial")
 _NAME_BYTES = 255  # the limit of Linux file systems, and the default of HDFS
 _GROUP_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -113,14 +114,26 @@ def file_statistics_path(path: str) -> str:
     return f"{STATISTICS_DIR}/{path}{_STATISTICS}"
 
 
+def values_path(partition: Mapping[str, str | None], tag: str) -> str:
+    """The path of the texts of values in the files that a run wrote into a partition."""
+    return "/".join(filter(None, [STATISTICS_DIR, partition_path(partition), f"{tag}{_VALUES}"]))
+
+
+def file_values_path(path: str) -> str:
+    """The path of the texts of values of a unit, by its last data file, until they are merged."""
+    return f"{STATISTICS_DIR}/{path}{_VALUES}"
+
+
 def statistics_tag(path: str) -> str | None:
-    """The tag in the path of a partition's merged statistics; None for all other files."""
-    name = path.rpartition("/")[2]
-    return name.removesuffix(_STATISTICS) if _TAG.fullmatch(name) else None
+    """The tag in the path of a partition's merged statistics, or of its texts of values; None for
+    all other files.
+    """
+    match = _TAG.fullmatch(path.rpartition("/")[2])
+    return None if match is None else match["tag"]
 
 
 def has_tag(name: str, tag: str) -> bool:
-    """Whether a data file or a statistics file, by name or path, was written under this tag."""
+    """Whether a data file, or one of statistics or texts, by name or path, has this tag."""
     return tag in (tag_of(name), statistics_tag(name))
 
 
@@ -130,8 +143,11 @@ def is_data_file(name: str) -> bool:
 
 
 def tag_of(name: str) -> str | None:
-    """The tag in the name or path of a data file, or of its statistics; None for other files."""
-    match = _DATA_FILE.fullmatch(name.rpartition("/")[2].removesuffix(_STATISTICS))
+    """The tag in the name or path of a data file, or of its statistics or texts of values; None for
+    other files.
+    """
+    last = name.rpartition("/")[2].removesuffix(_STATISTICS).removesuffix(_VALUES)
+    match = _DATA_FILE.fullmatch(last)
     return None if match is None else match["tag"]
 
 

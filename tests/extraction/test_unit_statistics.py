@@ -35,9 +35,7 @@ def job(spec: Spec, raw: Path, tmp_path: Path, write_raw: Any) -> ExtractJob:
 
 def statistics_files(job: ExtractJob) -> list[str]:
     below = Path(job.table_url) / "_stats"
-    return sorted(
-        str(path.relative_to(below).parent) for path in below.rglob("*") if path.is_file()
-    )
+    return sorted(str(path.relative_to(below).parent) for path in below.rglob("*.statistics"))
 
 
 def counts_of(table: Any, name: str, where: str | None) -> Counter[int]:

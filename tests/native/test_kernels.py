@@ -176,6 +176,19 @@ def test_buffers_of_other_lengths_are_refused() -> None:
             KERNELS.mark_values(
                 two, width, np.zeros(num_bits, np.bool_), 1, np.zeros(room, np.int64)
             )
+    for num_weights, num_numbers, known, room in (
+        *((1, 8, 0, 3), (0, 6, 0, 3), (0, 2, 0, 3), (0, 9, 0, 3)),
+        *((0, 8, -1, 3), (0, 8, 5, 3), (0, 8, 0, 2)),
+    ):
+        table, firsts = np.zeros(num_numbers, np.int64), np.zeros(room, np.int64)
+        with pytest.raises(ValueError, match="room for one position more than ids"):
+            KERNELS.count_ids(two, np.zeros(num_weights), table, known, firsts)
+
+
+def test_a_table_that_is_full_is_refused() -> None:
+    table, firsts = np.array([[6, 1], [5, 1]]), np.zeros(2, np.int64)
+    with pytest.raises(ValueError, match="places for an id and its count, one of them free"):
+        KERNELS.count_ids(np.array([7]), b"", table, 0, firsts)
 
 
 def test_what_cannot_be_written_is_refused() -> None:

@@ -205,6 +205,9 @@ def test_what_is_read_may_lie_at_any_address() -> None:
     )
     assert new_offsets.tolist() == [0, 1, 3, 3]
     assert KERNELS.count_marks(odd(values), 8) == 3
+    table = np.zeros((8, 2), np.int64)
+    assert KERNELS.count_ids(odd(values), odd(values), table, 0, np.zeros(4, np.int64)) == (3, 3, 3)
+    assert sorted(table.tolist())[-3:] == [[7, 7], [8, 8], [9, 9]]
 
 
 def test_what_numbers_are_written_to_is_aligned_or_refused() -> None:
@@ -219,6 +222,9 @@ def test_what_numbers_are_written_to_is_aligned_or_refused() -> None:
         KERNELS.sign_rows((three,), odd(three), 1, False)
     with pytest.raises(ValueError, match="aligned room"):
         KERNELS.mark_values(three, 8, bits, 1, odd(four))
+    for table, firsts in ((odd(four), four), (four, odd(four))):
+        with pytest.raises(ValueError, match="aligned room"):
+            KERNELS.count_ids(three, b"", table, 0, firsts)
     with pytest.raises(ValueError, match="of offsets aligned"):
         KERNELS.gather_offsets((three,), 8, (offsets,), 4, rows, 2, False, cuts, three, odd(four))
     with pytest.raises(ValueError, match="of offsets aligned"):

@@ -7,14 +7,12 @@ import pyarrow as pa
 import pytest
 
 from featstore.extraction.extractor import Extractor
-from featstore.ops.value_names import MAX_TEXT
 from featstore.spec.graph import build_graph
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.value_names import (
     ValueNames,
     ValueText,
-    joined,
     names_of_spec,
     short_sign,
 )
@@ -168,9 +166,3 @@ def test_names_over_others_win() -> None:
     below = ValueNames(by_slot={"s": {1: ValueText(text="old"), 2: ValueText(text="two")}, "t": {}})
     both = above.over(below)
     assert (both.text("s", 1), both.text("s", 2), set(both.by_slot)) == ("new", "two", {"s", "t"})
-
-
-def test_long_texts_are_cut() -> None:
-    assert joined(["x" * MAX_TEXT]) == "x" * MAX_TEXT
-    assert joined(["x" * (MAX_TEXT + 1)]) == "x" * (MAX_TEXT - 1) + "…"
-    assert len(joined(["x" * 90, "y" * 90])) == MAX_TEXT

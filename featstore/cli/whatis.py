@@ -1,0 +1,41 @@
+"""`featstore whatis`: the value behind a sign."""
+
+import sys
+
+import click
+
+from featstore.cli.command import Command, json_option, load, version_option
+from featstore.cli.output import show
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "featstore whatis 4020641234567890123 --table /data/ctr",
+        "featstore whatis 4020641234567890123 --spec spec.yaml --slot hour",
+    ],
+)
+@click.argument("sign", type=click.IntRange(min=1))
+@click.option("--table", metavar="URL", help="The table that has the sign.")
+@version_option
+@click.option(
+    "--spec", metavar="URL", help="A spec, which names hours, days, buckets and vocabularies."
+)
+@click.option("--slot", metavar="NAME", help="The slot of the sign; any slot if not given.")
+@json_option
+def whatis(
+    sign: int,
+    table: str | None,
+    version: int | None,
+    spec: str | None,
+    slot: str | None,
+    as_json: bool,
+) -> None:
+    """Print which value of which slot a sign (or an index) stands for.
+
+    Texts are those that extraction kept beside the table. The exit code is 1 if none is known.
+    """
+    find = load("featstore.explore.whatis").whatis
+    found = find(sign, table_url=table, version=version, spec_url=spec, slot=slot)
+    show(found, as_json=as_json)
+    sys.exit(0 if found.values else 1)

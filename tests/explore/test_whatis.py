@@ -1,0 +1,123 @@
+"""The value behind a sign, from a table and from a spec, as its command prints it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import featstore
+from featstore.cli.program import cli
+from featstore.errors import InputError, SelectionError
+from featstore.explore.whatis import whatis
+
+DOCUMENT: dict[str, Any] = {
+    "spec": 1,
+    "inputs": {"user": "string", "items": "list<string>", "item": "string", "ts": "timestamp"},
+    "slots": [
+        {"slot": 1, "name": "user_slot", "op": "hash", "of": "user"},
+        {"slot": 2, "name": "item_slot", "op": "hash", "of": "item"},
+        {"slot": 3, "name": "items_slot", "op": "hash", "of": "items", "share_slot": 2},
+        {"slot": 4, "name": "hour", "op": "hour", "of": "ts"},
+    ],
+}
+
+
+def extract_day(path: Path, day: str, users: list[str], **changes: Any) -> None:
+    rows = {
+        "user": users,
+        "item": ["shoe"] * len(users),
+        "items": [["hat"]] * len(users),
+        "ts": pa.array([0] * len(users), pa.timestamp("us", "UTC")),
+    }
+    pq.write_table(pa.table(rows), path / "raw.parquet")
+    spec = featstore.load_spec(DOCUMENT | changes)
+    featstore.extract(spec, path / "raw.parquet", path / "table", partition={"dt": day})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    extract_day(tmp_path, "1", ["ann", "bob"])
+    extract_day(tmp_path, "2", ["ann", "cem", "ann"])
+    return str(tmp_path / "table")
+
+
+def sign_of(slot: str, **row: Any) -> int:
+    default = {"user": None, "item": None, "items": None, "ts": None}
+    sign = featstore.Extractor(featstore.load_spec(DOCUMENT)).one(default | row)[slot]
+    assert isinstance(sign, int)
+    return sign
+
+
+def test_a_sign_of_a_table_is_the_value_that_extraction_saw_in_any_partition(table: str) -> None:
+    for user, count in (("ann", 3), ("bob", 1), ("cem", 1)):
+        (found,) = whatis(sign_of("user_slot", user=user), table_url=table).values
+        assert (found.slot, found.text, found.count) == ("user_slot", user, count)
+
+
+def test_slots_that_share_signs_know_each_others_values(table: str) -> None:
+    for item in ("shoe", "hat"):
+        found = whatis(sign_of("item_slot", item=item), table_url=table)
+        assert [(value.slot, value.text) for value in found.values] == [
+            ("item_slot", item),
+            ("items_slot", item),
+        ]
+
+
+def test_a_renamed_slot_keeps_its_texts(tmp_path: Path, table: str) -> None:
+    slots = [slot | {"name": f"new_{slot['name']}"} for slot in DOCUMENT["slots"]]
+    extract_day(tmp_path, "3", ["dan"], slots=slots)
+    assert str(whatis(sign_of("user_slot", user="bob"), table_url=table)) == (
+        "new_user_slot = bob (counted 1 times)"
+    )
+
+
+def test_texts_of_a_replaced_partition_are_gone_and_those_of_an_older_version_are_not(
+    tmp_path: Path, table: str
+) -> None:
+    bob = sign_of("user_slot", user="bob")
+    extract_day(tmp_path, "1", ["eve"])
+    assert whatis(bob, table_url=table).values == ()
+    assert whatis(bob, table_url=table, version=1).values[0].text == "bob"
+
+
+def test_the_command_prints_the_value_or_says_that_it_is_not_known(
+    tmp_path: Path, table: str
+) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump(DOCUMENT))
+    hour = featstore.Extractor(featstore.load_spec(DOCUMENT)).one(
+        {
+            "user": None,
+            "item": None,
+            "items": None,
+            "ts": pa.scalar(0, pa.timestamp("us", "UTC")).as_py(),
+        }
+    )["hour"]
+    run = CliRunner().invoke
+    found = run(cli, ["whatis", str(hour), "--spec", str(spec)])
+    assert (found.exit_code, found.output) == (0, "hour = 00:00\n")
+    found = run(cli, ["whatis", str(hour), "--table", table, "--spec", str(spec), "--json"])
+    assert json.loads(found.output) == {
+        "sign": hour,
+        "values": [{"slot": "hour", "text": "00:00", "count": 5}],
+    }
+    found = run(cli, ["whatis", str(hour), "--table", table, "--slot", "user_slot"])
+    assert found.exit_code == 1
+    assert found.output.startswith(f"{hour}: not known: a sign of another table or slot")
+
+
+def test_a_table_without_texts_knows_none(tmp_path: Path) -> None:
+    extract_day(tmp_path, "1", ["ann"], values="none")
+    assert whatis(sign_of("user_slot", user="ann"), table_url=str(tmp_path / "table")).values == ()
+
+
+def test_what_is_asked_for_must_be_said_and_exist(table: str) -> None:
+    with pytest.raises(InputError, match="expected a table or a spec that has the sign, found"):
+        whatis(1)
+    with pytest.raises(SelectionError, match=r"no slot 'usr_slot' that holds ids.*user_slot"):
+        whatis(1, table_url=table, slot="usr_slot")
