@@ -53,6 +53,9 @@ def inspect(table: str, version: int | None, as_json: bool) -> None:
     examples=[
         "featstore table profile --table /data/ctr",
         "featstore table profile --table /data/ctr --slots 'price*' --where \"dt >= '2026-11-01'\"",
+        "featstore table profile --table /data/ctr --label click",
+        "featstore table profile --table /data/ctr --days 2026-11-01 2026-11-02",
+        "featstore table profile --table /data/ctr --compare /data/ctr --compare-version 7",
     ]
 )
 @subjects(TABLE)
@@ -64,22 +67,37 @@ def inspect(table: str, version: int | None, as_json: bool) -> None:
     is_flag=True,
     help="Count the rows exactly even if statistics are stored. Only the rows give label rates.",
 )
+@click.option(
+    "--label",
+    metavar="NAME",
+    help="Count the rows against this label, of 0 and 1: its rate by value, bin and partition, and "
+    "what each slot alone says of it.",
+)
+@click.option("--compare", metavar="URL", help="Compare with this table, which came before.")
+@click.option(
+    "--compare-version",
+    type=int,
+    metavar="NUMBER",
+    help="A version of the table of --compare; the newest if not given.",
+)
+@click.option(
+    "--days",
+    nargs=2,
+    metavar="A B",
+    help="Compare two values of the first partition key: what changed from A to B.",
+)
 @json_option
-def profile(
-    table: str,
-    version: int | None,
-    where: str | None,
-    slots: Sequence[str],
-    exact: bool,
-    as_json: bool,
-) -> None:
+def profile(table: str, version: int | None, as_json: bool, **options: Any) -> None:
     """Print coverage, distinct values, top values and quantiles per slot.
 
     They come from stored statistics if possible, otherwise from the rows. Figures that are
-    estimates show their error after ±.
+    estimates show their error after ±. With --label, --compare or --days, print slots against a
+    label, or what changed.
     """
-    opened = load("featstore.explore.table").open_table(table, version)
-    show(opened.profile(where, slots or None, stored=not exact), as_json=as_json)
+    question = load("featstore.explore.questions").Question(**options)
+    show(
+        question.answer(load("featstore.explore.table").open_table(table, version)), as_json=as_json
+    )
 
 
 @table.command(

@@ -5,7 +5,6 @@ Figures are exact (`row_profile`), or estimates of stored statistics (`stored`),
 their errors.
 """
 
-import html
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.errors import SelectionError, nearest
+from featstore.explore.comparison import Comparison, compare
+from featstore.explore.table_result import TableResult, error_text, number_text
 from featstore.schema import SlotKind, SlotSchema
 from featstore.table.statistics.summary import SlotSummary
-from featstore.text_table import text_table
 
 NUM_TOP = 10
 
@@ -58,7 +58,7 @@ _EXTRACTION_COLUMNS = ("default", "nulls dropped", "text errors", "collisions")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Profile:
+class Profile(TableResult):
     """Per-slot statistics of some rows of a table.
 
     Attributes:
@@ -117,16 +117,23 @@ class Profile:
         row: dict[str, Any] = self.table.slice(self.slots.index(slot), 1).to_pylist()[0]
         return row
 
-    def text(self, width: int | None = None) -> str:
-        """The profile as text, with a table of `width` characters at most if given."""
-        rows = list(map(self._cells, self.table.to_pylist()))
-        counts = [f"{name}: {number:,}" for name, number in self.counts.items()]
-        return "\n".join([self._head(), text_table(rows, self._columns, width=width), *counts])
+    def compare(self, after: "Profile") -> Comparison:
+        """Compares the rows of this profile with those of another one, such as a later day.
 
-    def __str__(self) -> str:
-        return self.text()
+        Slots are matched by their numbers, or by name if they have none.
 
-    __repr__ = __str__
+        Args:
+            after: The other profile. Its statistics may be stored and these counted, or the other
+                way round.
+
+        Returns:
+            For each slot the population stability index, the Jensen-Shannon divergence, the shares
+            of new and vanished values, and the coverage on both sides.
+
+        Raises:
+            InputError: A slot holds ids on one side and floats, or indices, on the other.
+        """
+        return compare(self, after)
 
     def as_dict(self) -> dict[str, Any]:
         """The profile as JSON types: the columns of `table` for each slot, and the rest."""
@@ -138,18 +145,13 @@ class Profile:
             "slots": self.table.to_pylist(),
         }
 
-    def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in self._columns)
-        rows = (
-            "".join(f"<td>{html.escape(cell)}</td>" for cell in self._cells(row))
-            for row in self.table.to_pylist()
-        )
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<p>{html.escape(self._head())}</p><table><tr>{head}</tr>{body}</table>"
+    def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        extraction = _EXTRACTION_COLUMNS if self._from_stored else ()
+        rows: list[Sequence[str]] = [self._cells(row) for row in self.table.to_pylist()]
+        return (*_COLUMNS[:-1], *extraction, *_COLUMNS[-1:]), rows
 
-    @property
-    def _columns(self) -> tuple[str, ...]:
-        return _COLUMNS[:-1] + (_EXTRACTION_COLUMNS if self._from_stored else ()) + _COLUMNS[-1:]
+    def _foot(self) -> Sequence[str]:
+        return [f"{name}: {number:,}" for name, number in self.counts.items()]
 
     @property
     def _from_stored(self) -> bool:
@@ -160,7 +162,7 @@ class Profile:
         return (*cells, *(_extraction_cells(row) if self._from_stored else ()), values)
 
     def _head(self) -> str:
-        rates = (f"{name} {_number(rate)}" for name, rate in self.label_rates.items())
+        rates = (f"{name} {number_text(rate)}" for name, rate in self.label_rates.items())
         return f"{', '.join([f'{self.num_rows:,} rows', *rates])} ({self.source})"
 
 
@@ -171,7 +173,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         row["kind"],
         row["shape"],
         f"{row['coverage']:.1%}",
-        f"{row['distinct']:,}{_error(row['distinct_error'])}",
+        f"{row['distinct']:,}{error_text(row['distinct_error'])}",
         f"{per_row:.3g}",
         _quantiles(row) if row["kind"] == SlotKind.FLOAT else _top(row),
     )
@@ -190,23 +192,15 @@ def _extraction_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _quantiles(row: Mapping[str, Any]) -> str:
     error = row["rank_error"]
-    quantiles = " ".join(map(_number, row["quantiles"] or ()))
-    return f"{quantiles} (ranks{_error(error)})" if error else quantiles
+    quantiles = " ".join(map(number_text, row["quantiles"] or ()))
+    return f"{quantiles} (ranks{error_text(error)})" if error else quantiles
 
 
 def _top(row: Mapping[str, Any]) -> str:
     return "  ".join(
-        f"{top['value']} ({top['share']:.1%}{_error(top['share_error'])})" for top in row["top"][:3]
+        f"{top['value']} ({top['share']:.1%}{error_text(top['share_error'])})"
+        for top in row["top"][:3]
     )
-
-
-def _error(error: float) -> str:
-    """An error of 95 %, after the figure; nothing after an exact one."""
-    return f" ±{error:.2g}" if 0 < error < 0.0005 else f" ±{error:.1%}" if error else ""
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 def numeric_labels(schema: SlotSchema) -> list[str]:

@@ -165,11 +165,13 @@ class _SlotCounts:
             values=found.top.values if is_id else np.zeros(0, np.int64),
             counts=found.top.counts.astype(np.float64) if is_id else np.zeros(0),
             count_errors=np.zeros(len(found.top) if is_id else 0),
+            unlisted=float(found.top.counts[-1]) if is_id and found.distinct > NUM_LISTED else 0.0,
             lists_all=is_id and found.distinct <= NUM_LISTED,
             points=(
                 np.array(found.quantiles[len(QUANTILES) :]),
                 np.full(NUM_MERGED_POINTS if has_numbers else 0, weight),
             ),
+            points_error=weight / 2,
             smallest=found.smallest,
             bound=found.bound,
         )

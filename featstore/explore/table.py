@@ -10,8 +10,9 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from featstore.decoded.staging_source import stage_items
-from featstore.errors import SelectionError
+from featstore.errors import SelectionError, nearest
 from featstore.explore.description import Description, describe
+from featstore.explore.label_profile import LabelProfile, label_rows
 from featstore.explore.profile import Profile, numeric_labels
 from featstore.explore.row_profile import profile_rows
 from featstore.explore.stored import stored_profile
@@ -231,6 +232,33 @@ class Table:
                 statistics, add_counts(part.counts for part in parts), schema.slots, labels
             )
         return profile_rows(self.to_batches(slots, where), schema.slots, labels)
+
+    def label_profile(
+        self, label: str, where: str | None = None, slots: Sequence[str] | None = None
+    ) -> LabelProfile:
+        """Slots against a label: its rate by value, bin and partition with Wilson intervals, and
+        the AUC, mutual information and information value of each slot alone.
+
+        The rows are read and counted exactly, in bounded memory.
+
+        Args:
+            label: A label of 0 and 1. Rows in which it is null are left out.
+            where: A predicate; by default every row counts.
+            slots: Names and globs of slots; by default all.
+
+        Raises:
+            SelectionError: There is no such label.
+            InputError: The label has values besides 0 and 1.
+            DiskFullError: The disk of temporary files is full.
+        """
+        schema = selected_schema(self.schema, slots)
+        known = numeric_labels(schema)
+        if label not in known:
+            raise SelectionError(
+                f"no label {label!r}; the table has {known}{nearest(label, known)}"
+            )
+        keys = [field.name for field in schema.partition_keys]
+        return label_rows(self.to_batches(slots, where), schema.slots, label, keys)
 
     def duckdb(self, connection: Any = None) -> Any:
         """The rows as a lazy duckdb relation, which duckdb itself reads.

@@ -120,7 +120,7 @@ class ValueCounter:
         self.num_bytes = 0
         self._space = space
         self.none = count_values(np.zeros(0, dtype), [np.zeros(0)] * num_weights)
-        self._counts, self._parts, self._runs = self.none, list[ValueCounts](), list[_Run]()
+        self._counts, self._parts, self._runs = self.none, list[ValueCounts](), list[_SpilledRun]()
 
     def add(self, values: NDArray[Any], weights: Sequence[NDArray[np.float64]] = ()) -> None:
         """Counts values, (num,), with a weight for each sum, float64 (num,). No value is NaN."""
@@ -156,7 +156,7 @@ class ValueCounter:
             begins = self._space.write(
                 [self._counts.values, self._counts.counts, *self._counts.sums]
             )
-            self._runs.append(_Run(num_values=len(self._counts), begins=tuple(begins)))
+            self._runs.append(_SpilledRun(num_values=len(self._counts), begins=tuple(begins)))
         self._counts = self.none
         self._measure()
 
@@ -171,7 +171,7 @@ class ValueCounter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Run:
+class _SpilledRun:
     """Counts in the file: where values, counts and each sum begin."""
 
     num_values: int
@@ -182,7 +182,7 @@ class _Cursor:
     """Reads a run block by block. It holds the next block, which is not empty."""
 
     def __init__(
-        self, space: CountingSpace, run: _Run, dtype: np.dtype[Any], block_values: int
+        self, space: CountingSpace, run: _SpilledRun, dtype: np.dtype[Any], block_values: int
     ) -> None:
         self.block: ValueCounts
         self._space, self._run, self._dtype = space, run, dtype

@@ -107,6 +107,8 @@ def test_keys_are_frozen(ask: Ask, here: Path) -> None:
     found = {
         "table inspect": ask("table", "inspect", "table"),
         "table profile": ask("table", "profile", "table", "--exact"),
+        "table profile --label": ask("table", "profile", "table", "--label", "click"),
+        "table profile --compare": ask("table", "profile", "table", "--compare", "table"),
         "table lint": ask("table", "lint", "table", "--batch-size", "2"),
         "table check": ask("table", "check", "table", "--spec", "checked.yaml", code=1),
         "spec lint": ask("spec", "lint", "spec.yaml"),

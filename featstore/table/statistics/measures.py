@@ -46,7 +46,7 @@ def psi(expected: ArrayLike, actual: ArrayLike) -> float | None:
     Jeffreys, symmetric and at least 0.
 
     By common usage, below 0.1 is stable and above 0.25 has shifted. Many cells of few rows reach
-    that by chance: see `psi_by_chance`.
+    that by chance: see `drift`.
 
     Args:
         expected: Rows by cell, before.
@@ -60,23 +60,6 @@ def psi(expected: ArrayLike, actual: ArrayLike) -> float | None:
         return None
     e, a = _shares(before), _shares(after)
     return float(np.sum((a - e) * np.log(a / e)))
-
-
-def psi_by_chance(expected: ArrayLike, actual: ArrayLike) -> float | None:
-    """What `psi` is on average if both sides are random rows of one distribution: `(c - 1) (1/n +
-    1/m)` for `c` cells and `n` and `m` rows (B. Yurdakul and J. Naranjo, "Statistical properties of
-    the population stability index", Journal of Risk Model Validation 14, 2020).
-
-    The approximation is for cells of at least some five rows. With fewer it is too high, since the
-    half row of each cell damps them.
-
-    Returns:
-        The average. None if either side has no rows.
-    """
-    before, after = _pair(expected, actual)
-    if not before.any() or not after.any():
-        return None
-    return float((len(before) - 1) * (1 / before.sum() + 1 / after.sum()))
 
 
 def jensen_shannon(one: ArrayLike, other: ArrayLike) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from featstore.schema import Slot
+from featstore.schema import Slot, SlotKind
 from featstore.table.statistics.column_statistics import ColumnStatistics, Statistics
 from featstore.table.statistics.sketches import Floats, Integers
 
@@ -48,8 +48,11 @@ class SlotSummary:
         values: The most frequent ids, int64 (num,), most frequent first, equal counts ascending.
         counts: Their counts, float64 (num,).
         count_errors: By how much each count may be off, float64 (num,).
+        unlisted: The most that an id which is not among `values` can have counted.
+        sampled: As `ColumnStatistics.sampled`, of `counts` or `points`.
         lists_all: Whether `values` are all ids of the slot, with exact counts.
         points: A float slot's values and their weights, float64 (num_points,) each.
+        points_error: The weight by which reducing points may have moved a rank.
         smallest: The smallest hashes of the slot's ids, int64, ascending: of signs themselves.
         bound: All hashes below it are among them.
     """
@@ -72,8 +75,11 @@ class SlotSummary:
     values: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     counts: Floats = field(default_factory=lambda: np.zeros(0))
     count_errors: Floats = field(default_factory=lambda: np.zeros(0))
+    unlisted: float = 0.0
+    sampled: float = 0.0
     lists_all: bool = True
     points: tuple[Floats, Floats] = field(default_factory=no_pair)
+    points_error: float = 0.0
     smallest: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     bound: int = 1 << 63
 
@@ -130,8 +136,11 @@ def _summary(slot: Slot, column: ColumnStatistics, num_rows: int) -> SlotSummary
         values=values,
         counts=counts,
         count_errors=errors,
+        unlisted=0.0 if everything else top.unlisted + top.missed,
+        sampled=top.sampled if slot.kind is SlotKind.ID else column.sampled,
         lists_all=everything,
         points=column.points,
+        points_error=column.points_error,
         smallest=column.distinct.smallest,
         bound=column.distinct.bound,
     )

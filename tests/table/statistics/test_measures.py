@@ -15,7 +15,6 @@ from featstore.table.statistics.measures import (
     jensen_shannon,
     mutual_information,
     psi,
-    psi_by_chance,
     share_of_new,
     wilson,
 )
@@ -70,17 +69,6 @@ def test_psi_is_the_sum_over_cells_with_half_a_row_more(cells: list[tuple[int, i
     assert found >= 0.0
     assert psi(after, before) == pytest.approx(found, abs=1e-12)
     assert information_value(after, before) == pytest.approx(found, abs=1e-12)
-
-
-def test_psi_of_rows_of_one_distribution_is_what_chance_gives() -> None:
-    draw = np.random.default_rng(5)
-    shares = np.full(20, 1 / 20)
-    pairs = [(draw.multinomial(5_000, shares), draw.multinomial(8_000, shares)) for _ in range(400)]
-    found = [psi(before, after) or 0.0 for before, after in pairs]
-    expected = psi_by_chance(*pairs[0])
-    assert expected == pytest.approx(19 * (1 / 5_000 + 1 / 8_000))
-    assert np.mean(found) == pytest.approx(expected, rel=0.1)
-    assert psi_by_chance([0, 0], [1, 2]) is None
 
 
 @given(CELLS)

@@ -1,0 +1,405 @@
+"""Slots against a label: the label's rate by value, bin and partition, and how much a slot alone
+says of it.
+
+Everything is counted from the rows, in one pass and bounded memory (`value_counter`). Rows whose
+label is unknown are left out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from featstore.errors import InputError, SelectionError, nearest
+from featstore.explore.row_profile import known_values
+from featstore.explore.table_result import TableResult, number_text, share_text
+from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace
+from featstore.ops.arrays import values_of
+from featstore.schema import Slot, SlotKind
+from featstore.table.statistics.measures import auc, information_value, mutual_information, wilson
+from featstore.table.statistics.sketches import Floats, mix
+from featstore.table.statistics.value_counts import (
+    ValueCounts,
+    count_values,
+    merge_counts,
+    most_frequent,
+)
+
+NUM_VALUES = 100  # the most frequent ids that are cells of their own
+NUM_BINS = 20  # the bins of a float slot, with about equally many values
+# A value's rate is drawn to that of all rows as if it had been seen in so many more of them.
+_PRIOR_ROWS = 20.0
+
+_RATE = [(name, pa.float64()) for name in ("rate", "rate_low", "rate_high")]
+SCHEMA = pa.schema(
+    [
+        ("slot", pa.string()),
+        ("number", pa.int64()),
+        ("kind", pa.string()),
+        ("coverage", pa.float64()),
+        ("num_cells", pa.int64()),
+        *((name, pa.float64()) for name in ("auc", "mutual_information", "information_value")),
+    ]
+)
+CELLS = pa.schema(
+    [
+        ("slot", pa.string()),
+        ("cell", pa.string()),
+        ("value", pa.int64()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
+        ("num_values", pa.int64()),
+        ("num_positive", pa.int64()),
+        *_RATE,
+    ]
+)
+PARTITIONS = pa.schema(
+    [
+        ("partition", pa.string()),
+        ("num_rows", pa.int64()),
+        ("num_known", pa.int64()),
+        ("num_positive", pa.int64()),
+        *_RATE,
+    ]
+)
+_HEADERS = ("slot", "kind", "auc", "mutual information", "information value", "coverage", "cells")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LabelProfile(TableResult):
+    """Slots against a label of 0 and 1. Made by `Table.label_profile`.
+
+    Rates come with their Wilson intervals of 95 %. A row counts as often as its list holds values.
+
+    Attributes:
+        label: The label.
+        num_rows: All rows.
+        num_known: The rows whose label is known: the others are left out.
+        num_positive: The rows whose label is 1.
+        table: An Arrow table with a row per slot and the columns below.
+        cells: An Arrow table with a row per cell of each slot: `slot`, `cell`, and `value`, or
+            `low` and `high`; `num_values`, `num_positive`, `rate`, `rate_low`, `rate_high`. `cell`
+            is `value` (of the 100 most frequent ids), `bin` (of floats from `low` to `high`, 20
+            with about equally many values), `other` or `missing`.
+        partitions: An Arrow table with a row per partition: `partition`, `num_rows`, `num_known`,
+            `num_positive`, `rate`, `rate_low`, `rate_high`. Empty for a table without partitions.
+
+    Columns of `table`:
+        slot, number, kind, coverage: The slot.
+        num_cells: Its cells.
+        auc: The area under the ROC curve of the slot alone. A row's score is the rate of its value
+            or bin in the other half of the rows, drawn to the rate of all rows where it is rare (D.
+            Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes",
+            SIGKDD Explorations 3, 2001). So a slot that says nothing has 0.5, however many values
+            it has. All ids count, not only the most frequent ones.
+        mutual_information: Of cell and label, in bits.
+        information_value: Of the cells.
+    """
+
+    label: str
+    num_rows: int
+    num_known: int
+    num_positive: int
+    table: pa.Table
+    cells: pa.Table
+    partitions: pa.Table
+
+    def __getitem__(self, slot: str) -> dict[str, Any]:
+        """A slot's row of `table`, and its `cells` as a list of rows.
+
+        Raises:
+            SelectionError: The profile lacks the slot. The message suggests the nearest names.
+        """
+        names = self.table["slot"].to_pylist()
+        if slot not in names:
+            raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, names)}")
+        row: dict[str, Any] = self.table.slice(names.index(slot), 1).to_pylist()[0]
+        return row | {"cells": self.cells.filter(pc.equal(self.cells["slot"], slot)).to_pylist()}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The profile as JSON types."""
+        return {
+            "label": self.label,
+            "num_rows": self.num_rows,
+            "num_known": self.num_known,
+            "num_positive": self.num_positive,
+            "slots": [self[name] for name in self.table["slot"].to_pylist()],
+            "partitions": self.partitions.to_pylist(),
+        }
+
+    def _head(self) -> str:
+        rate = self.num_positive / self.num_known if self.num_known else None
+        return (
+            f"{self.num_rows:,} rows, {self.label} {number_text(rate)} of {self.num_known:,} known "
+            f"(from the rows: exact)"
+        )
+
+    def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """Slots that say most of the label come first."""
+        rows = sorted(self.table.to_pylist(), key=lambda row: -(row["auc"] or 0.0))
+        return _HEADERS, [
+            (
+                row["slot"],
+                row["kind"],
+                number_text(row["auc"]),
+                number_text(row["mutual_information"]),
+                number_text(row["information_value"]),
+                share_text(row["coverage"]),
+                f"{row['num_cells']:,}",
+            )
+            for row in rows
+        ]
+
+    def _foot(self) -> Sequence[str]:
+        return [
+            f"{row['partition']}: {row['num_rows']:,} rows, {self.label} "
+            f"{number_text(row['rate'])} ({number_text(row['rate_low'])} to "
+            f"{number_text(row['rate_high'])})"
+            for row in self.partitions.to_pylist()
+        ]
+
+
+def label_rows(
+    batches: Iterable[pa.RecordBatch],
+    slots: Sequence[Slot],
+    label: str,
+    partition_keys: Sequence[str] = (),
+    *,
+    budget_bytes: int = BUDGET_BYTES,
+) -> LabelProfile:
+    """Profiles rows against a label.
+
+    Args:
+        batches: The rows as batches with the columns of `slots`, `label` and `partition_keys`, by
+            name, and missing values as null.
+        slots: The slots to profile.
+        label: The label.
+        partition_keys: The columns whose values make a partition.
+        budget_bytes: The memory that counts may take. What exceeds it is sorted to a temporary
+            file.
+
+    Raises:
+        InputError: The label has values besides 0 and 1.
+        DiskFullError: The disk of temporary files is full.
+    """
+    with CountingSpace(budget_bytes) as space:
+        counted = [_LabelledCounts(space, slot) for slot in slots]
+        num_rows, total, partitions = 0, np.zeros(4), dict[str, Floats]()
+        for batch in batches:
+            rows = _Labelled.of(batch.column(label), label, num_rows)
+            num_rows += batch.num_rows
+            total += rows.sums()
+            _add_partitions(partitions, batch, partition_keys, rows)
+            known = batch.filter(pa.array(rows.known)) if not rows.known.all() else batch
+            for one in counted:
+                one.add(known.column(one.slot.name), rows)
+        found = [one.finish(total) for one in counted]
+    return LabelProfile(
+        label=label,
+        num_rows=num_rows,
+        num_known=int(total[0]),
+        num_positive=int(total[2]),
+        table=pa.Table.from_pylist([row for row, _ in found], SCHEMA),
+        cells=pa.Table.from_pylist([cell for _, cells in found for cell in cells], CELLS),
+        partitions=_partition_table(partitions),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Labelled:
+    """The labels of a batch.
+
+    Attributes:
+        known: Whether a row's label is known, bool (num_rows,).
+        weights: Of the rows with a known label: whether a row is in the first half of all rows,
+            whether it is positive, and whether it is both, float64 (num_known,) each.
+    """
+
+    known: Any
+    weights: tuple[Floats, Floats, Floats]
+
+    @classmethod
+    def of(cls, column: pa.Array, label: str, first_row: int) -> "_Labelled":
+        numbers = values_of(pc.fill_null(column.cast(pa.float64()), float("nan")))
+        known = ~np.isnan(numbers)
+        positive = numbers[known]
+        wrong = positive[(positive != 0.0) & (positive != 1.0)]
+        if len(wrong):
+            raise InputError(
+                f"label {label!r}: expected 0 and 1, found {wrong[0]:g}; a rate needs a label that "
+                f"is one of the two"
+            )
+        # Halves by a hash of the row's number, as its parity may go with its time.
+        rows = np.arange(first_row + 1, first_row + len(numbers) + 1, dtype=np.int64)
+        half = (mix(rows) & 1).astype(np.float64)[known]
+        return cls(known=known, weights=(half, positive, half * positive))
+
+    def sums(self, rows: Any = slice(None)) -> Floats:
+        """The number of rows, and the sums of the weights over them, float64 (4,)."""
+        chosen = [weight[rows] for weight in self.weights]
+        return np.array([len(chosen[0]), *(weight.sum() for weight in chosen)])
+
+
+class _LabelledCounts:
+    """How often each value of a slot occurs: in all rows, the first half, and so among positives.
+
+    The sums are those of `_Labelled.sums`, here and below: rows, rows in the first half, positive
+    rows, positive rows in the first half.
+    """
+
+    def __init__(self, space: CountingSpace, slot: Slot) -> None:
+        self.slot = slot
+        self._is_id = slot.kind is SlotKind.ID
+        self._counter = space.counter(np.int64 if self._is_id else np.float32, 3)
+        self._missing = np.zeros(4)
+        self._num_present = 0
+
+    def add(self, column: pa.Array, labelled: _Labelled) -> None:
+        """Counts the next rows, those with a known label."""
+        values, rows = known_values(self.slot, column)
+        at = slice(None) if rows is None else rows
+        self._counter.add(values, [weight[at] for weight in labelled.weights])
+        if self.slot.shape:
+            missing = np.flatnonzero(values_of(pc.is_null(column)))
+        else:
+            missing = np.delete(np.arange(len(column)), at)
+        self._missing += labelled.sums(missing)
+        self._num_present += len(column) - len(missing)
+
+    def finish(self, total: Floats) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The slot's row of `LabelProfile.table`, and those of `LabelProfile.cells`."""
+        rate = float(total[2] / total[0]) if total[0] else 0.0
+        cells, curves = self._of_ids(rate) if self._is_id else self._of_floats(rate)
+        if self._missing[0]:
+            cells.append({"cell": "missing", "sums": self._missing})
+            curves.add(self._missing[:, None])
+        positives = np.array([cell["sums"][2] for cell in cells])
+        negatives = np.array([cell["sums"][0] for cell in cells]) - positives
+        row = {
+            "slot": self.slot.name,
+            "number": self.slot.number,
+            "kind": str(self.slot.kind),
+            "coverage": self._num_present / total[0] if total[0] else 0.0,
+            "num_cells": len(cells),
+            "auc": curves.area(),
+            "mutual_information": mutual_information(positives, negatives),
+            "information_value": information_value(positives, negatives),
+        }
+        return row, [_cell(self.slot.name, cell) for cell in cells]
+
+    def _of_ids(self, rate: float) -> tuple[list[dict[str, Any]], "_Curves"]:
+        """Cells of the most frequent ids and of all others, and the curves of all ids."""
+        curves, others, top = _Curves(rate), np.zeros(4), self._counter.none
+        for part in self._counter.merged():
+            sums = _sums(part)
+            curves.add(sums)
+            others += sums.sum(axis=1)
+            best = most_frequent(part, NUM_VALUES)
+            top = most_frequent(merge_counts([top, best]), NUM_VALUES)
+        cells = [
+            {"cell": "value", "value": value, "sums": sums}
+            for value, sums in zip(top.values.tolist(), _sums(top).T, strict=True)
+        ]
+        others -= _sums(top).sum(axis=1)
+        return cells + ([{"cell": "other", "sums": others}] if others[0] else []), curves
+
+    def _of_floats(self, rate: float) -> tuple[list[dict[str, Any]], "_Curves"]:
+        """Cells of bins, and their curves. Equal values are in one bin, that of their middle."""
+        sums, before = np.zeros((4, NUM_BINS)), 0.0
+        low, high = np.full(NUM_BINS, np.inf), np.full(NUM_BINS, -np.inf)
+        for part in self._counter.merged():
+            ends = before + np.cumsum(part.counts)
+            middles = ends - part.counts / 2
+            bins = (middles * (NUM_BINS / max(self._counter.num_values, 1))).astype(np.intp)
+            for i, of_values in enumerate(_sums(part)):
+                sums[i] += np.bincount(bins, weights=of_values, minlength=NUM_BINS)
+            np.minimum.at(low, bins, part.values)
+            np.maximum.at(high, bins, part.values)
+            before = float(ends[-1]) if len(ends) else before
+        curves, used = _Curves(rate), np.flatnonzero(sums[0])
+        curves.add(sums[:, used])
+        return [
+            {"cell": "bin", "low": low[i], "high": high[i], "sums": sums[:, i]} for i in used
+        ], curves
+
+
+class _Curves:
+    """The ROC curves of both halves of the rows, with scores by the rates in the other half.
+
+    Args:
+        rate: The rate of all rows.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        none = count_values(np.zeros(0), [np.zeros(0), np.zeros(0)])
+        # By half: the scores, and the positive and negative rows of each.
+        self._halves = [none, none]
+
+    def add(self, sums: Floats) -> None:
+        """Adds values by their sums, float64 (4, num_values)."""
+        rows, first, positive, first_positive = sums
+        halves = ((first, first_positive), (rows - first, positive - first_positive))
+        for i, ((here, up), (there, up_there)) in enumerate(zip(halves, halves[::-1], strict=True)):
+            scores = (up_there + _PRIOR_ROWS * self._rate) / (there + _PRIOR_ROWS)
+            # Values of equal counts have equal scores, so there are far fewer scores than values.
+            found = count_values(scores, [up, here - up])
+            self._halves[i] = merge_counts([self._halves[i], found])
+
+    def area(self) -> float | None:
+        """The mean area of the curves; None if none has both positive and negative rows."""
+        areas = [auc(*half.sums) for half in self._halves]
+        known = [area for area in areas if area is not None]
+        return sum(known) / len(known) if known else None
+
+
+def _sums(counts: ValueCounts) -> Floats:
+    return np.concatenate([counts.counts[None].astype(np.float64), counts.sums])
+
+
+def _cell(slot: str, cell: Mapping[str, Any]) -> dict[str, Any]:
+    num_values, _, num_positive, _ = cell["sums"].tolist()
+    known = {name: cell[name] for name in ("cell", "value", "low", "high") if name in cell}
+    counts = {"num_values": int(num_values), "num_positive": int(num_positive)}
+    return {"slot": slot, **known, **counts, **_rate(num_positive, num_values)}
+
+
+def _rate(num_positive: float, num: float) -> dict[str, float | None]:
+    low, high = wilson(num_positive, num)
+    rate = num_positive / num if num else None
+    return {"rate": rate, "rate_low": float(low), "rate_high": float(high)}
+
+
+def _add_partitions(
+    partitions: dict[str, Floats],
+    batch: pa.RecordBatch,
+    keys: Sequence[str],
+    labelled: _Labelled,
+) -> None:
+    """Adds rows, known rows and positive rows to those of each partition, by its name."""
+    if not keys:
+        return
+    positive = np.zeros(batch.num_rows)
+    positive[labelled.known] = labelled.weights[1]
+    columns = {f"key{i}": batch.column(key) for i, key in enumerate(keys)}
+    counted = (
+        pa.table({**columns, "known": pa.array(labelled.known), "positive": pa.array(positive)})
+        .group_by(list(columns))
+        .aggregate([([], "count_all"), ("known", "sum"), ("positive", "sum")])
+    )
+    for row in counted.to_pylist():
+        name = ", ".join(f"{key}={row[f'key{i}']}" for i, key in enumerate(keys))
+        sums = np.array([row["count_all"], row["known_sum"], row["positive_sum"]], np.float64)
+        partitions[name] = partitions.get(name, 0.0) + sums
+
+
+def _partition_table(partitions: Mapping[str, Floats]) -> pa.Table:
+    rows = []
+    for name, sums in sorted(partitions.items()):
+        num_rows, num_known, num_positive = map(int, sums)
+        counts = {"num_rows": num_rows, "num_known": num_known, "num_positive": num_positive}
+        rows.append({"partition": name, **counts, **_rate(num_positive, num_known)})
+    return pa.Table.from_pylist(rows, PARTITIONS)

@@ -1,0 +1,86 @@
+"""What `featstore table profile` is asked: a profile, slots against a label, or what changed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from featstore.errors import InputError
+from featstore.explore.comparison import Comparison
+from featstore.explore.label_profile import LabelProfile
+from featstore.explore.profile import Profile
+from featstore.explore.table import Table, open_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One question about a table.
+
+    Attributes:
+        where: A predicate, or None.
+        slots: Names and globs of slots; empty for all.
+        exact: Whether rows are counted even if statistics are stored.
+        label: Profile slots against this label.
+        compare: Compare with this table, which came before.
+        compare_version: Its version.
+        days: Compare two values of the first partition key, the earlier one first.
+
+    Raises:
+        InputError: More than one of label, compare and days is given, or a version of no table.
+    """
+
+    where: str | None = None
+    slots: Sequence[str] = ()
+    exact: bool = False
+    label: str | None = None
+    compare: str | None = None
+    compare_version: int | None = None
+    days: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        asked = {"--label": self.label, "--compare": self.compare, "--days": self.days}
+        given = [name for name, value in asked.items() if value is not None]
+        if len(given) > 1:
+            raise InputError(
+                f"{' and '.join(given)}: expected one of them, found {len(given)}; ask one by one"
+            )
+        if self.compare_version is not None and self.compare is None:
+            raise InputError(
+                "--compare-version: expected --compare URL beside it, found none; name the table, "
+                "which may be the same one"
+            )
+
+    def answer(self, table: Table) -> Profile | LabelProfile | Comparison:
+        """The answer of a table."""
+        if self.label is not None:
+            return table.label_profile(self.label, self.where, self.slots or None)
+        if self.compare is not None:
+            before = self._profile(open_table(self.compare, self.compare_version), self.where)
+            return before.compare(self._profile(table, self.where))
+        if self.days is not None:
+            before, after = (self._profile(table, self._on(table, day)) for day in self.days)
+            return before.compare(after)
+        return self._profile(table, self.where)
+
+    def _profile(self, table: Table, where: str | None) -> Profile:
+        return table.profile(where, self.slots or None, stored=not self.exact)
+
+    def _on(self, table: Table, day: str) -> str:
+        """The predicate of a value of the first partition key.
+
+        Raises:
+            InputError: The table has no partition of this value.
+        """
+        types = {field.name: field.type for field in table.schema.partition_keys}
+        if not types:
+            raise InputError("--days: expected a table with partitions, found one without")
+        key = next(iter(types))
+        known = sorted({str(partition[key]) for partition in table.partitions})
+        if day not in known:
+            raise InputError(
+                f"--days: no partition {key}={day}; the table has {len(known)}, from {known[0]} to "
+                f"{known[-1]}"
+            )
+        literal = day if pa.types.is_integer(types[key]) else "'" + day.replace("'", "''") + "'"
+        condition = f"`{key}` = {literal}"
+        return condition if self.where is None else f"({self.where}) and {condition}"

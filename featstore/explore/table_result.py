@@ -1,0 +1,93 @@
+"""Results that are Arrow tables: as text, as HTML of a notebook, and for pandas and polars."""
+
+import html
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from featstore.errors import missing_extra
+from featstore.text_table import text_table
+
+
+class TableResult(ABC):
+    """A result whose rows are those of an Arrow table.
+
+    Attributes:
+        table: The Arrow table.
+    """
+
+    table: pa.Table
+
+    @abstractmethod
+    def _head(self) -> str:
+        """The lines above the table of text."""
+
+    @abstractmethod
+    def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """The headers and the cells of the table of text."""
+
+    def _foot(self) -> Sequence[str]:
+        """The lines below the table of text."""
+        return ()
+
+    def text(self, width: int | None = None) -> str:
+        """The result as text, with a table of `width` characters at most if given."""
+        headers, rows = self._shown()
+        return "\n".join([self._head(), text_table(rows, headers, width=width), *self._foot()])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        headers, cells = self._shown()
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in headers)
+        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in cells)
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<p>{html.escape(self._head())}</p><table><tr>{head}</tr>{body}</table>"
+
+    def to_pandas(self) -> Any:
+        """`table` as a pandas DataFrame.
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
+        """
+        try:
+            return self.table.to_pandas()
+        except ModuleNotFoundError as error:
+            raise missing_extra("to_pandas()", error) from error
+
+    def to_polars(self) -> Any:
+        """`table` as a polars DataFrame.
+
+        Raises:
+            MissingDependencyError: polars is not installed.
+        """
+        try:
+            import polars
+        except ModuleNotFoundError as error:
+            raise missing_extra("to_polars()", error) from error
+        return polars.from_arrow(self.table)
+
+
+def number_text(value: float | None) -> str:
+    """A number in few digits, or a dash for None."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def share_text(share: float | None, error: float | None = None) -> str:
+    """A share as a percentage with its error of 95 %, or a dash for None. Nothing is said of an
+    error of 0.
+    """
+    return "-" if share is None else f"{share:.1%}{error_text(error or 0.0)}"
+
+
+def error_text(error: float) -> str:
+    """An error of 95 %, after the figure; nothing after an exact one."""
+    if not error:
+        return ""
+    return " ±<0.1%" if error < 0.001 else f" ±{error:.1%}"

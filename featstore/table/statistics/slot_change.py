@@ -1,0 +1,162 @@
+"""How a slot differs between two sets of rows. Pure.
+
+Both sides are `SlotSummary`s: of stored statistics, or of counted rows, or one of each.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from featstore.errors import InputError
+from featstore.schema import SlotKind
+from featstore.table.statistics.drift import Distribution, drift
+from featstore.table.statistics.measures import jensen_shannon, share_of_new, wilson
+from featstore.table.statistics.sketches import Floats, Integers, quantiles_of
+from featstore.table.statistics.summary import SlotSummary
+
+NUM_VALUES = 20  # the most frequent ids of each side that are cells of their own
+NUM_BINS = 10  # the bins of a float slot, which hold equally many values before
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotDifference:
+    """How a slot differs. What cannot be told is None.
+
+    Attributes:
+        psi: The population stability index, as the checks of a spec take it (`drift`).
+        psi_error: How much of it chance may have made.
+        jensen_shannon: The Jensen-Shannon divergence, in bits, over the 20 most frequent ids of
+            each side and all others, or ten bins with equally many values before; and missing rows.
+        new_values: Of an id slot, the share of the different ids after that were not there before.
+        vanished_values: The share of the different ids before that are not there after.
+        values_error: The error of these shares, 95 %; 0 if the ids of both sides are all known.
+        new_share: The share of all values after that are new ids; known if `values_error` is 0.
+        vanished_share: The share of all values before that are ids which vanished.
+    """
+
+    psi: float | None = None
+    psi_error: float | None = None
+    jensen_shannon: float | None = None
+    new_values: float | None = None
+    vanished_values: float | None = None
+    values_error: float | None = None
+    new_share: float | None = None
+    vanished_share: float | None = None
+
+
+def slot_change(before: SlotSummary, after: SlotSummary) -> SlotDifference:
+    """Compares a slot's summaries.
+
+    Raises:
+        InputError: The slot holds ids on one side and floats, or indices, on the other.
+    """
+    _check(before, after)
+    moved = drift([_distribution(before)], _distribution(after))
+    found = {
+        "psi": None if moved is None else moved.index,
+        "psi_error": None if moved is None else moved.error,
+        "jensen_shannon": jensen_shannon(*cells(before, after)),
+    }
+    if before.slot.kind is not SlotKind.ID:
+        return SlotDifference(**found)
+    return SlotDifference(**found, **_new_and_vanished(before, after))
+
+
+def cells(before: SlotSummary, after: SlotSummary) -> tuple[Floats, Floats]:
+    """The counts of both sides by cell, float64 (num_cells,) each: values, and last missing rows.
+
+    A value that is not listed on one side counts as none there, and among all others.
+    """
+    if before.slot.kind is SlotKind.ID:
+        chosen = np.union1d(before.values[:NUM_VALUES], after.values[:NUM_VALUES])
+        one, other = (_listed(side, chosen) for side in (before, after))
+    else:
+        edges = np.unique(
+            quantiles_of(*before.points, tuple(np.arange(1, NUM_BINS) / NUM_BINS)) or []
+        )
+        one, other = (_binned(side, edges) for side in (before, after))
+    return _with_missing(before, one), _with_missing(after, other)
+
+
+def _distribution(side: SlotSummary) -> Distribution:
+    is_id = side.slot.kind is SlotKind.ID
+    order = np.argsort(side.values)
+    values, counts = (side.values[order], side.counts[order]) if is_id else side.points
+    return Distribution(
+        kind=str(side.slot.kind),
+        values=values,
+        counts=counts,
+        last=side.unlisted,
+        num_rows=side.num_rows,
+        num_values=side.num_values,
+        num_missing=side.num_rows - side.num_present,
+        sampled=side.sampled,
+        rank_error=side.points_error,
+    )
+
+
+def _check(before: SlotSummary, after: SlotSummary) -> None:
+    kinds = [
+        "indices" if side.slot.num_indices is not None else f"{side.slot.kind}s"
+        for side in (before, after)
+    ]
+    if kinds[0] != kinds[1]:
+        raise InputError(
+            f"slot {after.slot.name!r}: expected the same kind of values on both sides, found "
+            f"{kinds[0]} before and {kinds[1]} after; leave it out by `slots`"
+        )
+
+
+def _listed(side: SlotSummary, chosen: Integers) -> Floats:
+    order = np.argsort(side.values)
+    values, counts = side.values[order], side.counts[order]
+    places = np.searchsorted(values, chosen).clip(max=max(len(values) - 1, 0))
+    if not len(values):
+        return np.append(np.zeros(len(chosen)), float(side.num_values))
+    found = np.where(values[places] == chosen, counts[places], 0.0)
+    # Estimates can add up to more than there are.
+    return np.append(found, max(0.0, side.num_values - found.sum()))
+
+
+def _binned(side: SlotSummary, edges: Floats) -> Floats:
+    """The values in the bins between the edges; one on an edge is in the bin below."""
+    values, weights = side.points
+    bins = np.searchsorted(edges, values, "left")
+    found = np.zeros(len(edges) + 1)
+    if len(weights):
+        np.add.at(found, bins, weights * (side.num_values / weights.sum()))
+    return found
+
+
+def _with_missing(side: SlotSummary, counts: Floats) -> Floats:
+    return np.append(counts, float(side.num_rows - side.num_present))
+
+
+def _new_and_vanished(before: SlotSummary, after: SlotSummary) -> dict[str, float | None]:
+    if before.lists_all and after.lists_all:
+        chosen = np.union1d(before.values, after.values)
+        one, other = (_listed(side, chosen)[:-1] for side in (before, after))
+        return {
+            "new_values": share_of_new(one, other > 0),
+            "vanished_values": share_of_new(other, one > 0),
+            "values_error": 0.0,
+            "new_share": share_of_new(one, other),
+            "vanished_share": share_of_new(other, one),
+        }
+    # Both sides know all of their ids whose hashes are below a bound: the same random ids.
+    bound = min(before.bound, after.bound)
+    old, new = (side.smallest[side.smallest < bound] for side in (before, after))
+    num_new = len(np.setdiff1d(new, old, assume_unique=True))
+    num_gone = len(np.setdiff1d(old, new, assume_unique=True))
+    if not len(old) or not len(new):
+        return {}
+    return {
+        "new_values": num_new / len(new),
+        "vanished_values": num_gone / len(old),
+        "values_error": max(_half_width(num_new, len(new)), _half_width(num_gone, len(old))),
+    }
+
+
+def _half_width(num: int, of: int) -> float:
+    low, high = wilson(num, of)
+    return float(max(num / of - low, high - num / of))

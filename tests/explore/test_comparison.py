@@ -1,0 +1,72 @@
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from featstore.explore.profile import Profile
+from featstore.explore.row_profile import profile_rows
+from featstore.schema import Slot, SlotKind
+
+ITEM = Slot(name="item", kind=SlotKind.ID, number=1)
+PRICE = Slot(name="price", kind=SlotKind.FLOAT, number=2)
+
+
+def profile_of(columns: dict[str, Any], *slots: Slot) -> Profile:
+    num_rows = len(next(iter(columns.values())))
+    rows = pa.table({**columns, "click": [1, 0] * (num_rows // 2)})
+    return profile_rows(rows.to_batches(), slots, ["click"])
+
+
+@pytest.fixture
+def before() -> Profile:
+    return profile_of({"item": [5, 5, 7, None], "price": [1.0, 2.0, 3.0, 4.0]}, ITEM, PRICE)
+
+
+def test_a_comparison_has_a_row_per_slot_with_both_sides(before: Profile) -> None:
+    after = profile_of({"item": [5, 9], "price": [1.0, 2.0]}, ITEM, PRICE)
+    found = before.compare(after)
+    item, price = found.table.to_pylist()
+    assert (item["slot"], item["coverage_before"], item["coverage_after"]) == ("item", 0.75, 1.0)
+    assert (item["distinct_before"], item["distinct_after"]) == (2, 2)
+    assert (item["new_values"], item["vanished_values"], item["values_error"]) == (0.5, 0.5, 0.0)
+    assert price["new_values"] is None
+    assert price["psi"] > 0.0
+    assert found.before.num_rows == 4
+    assert found.after.label_rates == {"click": 0.5}
+
+
+def test_a_renamed_slot_is_matched_by_number_and_others_are_on_one_side(before: Profile) -> None:
+    renamed = Slot(name="article", kind=SlotKind.ID, number=1)
+    new = Slot(name="new", kind=SlotKind.FLOAT, number=3)
+    after = profile_of({"article": [5, 5], "new": [1.0, 1.0]}, renamed, new)
+    rows = {row["slot"]: row for row in before.compare(after).table.to_pylist()}
+    assert list(rows) == ["article", "new", "price"]
+    assert rows["article"]["psi"] is not None
+    assert (rows["new"]["coverage_before"], rows["new"]["coverage_after"]) == (None, 1.0)
+    assert (rows["price"]["distinct_after"], rows["price"]["psi"]) == (None, None)
+
+
+def test_the_text_begins_with_the_slots_that_changed_most(before: Profile) -> None:
+    after = profile_of({"item": [5, 5, 7, None], "price": [9.0, 9.0, 8.0, 8.0]}, ITEM, PRICE)
+    text = str(before.compare(after)).splitlines()
+    assert text[0] == "before: 4 rows, click 0.5 (from the rows: exact)"
+    assert [line.split()[0] for line in text[4:]] == ["price", "item"]
+    assert "75.0% → 75.0%" in text[5]
+    assert "<table>" in before.compare(after)._repr_html_()
+
+
+def test_results_become_frames_of_pandas_and_polars(before: Profile) -> None:
+    found = before.compare(before)
+    assert found.to_pandas()["slot"].tolist() == ["item", "price"]
+    assert found.to_polars()["psi"].to_list() == [0.0, 0.0]
+    assert before.to_pandas()["distinct"].tolist() == [2, 4]
+    assert found.as_dict()["slots"][0]["slot"] == "item"
+
+
+def test_a_comparison_of_the_same_rows_shows_nothing_new() -> None:
+    ids = np.random.default_rng(0).integers(1, 1 << 62, 4_000)
+    one = profile_of({"item": ids}, ITEM)
+    [row] = one.compare(one).table.to_pylist()
+    assert (row["psi"], row["new_values"], row["vanished_values"]) == (0.0, 0.0, 0.0)
+    assert row["values_error"] > 0.0

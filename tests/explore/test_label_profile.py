@@ -1,0 +1,155 @@
+"""Label profiles compared with counts of single rows and with pairs of rows."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.errors import InputError, SelectionError
+from featstore.explore.label_profile import LabelProfile, label_rows
+from featstore.schema import Slot, SlotKind
+from featstore.table.statistics.measures import wilson
+
+SLOTS = (
+    Slot(name="item", kind=SlotKind.ID, number=1),
+    Slot(name="tags", kind=SlotKind.ID, shape=(None,), number=2),
+    Slot(name="price", kind=SlotKind.FLOAT, number=3),
+)
+SCHEMA = pa.schema(
+    [
+        ("item", pa.int64()),
+        ("tags", pa.list_(pa.int64())),
+        ("price", pa.float32()),
+        ("click", pa.int64()),
+        ("dt", pa.string()),
+    ]
+)
+
+
+def label_profile(
+    rows: list[dict[str, Any]], batch_rows: int = 1_000, budget_bytes: int = 1 << 30
+) -> LabelProfile:
+    batches = pa.Table.from_pylist(rows, SCHEMA).to_batches(max_chunksize=batch_rows)
+    return label_rows(batches, SLOTS, "click", ["dt"], budget_bytes=budget_bytes)
+
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "item": st.none() | st.integers(1, 4),
+            "tags": st.none() | st.lists(st.integers(1, 3), max_size=3),
+            "price": st.none() | st.sampled_from([0.0, 1.5, 2.5]),
+            "click": st.none() | st.integers(0, 1),
+            "dt": st.sampled_from(["a", "b"]),
+        }
+    ),
+    max_size=40,
+)
+
+
+@given(ROWS, st.sampled_from([0, 1 << 30]), st.integers(1, 7))
+def test_cells_count_the_rows_and_positives_of_their_values(
+    rows: list[dict[str, Any]], budget_bytes: int, batch_rows: int
+) -> None:
+    found = label_profile(rows, batch_rows, budget_bytes)
+    known = [row for row in rows if row["click"] is not None]
+    assert (found.num_rows, found.num_known) == (len(rows), len(known))
+    assert found.num_positive == sum(row["click"] for row in known)
+    for name in ("item", "tags"):
+        expected: Counter[Any] = Counter()
+        positive: Counter[Any] = Counter()
+        for row in known:
+            values = row[name] if isinstance(row[name], list) else [row[name]]
+            expected.update(values)
+            positive.update(value for value in values if row["click"])
+        cells = {
+            cell["value"]: (cell["num_values"], cell["num_positive"])
+            for cell in found[name]["cells"]
+        }
+        assert cells == {value: (count, positive[value]) for value, count in expected.items()}
+    bins = found["price"]["cells"]
+    assert sum(cell["num_values"] for cell in bins) == len(known)
+    for cell in bins:
+        rate = cell["num_positive"] / cell["num_values"]
+        low, high = wilson(cell["num_positive"], cell["num_values"])
+        assert (cell["rate"], cell["rate_low"], cell["rate_high"]) == (rate, low, high)
+        if cell["cell"] == "bin":
+            inside = [
+                r
+                for r in known
+                if r["price"] is not None and cell["low"] <= r["price"] <= cell["high"]
+            ]
+            assert len(inside) == cell["num_values"]
+    days = {row["partition"]: row for row in found.partitions.to_pylist()}
+    for day in {row["dt"] for row in rows}:
+        of_day = [row["click"] for row in rows if row["dt"] == day]
+        assert days[f"dt={day}"]["num_rows"] == len(of_day)
+        assert days[f"dt={day}"]["num_positive"] == of_day.count(1)
+        assert days[f"dt={day}"]["num_known"] == len(of_day) - of_day.count(None)
+
+
+def frame(item: Any, click: Any, price: Any = None) -> LabelProfile:
+    columns = {
+        "item": pa.array(item, pa.int64()),
+        "tags": pa.nulls(len(item), pa.list_(pa.int64())),
+        "price": pa.nulls(len(item), pa.float32())
+        if price is None
+        else pa.array(price, pa.float32()),
+        "click": pa.array(click, pa.int64()),
+        "dt": pa.array(["a"] * len(item)),
+    }
+    return label_rows(pa.table(columns).to_batches(max_chunksize=4_096), SLOTS, "click", ["dt"])
+
+
+def test_a_slot_that_says_nothing_has_an_auc_of_a_half_however_many_values_it_has() -> None:
+    """Rates of the same rows would give such a slot an AUC near 1."""
+    draw = np.random.default_rng(6)
+    click = draw.integers(0, 2, 20_000)
+    found = frame(draw.integers(1, 10_000, 20_000), click, draw.random(20_000))
+    assert found["item"]["auc"] == pytest.approx(0.5, abs=0.015)
+    assert found["price"]["auc"] == pytest.approx(0.5, abs=0.015)
+    assert found["price"]["information_value"] < 0.02
+
+
+def test_the_auc_is_that_of_the_true_rates() -> None:
+    """Of ids with known rates, which the other half of so many rows tells; also if a number's rate
+    is highest in the middle.
+    """
+    draw = np.random.default_rng(7)
+    item = draw.integers(1, 30, 40_000)
+    rate = item / 40.0
+    click = (draw.random(40_000) < rate).astype(int)
+    found = frame(item, click, np.abs(draw.permutation(item) - 15))
+    up, down = rate[click == 1], np.sort(rate[click == 0])
+    ranks = np.searchsorted(down, up, "left") + np.searchsorted(down, up, "right")
+    assert found["item"]["auc"] == pytest.approx(ranks.sum() / (2 * len(up) * len(down)), abs=0.005)
+    peaked = frame(item, click, item)["price"]
+    assert peaked["auc"] == pytest.approx(found["item"]["auc"], abs=0.01)
+    assert peaked["mutual_information"] == pytest.approx(
+        found["item"]["mutual_information"], rel=0.1
+    )
+
+
+def test_the_most_frequent_ids_are_cells_and_the_others_one() -> None:
+    item = np.concatenate([np.repeat(np.arange(1, 101), 3), np.arange(1_000, 1_050)])
+    cells = frame(item, np.arange(len(item)) % 2)["item"]["cells"]
+    assert [cell["value"] for cell in cells[:-1]] == list(range(1, 101))
+    assert (cells[-1]["cell"], cells[-1]["num_values"]) == ("other", 50)
+
+
+def test_values_that_are_neither_0_nor_1_are_refused() -> None:
+    with pytest.raises(InputError, match="label 'click': expected 0 and 1, found 3"):
+        frame([1, 2], [1, 3])
+
+
+def test_the_text_begins_with_the_slot_that_says_most_and_ends_with_the_days() -> None:
+    text = str(frame([1, 1, 2, 2] * 50, [1, 1, 0, 0] * 50)).splitlines()
+    assert text[0] == "200 rows, click 0.5 of 200 known (from the rows: exact)"
+    assert text[3].split()[:2] == ["item", "id"]
+    assert text[-1].startswith("dt=a: 200 rows, click 0.5 (0.43")
+    with pytest.raises(SelectionError, match="no slot 'itm' in the profile; did you mean 'item'"):
+        frame([1], [1])["itm"]
