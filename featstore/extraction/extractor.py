@@ -18,7 +18,7 @@ from featstore.ops.columns import read_column
 from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
 from featstore.ops.sequences import align
 from featstore.schema import SlotSchema
-from featstore.spec.graph import Step, build_graph
+from featstore.spec.graph import Graph, Step, build_graph
 from featstore.spec.model import Spec
 
 _EXPLAINED = (pa.ArrowException, MemoryError, TypeError, ValueError)

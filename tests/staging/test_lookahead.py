@@ -124,7 +124,7 @@ class Asking:
 def test_requests_are_chosen_anew_when_the_store_changes_or_a_request_breaks() -> None:
     filling: Any = Asking()
     known, choices = [Remote()], [((0, 1), (2, 3)), ((0, 3),), ((4, 5), (6, 7)), None]
-    num_chosen = []
+    num_chosen: list[int] = []
 
     def choose() -> Any:
         num_chosen.append(len(num_chosen))

@@ -45,6 +45,7 @@ def test_few_ids_are_compared_value_by_value(summary: Any) -> None:
     # Cells: 5, 7, 9, missing.
     assert found.psi == pytest.approx(psi([3, 1, 0, 2], [1, 0, 2, 1]), rel=1e-4)
     assert found.psi_error is not None
+    assert found.psi is not None
     assert found.psi_error > found.psi  # of ten rows
     assert (found.new_values, found.vanished_values, found.values_error) == (0.5, 0.5, 0.0)
     assert found.new_share == pytest.approx(2 / 3)
