@@ -96,6 +96,30 @@ def diff(old: str, spec: str, as_json: bool) -> None:
 
 @spec.command(
     examples=[
+        "featstore spec preview --spec spec.yaml --input raw --slot price_bin",
+        "featstore spec preview --spec spec.yaml --input raw --rows 1000 --table /data/ctr",
+    ]
+)
+@subjects(SPEC)
+@input_option("Raw Parquet: a file, a directory or a glob.")
+@click.option("--rows", type=click.IntRange(min=1), default=10_000, show_default=True)
+@click.option("--slot", metavar="SLOT", help="Only this slot, by name or number.")
+@click.option("--table", metavar="URL", help="A table whose slots to show beside.")
+@json_option
+def preview(
+    spec: str, input_url: str, rows: int, slot: str | None, table: str | None, as_json: bool
+) -> None:
+    """Print what the slots hold over the first raw rows, without writing anything.
+
+    That is coverage, and top values with their label rates, or quantiles.
+    """
+    look = load("featstore.explore.preview").preview
+    found = look(spec, input_url, num_rows=rows, slot=slot, table_url=table)
+    show_report(found, as_json=as_json)
+
+
+@spec.command(
+    examples=[
         "featstore spec graph --spec spec.yaml | dot -Tsvg > spec.svg",
         "featstore spec graph --spec spec.yaml --format mermaid --slot user_x_item",
     ]

@@ -121,6 +121,20 @@ def head(
 
 
 @table.command(
+    "show",
+    examples=["featstore table show --table /data/ctr --where \"request_id = 'r-17'\""],
+)
+@subjects(TABLE)
+@version_option
+@click.option("--where", required=True, metavar="SQL", help="Which row; the first that matches.")
+@json_option
+def show_row(table: str, version: int | None, where: str, as_json: bool) -> None:
+    """Print one row whole, a line for each column, with the texts of its signs."""
+    opened = load("featstore.explore.table").open_table(table, version)
+    show(load("featstore.explore.row_view").show_row(opened, where), as_json=as_json)
+
+
+@table.command(
     examples=[
         "featstore table relabel --spec spec.yaml --input ripe/dt=2026-11-01 --table /data/ctr "
         "--partition dt=2026-11-01 --key request_id"

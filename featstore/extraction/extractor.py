@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from featstore.errors import OperatorError
 from featstore.extraction.attribution import Attribution
+from featstore.extraction.explanation import Explanation, explanation_of
 from featstore.extraction.findings import BATCH, REQUEST, BatchOrigin, Findings
 from featstore.extraction.intake import Intake, Taken, missing_columns
 from featstore.extraction.values import single
@@ -137,20 +138,50 @@ class Extractor:
                 would not hold the row, so there is nothing to return.
             OperatorError: An operator failed.
         """
+        absent = self._check_row(row)
+        self.counts.update(f"{name}: {ABSENT}" for name in absent)
+        return dict(self._extract(self._single(row), REQUEST, skips=False).to_pylist()[0])
+
+    def explain(self, row: Mapping[str, object]) -> Explanation:
+        """Shows what each step makes of one row: raw values, nodes, hashes and stored signs.
+
+        Nothing is counted.
+
+        Args:
+            row: Raw values by column, as for `one`.
+
+        Returns:
+            The values. `str()` of it is a table, and `.of(slot)` only what a slot is made of.
+
+        Raises:
+            InputError, OperatorError: As for `one`.
+        """
+        self._check_row(row)
+        batch = self._single(row)
+        self.bind(batch.schema)
+        values = list(self._intake.take(batch, REQUEST, Findings(), skips=False).columns)
+        for step in self._graph.steps:
+            counts = Counter[str]() if step.counted else None
+            values.append(_result(step, [values[i] for i in step.inputs], counts))
+        return explanation_of(self._graph, values)
+
+    def _check_row(self, row: Mapping[str, object]) -> list[str]:
+        """The optional columns that a row lacks. Raises InputError if it lacks others that slots
+        need.
+        """
         absent = [name for name in self._required if name not in row]
         if absent:
             raise missing_columns(absent, row)
-        self.counts.update(
-            f"{name}: {ABSENT}"
-            for name in self._graph.columns
-            if name not in row and name in self.spec.optional
-        )
+        optional = self.spec.optional
+        return [name for name in self._graph.columns if name not in row and name in optional]
+
+    def _single(self, row: Mapping[str, object]) -> pa.RecordBatch:
+        """One row as a batch of raw columns."""
         arrays = [
             single(name, row.get(name), declared, said=self.spec.on_error.get(name))
             for name, declared in self._graph.columns.items()
         ]
-        batch = pa.RecordBatch.from_arrays(arrays, names=list(self._graph.columns))
-        return dict(self._extract(batch, REQUEST, skips=False).to_pylist()[0])
+        return pa.RecordBatch.from_arrays(arrays, names=list(self._graph.columns))
 
     def _extract(
         self, batch: pa.RecordBatch, origin: BatchOrigin, *, skips: bool = True

@@ -111,6 +111,8 @@ def test_keys_are_frozen(ask: Ask, here: Path) -> None:
         "table profile --compare": ask("table", "profile", "table", "--compare", "table"),
         "table lint": ask("table", "lint", "table", "--batch-size", "2"),
         "table check": ask("table", "check", "table", "--spec", "checked.yaml", code=1),
+        "table show": ask("table", "show", "table", "--where", "click = 1"),
+        "spec preview": ask("spec", "preview", "spec.yaml", "--input", "raw.parquet"),
         "spec lint": ask("spec", "lint", "spec.yaml"),
         "spec show": ask("spec", "show", "spec.yaml"),
         "spec diff": ask("spec", "diff", "spec.yaml", "new.yaml"),

@@ -1,0 +1,114 @@
+"""One row of a table, whole: `featstore table show`."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from featstore.errors import SelectionError
+from featstore.explore.table import Table
+from featstore.redaction import redact
+from featstore.schema import SlotKind
+from featstore.table.statistics.stored_names import find_names
+from featstore.text_table import text_table
+
+_HEADERS = ("slot", "name", "kind", "value", "text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowColumn:
+    """A column of a row.
+
+    Attributes:
+        slot: The slot number; None for other columns.
+        name: The name.
+        kind: `id` or `float` for a slot; otherwise `label`, `weight`, `kept` or `partition`.
+        value: The value; None if it is missing.
+        texts: What each sign of an id slot means, where that is known.
+    """
+
+    slot: int | None
+    name: str
+    kind: str
+    value: Any
+    texts: tuple[str | None, ...] = ()
+
+    @property
+    def cells(self) -> tuple[object, ...]:
+        """Its row of the table of text."""
+        value = "missing" if self.value is None else str(self.value)
+        known = any(text is not None for text in self.texts)
+        texts = ", ".join("?" if text is None else text for text in self.texts) if known else None
+        return (self.slot, self.name, self.kind, value, texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowView:
+    """One row, and whether others match too."""
+
+    columns: tuple[RowColumn, ...]
+    more: bool
+
+    def text(self, width: int | None = None) -> str:
+        """A line for each column, of `width` characters at most if given."""
+        table = text_table([column.cells for column in self.columns], _HEADERS, width=width)
+        return f"{table}\n(the first of several rows that match)" if self.more else table
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as JSON types."""
+        return {"columns": [asdict(column) for column in self.columns], "more": self.more}
+
+
+def show_row(table: Table, where: str) -> RowView:
+    """The first row that matches, with all of its columns.
+
+    Texts of signs are those that extraction kept.
+
+    Args:
+        table: The table.
+        where: A predicate.
+
+    Raises:
+        SelectionError: No row matches.
+    """
+    rows = table.head(2, where=where).to_pylist()
+    if not rows:
+        raise SelectionError(
+            f"{redact(table.url)}: no row matches {where!r}; `featstore table head` shows some rows"
+        )
+    signs = {
+        slot.name: [value] if isinstance(value, int) else list(value)
+        for slot in table.slots
+        if slot.kind is SlotKind.ID and (value := rows[0][slot.name]) is not None
+    }
+    names = find_names(table.snapshot, {name: set(values) for name, values in signs.items()})
+    texts = {
+        name: tuple(_text(names.known(name, sign)) for sign in values)
+        for name, values in signs.items()
+    }
+    columns = tuple(
+        RowColumn(slot=number, name=name, kind=kind, value=rows[0][name], texts=texts.get(name, ()))
+        for name, (number, kind) in _kinds(table).items()
+    )
+    return RowView(columns=columns, more=len(rows) > 1)
+
+
+def _text(known: Any) -> str | None:
+    return None if known is None else known.text
+
+
+def _kinds(table: Table) -> Mapping[str, tuple[int | None, str]]:
+    """The slot number and the kind of each column, by name, in the table's order."""
+    schema = table.schema
+    others = (
+        ("label", schema.labels),
+        ("weight", () if schema.weight is None else (schema.weight,)),
+        ("kept", schema.kept),
+        ("partition", schema.partition_keys),
+    )
+    kinds: dict[str, tuple[int | None, str]] = {
+        slot.name: (slot.number, str(slot.kind)) for slot in schema.slots
+    }
+    return kinds | {field.name: (None, kind) for kind, fields in others for field in fields}

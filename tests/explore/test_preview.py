@@ -1,0 +1,110 @@
+"""A preview of slots: readable values, beside those of a table, and nothing is written."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import featstore
+from featstore.errors import InputError, SpecError
+from featstore.explore.preview import Preview, preview
+
+SPEC = """
+spec: 1
+inputs: {user: string, price: double, clicked: long, at: timestamp}
+labels: {click: clicked}
+slots:
+  - {slot: 101, name: who, op: hash, of: user}
+  - {slot: 102, name: cost, op: identity, of: price}
+"""
+MORE = """  - {slot: 103, name: hour, op: hour, of: at, tz: UTC}
+  - {slot: 104, name: who_x_hour, op: cross, of: [user, hour]}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Raw rows of two days, a spec, one with two more slots, and a table of the first."""
+    monkeypatch.chdir(tmp_path)
+    for day in (1, 2):
+        directory = Path(f"raw/dt={day}")
+        directory.mkdir(parents=True)
+        rows = {
+            "user": pa.array(
+                [None if i % 10 == 0 else "ann" if i % 3 else "bob" for i in range(60)]
+            ),
+            "price": [float(i) for i in range(60)],
+            "clicked": [int(i % 3 > 0) for i in range(60)],
+            "at": pa.array([i % 2 * 3600 for i in range(60)], pa.timestamp("s", tz="UTC")),
+        }
+        pq.write_table(pa.table(rows), directory / "a.parquet")
+    Path("spec.yaml").write_text(SPEC)
+    Path("new.yaml").write_text(SPEC + MORE)
+    featstore.extract("spec.yaml", "raw", "table", partition_from_path=["dt"])
+    return tmp_path
+
+
+def lines(found: Preview) -> list[str]:
+    return [" ".join(line.split()) for line in str(found).splitlines()]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_slot_is_shown_with_its_values_and_their_label_rates() -> None:
+    found = preview("new.yaml", "raw", num_rows=60, slot="who_x_hour")
+    assert lines(found) == [
+        "the first 60 rows of raw, click 0.6667",
+        "slot from kind shape coverage distinct quantiles or top values",
+        "---------- ------- ---- ------ -------- -------- " + lines(found)[2].split()[-1],
+        "who_x_hour preview id scalar 90.0% 4 ann & 01:00 (37.0%, click 1) ann & 00:00 (29.6%, click "
+        "1) bob & 01:00 (18.5%, click 0) bob & 00:00 (14.8%, click 0)",
+    ]
+
+
+@pytest.mark.usefixtures("here")
+def test_slots_stand_beside_those_of_the_table() -> None:
+    found = preview("new.yaml", "raw", num_rows=90, slot="103", table_url="table")
+    shown = [(slot.source, slot.statistics["slot"]) for slot in found.slots]
+    assert shown == [("preview", "hour"), ("table", "who"), ("table", "cost")]
+    assert lines(found)[4].startswith("who table id scalar 90.0% 2 ann (")
+    every = preview("new.yaml", "raw", table_url="table")
+    assert [(slot.source, slot.statistics["slot"]) for slot in every.slots] == [
+        ("preview", "who"),
+        ("table", "who"),
+        ("preview", "cost"),
+        ("table", "cost"),
+        ("preview", "hour"),
+        ("preview", "who_x_hour"),
+    ]
+    of_preview, of_table = every.slots[2].statistics, every.slots[3].statistics
+    assert every.num_rows == 120
+    for key in ("coverage", "min", "max", "mean"):
+        assert of_preview[key] == of_table[key]
+
+
+@pytest.mark.parametrize(("num_rows", "expected"), [(1, 1), (60, 60), (61, 61), (1_000, 120)])
+@pytest.mark.usefixtures("here")
+def test_as_many_rows_are_read_as_are_asked_for(num_rows: int, expected: int) -> None:
+    assert preview("spec.yaml", "raw", num_rows=num_rows).num_rows == expected
+
+
+def test_nothing_is_written(here: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in here.rglob("*")}
+    preview("new.yaml", "raw", table_url="table")
+    assert {path: path.stat().st_mtime_ns for path in here.rglob("*")} == before
+
+
+@pytest.mark.usefixtures("here")
+def test_json_has_the_texts_of_top_values() -> None:
+    (who,) = preview("spec.yaml", "raw", slot="who").as_dict()["slots"]
+    assert [top["text"] for top in who["top"]] == ["ann", "bob"]
+    assert (who["from"], who["distinct"]) == ("preview", 2)
+
+
+def test_what_is_not_there_is_named(here: Path) -> None:
+    with pytest.raises(SpecError, match="expected a slot named 'houer', found none; did you mean"):
+        preview("new.yaml", "raw", slot="houer")
+    for path in here.glob("raw/*/*.parquet"):
+        pq.write_table(pq.ParquetFile(path).read().slice(0, 0), path)
+    with pytest.raises(InputError, match="expected raw rows to preview, found none"):
+        preview("new.yaml", "raw")
