@@ -18,9 +18,9 @@ A table of 24 ids, 6 floats and 10 lists of ids (5 elements in the mean) is read
   for each further worker.
 
 Each pair is run in turn, several times; the figure is the median of the ratios. Before each building
-and each epoch of the loader a file of the cache's size is written and removed: a virtual machine
-pays for memory that it touches for the first time, ten times what a copy costs, and which of the two
-gets such memory is chance. What plain writes of as many bytes take is printed beside, on memory as
+and each epoch of the loader a file of the cache's size is written and removed, in blocks of 2 MiB,
+as the cache is written: a virtual machine pays for memory that it touches for the first time, ten
+times what a copy costs, and which of the two gets such memory is chance. What plain writes of as many bytes take is printed beside, on memory as
 it was found at the begin (`first_write_s`) and then (`write_s`).
 
     python benchmarks/decoded.py [--small]
@@ -145,6 +145,7 @@ def _epochs(table: Path, cache: Path, repeats: int) -> dict[str, float]:
         times["cached"].append(_cpu_s(partial(_read, batches)))
         dataset.close()
         of_loader = cache.with_name(f"loader-{number}")
+        write_s.append(_cpu_s(room))
         with FeatureLoader(
             str(table), slots=SLOTS, labels=["click"], batch_size=EPOCH_ROWS, decode_threads=1,
             staging={"directory": str(of_loader), "decoded": True},

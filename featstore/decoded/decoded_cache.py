@@ -58,8 +58,8 @@ class DecodedCache:
         budget_bytes: Its budget.
         grace_s: How long to wait for room that other processes have pinned, before a BudgetError.
         limit: What `budget_bytes` is, for errors.
-        let_go: Called when there is no room. Lets go of what this process has pinned beside entries
-            and can do without.
+        let_go: Called before waiting for others or for room. Lets go of what this process has
+            pinned beside entries and can do without, which others may wait for.
     """
 
     def __init__(
@@ -121,10 +121,12 @@ class DecodedCache:
                 request = wanted[number]
                 if len(found) > num_before:
                     backoff = StoppableBackoff(threading.Event())
-                elif refusal is Refusal.FULL:
-                    self._require_possible(
-                        request, request.first_bytes, _held_bytes(found), backoff
-                    )
+                else:
+                    self._let_go()
+                    if refusal is Refusal.FULL:
+                        self._require_possible(
+                            request, request.first_bytes, _held_bytes(found), backoff
+                        )
                 backoff.wait(f"{request.title} waits: {refusal.value}")
 
     def open(
@@ -168,6 +170,7 @@ class DecodedCache:
             self._require_fits(request, num_bytes, held_bytes)
             backoff = StoppableBackoff(threading.Event())
             while (refusal := download.reserve(num_bytes)) is not None:
+                self._let_go()
                 self._require_possible(request, num_bytes, held_bytes, backoff)
                 backoff.wait(f"{request.title} waits: {refusal.value}")
 
@@ -202,7 +205,6 @@ class DecodedCache:
         """BudgetError if the entry cannot fit beside those that are open, or others have not made
         room for it in time.
         """
-        self._let_go()
         self._require_fits(request, wanted_bytes, held_bytes)
         if backoff.waited_s >= self._grace_s:
             raise self._no_room(request, wanted_bytes, held_bytes)

@@ -95,6 +95,27 @@ def test_two_that_want_the_same_entries_share_the_work(stager: Stager) -> None:
     assert log[:2] == [1, 2]
 
 
+def test_who_waits_for_an_entry_of_others_holds_nothing_that_they_may_wait_for(
+    stager: Stager,
+) -> None:
+    started, let_go = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        started.set()
+        assert let_go.wait(20)
+
+    def first() -> None:
+        cache = DecodedCache(stager.cache, BUDGET_BYTES)
+        assert first_rows(cache.open_all([request(0, before=wait)])) == [0]
+
+    def second() -> None:
+        assert started.wait(20)
+        cache = DecodedCache(stager.cache, BUDGET_BYTES, let_go=let_go.set)
+        assert first_rows(cache.open_all([request(0)])) == [0]
+
+    run_together(first, second)
+
+
 def test_entries_that_do_not_fit_together_are_an_error_before_they_are_read(
     cache: DecodedCache, stager: Stager
 ) -> None:

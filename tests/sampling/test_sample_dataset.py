@@ -1,6 +1,8 @@
 """Samples are the rows that the loader gives, by any index, sampler and process."""
 
+import io
 import pickle
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -308,6 +310,37 @@ def test_workers_of_every_start_method_give_all_rows(dataset: SampleDataset, met
 def test_any_number_of_workers_gives_all_rows(dataset: SampleDataset, num_workers: int) -> None:
     loader = DataLoader(dataset, batch_size=7, shuffle=True, num_workers=num_workers)
     assert sorted(rows_of(loader)) == list(range(NUM_ROWS))
+
+
+# A warning of torch, which finds no accelerator to pin memory for, where there is none.
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_batches_pass_through_the_pinning_of_a_data_loader(
+    dataset: SampleDataset, num_workers: int
+) -> None:
+    how: dict[str, Any] = {"batch_size": 64, "num_workers": num_workers, "pin_memory": True}
+    batches = list(DataLoader(dataset, shuffle=True, **how))
+    assert sorted(rows_of(batches)) == list(range(NUM_ROWS))
+    assert all(b["half"].tolist() == [row / 2 for row in b["row"].tolist()] for b in batches)
+    assert {b["row"].is_pinned() for b in batches} == {torch.cuda.is_available()}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_decoding_shows_its_progress_on_a_terminal_to_those_who_ask(
+    table_url: str, monkeypatch: pytest.MonkeyPatch, progress: bool
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with SampleDataset(table_url, slots=["row"], progress=progress) as made:
+        assert len(made) == NUM_ROWS
+    last = terminal.getvalue().rpartition("\r")[2]
+    assert last.startswith("decoding: 100%") is progress
+    assert ("280/280" in last) is progress
 
 
 def test_a_pickled_dataset_is_as_small_as_the_place_of_its_samples(dataset: SampleDataset) -> None:
