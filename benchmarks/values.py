@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from extraction_sides.workload import features, num_blocks, spec_of, write_raw
-from featstore.extraction import job, unit_values
+from featstore.extraction import job
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.unit_values import ValueGathering
+from featstore.extraction.texts import unit_values
+from featstore.extraction.texts.unit_values import ValueGathering
 from featstore.spec.parse import load_spec
 from shared_parts.machine import print_result
 

@@ -12,8 +12,8 @@ from featstore.errors import InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import BatchOrigin, Malformed
 from featstore.extraction.raw import RawRange, Unit, check_constant, open_range, read_batches
+from featstore.extraction.texts.unit_values import ValueGathering
 from featstore.extraction.unit_statistics import Gathering
-from featstore.extraction.unit_values import ValueGathering
 from featstore.files.storage import join
 from featstore.redaction import redact
 from featstore.schema import SlotSchema

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.slot_texts import FoundTexts, SlotTexts
+from featstore.extraction.texts.slot_texts import FoundTexts, SlotTexts
 from featstore.files.storage import delete, join
 from featstore.ops.arrays import Integers, array_of, offsets_of, values_of
 from featstore.ops.lists import array_of_bits
