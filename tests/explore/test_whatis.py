@@ -99,7 +99,8 @@ def test_slots_of_a_group_have_texts_also_after_they_are_folded_in(
     ]
     types = {"id": "string", "a": "string", "b": "string"}
     url = str(tmp_path / "table")
-    for number, options in ((1, {}), (2, {"group": "more", "key": key})):
+    runs: list[tuple[int, dict[str, Any]]] = [(1, {}), (2, {"group": "more", "key": key})]
+    for number, options in runs:
         spec = featstore.load_spec(
             {"spec": 1, "inputs": types, "keep": ["id"], "slots": slots[:number]}
         )
