@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from extraction_sides.workload import features, num_blocks, spec_of, write_raw
-from featstore.extraction import job, unit_values
+from featstore.extraction import job, unit
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.unit_values import ValueGathering
+from featstore.extraction.texts import unit_values
 from featstore.spec.parse import load_spec
 from shared_parts.machine import print_result
 
@@ -60,7 +60,7 @@ def main() -> int:
     spent = Spent()
     spent.time(unit_values._SlotGathering, "update")
     spent.time(unit_values._SlotGathering, "__init__")
-    spent.time(ValueGathering, "store")
+    spent.time(unit, "store_values")
     spent.time(job, "merge_partition_values")
     with tempfile.TemporaryDirectory() as directory:
         write_raw(Path(directory) / "raw", num_rows, 2, num_blocks(NUM_SLOTS))

@@ -111,12 +111,17 @@ def profile(table: str, version: int | None, as_json: bool, **options: Any) -> N
 @where_option
 @slots_option
 @click.option("--rows", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--ids", is_flag=True, help="Print signs and indices as they are stored.")
 def head(
-    table: str, version: int | None, where: str | None, slots: Sequence[str], rows: int
+    table: str, version: int | None, where: str | None, slots: Sequence[str], rows: int, ids: bool
 ) -> None:
-    """Print the first rows as JSON lines, missing values as null."""
+    """Print the first rows as JSON lines, missing values as null.
+
+    Signs are printed as the texts that extraction kept of frequent values, others short.
+    """
     opened = load("featstore.explore.table").open_table(table, version)
-    for row in opened.head(rows, slots or None, where).to_pylist():
+    found = opened.head(rows, slots or None, where)
+    for row in (found if ids else opened.named(found)).to_pylist():
         show(to_json(row))
 
 

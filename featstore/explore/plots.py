@@ -2,7 +2,7 @@
 and without matplotlib's global state (pyplot).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from featstore.errors import SelectionError, nearest
 from featstore.explore.profile import Profile
 
 _INCHES_PER_SLOT = 0.22
-_SIGN_DIGITS = 6
+_TICK_CHARACTERS = 16
+_LEVEL_CHARACTERS = 9  # longer names of ticks are slanted, so that ten fit beside each other
 
 
 def plot_coverage(profile: Profile) -> Figure:
@@ -36,7 +37,8 @@ def plot_label_rate(profile: Profile, slot: str, label: str | None = None) -> Fi
     """A bar chart of a label's mean for each top value of an id slot, beside its mean over all
     rows.
 
-    Values are in order of frequency. Error bars are one standard error of a proportion.
+    Values are in the slot's own order, such as that of hours, or else in that of their frequency.
+    Error bars are one standard error of a proportion.
 
     Args:
         profile: A profile computed from rows: stored statistics have no label rates by value.
@@ -53,31 +55,37 @@ def plot_label_rate(profile: Profile, slot: str, label: str | None = None) -> Fi
             f"slot {slot!r} has no top values to plot: expected an id slot with values"
         )
     figure, axes = _figure(height=3.6)
-    _bars(axes, top, name)
+    counted = {value["value"]: value for value in top}
+    ordered = [counted[sign] for sign in profile.names.in_order(slot, counted)]
+    _bars(axes, ordered, name, [profile.names.text(slot, value["value"]) for value in ordered])
     base = profile.label_rates[name]
     if base is not None:
         axes.axhline(base, color="C1", linestyle="--", label=f"all rows: {base:.3f}")
         axes.legend()
-    axes.set_xlabel(f"top values of {slot}, as signs (share of values)")
+    axes.set_xlabel(f"top values of {slot} (share of values)")
     axes.set_ylabel(f"mean of {name}")
     axes.set_title(f"{name} by {slot}")
     return figure
 
 
-def _bars(axes: Axes, top: list[Mapping[str, Any]], label: str) -> None:
+def _bars(axes: Axes, top: Sequence[Mapping[str, Any]], label: str, texts: Sequence[str]) -> None:
     rates = np.array([value["label_rates"][label] for value in top], dtype=np.float64)
     counts = np.array([value["count"] for value in top], dtype=np.float64)
     # The standard error of a proportion p over n rows: sqrt(p (1 - p) / n). Labels that are not 0
     # or 1 can have means outside [0, 1], hence the clip.
     errors = np.sqrt(np.clip(rates * (1.0 - rates), 0.0, None) / counts)
-    names = [f"{_short(value['value'])}\n({value['share']:.0%})" for value in top]
+    pairs = zip(map(_tick, texts), top, strict=True)
+    names = [f"{text}\n({value['share']:.0%})" for text, value in pairs]
+    is_level = max(map(len, texts)) <= _LEVEL_CHARACTERS
     axes.bar(range(len(top)), rates, yerr=errors, color="C0", capsize=2.0)
-    axes.set_xticks(range(len(top)), names, fontsize=8)
+    # A text may hold dollar signs, which matplotlib would take for the begin of a formula.
+    axes.set_xticks(
+        range(len(top)), names, fontsize=8, rotation=0 if is_level else 30, parse_math=False
+    )
 
 
-def _short(value: int) -> str:
-    text = str(value)
-    return text if len(text) <= _SIGN_DIGITS + 1 else f"{text[:_SIGN_DIGITS]}…"
+def _tick(text: str) -> str:
+    return text if len(text) <= _TICK_CHARACTERS else f"{text[: _TICK_CHARACTERS - 1]}…"
 
 
 def _label(profile: Profile, label: str | None) -> str:

@@ -17,6 +17,7 @@ from featstore.errors import SelectionError, nearest
 from featstore.explore.comparison import Comparison, compare
 from featstore.explore.table_result import TableResult, error_text, number_text
 from featstore.schema import SlotKind, SlotSchema
+from featstore.spec.value_names import ValueNames
 from featstore.table.statistics.summary import SlotSummary
 
 NUM_TOP = 10
@@ -69,6 +70,7 @@ class Profile(TableResult):
         counts: Counts of the extraction over the whole input, by name. Empty unless the profile is
             from stored statistics.
         summaries: What is known of each slot, by name: more than `table` shows, for comparisons.
+        names: What top values mean.
 
     Columns of `table`:
         slot, number, kind, shape, op: The slot's definition.
@@ -100,6 +102,7 @@ class Profile(TableResult):
     source: str
     counts: Mapping[str, int] = field(default_factory=dict)
     summaries: Mapping[str, SlotSummary] = field(default_factory=dict, compare=False)
+    names: ValueNames = field(default_factory=ValueNames, compare=False)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -136,19 +139,29 @@ class Profile(TableResult):
         return compare(self, after)
 
     def as_dict(self) -> dict[str, Any]:
-        """The profile as JSON types: the columns of `table` for each slot, and the rest."""
+        """The profile as JSON types: the columns of `table` for each slot, and the rest. Top values
+        have a `text` besides, null if it is not known.
+        """
         return {
             "source": self.source,
             "num_rows": self.num_rows,
             "label_rates": dict(self.label_rates),
             "counts": dict(self.counts),
-            "slots": self.table.to_pylist(),
+            "slots": [row | {"top": self._with_texts(row)} for row in self.table.to_pylist()],
         }
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         extraction = _EXTRACTION_COLUMNS if self._from_stored else ()
         rows: list[Sequence[str]] = [self._cells(row) for row in self.table.to_pylist()]
         return (*_COLUMNS[:-1], *extraction, *_COLUMNS[-1:]), rows
+
+    def _with_texts(self, row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """The top values of a row of the table with their texts."""
+        if row["top"] is None:
+            return None
+        known = (self.names.known(row["slot"], top["value"]) for top in row["top"])
+        pairs = zip(row["top"], known, strict=True)
+        return [top | {"text": None if value is None else value.text} for top, value in pairs]
 
     def _foot(self) -> Sequence[str]:
         return [f"{name}: {number:,}" for name, number in self.counts.items()]
@@ -158,7 +171,7 @@ class Profile(TableResult):
         return bool(self.table["default_rate"].null_count < self.table.num_rows)
 
     def _cells(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        *cells, values = _cells(row)
+        *cells, values = _cells(row, self.names)
         return (*cells, *(_extraction_cells(row) if self._from_stored else ()), values)
 
     def _head(self) -> str:
@@ -166,7 +179,7 @@ class Profile(TableResult):
         return f"{', '.join([f'{self.num_rows:,} rows', *rates])} ({self.source})"
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _cells(row: Mapping[str, Any], names: ValueNames) -> tuple[str, ...]:
     per_row = row["num_values"] / row["num_present"] if row["num_present"] else 0.0
     return (
         row["slot"],
@@ -175,7 +188,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{row['coverage']:.1%}",
         f"{row['distinct']:,}{error_text(row['distinct_error'])}",
         f"{per_row:.3g}",
-        _quantiles(row) if row["kind"] == SlotKind.FLOAT else _top(row),
+        _quantiles(row) if row["kind"] == SlotKind.FLOAT else _top(row, names),
     )
 
 
@@ -196,9 +209,10 @@ def _quantiles(row: Mapping[str, Any]) -> str:
     return f"{quantiles} (ranks{error_text(error)})" if error else quantiles
 
 
-def _top(row: Mapping[str, Any]) -> str:
+def _top(row: Mapping[str, Any], names: ValueNames) -> str:
     return "  ".join(
-        f"{top['value']} ({top['share']:.1%}{error_text(top['share_error'])})"
+        f"{names.text(row['slot'], top['value'])} "
+        f"({top['share']:.1%}{error_text(top['share_error'])})"
         for top in row["top"][:3]
     )
 

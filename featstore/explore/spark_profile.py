@@ -11,6 +11,7 @@ from featstore.errors import InputError, nearest
 from featstore.explore.profile import Profile, numeric_labels
 from featstore.explore.stored import rows_profile
 from featstore.explore.table import Table, selected_schema
+from featstore.explore.value_texts import named_profile
 from featstore.extraction.spark.row_statistics import gather_dataframe, gather_items
 from featstore.schema import SlotSchema
 from featstore.table.snapshot import DataFile, Snapshot
@@ -39,7 +40,8 @@ def profile_table(
         where,
     )
     statistics = gather_items(spark, schema, table.data_files(where), read)
-    return rows_profile(statistics, schema.slots, numeric_labels(schema))
+    found = rows_profile(statistics, schema.slots, numeric_labels(schema))
+    return named_profile(found, table.snapshot)
 
 
 def profile_dataframe(dataframe: Any, labels: Sequence[str] = ()) -> Profile:

@@ -17,6 +17,7 @@ from featstore.explore.profile import Profile, numeric_labels
 from featstore.explore.row_profile import profile_rows
 from featstore.explore.stored import stored_profile
 from featstore.explore.table_check import TableCheckReport, check_snapshot
+from featstore.explore.value_texts import named_profile, named_rows
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.extraction.gates import stored_checks, stored_warnings
 from featstore.extraction.unit_statistics import gather_rows
@@ -228,10 +229,25 @@ class Table:
         parts = self._stored(self._where(where)) if stored else None
         if parts is not None:
             statistics = merge_statistics(part.statistics for part in parts)
-            return stored_profile(
-                statistics, add_counts(part.counts for part in parts), schema.slots, labels
-            )
-        return profile_rows(self.to_batches(slots, where), schema.slots, labels)
+            counts = add_counts(part.counts for part in parts)
+            found = stored_profile(statistics, counts, schema.slots, labels)
+        else:
+            found = profile_rows(self.to_batches(slots, where), schema.slots, labels)
+        return named_profile(found, self.snapshot)
+
+    def named(self, rows: pa.Table) -> pa.Table:
+        """Rows of this table with the texts of their ids, for people to read.
+
+        Texts are those of frequent values that extraction kept (`values` in a spec). An id whose
+        text is not known is shown as its first digits.
+
+        Args:
+            rows: Such as `head` and `sample` return.
+
+        Returns:
+            The same rows, with texts in id slots.
+        """
+        return named_rows(rows, self.snapshot)
 
     def label_profile(
         self, label: str, where: str | None = None, slots: Sequence[str] | None = None

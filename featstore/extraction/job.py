@@ -25,9 +25,9 @@ from featstore.extraction.raw import (
     find_raw_files,
     plan_units,
 )
+from featstore.extraction.texts.unit_values import merge_partition_values
 from featstore.extraction.unit import Progress, Runner, UnitReport, UnitTask, bind, ignore_progress
 from featstore.extraction.unit_statistics import merge_partition
-from featstore.extraction.unit_values import merge_partition_values
 from featstore.files.listings import list_files, listing_digest
 from featstore.files.storage import absolute, delete, join
 from featstore.redaction import redact

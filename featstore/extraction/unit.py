@@ -12,8 +12,8 @@ from featstore.errors import InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import BatchOrigin, Malformed
 from featstore.extraction.raw import RawRange, Unit, check_constant, open_range, read_batches
+from featstore.extraction.texts.unit_values import ValueGathering, store_values
 from featstore.extraction.unit_statistics import Gathering
-from featstore.extraction.unit_values import ValueGathering
 from featstore.files.storage import join
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
@@ -191,7 +191,8 @@ def write_unit(
         replace(
             last,
             has_statistics=last.num_rows > 0 and gathering.store(task.table_url, last.path),
-            has_values=last.num_rows > 0 and values.store(task.table_url, last.path, size_bytes),
+            has_values=last.num_rows > 0
+            and store_values([values], task.table_url, last.path, size_bytes),
             counts=dict(extractor.counts),
             num_rows_skipped=extractor.findings.num_rows_skipped,
             examples=extractor.findings.examples,

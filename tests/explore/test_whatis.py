@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 import featstore
+from featstore.api import compact
 from featstore.cli.program import cli
 from featstore.errors import InputError, SelectionError
 from featstore.explore.whatis import whatis
@@ -83,6 +84,37 @@ def test_texts_of_a_replaced_partition_are_gone_and_those_of_an_older_version_ar
     extract_day(tmp_path, "1", ["eve"])
     assert whatis(bob, table_url=table).values == ()
     assert whatis(bob, table_url=table, version=1).values[0].text == "bob"
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_slots_of_a_group_have_texts_also_after_they_are_folded_in(
+    key: str | None, tmp_path: Path
+) -> None:
+    """Whether rows are matched by the raw files or by a key."""
+    ids = [f"{i}" for i in range(20)]
+    pq.write_table(pa.table({"id": ids, "a": ids, "b": ids[::-1]}), tmp_path / "raw.parquet")
+    slots = [
+        {"slot": 1, "name": "one", "op": "hash", "of": "a"},
+        {"slot": 2, "name": "two", "op": "cross", "of": ["a", "b"]},
+    ]
+    types = {"id": "string", "a": "string", "b": "string"}
+    url = str(tmp_path / "table")
+    runs: list[tuple[int, dict[str, Any]]] = [(1, {}), (2, {"group": "more", "key": key})]
+    for number, options in runs:
+        spec = featstore.load_spec(
+            {"spec": 1, "inputs": types, "keep": ["id"], "slots": slots[:number]}
+        )
+        raw = tmp_path / "raw.parquet"
+        featstore.extract(spec, raw, url, partition={"dt": "1"}, **options)
+    signs = featstore.Extractor(spec).one({"id": "x", "a": "3", "b": "16"})
+
+    def texts() -> list[str]:
+        return [str(whatis(int(str(signs[name])), table_url=url)) for name in ("one", "two")]
+
+    expected = ["one = 3 (counted 1 times)", "two = 3 & 16 (counted 1 times)"]
+    assert texts() == expected
+    compact(url)
+    assert texts() == expected
 
 
 def test_the_command_prints_the_value_or_says_that_it_is_not_known(

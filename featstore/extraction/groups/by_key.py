@@ -14,6 +14,7 @@ from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import first_examples
 from featstore.extraction.groups.group_task import GroupTask
 from featstore.extraction.raw import Unit, as_input_errors, open_raw
+from featstore.extraction.texts.unit_values import ValueGathering, store_values
 from featstore.extraction.unit import Progress, UnitReport, extract_range
 from featstore.files.storage import join
 from featstore.host import num_cores
@@ -87,7 +88,8 @@ def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -
             row.
     """
     extractors: list[Extractor] = []
-    raw, key = _raw_rows(task, partition.units, extractors), partition.key
+    gatherings: list[ValueGathering] = []
+    raw, key = _raw_rows(task, partition.units, extractors, gatherings), partition.key
     files, key_type = list(partition.files.values()), raw.schema.field(key).type
     keys = [_base_keys(file, key, key_type) for file in files]
     raw_places = _match_rows(pa.chunked_array(keys, key_type), raw.column(key), key, files)
@@ -100,7 +102,10 @@ def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -
         bound = {place: (replace(target, rows_digest=rows_digest(of_file)),)}
         reports.append(_write_file(replace(task, targets=bound), file, rows, attempt))
         first += len(of_file)
-    return [*reports[:-1], _with_findings(reports[-1], extractors)]
+    last = _with_findings(reports[-1], extractors)
+    size_bytes = sum(report.size_bytes for report in reports)
+    has_values = store_values(gatherings, task.table_url, last.path, size_bytes)
+    return [*reports[:-1], replace(last, has_values=has_values)]
 
 
 def rows_digest(keys: pa.Array) -> str:
@@ -122,15 +127,23 @@ def rows_digest(keys: pa.Array) -> str:
     return digest.hexdigest()
 
 
-def _raw_rows(task: GroupTask, units: Sequence[Unit], extractors: list[Extractor]) -> pa.Table:
+def _raw_rows(
+    task: GroupTask,
+    units: Sequence[Unit],
+    extractors: list[Extractor],
+    gatherings: list[ValueGathering],
+) -> pa.Table:
     """The group's columns and the key, for all raw rows of a partition."""
 
     def extract(unit: Unit) -> list[pa.RecordBatch]:
         extractor = Extractor(task.spec)
+        gathering = ValueGathering(extractor, task.stored(extractor.schema).names)
         extractors.append(extractor)
-        return [
+        gatherings.append(gathering)
+        batches = (
             batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition)
-        ]
+        )
+        return list(gathering.watch(batches))
 
     with ThreadPoolExecutor(num_cores(), "featstore-extract") as threads:
         batches = [batch for found in threads.map(extract, units) for batch in found]

@@ -26,6 +26,7 @@ from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
 from featstore.table.open import open_table_or_none
 from featstore.table.running import check_not_removed, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions
+from featstore.table.statistics.stored_names import copy_values
 from featstore.table.writer import open_data_file
 
 _ZSTD = 6  # CompressionCodec.ZSTD in parquet.thrift
@@ -97,6 +98,8 @@ def compact(
             # Drains the iterator, which waits for all threads and raises the first error.
             deque(done, maxlen=0)
             files = tuple(sorted(written, key=lambda file: file.path))
+            for partition in partitions:
+                copy_values(snapshot, partition, tag)
             change = _change(snapshot, partitions, files, run_id)
             check_not_removed(mark, table_url, files)
             version = commit(table_url, change)

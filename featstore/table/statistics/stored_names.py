@@ -10,7 +10,13 @@ from featstore.schema import SlotSchema
 from featstore.spec.value_names import ValueNames, ValueText
 from featstore.table.layout import group_url, tag_of, values_path
 from featstore.table.snapshot import DataFile, Snapshot
-from featstore.table.statistics.values_file import SCHEMA, StoredValues, read_values
+from featstore.table.statistics.values_file import (
+    SCHEMA,
+    StoredValues,
+    merge_values,
+    read_values,
+    write_values,
+)
 
 # Files that are read for a look at some values, newest partitions first. What none of them knows is
 # rare.
@@ -68,6 +74,18 @@ def values_places(snapshot: Snapshot, files: Sequence[DataFile]) -> list[ValuesP
                 place = ValuesPlace(table_url=url, path=values_path(file.partition, tag))
                 places.setdefault((url, place.path), place)
     return list(places.values())
+
+
+def copy_values(snapshot: Snapshot, partition: Mapping[str, str], tag: str) -> None:
+    """Writes the texts of a partition, and of its slot groups, for files with the same rows under
+    another run's tag.
+    """
+    places = values_places(snapshot, snapshot.in_partitions([partition]))
+    parts = list(_each(places))
+    if parts:
+        # Each part was bounded when it was made.
+        merged = merge_values(parts, unlimited=snapshot.schema.names)
+        write_values(snapshot.url, values_path(partition, tag), merged)
 
 
 def _each(places: Sequence[ValuesPlace]) -> Iterator[StoredValues]:

@@ -76,6 +76,7 @@ def test_the_most_frequent_are_kept_among_any_number_of_others() -> None:
     assert not counts.has_given_up
 
 
+@pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
 @given(values=IDS, before=st.lists(st.integers(1, 99), max_size=6, unique=True))
 def test_both_implementations_stop_at_the_same_id(values: list[int], before: list[int]) -> None:
     """With a table of 8 keys, of which 4 may be taken."""

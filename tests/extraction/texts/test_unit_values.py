@@ -12,7 +12,7 @@ import pytest
 
 import featstore
 from featstore.errors import SpecError
-from featstore.extraction.unit_values import depth_of
+from featstore.extraction.texts.unit_values import depth_of
 from featstore.ops.value_names import MAX_TEXT
 from featstore.spec.parse import load_spec
 from featstore.table.statistics.values_file import NUM_KEPT, StoredValues, read_values

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.slot_texts import FoundTexts, SlotTexts
+from featstore.extraction.texts.slot_texts import FoundTexts, SlotTexts
 from featstore.files.storage import delete, join
 from featstore.ops.arrays import Integers, array_of, offsets_of, values_of
 from featstore.ops.lists import array_of_bits
@@ -53,6 +53,9 @@ class ValueGathering:
     Args:
         extractor: The extractor that all rows of the unit come from; watched from now on.
         slots: The names of the slots that are written.
+
+    Attributes:
+        unlimited: The slots that may have any number of different values.
     """
 
     def __init__(self, extractor: Extractor, slots: Collection[str]) -> None:
@@ -63,6 +66,7 @@ class ValueGathering:
             for name in graph.schema.names
             if name in kept and name in slots
         ]
+        self.unlimited = frozenset(name for name, values in kept.items() if values == "top")
         self._raw = pa.RecordBatch.from_pydict({})
         if self._slots:
             extractor.watch(self._see)
@@ -91,19 +95,38 @@ class ValueGathering:
             too_many=frozenset(slot.name for slot in self._slots if slot.has_too_many),
         )
 
-    def store(self, table_url: str, path: str, data_bytes: int) -> bool:
-        """Writes the texts beside the data file at `path`: the unit's last one.
-
-        Returns:
-            Whether there are any.
-        """
-        if not self._slots:
-            return False
-        write_values(table_url, file_values_path(path), self.finish(data_bytes))
-        return True
+    @property
+    def is_wanted(self) -> bool:
+        """Whether texts of any slot are kept."""
+        return bool(self._slots)
 
     def _see(self, raw: pa.RecordBatch) -> None:
         self._raw = raw
+
+
+def store_values(
+    gatherings: Sequence[ValueGathering], table_url: str, path: str, data_bytes: int
+) -> bool:
+    """Writes the texts of a unit beside the data file at `path`: the unit's last one.
+
+    Args:
+        gatherings: Those of the unit's rows, one for each thread that extracted some.
+        table_url: The table, or the slot group.
+        path: The path of the data file.
+        data_bytes: The bytes of the unit's data files.
+
+    Returns:
+        Whether there are any.
+    """
+    if not any(gathering.is_wanted for gathering in gatherings):
+        return False
+    if len(gatherings) == 1:
+        stored = gatherings[0].finish(data_bytes)
+    else:
+        unlimited = gatherings[0].unlimited
+        stored = merge_values((one.finish(data_bytes) for one in gatherings), unlimited)
+    write_values(table_url, file_values_path(path), stored)
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)

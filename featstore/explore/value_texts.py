@@ -1,0 +1,54 @@
+"""Profiles and rows of a table with the texts of their signs."""
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from featstore.explore.profile import Profile
+from featstore.schema import SlotKind
+from featstore.spec.value_names import ValueNames
+from featstore.table.snapshot import Snapshot
+from featstore.table.statistics.stored_names import find_names
+
+
+def named_profile(profile: Profile, snapshot: Snapshot) -> Profile:
+    """The profile with what its top values mean, as far as extractions kept it."""
+    wanted = {
+        row["slot"]: {value["value"] for value in row["top"] or ()}
+        for row in profile.table.select(["slot", "top"]).to_pylist()
+    }
+    return replace(profile, names=find_names(snapshot, wanted))
+
+
+def named_rows(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
+    """The rows with texts in place of signs and indices; those that nobody knows are shown as
+    signs, short.
+    """
+    slots = [
+        slot.name
+        for slot in snapshot.schema
+        if slot.kind is SlotKind.ID and slot.name in rows.column_names
+    ]
+    columns = {name: rows[name].to_pylist() for name in slots}
+    names = find_names(snapshot, {name: set(_flat(ids)) for name, ids in columns.items()})
+    for name, ids in columns.items():
+        texts = pa.array([_text(names, name, row) for row in ids], _text_type(rows[name].type))
+        rows = rows.set_column(rows.column_names.index(name), name, texts)
+    return rows
+
+
+def _flat(rows: list[Any]) -> list[int]:
+    values = (row if isinstance(row, list) else [row] for row in rows)
+    return [value for row in values for value in row if value is not None]
+
+
+def _text(names: ValueNames, slot: str, row: Any) -> Any:
+    if isinstance(row, list):
+        return [_text(names, slot, value) for value in row]
+    return None if row is None else names.text(slot, row)
+
+
+def _text_type(arrow_type: pa.DataType) -> pa.DataType:
+    is_list = pa.types.is_list(arrow_type) or pa.types.is_fixed_size_list(arrow_type)
+    return pa.list_(pa.string()) if is_list else pa.string()

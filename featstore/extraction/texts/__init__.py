@@ -1,0 +1,1 @@
+"""Texts of values: found in the raw rows of a unit, kept beside its data files."""

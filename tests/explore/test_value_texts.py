@@ -1,0 +1,110 @@
+"""Profiles, plots and rows show what signs mean."""
+
+import datetime
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import featstore
+from featstore.cli.program import cli
+from featstore.explore.plots import plot_label_rate
+from featstore.explore.table import Table
+
+START = datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Rows of hours 3, 1 and 2, the last the most frequent."""
+    hours = [3, 1, 2, 2, 2, 1]
+    rows = {
+        "user": ["ann", "bob", "$x_1$", "ann", None, "ann"],
+        "tags": [["a", "b"], [], None, ["a"], ["b"], ["a"]],
+        "secret": ["1234567", "2", "3", "4", "5", "6"],
+        "ts": pa.array([START + datetime.timedelta(hours=hour) for hour in hours]),
+        "clicked": [0, 1, 0, 1, 1, 0],
+    }
+    pq.write_table(pa.table(rows), tmp_path / "raw.parquet")
+    document = {
+        "spec": 1,
+        "inputs": {
+            "user": "string",
+            "tags": "list<string>",
+            "secret": "string",
+            "ts": "timestamp",
+            "clicked": "long",
+        },
+        "labels": {"click": "clicked"},
+        "slots": [
+            {"slot": 1, "name": "user_slot", "op": "hash", "of": "user"},
+            {"slot": 2, "name": "tags_slot", "op": "hash", "of": "tags"},
+            {"slot": 3, "name": "hidden", "op": "hash", "of": "secret", "values": "none"},
+            {"slot": 4, "name": "hour", "op": "hour", "of": "ts"},
+        ],
+    }
+    url = tmp_path / "table"
+    featstore.extract(
+        featstore.load_spec(document), tmp_path / "raw.parquet", url, partition={"dt": "1"}
+    )
+    return featstore.open_table(url)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_profile_shows_texts_and_unknown_signs_short(table: Table, stored: bool) -> None:
+    profile = table.profile(stored=stored)
+    shown = str(profile)
+    assert "ann (60.0%)" in shown
+    assert "02:00 (50.0%)" in shown
+    assert "ann (60.0%)" in profile._repr_html_()
+    slots = {slot["slot"]: slot for slot in profile.as_dict()["slots"]}
+    assert next(top["text"] for top in slots["hour"]["top"]) == "02:00"
+    hidden = slots["hidden"]["top"]
+    assert {top["text"] for top in hidden} == {None}
+    assert f"{str(hidden[0]['value'])[:6]}…" in shown
+    assert str(hidden[0]["value"]) not in shown
+
+
+def test_plots_name_values_in_the_slots_own_order_and_take_dollars_for_dollars(
+    table: Table,
+) -> None:
+    profile = table.profile()
+    (axes,) = plot_label_rate(profile, "hour").axes
+    ticks = [tick.get_text().partition("\n")[0] for tick in axes.get_xticklabels()]
+    assert ticks == ["01:00", "02:00", "03:00"]
+    (axes,) = plot_label_rate(profile, "user_slot").axes
+    labels = {tick.get_text().partition("\n")[0]: tick for tick in axes.get_xticklabels()}
+    assert set(labels) == {"ann", "bob", "$x_1$"}
+    assert not labels["$x_1$"].get_parse_math()
+
+
+def test_rows_are_named_and_keep_missing_values(table: Table) -> None:
+    rows = table.named(table.head(3))
+    assert rows["user_slot"].to_pylist() == ["ann", "bob", "$x_1$"]
+    assert rows["tags_slot"].to_pylist() == [["a", "b"], [], None]
+    assert rows["hour"].to_pylist() == ["03:00", "01:00", "02:00"]
+    assert all(text.endswith("…") for text in rows["hidden"].to_pylist())
+    assert rows["click"].to_pylist() == [0, 1, 0]
+    assert table.named(table.head(5)).slice(4)["user_slot"].to_pylist() == [None]
+
+
+def test_head_prints_texts_or_ids(table: Table) -> None:
+    def head(*options: str) -> dict[str, object]:
+        done = CliRunner().invoke(cli, ["table", "head", table.url, "--rows", "1", *options])
+        found = json.loads(done.output)
+        assert isinstance(found, dict)
+        return found
+
+    assert (head()["user_slot"], head()["tags_slot"]) == ("ann", ["a", "b"])
+    assert head("--ids")["user_slot"] == table.head(1)["user_slot"][0].as_py()
+
+
+def test_tables_without_texts_are_shown_by_short_signs(tmp_path: Path, table: Table) -> None:
+    for path in Path(table.url, "_stats").rglob("*.values"):
+        path.unlink()
+    rows = table.named(table.head(1))
+    assert rows["user_slot"][0].as_py().endswith("…")
+    assert "…" in str(table.profile())
