@@ -150,7 +150,8 @@ def key_values(
     def pairs_of(_: click.Context, option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
         pairs = dict(text.partition("=")[::2] for text in texts)
         if len(pairs) < len(texts) or not all(key and value for key, value in pairs.items()):
-            raise click.BadParameter(f"expected {form}, each once, found {', '.join(texts)}")
+            name = form.partition("=")[0].lower()
+            raise click.BadParameter(f"expected {form}, each {name} once, found {', '.join(texts)}")
         return pairs
 
     return pairs_of

@@ -6,10 +6,10 @@ from typing import Any
 
 from tabulate import tabulate
 
-from featstore.extraction.gates import CheckResult
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.table.snapshot import Snapshot
+from featstore.table.statistics.gates import CheckResult
 from featstore.text_table import text_table
 
 

@@ -14,7 +14,7 @@ from featstore.explore.row_profile import profile_rows
 from featstore.explore.table import Table, open_table
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.raw import find_raw_files, plan_units
-from featstore.extraction.slot_texts import SlotTexts
+from featstore.extraction.texts.slot_texts import SlotTexts
 from featstore.extraction.unit import extract_range
 from featstore.reading.missing import marks_to_nulls
 from featstore.redaction import redact

@@ -16,10 +16,8 @@ from featstore.explore.label_profile import LabelProfile, label_rows
 from featstore.explore.profile import Profile, numeric_labels
 from featstore.explore.row_profile import profile_rows
 from featstore.explore.stored import stored_profile
-from featstore.explore.table_check import TableCheckReport, check_snapshot
 from featstore.explore.value_texts import named_profile, named_rows
 from featstore.explore.views import duckdb_view, polars_view
-from featstore.extraction.gates import stored_checks, stored_warnings
 from featstore.extraction.unit_statistics import gather_rows
 from featstore.files import storage
 from featstore.reading.open_file import OpenFile
@@ -41,7 +39,9 @@ from featstore.table.statistics.column_statistics import (
     add_counts,
     merge_statistics,
 )
+from featstore.table.statistics.gates import stored_checks, stored_warnings
 from featstore.table.statistics.statistics_file import StoredStatistics, find_statistics
+from featstore.table.statistics.table_check import TableCheckReport, check_snapshot
 from featstore.table.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
 
 

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from featstore.errors import OperatorError
 from featstore.extraction.attribution import Attribution
-from featstore.extraction.explanation import Explanation, explanation_of
 from featstore.extraction.findings import BATCH, REQUEST, BatchOrigin, Findings
 from featstore.extraction.intake import Intake, Taken, missing_columns
 from featstore.extraction.values import single
@@ -19,6 +18,7 @@ from featstore.ops.columns import read_column
 from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
 from featstore.ops.sequences import align
 from featstore.schema import SlotSchema
+from featstore.spec.explanation import Explanation, explanation_of
 from featstore.spec.graph import Graph, Step, build_graph
 from featstore.spec.model import Spec
 

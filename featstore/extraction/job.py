@@ -16,7 +16,6 @@ import pyarrow as pa
 from featstore.errors import CommitConflictError, EmptyInputError, InputError, UnsafeStoreError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, describe, first_examples
-from featstore.extraction.gates import CheckResult, check_before_commit
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import (
     RawFile,
@@ -44,6 +43,7 @@ from featstore.table.open import open_table_or_none
 from featstore.table.running import Mark, check_not_removed, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, overwrite_filters
 from featstore.table.statistics.column_statistics import add_counts
+from featstore.table.statistics.gates import CheckResult, check_before_commit
 
 CommitFunction = Callable[[str, delta.Change], int]
 

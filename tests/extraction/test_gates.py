@@ -16,7 +16,12 @@ from featstore import api
 from featstore.errors import CheckFailedError, TableNotFoundError
 from featstore.explore.table import open_table
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.gates import (
+from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.unit_statistics import gather_rows
+from featstore.spec.model import Spec
+from featstore.spec.parse import load_spec, parse_checks
+from featstore.table.delta import history, open_delta
+from featstore.table.statistics.gates import (
     CheckResult,
     Outcome,
     days_before,
@@ -24,11 +29,6 @@ from featstore.extraction.gates import (
     stored_checks,
     stored_warnings,
 )
-from featstore.extraction.job import ExtractJob, extract_files
-from featstore.extraction.unit_statistics import gather_rows
-from featstore.spec.model import Spec
-from featstore.spec.parse import load_spec, parse_checks
-from featstore.table.delta import history, open_delta
 from tests.extraction.conftest import raw_rows
 
 COVERED = {"check": "coverage", "of": "user_id", "at_least": 0.9}

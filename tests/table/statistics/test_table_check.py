@@ -12,8 +12,8 @@ import pytest
 import featstore
 from featstore.errors import InputError, SelectionError, SpecError
 from featstore.explore.table import Table, open_table
-from featstore.extraction.gates import Outcome
 from featstore.spec.parse import load_spec
+from featstore.table.statistics.gates import Outcome
 
 RATE = {"check": "label_rate", "of": "click", "at_least": 0.4, "at_most": 0.6}
 ROWS = {"check": "rows", "at_least": 10, "severity": "warn"}

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from featstore.errors import InputError
-from featstore.extraction.gates import CheckResult, Load, Outcome, Partition, run_checks
 from featstore.redaction import redact
 from featstore.spec.model import DataCheck
 from featstore.table.layout import partition_path
 from featstore.table.snapshot import Snapshot
+from featstore.table.statistics.gates import CheckResult, Load, Outcome, Partition, run_checks
 from featstore.text_table import text_table
 
 _HEADERS = ("outcome", "check", "column", "partition", "value", "expected", "note")
