@@ -35,7 +35,7 @@ def whatis(
 
     Texts are those that extraction kept beside the table. The exit code is 1 if none is known.
     """
-    find = load("featstore.explore.whatis").whatis
+    find = load("featstore.explore.texts.whatis").whatis
     found = find(sign, table_url=table, version=version, spec_url=spec, slot=slot)
     show(found, as_json=as_json)
     sys.exit(0 if found.values else 1)

@@ -11,7 +11,7 @@ from featstore.errors import InputError, nearest
 from featstore.explore.profile import Profile, numeric_labels
 from featstore.explore.stored import rows_profile
 from featstore.explore.table import Table, selected_schema
-from featstore.explore.value_texts import named_profile
+from featstore.explore.texts.value_texts import named_profile
 from featstore.extraction.spark.row_statistics import gather_dataframe, gather_items
 from featstore.schema import SlotSchema
 from featstore.table.snapshot import DataFile, Snapshot

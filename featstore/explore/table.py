@@ -16,7 +16,7 @@ from featstore.explore.label_profile import LabelProfile, label_rows
 from featstore.explore.profile import Profile, numeric_labels
 from featstore.explore.row_profile import profile_rows
 from featstore.explore.stored import stored_profile
-from featstore.explore.value_texts import named_profile, named_rows
+from featstore.explore.texts.value_texts import named_profile, named_rows
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.extraction.unit_statistics import gather_rows
 from featstore.files import storage

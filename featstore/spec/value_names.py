@@ -2,7 +2,7 @@
 
 Three sources lead here. A spec alone names the values of operators that have names (hours, buckets,
 entries of a vocabulary) and of their crosses, see `names_of_spec`. Extraction keeps texts of other
-values, found in rows (`value_texts`). Whatever nobody knows is shown as its sign, shortened.
+values, found in rows (`extraction/texts`). Whatever nobody knows is shown as its sign, shortened.
 """
 
 import itertools

@@ -14,7 +14,7 @@ import featstore
 from featstore.api import compact
 from featstore.cli.program import cli
 from featstore.errors import InputError, SelectionError
-from featstore.explore.whatis import whatis
+from featstore.explore.texts.whatis import whatis
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
