@@ -20,7 +20,7 @@ from featstore.extraction.spark.runners import (
     extract_dataframe,
 )
 from featstore.extraction.unit import Progress, ignore_progress
-from featstore.importing.job import import_job
+from featstore.importing.job import SAMPLE_ROWS, import_job
 from featstore.importing.report import ImportReport
 from featstore.importing.run import OnSchema, run_import
 from featstore.redaction import redact
@@ -93,8 +93,9 @@ def extract(
 
     Args:
         spec: The spec, or the URL of its YAML file.
-        input_url: Raw Parquet: a file, a directory or a glob. None with `dataframe`. With `days` it
-            contains `{dt}`, and may contain `{hour}`.
+        input_url: Raw rows: a file, a directory or a glob of Parquet or, without `spark`, of CSV or
+            JSON lines. None with `dataframe`. With `days` it contains `{dt}`, and may contain
+            `{hour}`.
         table_url: The table to write. It is created if it does not exist.
         partition: Partition values for all of the input.
         partition_from_path: Partition keys whose values come from the `key=value/` directories of
@@ -167,6 +168,7 @@ def import_raw(
     *,
     columns: Mapping[str, str] | None = None,
     max_malformed: int = 0,
+    sample_rows: int = SAMPLE_ROWS,
     num_workers: int = 1,
     progress: Progress = ignore_progress,
     on_schema: OnSchema = lambda schema: None,
@@ -186,6 +188,8 @@ def import_raw(
         output_url: The directory to write, on the local disk.
         columns: Types by column, such as `{"item": "string"}`, where the inferred one is not meant.
         max_malformed: How many rows may be left out because they cannot be read.
+        sample_rows: How many rows of a file columns are inferred from. Those that come only later
+            are left out, and counted.
         num_workers: The number of processes. A script that asks for several must be importable:
             its own work stands under `if __name__ == "__main__"`.
         progress: Called as `progress(num_files, num_files_total, num_rows)`.
@@ -202,7 +206,13 @@ def import_raw(
         MissingDependencyError: `tfrecord` without its extra.
     """
     job = import_job(
-        format, input_url, output_url, columns=columns, max_malformed=max_malformed, **options
+        format,
+        input_url,
+        output_url,
+        columns=columns,
+        max_malformed=max_malformed,
+        sample_rows=sample_rows,
+        **options,
     )
     return run_import(job, num_workers=num_workers, progress=progress, on_schema=on_schema)
 

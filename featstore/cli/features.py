@@ -48,12 +48,13 @@ def demo(directory: str, engine: str, num_rows: int | None) -> None:
         "featstore extract --spec spec.yaml --input raw/dt=2026-11-01 --table /data/ctr "
         "--partition dt=2026-11-01",
         "featstore extract --spec spec.yaml --input raw --table /data/ctr --partition-from-path dt",
+        "featstore extract --spec spec.yaml --input clicks.csv --table /data/ctr",
         "featstore extract --spec spec.yaml --input 'raw/dt={dt}' --table /data/ctr "
         "--days 2026-11-01..2026-11-07",
     ],
 )
 @spec_option()
-@input_option("Raw Parquet: a file, a directory or a glob.")
+@input_option("Raw Parquet, CSV or JSON lines: a file, a directory or a glob.")
 @table_option("The table to write; created if it does not exist.")
 @partition_option
 @partition_from_path_option
@@ -76,7 +77,7 @@ def demo(directory: str, engine: str, num_rows: int | None) -> None:
     help="With --group: the kept column that identifies each row, if the raw files changed.",
 )
 def extract(spec: str, input_url: str, table_url: str, **options: Any) -> None:
-    """Extract features from raw Parquet into a table, without Spark."""
+    """Extract features from raw rows into a table, without Spark."""
     with load("featstore.extraction.progress_bar").ProgressBar() as bar:
         report = load("featstore.api").extract(spec, input_url, table_url, progress=bar, **options)
     show(report)
@@ -90,7 +91,7 @@ def extract(spec: str, input_url: str, table_url: str, **options: Any) -> None:
     ],
 )
 @spec_option()
-@input_option("The logged raw rows: a Parquet file, a directory or a glob.", "--raw")
+@input_option("The logged raw rows: a file, a directory or a glob.", "--raw")
 @table_option("The table extracted from them.")
 @partition_option
 @partition_from_path_option

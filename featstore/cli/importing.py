@@ -56,6 +56,14 @@ def _options(function: Function) -> Function:
             help="How many rows may be left out because they cannot be read.",
         ),
         click.option(
+            "--sample-rows",
+            type=click.IntRange(min=1),
+            default=2_000,
+            show_default=True,
+            metavar="ROWS",
+            help="How many rows of a file columns are inferred from, in up to eight files.",
+        ),
+        click.option(
             "--workers",
             "num_workers",
             type=click.IntRange(min=1),

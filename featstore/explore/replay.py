@@ -160,8 +160,10 @@ def replay(
         SpecError, InputError, OperatorError: As for `featstore.extract`.
         TableNotFoundError: There is no table at the URL.
     """
-    extractor = Extractor(spec if isinstance(spec, Spec) else load_spec(spec))
-    units = plan_units(find_raw_files(raw_url, partition or {}, partition_from_path), _WHOLE_FILES)
+    parsed = spec if isinstance(spec, Spec) else load_spec(spec)
+    extractor = Extractor(parsed)
+    files = find_raw_files(raw_url, partition or {}, partition_from_path, parsed.inputs)
+    units = plan_units(files, _WHOLE_FILES)
     table = open_table(table_url)
     keys = {key.name for key in table.schema.partition_keys}
     for unit in units:

@@ -15,7 +15,8 @@ from featstore.errors import EmptyInputError, InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.unit import Progress, Runner, ignore_progress
-from featstore.files.listings import list_files, listing_digest
+from featstore.files.listings import listing_digest
+from featstore.formats.text_files import list_raw_files
 from featstore.redaction import redact
 from featstore.table.delta import Commit, history, open_delta_or_none, with_origins
 from featstore.table.layout import partition_path
@@ -242,7 +243,7 @@ def find_digests(days: Sequence[Day]) -> list[str | None]:
 
     Files are listed, not opened.
     """
-    listed = [list_files(day.input_url) for day in days]
+    listed = [list_raw_files(day.input_url) for day in days]
     return [listing_digest(files) if files else None for files in listed]
 
 

@@ -159,7 +159,8 @@ def _ready(spec: Spec) -> dict[str, str]:
 def _fit_level(spec: Spec, ready: Mapping[str, str], input_url: str, run: FitRunner) -> Spec:
     """Runs one pass, which fits the nodes that are ready."""
     labels = {f"value_{i}": name for i, name in enumerate(ready)}
-    files = find_raw_files(input_url, {}, ())
+    declared = spec.inputs if run is fit_in_threads else None
+    files = find_raw_files(input_url, {}, (), declared)
     units = plan_units(files, spec.output.rows_per_file)
     if not units:
         raise InputError(f"{redact(input_url)} holds no rows to fit {', '.join(ready)} on")

@@ -62,7 +62,7 @@ class ExtractJob:
 
     Attributes:
         spec: The features to extract.
-        input_url: A raw Parquet file, a directory or a glob.
+        input_url: A file of raw rows, a directory or a glob.
         table_url: The table to write to; created if it does not exist.
         partition: Partition keys and values that hold for every file of the input. The run replaces
             all partitions that it writes.
@@ -178,7 +178,7 @@ def extract_files(
     progress: Progress = ignore_progress,
     commit: CommitFunction = delta.commit,
 ) -> ExtractReport:
-    """Extracts raw Parquet files into the table as one commit.
+    """Extracts raw files into the table as one commit.
 
     If an equal run was committed before, nothing is written and its report is returned. An error or
     an interrupt leaves the table at the version it had.
@@ -197,7 +197,7 @@ def extract_files(
     started_s = time.monotonic()
     check_apart(job.input_url, job.table_url)
     base = open_table_or_none(job.table_url)
-    files = raw_files_of(job, base)
+    files = raw_files_of(job, base, with_text=runs_here(runner))
     check_raw_schemas(job.spec, files)
     partitions = tuple(
         {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()
@@ -215,14 +215,23 @@ def extract_files(
         return end_run(run, reports, commit, input_bytes, mark)
 
 
-def raw_files_of(job: ExtractJob, base: Snapshot | None) -> list[RawFile]:
+def runs_here(runner: Runner | None) -> bool:
+    """Whether units run in this process, which alone reads raw files of text."""
+    return runner is None or isinstance(runner, LocalRunner)
+
+
+def raw_files_of(job: ExtractJob, base: Snapshot | None, *, with_text: bool) -> list[RawFile]:
     """The raw files of a job's input, with their partitions in the order of the table's keys.
+
+    Args:
+        with_text: Whether CSV and JSON lines are read.
 
     Raises:
         InputError: The files cannot be read, or lie in directories of partitions and the job says
             nothing about partitions.
     """
-    raw_files = find_raw_files(job.input_url, job.partition, job.partition_from_path)
+    declared = job.spec.inputs if with_text else None
+    raw_files = find_raw_files(job.input_url, job.partition, job.partition_from_path, declared)
     if not (job.partition or job.partition_from_path or job.no_partition):
         check_partition_given(raw_files)
     return [replace(file, partition=in_key_order(file.partition, base)) for file in raw_files]

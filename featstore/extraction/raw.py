@@ -1,17 +1,21 @@
-"""Raw Parquet files: listing them, cutting them into units of work, and reading them."""
+"""Raw files: listing them, cutting them into units of work, and reading them."""
 
 import contextlib
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError, FeatstoreError, InputError, not_once
-from featstore.files.listings import FileEntry, check_unchanged, find_file, list_files
+from featstore.files.listings import FileEntry, check_unchanged, find_file
 from featstore.files.storage import local_path, open_read
+from featstore.formats.text_files import RawTextFile, format_of, list_raw_files, open_text, scan
+from featstore.host import num_cores
 from featstore.parquet.bounds import CLAIMS_MORE, first_beyond
 from featstore.parquet.damage import DAMAGE, first_line
 from featstore.parquet.footers import CheckedFooter, read_checked
@@ -36,13 +40,15 @@ class RawFile:
 
     Attributes:
         partition: The partition that all of its rows belong to.
-        row_groups: The number of rows of each row group.
+        row_groups: The number of rows of each row group; a file of text is one.
+        is_text: Whether it is CSV or JSON lines, not Parquet.
     """
 
     listed: FileEntry
     partition: Mapping[str, str]
     row_groups: tuple[int, ...]
     schema: pa.Schema
+    is_text: bool = False
 
     @property
     def url(self) -> str:
@@ -66,6 +72,7 @@ class RawRange:
             be of this version of the file.
         last_row_group: The last row group, included.
         first_row: Number of the range's first row within the file.
+        text_schema: The columns of a file of text; None for Parquet, whose footer has them.
     """
 
     listed: FileEntry
@@ -73,6 +80,7 @@ class RawRange:
     last_row_group: int
     first_row: int
     num_rows: int
+    text_schema: pa.Schema | None = None
 
     @property
     def url(self) -> str:
@@ -93,20 +101,24 @@ class Unit:
 
 
 def find_raw_files(
-    url: str, constant: Mapping[str, str], from_path: Sequence[str]
+    url: str,
+    constant: Mapping[str, str],
+    from_path: Sequence[str],
+    declared: Mapping[str, pa.DataType] | None = None,
 ) -> list[RawFile]:
-    """Lists the raw files at `url` and reads their footers.
+    """Lists the raw files at `url` and reads their footers, or counts the rows of those of text.
 
     Args:
-        url: A Parquet file, a directory or a glob.
+        url: A file of Parquet, CSV or JSON lines, a directory or a glob.
         constant: Partition keys that hold for every file.
         from_path: Partition keys to take from `key=value/` directories.
+        declared: The types of columns, which text does not tell; None to refuse text.
 
     Returns:
         The files, sorted by name within each partition.
 
     Raises:
-        InputError: There is no file, a file is not Parquet or lacks a directory of `from_path`, the
+        InputError: There is no file, a file cannot be read or lacks a directory of `from_path`, the
             files belong to a Delta table, or a file without rows has changed since it was listed.
             Such a file is not read later, so this is the only check of it.
     """
@@ -116,18 +128,15 @@ def find_raw_files(
             f"may be replaced ones: extract the rows of a Spark query on it instead (--sql, or "
             f"dataframe=...)"
         )
-    entries = list_files(url)
+    entries = list_raw_files(url)
     if not entries:
         raise InputError(
             f"no raw files at {redact(url)}: expected a Parquet file, a directory or a glob of "
-            f".parquet files"
+            f".parquet files, or of CSV (.csv, .tsv) or JSON lines (.jsonl, .ndjson, .json)"
         )
     partitions = [dict(constant) | _from_path(entry.url, from_path) for entry in entries]
-    try:
-        found = each_footer([entry.url for entry in entries], _rows_and_schema)
-        files = list(map(_raw_file, entries, found, partitions))
-    except DataFileError as error:
-        raise InputError(f"raw input: {error}") from None
+    found = _contents(entries, declared)
+    files = list(map(_raw_file, entries, found, partitions))
     for file in files:
         if not sum(file.row_groups):
             check_unchanged(file.listed, find_file(file.url))
@@ -186,7 +195,7 @@ def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]
 
 
 def read_batches(
-    file: pq.ParquetFile, raw: RawRange, columns: Sequence[str]
+    file: pq.ParquetFile | RawTextFile, raw: RawRange, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a range in batches, with only the given columns.
 
@@ -195,6 +204,9 @@ def read_batches(
     """
     row_groups = list(range(raw.first_row_group, raw.last_row_group + 1))
     with _as_input_errors(raw):
+        if isinstance(file, RawTextFile):
+            yield from file.read(columns)
+            return
         yield from file.iter_batches(
             batch_size=batch_rows(_values_per_row(file, raw.first_row_group, columns)),
             row_groups=row_groups,
@@ -231,7 +243,7 @@ def _is_below(path: str, columns: Collection[str]) -> bool:
 
 
 @contextlib.contextmanager
-def open_range(raw: RawRange) -> Iterator[pq.ParquetFile]:
+def open_range(raw: RawRange) -> Iterator[pq.ParquetFile | RawTextFile]:
     """Opens the file of a range for reading; it is closed at the end of the block.
 
     Raises:
@@ -244,7 +256,11 @@ def open_range(raw: RawRange) -> Iterator[pq.ParquetFile]:
         try:
             with _as_input_errors(raw):
                 row_groups = range(raw.first_row_group, raw.last_row_group + 1)
-                file = stack.enter_context(open_raw(raw.url, raw.listed.size_bytes, row_groups))
+                file = stack.enter_context(
+                    open_raw(raw.url, raw.listed.size_bytes, row_groups)
+                    if raw.text_schema is None
+                    else open_text(raw.listed, raw.text_schema)
+                )
             yield file
         except FeatstoreError:
             check_unchanged(raw.listed, find_file(raw.url))
@@ -358,11 +374,46 @@ def _rows_and_schema(footer: CheckedFooter) -> tuple[tuple[int, ...], pa.Schema]
     return footer.row_group_rows, footer.schema
 
 
+def _contents(
+    entries: Sequence[FileEntry], declared: Mapping[str, pa.DataType] | None
+) -> list[tuple[tuple[int, ...], pa.Schema]]:
+    """Rows by row group, and columns, of each file."""
+    texts = [entry for entry in entries if format_of(entry.url) is not None]
+    if texts and declared is None:
+        raise InputError(
+            f"raw input {redact(texts[0].url)} is text, which is read without Spark only: import "
+            f"it to Parquet first (featstore import --help), or give the rows of a query on it "
+            f"(--sql, dataframe=...), such as spark.read.csv(...) with its types"
+        )
+    try:
+        parquet = each_footer(
+            [entry.url for entry in entries if format_of(entry.url) is None], _rows_and_schema
+        )
+        with ThreadPoolExecutor(num_cores(), "featstore-scan") as threads:
+            scanned = threads.map(partial(scan, declared=declared or {}), texts)
+            return [
+                next(parquet) if format_of(entry.url) is None else _one_group(*next(scanned))
+                for entry in entries
+            ]
+    except DataFileError as error:
+        raise InputError(f"raw input: {error}") from None
+
+
+def _one_group(num_rows: int, schema: pa.Schema) -> tuple[tuple[int, ...], pa.Schema]:
+    return (num_rows,), schema
+
+
 def _raw_file(
     entry: FileEntry, found: tuple[tuple[int, ...], pa.Schema], partition: Mapping[str, str]
 ) -> RawFile:
     row_groups, schema = found
-    return RawFile(listed=entry, partition=partition, row_groups=row_groups, schema=schema)
+    return RawFile(
+        listed=entry,
+        partition=partition,
+        row_groups=row_groups,
+        schema=schema,
+        is_text=format_of(entry.url) is not None,
+    )
 
 
 def _row_groups(file: RawFile) -> Iterator[RawRange]:
@@ -375,6 +426,7 @@ def _row_groups(file: RawFile) -> Iterator[RawRange]:
                 last_row_group=index,
                 first_row=first_row,
                 num_rows=num_rows,
+                text_schema=file.schema if file.is_text else None,
             )
         first_row += num_rows
 

@@ -1,7 +1,7 @@
 """Tries user operators on raw rows, to find errors that only show when they run."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -37,7 +37,7 @@ def lint_sample(report: LintReport, raw_url: str) -> LintReport:
     """
     spec = load_spec(report.spec_url)
     extractor = Extractor(spec)
-    batch, origin = _first_rows(raw_url, extractor)
+    batch, origin = _first_rows(raw_url, extractor, spec.inputs)
     extractor(batch, origin)
     note = f"operators of your own treat each of {batch.num_rows} rows of {redact(raw_url)} alone"
     return replace(
@@ -72,8 +72,10 @@ def find_dependent_rows(spec: Spec, batch: pa.RecordBatch) -> Iterator[str]:
                 yield str(error)
 
 
-def _first_rows(raw_url: str, extractor: Extractor) -> tuple[pa.RecordBatch, BatchOrigin]:
-    units = plan_units(find_raw_files(raw_url, {}, ()), _ALL_ROWS)
+def _first_rows(
+    raw_url: str, extractor: Extractor, declared: Mapping[str, pa.DataType]
+) -> tuple[pa.RecordBatch, BatchOrigin]:
+    units = plan_units(find_raw_files(raw_url, {}, (), declared), _ALL_ROWS)
     if not units:
         raise InputError(f"{redact(raw_url)}: expected raw rows to try operators on, found none")
     raw = units[0].ranges[0]

@@ -108,14 +108,18 @@ def find_file(url: str) -> FileEntry | None:
 
 
 def list_files(
-    url: str, suffix: str = ".parquet", *, hidden: bool = False, literal: bool = False
+    url: str,
+    suffix: str | tuple[str, ...] = ".parquet",
+    *,
+    hidden: bool = False,
+    literal: bool = False,
 ) -> list[FileEntry]:
     """Lists the files of a path, of a directory (recursively) or of a glob.
 
     Args:
         url: A file, a directory or a glob.
-        suffix: The end of the names to list in directories, including those that a glob matches. It
-            does not apply to a single file and to files that a glob matches.
+        suffix: The end, or ends, of the names to list in directories, including those that a glob
+            matches. It does not apply to a single file and to files that a glob matches.
         hidden: Include names that begin with `_` or `.`, which Spark and Hive ignore too.
         literal: Treat the URL as a path even if it has characters of a glob.
 
@@ -149,13 +153,15 @@ def _listing_root(url: str) -> str:
     return SCHEME.sub("", url) if has_object_store(url) else url
 
 
-def _below(fs: FileSystem, directory: str, suffix: str) -> dict[str, dict[str, Any]]:
+def _below(
+    fs: FileSystem, directory: str, suffix: str | tuple[str, ...]
+) -> dict[str, dict[str, Any]]:
     infos = fs.find(directory, detail=True).items()
     return {path: info for path, info in infos if info["type"] == "file" and path.endswith(suffix)}
 
 
 def _with_directories(
-    fs: FileSystem, matched: dict[str, dict[str, Any]], suffix: str
+    fs: FileSystem, matched: dict[str, dict[str, Any]], suffix: str | tuple[str, ...]
 ) -> dict[str, dict[str, Any]]:
     """The files that a glob matched, and those below the directories that it matched."""
     infos = {path: info for path, info in matched.items() if info["type"] == "file"}

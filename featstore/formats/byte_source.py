@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from featstore.errors import InputError
 from featstore.files.storage import open_read
+from featstore.parquet.damage import DAMAGE, first_line
+from featstore.redaction import redact
 
 BLOCK_BYTES = 4 << 20
 # A line that is longer is taken for a file of another kind.
@@ -42,6 +44,17 @@ def open_bytes(
             source = pa.CompressedInputStream(source, codec)
         with source:
             yield cast(IO[bytes], source)
+
+
+@contextlib.contextmanager
+def errors_of(url: str) -> Iterator[None]:
+    """Adds the file to errors of reading it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{redact(url)}: {error}") from error
+    except DAMAGE as error:
+        raise InputError(f"{redact(url)}: cannot be read ({first_line(error)})") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,16 +73,17 @@ class CsvFormat:
                 )
 
     def sample(self, source: IO[bytes], most: int) -> list[Mapping[str, str | None]]:
+        """As the protocol says; a file with a header alone gives a row of nulls for its names."""
         with _CsvReader(self, source) as reader:
-            batch = next(iter(reader.batches()), None)
-            return (
-                []
-                if batch is None
-                else [
-                    {name: value and value.decode() for name, value in row.items()}
-                    for row in batch.slice(0, most).to_pylist()
-                ]
-            )
+            if reader.is_empty:
+                return []
+            batch = next(reader.batches(), None)
+            if batch is None or not batch.num_rows:
+                return [dict.fromkeys(reader.names)]
+            return [
+                {name: value and value.decode() for name, value in row.items()}
+                for row in batch.slice(0, most).to_pylist()
+            ]
 
     def infer(self, rows: Sequence[Mapping[str, str | None]]) -> pa.Schema:
         names = dict.fromkeys(name for row in rows for name in row)

@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 from featstore.errors import InputError
 from featstore.files.listings import FileEntry, check_unchanged, find_file
 from featstore.files.storage import open_write
-from featstore.formats.byte_source import open_bytes
+from featstore.formats.byte_source import errors_of, open_bytes
 from featstore.formats.parsed import MAX_EXAMPLES, ParsedRows, RowFormat
-from featstore.importing.inference import errors_of
 from featstore.redaction import redact
 
 # A row group ends with the rows that reach one of these, so that memory holds one and a block.

@@ -1,20 +1,16 @@
 """The columns of an import: inferred from the first rows of files, and corrected by the user."""
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from featstore.errors import InputError, all_nearest
 from featstore.files.listings import FileEntry
-from featstore.formats.byte_source import open_bytes
-from featstore.formats.parsed import RowFormat
+from featstore.formats.byte_source import errors_of, open_bytes
 from featstore.importing.job import ImportJob
-from featstore.parquet.damage import DAMAGE, first_line
 from featstore.redaction import redact
 
-# Columns that are rare, and lists that are rarely longer than one, are seen in more rows and files.
-SAMPLE_FILES, SAMPLE_ROWS = 8, 2_000
+SAMPLE_FILES = 8
 
 
 def infer_schema(job: ImportJob, files: Sequence[FileEntry]) -> pa.Schema:
@@ -27,7 +23,7 @@ def infer_schema(job: ImportJob, files: Sequence[FileEntry]) -> pa.Schema:
         InputError: There is no row, a file cannot be read, or a type is given for a column that the
             rows do not have or whose format cannot hold it.
     """
-    rows = [row for file in spread(files, SAMPLE_FILES) for row in _sample(job.format, file)]
+    rows = [row for file in spread(files, SAMPLE_FILES) for row in _sample(job, file)]
     if not rows:
         raise InputError(
             f"{redact(job.input_url)}: expected rows of {job.format.name} to infer columns from, "
@@ -61,17 +57,7 @@ def spread(files: Sequence[FileEntry], most: int) -> list[FileEntry]:
     return [files[i * (len(files) - 1) // (most - 1)] for i in range(most)]
 
 
-@contextlib.contextmanager
-def errors_of(url: str) -> Iterator[None]:
-    """Adds the file to errors of reading it."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{redact(url)}: {error}") from error
-    except DAMAGE as error:
-        raise InputError(f"{redact(url)}: cannot be read ({first_line(error)})") from error
-
-
-def _sample(of: RowFormat, file: FileEntry) -> list[object]:
+def _sample(job: ImportJob, file: FileEntry) -> list[object]:
+    of = job.format
     with errors_of(file.url), open_bytes(file.url, file.size_bytes, of.is_plain) as source:
-        return of.sample(source, SAMPLE_ROWS)
+        return of.sample(source, job.sample_rows)

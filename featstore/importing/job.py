@@ -24,6 +24,8 @@ FORMATS = {
     "tfrecord": TfrecordFormat,
 }
 
+SAMPLE_ROWS = 2_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImportJob:
@@ -34,10 +36,11 @@ class ImportJob:
         output_url: A directory on the local disk, or on one that is mounted there.
         columns: Types of columns; the others are inferred.
         max_malformed: How many rows may be left out because they cannot be read.
+        sample_rows: How many rows of a file columns are inferred from.
 
     Raises:
         InputError: The output is no local path, or lies within the input.
-        ConfigError: `max_malformed` is no integer, or is negative.
+        ConfigError: `max_malformed` or `sample_rows` is no integer, or too small.
     """
 
     format: RowFormat
@@ -45,9 +48,11 @@ class ImportJob:
     output_url: str = field(repr=False)
     columns: Mapping[str, pa.DataType] = field(default_factory=dict)
     max_malformed: int = 0
+    sample_rows: int = SAMPLE_ROWS
 
     def __post_init__(self) -> None:
         require_integer("max_malformed", self.max_malformed, minimum=0)
+        require_integer("sample_rows", self.sample_rows)
         if local_path(self.output_url) is None:
             raise InputError(
                 f"{redact(self.output_url)}: the output is published by renaming a directory, "
@@ -82,6 +87,7 @@ def import_job(
     *,
     columns: Mapping[str, str] | None = None,
     max_malformed: int = 0,
+    sample_rows: int = SAMPLE_ROWS,
     **options: Any,
 ) -> ImportJob:
     """The job of these arguments, which are those of `featstore.api.import_raw`.
@@ -111,4 +117,5 @@ def import_job(
         output_url=str(output_url),
         columns={name: type_of(kind, name) for name, kind in (columns or {}).items()},
         max_malformed=max_malformed,
+        sample_rows=sample_rows,
     )

@@ -93,7 +93,7 @@ class ImportReport:
             lines += [f"  {example}" for example in self.examples]
         if self.unknown:
             values = ", ".join(f"{name} in {rows:,} rows" for name, rows in self.unknown.items())
-            lines.append(f"columns that no sampled row has are left out: {values}")
+            lines.append(f"columns that no sampled row has are left out: {values} (--sample-rows)")
         if self.num_replaced:
             lines.append(
                 f"bytes that are not of the files' encoding became U+FFFD {self.num_replaced:,} "

@@ -187,15 +187,14 @@ def test_a_damaged_record_is_told_by_file_and_number(tmp_path: Path) -> None:
     assert sorted(other.name for other in tmp_path.iterdir()) == ["log"]
 
 
-def test_columns_that_only_later_rows_have_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("featstore.importing.inference.SAMPLE_ROWS", 2)
+def test_columns_that_only_later_rows_have_are_told(tmp_path: Path) -> None:
     lines = [{"a": 1}, {"a": 2}, {"a": 3, "late": 1}]
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    report = featstore.import_raw("json", tmp_path / "x.jsonl", tmp_path / "raw")
+    report = featstore.import_raw("json", tmp_path / "x.jsonl", tmp_path / "raw", sample_rows=2)
     assert report.unknown == {"late": 1}
-    assert "columns that no sampled row has are left out: late in 1 rows" in str(report)
+    assert "columns that no sampled row has are left out: late in 1 rows (--sample-rows)" in str(
+        report
+    )
 
 
 def test_bytes_of_another_encoding_are_told(tmp_path: Path, rows: Rows) -> None:

@@ -29,6 +29,7 @@ from featstore.extraction.job import (
     raw_files_of,
     removing_files_on_failure,
     report_of_commit,
+    runs_here,
 )
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import RawFile, Unit, plan_units
@@ -120,7 +121,7 @@ def extract_group(
         raise TableNotFoundError(
             f"no table at {redact(job.table_url)}: expected one to add slot group {group.name!r} to"
         )
-    files = _raw_files(job, base)
+    files = _raw_files(job, base, with_text=runs_here(runner))
     partitions = tuple(
         {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()
     )
@@ -140,8 +141,8 @@ def extract_group(
     return _publish(group, base, run, report, publish)
 
 
-def _raw_files(job: ExtractJob, base: Snapshot) -> list[RawFile]:
-    files = raw_files_of(job, base)
+def _raw_files(job: ExtractJob, base: Snapshot, *, with_text: bool) -> list[RawFile]:
+    files = raw_files_of(job, base, with_text=with_text)
     keys = [key.name for key in base.schema.partition_keys]
     if list(files[0].partition) != keys:
         raise InputError(
