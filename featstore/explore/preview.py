@@ -13,7 +13,7 @@ from featstore.explore.profile import Profile, numeric_labels
 from featstore.explore.row_profile import profile_rows
 from featstore.explore.table import Table, open_table
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.raw import find_raw_files, plan_units
+from featstore.extraction.raw import RawFile, find_raw_files, plan_units
 from featstore.extraction.texts.slot_texts import SlotTexts
 from featstore.extraction.unit import extract_range
 from featstore.reading.missing import marks_to_nulls
@@ -112,7 +112,7 @@ def preview(
 
     Args:
         spec_url: The spec.
-        input_url: Raw Parquet: a file, a directory or a glob.
+        input_url: Raw rows: a file, a directory or a glob.
         num_rows: How many rows to extract.
         slot: Only this slot, by name or number; by default all.
         table_url: A table whose slots are shown beside, from its stored statistics if possible.
@@ -122,11 +122,13 @@ def preview(
         InputError: There are no raw rows, or they do not fit the spec.
         OperatorError: An operator failed; names the slot and the row.
     """
-    extractor = Extractor(load_spec(spec_url))
+    spec = load_spec(spec_url)
+    extractor = Extractor(spec)
     slots = _wanted(extractor, slot)
     raw: list[pa.RecordBatch] = []
     extractor.watch(raw.append)
-    rows = _first_rows(extractor, input_url, num_rows)
+    files = find_raw_files(input_url, {}, (), spec.inputs)
+    rows = _first_rows(extractor, files, input_url, num_rows)
     profile = profile_rows(
         marks_to_nulls(rows, extractor.schema.slots).to_batches(),
         slots,
@@ -153,8 +155,10 @@ def _wanted(extractor: Extractor, slot: str | None) -> Sequence[Slot]:
     return found
 
 
-def _first_rows(extractor: Extractor, input_url: str, num_rows: int) -> pa.Table:
-    units = plan_units(find_raw_files(input_url, {}, ()), num_rows)
+def _first_rows(
+    extractor: Extractor, files: Sequence[RawFile], input_url: str, num_rows: int
+) -> pa.Table:
+    units = plan_units(files, num_rows)
     batches, num_found = [], 0
     ranges = ((raw, unit.partition) for unit in units for raw in unit.ranges)
     extracted = itertools.chain.from_iterable(

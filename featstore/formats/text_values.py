@@ -55,7 +55,9 @@ def infer_text_type(texts: pa.Array) -> pa.DataType:
 
 def infer_time(texts: pa.Array) -> pa.DataType:
     """Timestamp if all of these texts, of which there is at least one, are times; else string."""
-    return TIMESTAMP if not parse_texts(texts, TIMESTAMP)[1] else pa.string()
+    # The first one alone rules out most columns. Halving thousands of other texts takes seconds.
+    is_time = not parse_texts(texts[:1], TIMESTAMP)[1] and not parse_texts(texts, TIMESTAMP)[1]
+    return TIMESTAMP if is_time else pa.string()
 
 
 def _cast(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:

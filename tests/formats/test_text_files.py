@@ -15,6 +15,7 @@ import featstore
 import featstore.explore.replay
 from featstore.api import fit
 from featstore.errors import InputError
+from featstore.explore.preview import preview
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import Unit, find_raw_files, plan_units
@@ -220,3 +221,8 @@ def test_text_is_refused_where_units_run_elsewhere(tmp_path: Path, spec: Path) -
 def test_a_format_is_told_by_the_name(name: str, expected: str | None) -> None:
     found = format_of(name)
     assert (None if found is None else found.name) == expected
+
+
+def test_a_preview_reads_text_too(tmp_path: Path, spec: Path) -> None:
+    found = preview(str(spec), str(write(tmp_path / "x.csv")))
+    assert found.num_rows == 3
