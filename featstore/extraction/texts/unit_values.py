@@ -45,10 +45,17 @@ from featstore.table.statistics.values_file import (
 
 # Rows of new values that wait before their texts are found: more take memory, fewer take calls.
 _MAX_WAITING_ROWS = 512
+# So many texts a slot must have room, or a small unit gathers none: it would spend more time on
+# them than on its data.
+_MIN_TEXTS = 4
 
 
 class ValueGathering:
     """Gathers the texts of one unit's values while its data files are written. Not thread-safe.
+
+    The first batch waits for a second one. A unit that ends without one, and is so small that there
+    is room for few texts of each slot, keeps none, unless a slot says `top`: an hour of 500 rows
+    and thousands of slots would take longer to find texts than to extract.
 
     Args:
         extractor: The extractor that all rows of the unit come from; watched from now on.
@@ -59,23 +66,22 @@ class ValueGathering:
     """
 
     def __init__(self, extractor: Extractor, slots: Collection[str]) -> None:
-        graph = extractor.graph
-        kept = kept_values(extractor.spec, graph)
-        self._slots = [
-            _SlotGathering(graph, graph.schema[name], keeps_top=kept[name] == "top")
-            for name in graph.schema.names
-            if name in kept and name in slots
-        ]
-        self.unlimited = frozenset(name for name, values in kept.items() if values == "top")
+        self._graph = extractor.graph
+        kept = kept_values(extractor.spec, self._graph)
+        self._names = [name for name in self._graph.schema.names if name in kept and name in slots]
+        self.unlimited = frozenset(name for name in self._names if kept[name] == "top")
+        self._slots: list[_SlotGathering] | None = None
+        self._held: list[tuple[pa.RecordBatch, pa.RecordBatch]] = []
         self._raw = pa.RecordBatch.from_pydict({})
-        if self._slots:
+        if self._names:
             extractor.watch(self._see)
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Passes extracted batches on and counts them. Each must come right from the extractor."""
         for batch in batches:
-            for slot in self._slots:
-                slot.update(batch.column(slot.name), self._raw)
+            self._held.append((batch, self._raw))
+            if self._slots is not None or len(self._held) > 1:
+                self._count_held()
             yield batch
 
     def finish(self, data_bytes: int) -> StoredValues:
@@ -84,21 +90,40 @@ class ValueGathering:
         Args:
             data_bytes: The bytes of the unit's data files, of which texts take a small share.
         """
-        counted = [slot.counts for slot in self._slots]
+        room = room_for_texts(data_bytes) / TEXT_BYTES
+        is_small = self._slots is None and room < _MIN_TEXTS * len(self._names)
+        if is_small and not self.unlimited:
+            return StoredValues(left_out=frozenset(self._names))
+        slots = self._count_held()
+        counted = [slot.counts for slot in slots]
         num_texts = depth_of([len(ids) for ids, _ in counted], data_bytes)
         tables = [
             slot.table(ids, counts, num_texts)
-            for slot, (ids, counts) in zip(self._slots, counted, strict=True)
+            for slot, (ids, counts) in zip(slots, counted, strict=True)
         ]
         return StoredValues(
             table=pa.concat_tables([SCHEMA.empty_table(), *tables]),
-            too_many=frozenset(slot.name for slot in self._slots if slot.has_too_many),
+            left_out=frozenset(slot.name for slot in slots if slot.has_too_many),
         )
 
     @property
     def is_wanted(self) -> bool:
         """Whether texts of any slot are kept."""
-        return bool(self._slots)
+        return bool(self._names)
+
+    def _count_held(self) -> "list[_SlotGathering]":
+        """Counts the batches that wait."""
+        if self._slots is None:
+            schema, unlimited = self._graph.schema, self.unlimited
+            self._slots = [
+                _SlotGathering(self._graph, schema[name], keeps_top=name in unlimited)
+                for name in self._names
+            ]
+        for batch, raw in self._held:
+            for slot in self._slots:
+                slot.update(batch.column(slot.name), raw)
+        self._held = []
+        return self._slots
 
     def _see(self, raw: pa.RecordBatch) -> None:
         self._raw = raw

@@ -52,11 +52,12 @@ class StoredValues:
             number, the sign or index, its text, its position in the slot's own order (null if the
             slot has none), and how often it was counted. Slots lie together, the most frequent id
             first. Those of a unit hold all ids, with null for texts that were not looked for.
-        too_many: Slots that had too many different values for their texts to be kept.
+        left_out: Slots whose texts are not kept: they had too many different values, or a unit with
+            some of the rows was too small to count them.
     """
 
     table: pa.Table = field(default_factory=SCHEMA.empty_table)
-    too_many: frozenset[str] = frozenset()
+    left_out: frozenset[str] = frozenset()
 
 
 def merge_values(parts: Iterable[StoredValues], unlimited: Collection[str] = ()) -> StoredValues:
@@ -74,10 +75,10 @@ def merge_values(parts: Iterable[StoredValues], unlimited: Collection[str] = ())
         table = _summed(both) if whole.table.num_rows else part.table
         beyond = _ranks(table) >= MAX_DISTINCT
         names = table["slot"].filter(array_of_bits(beyond)).unique().to_pylist()
-        too_many = whole.too_many | part.too_many | (set(names) - set(unlimited))
-        excluded = pc.is_in(table["slot"], pa.array(sorted(too_many), pa.string()))
+        left_out = whole.left_out | part.left_out | (set(names) - set(unlimited))
+        excluded = pc.is_in(table["slot"], pa.array(sorted(left_out), pa.string()))
         kept = pc.and_not(array_of_bits(~beyond), excluded.combine_chunks())
-        whole = StoredValues(table=table.filter(kept), too_many=too_many)
+        whole = StoredValues(table=table.filter(kept), left_out=left_out)
     return whole
 
 
@@ -107,7 +108,7 @@ def most_frequent(values: StoredValues, data_bytes: int) -> StoredValues:
 
 def write_values(table_url: str, path: str, values: StoredValues) -> None:
     """Writes texts to `path` below the table. The file appears whole or not at all."""
-    metadata = to_json({"format": FORMAT, "too_many": sorted(values.too_many)})
+    metadata = to_json({"format": FORMAT, "left_out": sorted(values.left_out)})
     with open_write(join(table_url, path)) as file:
         pq.write_table(
             values.table.replace_schema_metadata({KEY: metadata}),
@@ -141,7 +142,7 @@ def read_values(table_url: str, path: str) -> StoredValues:
         )
     return StoredValues(
         table=table.replace_schema_metadata(None).cast(SCHEMA),
-        too_many=frozenset(stored["too_many"]),
+        left_out=frozenset(stored["left_out"]),
     )
 
 

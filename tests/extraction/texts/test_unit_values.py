@@ -12,7 +12,8 @@ import pytest
 
 import featstore
 from featstore.errors import SpecError
-from featstore.extraction.texts.unit_values import depth_of
+from featstore.extraction.extractor import Extractor
+from featstore.extraction.texts.unit_values import ValueGathering, depth_of
 from featstore.ops.value_names import MAX_TEXT
 from featstore.spec.parse import load_spec
 from featstore.table.statistics.values_file import NUM_KEPT, StoredValues, read_values
@@ -142,7 +143,7 @@ def test_a_slot_of_10_000_values_is_kept_and_one_of_more_is_not(
     """Whichever units see them: the bound holds for the partition."""
     rows = [row(user=f"{i}", number=min(i, 9_999)) for i in range(10_001)]
     found = kept(tmp_path, [raw(rows[i::num_files]) for i in range(num_files)], [USER, NUMBER])
-    assert found.too_many == {"user_slot"}
+    assert found.left_out == {"user_slot"}
     by_slot = texts(found)
     assert list(by_slot) == ["number_slot"]
     assert len(by_slot["number_slot"]) == NUM_KEPT
@@ -154,7 +155,7 @@ def test_the_most_frequent_of_any_number_of_values_are_kept_where_the_spec_says_
 ) -> None:
     rows = [row(user="often" if i % 4 == 0 else f"user {i}") for i in range(40_000)]
     found = kept(tmp_path, [raw(rows)], [USER | {"values": "top"}])
-    assert found.too_many == frozenset()
+    assert found.left_out == frozenset()
     users = texts(found)["user_slot"]
     assert (next(iter(users.items())), len(users)) == (("often", 10_000), NUM_KEPT)
 
@@ -243,3 +244,30 @@ def test_other_options_are_refused(
 ) -> None:
     with pytest.raises(SpecError, match=said):
         featstore.Extractor(load_spec({"spec": 1, "inputs": INPUTS, "slots": slots, **changes}))
+
+
+@pytest.mark.slow
+def test_a_unit_of_few_rows_and_thousands_of_slots_keeps_no_texts_unless_one_says_top(
+    tmp_path: Path,
+) -> None:
+    """There is room for less than four texts a slot."""
+    slots = [{"slot": i, "name": f"s{i}", "op": "hash", "of": "user"} for i in range(1, 1_700)]
+    rows = [raw([row(user=f"user {i}") for i in range(20)])]
+    found = kept(tmp_path / "auto", rows, slots)
+    assert found.table.num_rows == 0
+    assert found.left_out == {slot["name"] for slot in slots}
+    slots[0]["values"] = "top"
+    assert set(texts(kept(tmp_path / "top", rows, slots))) == {slot["name"] for slot in slots}
+    del slots[0]["values"]
+    assert len(texts(kept(tmp_path / "fewer", rows, slots[:400]))) == 400
+
+
+def test_a_unit_of_several_batches_keeps_texts_however_little_room_there_is() -> None:
+    slots = [{"slot": i, "name": f"s{i}", "op": "hash", "of": "flag"} for i in range(1, 1_700)]
+    extractor = Extractor(load_spec({"spec": 1, "inputs": INPUTS, "slots": slots}))
+    gathering = ValueGathering(extractor, extractor.schema.names)
+    for _ in gathering.watch(extractor(batch) for batch in raw([row()] * 3).to_batches(2)):
+        pass
+    found = gathering.finish(1_000)
+    assert found.left_out == frozenset()
+    assert texts(found)["s1"] == {"true": 3}

@@ -22,12 +22,12 @@ from featstore.table.statistics.values_file import (
 TAG = "01234567-89abcdef"
 
 
-def values(*rows: tuple[str, int, str | None, int], too_many: tuple[str, ...] = ()) -> StoredValues:
+def values(*rows: tuple[str, int, str | None, int], left_out: tuple[str, ...] = ()) -> StoredValues:
     entries = [
         {"slot": slot, "number": 1, "id": id_, "text": text, "rank": None, "count": count}
         for slot, id_, text, count in rows
     ]
-    return StoredValues(table=pa.Table.from_pylist(entries, SCHEMA), too_many=frozenset(too_many))
+    return StoredValues(table=pa.Table.from_pylist(entries, SCHEMA), left_out=frozenset(left_out))
 
 
 def rows_of(stored: StoredValues) -> list[tuple[str, int, str | None, int]]:
@@ -36,11 +36,11 @@ def rows_of(stored: StoredValues) -> list[tuple[str, int, str | None, int]]:
 
 
 def test_texts_are_read_as_they_were_written(tmp_path: Path) -> None:
-    written = values(("a", 5, "five", 3), ("b", 2**63 - 1, "ü", 1), too_many=("c",))
+    written = values(("a", 5, "five", 3), ("b", 2**63 - 1, "ü", 1), left_out=("c",))
     write_values(str(tmp_path), values_path({"dt": "1"}, TAG), written)
     found = read_values(str(tmp_path), f"_stats/dt=1/{TAG}.values")
     assert found.table.equals(written.table)
-    assert found.too_many == {"c"}
+    assert found.left_out == {"c"}
 
 
 def test_counts_of_parts_are_summed_and_any_part_may_know_the_text() -> None:
@@ -59,18 +59,18 @@ def test_of_two_texts_of_one_sign_the_same_is_kept_whichever_comes_first() -> No
     assert rows_of(merge_values([one, two])) == rows_of(merge_values([two, one]))
 
 
-def test_slots_with_too_many_values_in_a_part_or_in_all_are_dropped() -> None:
+def test_slots_with_left_out_values_in_a_part_or_in_all_are_dropped() -> None:
     half = MAX_DISTINCT // 2
     first = values(*(("a", i + 1, "x", 1) for i in range(half)), ("b", 1, "x", 1))
-    second = values(*(("a", i + 1 + half, "x", 1) for i in range(half)), too_many=("c",))
+    second = values(*(("a", i + 1 + half, "x", 1) for i in range(half)), left_out=("c",))
     third = values(("a", MAX_DISTINCT + 1, "x", 1), ("c", 1, "x", 1))
     assert merge_values([first, second]).table.num_rows == MAX_DISTINCT + 1
     merged = merge_values([first, second, third])
     assert rows_of(merged) == [("b", 1, "x", 1)]
-    assert merged.too_many == {"a", "c"}
+    assert merged.left_out == {"a", "c"}
     kept = merge_values([first, second, third], unlimited=["a"])
     assert kept.table.num_rows == MAX_DISTINCT + 1  # without the rarest
-    assert kept.too_many == {"c"}
+    assert kept.left_out == {"c"}
 
 
 def test_the_most_frequent_are_kept_and_those_without_text_left_out() -> None:
