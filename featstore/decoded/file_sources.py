@@ -83,8 +83,8 @@ class SourcesAhead(Closing):
     """The files of those who decode one after the other: while one is decoded, the next ones are
     downloaded, as far ahead as the stager's options say.
 
-    A file that comes out of its turn, or after `close`, is staged when it is asked for. For one
-    thread.
+    A file that comes out of its turn is staged when it is asked for, and so are all after it, or
+    after `close`. For one thread.
 
     Args:
         stager: Stages files that are not read in place.
@@ -102,8 +102,6 @@ class SourcesAhead(Closing):
         self._stager, self._files, self._is_wanted = stager, files, is_wanted
         self._numbers = {file.url: number for number, file in enumerate(files)}
         self._stream: Stream[int] | None = None
-        # What came for a file that was not asked for yet.
-        self._held: Staged[int] | None = None
         self._is_closed = False
 
     @contextmanager
@@ -130,29 +128,26 @@ class SourcesAhead(Closing):
         once.
         """
         self._is_closed = True
-        if self._held is not None:
-            self._held.release()
         if self._stream is not None:
             self._stream.close()
-        self._held = self._stream = None
+        self._stream = None
 
     def _taken(self, file: DataFile) -> Staged[int] | None:
         """The staged data file, if it was announced. Files before it, which others decode, are let
-        go.
+        go. So are all that lie ahead of a file that is out of its turn: it may need their room.
         """
         number = self._numbers.get(file.url)
         if number is None or self._is_closed:
             return None
         if self._stream is None:
             self._stream = self._stager.stage(self._items(number))
-        while (staged := self._held or next(self._stream, None)) is not None:
-            if staged.key > number:
-                self._held = staged
-                return None
-            self._held = None
+        while (staged := next(self._stream, None)) is not None:
             if staged.key == number:
                 return staged
             staged.release()
+            if staged.key > number:
+                self.close()
+                return None
         return None
 
     def _items(self, first: int) -> Iterator[StageItem[int]]:

@@ -165,8 +165,11 @@ class RowGroupReader:
         num_threads = self._num_threads(self._room_bytes(row_groups, in_order=order is not None))
         found = self._pages.read(row_groups, num_threads, order)
         table = self._table(row_groups, self.columns.leaves_besides(found), num_threads)
-        if order is not None and table.num_columns:
-            table = table.take(array_of(order))
+        if order is not None:
+            indices = array_of(order)
+            # One by one: no two of them are in memory in both orders.
+            for place, field in enumerate(table.schema):
+                table = table.set_column(place, field, table.column(place).take(indices))
         table = self._merged(table, found) if found else table
         num_rows = sum(self.file.row_group_rows[index] for index in row_groups)
         return Rows(file_name=self.file.name, num_rows=num_rows, table=table, columns=self.columns)

@@ -153,6 +153,22 @@ def test_while_a_file_is_open_the_next_ones_are_downloaded(
     assert len(stager.cache.clear()) == 5  # Nobody holds any of them.
 
 
+def test_a_file_out_of_its_turn_has_the_room_of_those_ahead(
+    tmp_path: Path, remote: list[DataFile]
+) -> None:
+    files = [remote[0], remote[2], remote[3]]
+    room_for_one = files[0].size_bytes * 3 // 2
+    options = Staging(directory=str(tmp_path / "cache"), mode="whole", budget_bytes=room_for_one)
+    with Stager(options) as stager, SourcesAhead(stager, files) as ahead:
+        with ahead.opened(files[1]) as sources:
+            assert paths(sources) == ["c"]
+        wait_for(partial(staged, stager, files[2]))
+        with ahead.opened(files[0]) as sources:
+            assert paths(sources) == ["a"]
+        with ahead.opened(files[2]) as sources:
+            assert paths(sources) == ["d"]
+
+
 def staged(stager: Stager, file: DataFile) -> bool:
     return stager.has(file.url, file.size_bytes, file.version)
 

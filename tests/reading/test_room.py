@@ -14,6 +14,7 @@ from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
 from tests.parquet_files import put_parquet
+from tests.programs import run_python
 
 NAMES = [f"s{i}" for i in range(8)]
 SLOTS = tuple(Slot(name=name, kind=SlotKind.ID) for name in NAMES)
@@ -77,6 +78,39 @@ def test_a_thread_that_puts_rows_in_order_takes_the_decoded_column_as_well(tmp_p
         )
         assert limited.room_bytes([0, 1], in_order=True) == 2 * needed
         assert limited.read([0, 1], order).table.equals(pq.read_table(path).take(order))
+
+
+PEAK_MEMORY = """
+import sys
+from pathlib import Path
+import numpy as np
+import pyarrow as pa
+from featstore.reading.file_columns import Selection
+from featstore.reading.open_file import OpenFile
+from featstore.reading.reader import RowGroupReader
+from featstore.schema import Slot, SlotKind
+
+slots = tuple(Slot(name=name, kind=SlotKind.FLOAT, shape=(16,)) for name in sys.argv[2:])
+with OpenFile(Path(sys.argv[1])) as file:
+    reader = RowGroupReader(file, Selection(slots=slots), num_threads=1, as_values=True)
+    order = np.arange(file.num_rows)[::-1].copy()
+    rows = reader.read(range(len(file.row_group_rows)), order)
+    print(pa.default_memory_pool().max_memory(), pa.total_allocated_bytes())
+"""
+
+
+def test_columns_that_arrow_reads_are_put_in_order_one_by_one(tmp_path: Path) -> None:
+    """Beside all of them one column, and what Arrow takes to read a row group."""
+    vectors = pa.FixedSizeListArray.from_arrays(np.arange(16 * NUM_ROWS, dtype=np.float32), 16)
+    path = put_parquet(
+        tmp_path / "file.parquet",
+        dict.fromkeys(NAMES, vectors),
+        compression="none",
+        use_dictionary=False,
+        row_group_size=NUM_ROWS // 10,
+    )
+    most_bytes, num_bytes = run_python(PEAK_MEMORY, path, *NAMES).stdout.split()
+    assert int(most_bytes) < 1.6 * int(num_bytes)
 
 
 def test_without_a_limit_there_is_room_for_every_core(
