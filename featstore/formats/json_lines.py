@@ -1,12 +1,15 @@
 """Rows of JSON lines, by pyarrow's reader: each line is one object."""
 
+import contextlib
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from featstore.errors import InputError
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
     import pyarrow.json as pa_json
 else:
     pa_json = LazyModule("pyarrow.json")
+
+# Arrow's parser is recursive, and ends the process where its stack does.
+_MAX_NESTING = 500
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +54,7 @@ class JsonFormat:
             for line in block.lines[: most - len(rows)]:
                 try:
                     row = json.loads(line)
-                except ValueError:  # also that of bytes that are not UTF-8
+                except (ValueError, RecursionError):  # also that of bytes that are not UTF-8
                     continue
                 if isinstance(row, dict):
                     rows.append(row)
@@ -140,19 +147,65 @@ def _read(lines: Sequence[bytes], schema: pa.Schema, unknown: Counter[str]) -> p
         pa.ArrowInvalid: A line is not JSON, does not fit the schema, or is not one object.
     """
     text = b"\n".join(lines)
+    _require_objects(lines, text)
     try:
         table = _read_json(text, schema, "infer")
+        others = Counter(
+            {
+                name: len(table) - table[name].null_count
+                for name in table.column_names
+                if name not in schema.names
+            }
+        )
     except pa.ArrowInvalid:
         # A column that is not in the schema may hold values of several types.
         table = _read_json(text, schema, "ignore")
+        others = _others(lines, schema)
     if len(table) != len(lines):
         raise pa.ArrowInvalid(
             f"expected an object on each line, found {len(table)} on {len(lines)} lines"
         )
-    for name in table.column_names:
-        if name not in schema.names:
-            unknown[name] += len(table) - table[name].null_count
+    unknown.update(others)
     return table.select(schema.names)
+
+
+def _require_objects(lines: Sequence[bytes], text: bytes) -> None:
+    """Checks what Arrow (26) does not: it takes `null` for a row, ends the process where that is
+    the only one or lists are nested very deep, and keeps strings of other bytes than UTF-8.
+
+    Raises:
+        pa.ArrowInvalid: A line does not begin and end as an object does, is nested too deep, or is
+            not UTF-8.
+    """
+    for line in lines:
+        bare = line.strip()
+        if not (bare.startswith(b"{") and bare.endswith(b"}")):
+            raise pa.ArrowInvalid("expected an object")
+        if line.count(b"{") + line.count(b"[") > _MAX_NESTING and _nesting(line) > _MAX_NESTING:
+            raise pa.ArrowInvalid(f"expected at most {_MAX_NESTING} levels of nesting")
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid(f"expected UTF-8, found other bytes ({error.reason})") from None
+
+
+def _nesting(line: bytes) -> int:
+    """How many lists and objects are around the innermost value."""
+    codes = np.frombuffer(_STRING.sub(b"", line), np.uint8)
+    begins, ends = (np.isin(codes, np.frombuffer(of, np.uint8)) for of in (b"{[", b"}]"))
+    return int(np.cumsum(begins.astype(np.int64) - ends).max(initial=0))
+
+
+def _others(lines: Sequence[bytes], schema: pa.Schema) -> Counter[str]:
+    """In how many rows each column that is not in the schema has a value."""
+    others: Counter[str] = Counter()
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            others.update(name for name in row if row[name] is not None)
+    for name in schema.names:
+        del others[name]
+    return others
 
 
 def _read_json(text: bytes, schema: pa.Schema, others: str) -> pa.Table:
