@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from featstore.errors import InputError
 from featstore.formats.byte_source import Lines, line_blocks
@@ -18,6 +19,7 @@ from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows, halves, n
 from featstore.formats.text_values import infer_time
 from featstore.formats.type_names import name_of
 from featstore.libraries import LazyModule
+from featstore.ops.arrays import Integers, values_of
 from featstore.parquet.damage import first_line
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ else:
 
 # Arrow's parser is recursive, and ends the process where its stack does.
 _MAX_NESTING = 500
+_LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F]")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
@@ -54,6 +57,8 @@ class JsonFormat:
             for line in block.lines[: most - len(rows)]:
                 try:
                     row = json.loads(line)
+                    if b"\\u" in line:  # halves of a surrogate pair are no text
+                        json.dumps(row, ensure_ascii=False).encode()
                 except (ValueError, RecursionError):  # also that of bytes that are not UTF-8
                     continue
                 if isinstance(row, dict):
@@ -64,9 +69,8 @@ class JsonFormat:
 
     def infer(self, rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
         names = dict.fromkeys(name for row in rows for name in row)
-        return pa.schema(
-            [(name, _column_type([row[name] for row in rows if name in row])) for name in names]
-        )
+        types = {name: _column_type([row[name] for row in rows if name in row]) for name in names}
+        return pa.schema([(name, kind) for name, kind in types.items() if not _is_empty(kind)])
 
     def read(self, source: IO[bytes], schema: pa.Schema) -> Iterator[ParsedRows]:
         for block in line_blocks(source):
@@ -89,10 +93,18 @@ def _column_type(values: Sequence[Any]) -> pa.DataType:
         return pa.list_(_column_type(elements))
     if pa.types.is_struct(most):
         names = dict.fromkeys(name for value in of_most for name in value)
-        return pa.struct(
-            [(name, _column_type([row[name] for row in of_most if name in row])) for name in names]
-        )
+        types = {
+            name: _column_type([row[name] for row in of_most if name in row]) for name in names
+        }
+        return pa.struct([(name, kind) for name, kind in types.items() if not _is_empty(kind)])
     return most
+
+
+def _is_empty(kind: pa.DataType) -> bool:
+    """Whether it is that of objects without fields, which Parquet cannot hold."""
+    if pa.types.is_list(kind):
+        return _is_empty(kind.value_type)
+    return pa.types.is_struct(kind) and not kind.num_fields
 
 
 def _kind(value: Any) -> pa.DataType | None:
@@ -150,17 +162,15 @@ def _read(lines: Sequence[bytes], schema: pa.Schema, unknown: Counter[str]) -> p
     _require_objects(lines, text)
     try:
         table = _read_json(text, schema, "infer")
-        others = Counter(
-            {
-                name: len(table) - table[name].null_count
-                for name in table.column_names
-                if name not in schema.names
-            }
-        )
+        others = Counter(dict(_more(table, schema)))
+        if table.select(schema.names).schema != schema:  # objects in it have further fields
+            table = _read_json(text, schema, "ignore")
     except pa.ArrowInvalid:
         # A column that is not in the schema may hold values of several types.
         table = _read_json(text, schema, "ignore")
         others = _others(lines, schema)
+    if _LOW_SURROGATE.search(text):  # Arrow takes one without the high one before it
+        table.validate(full=True)
     if len(table) != len(lines):
         raise pa.ArrowInvalid(
             f"expected an object on each line, found {len(table)} on {len(lines)} lines"
@@ -194,6 +204,35 @@ def _nesting(line: bytes) -> int:
     codes = np.frombuffer(_STRING.sub(b"", line), np.uint8)
     begins, ends = (np.isin(codes, np.frombuffer(of, np.uint8)) for of in (b"{[", b"}]"))
     return int(np.cumsum(begins.astype(np.int64) - ends).max(initial=0))
+
+
+def _more(table: pa.Table, schema: pa.Schema) -> Iterator[tuple[str, int]]:
+    """What the schema lacks, columns and fields of objects, and in how many rows it has a value."""
+    for name in table.column_names:
+        column = table[name].combine_chunks()
+        if name in schema.names:
+            yield from _more_fields(name, column, schema.field(name).type, np.arange(len(column)))
+        elif num_rows := len(column) - column.null_count:
+            yield name, num_rows
+
+
+def _more_fields(
+    name: str, values: pa.Array, kind: pa.DataType, rows: Integers
+) -> Iterator[tuple[str, int]]:
+    """The same of values of a column, of which each belongs to one of the rows."""
+    if values.type == kind:
+        return
+    if pa.types.is_list(kind):
+        parents = values_of(pc.list_parent_indices(values))
+        yield from _more_fields(name, pc.list_flatten(values), kind.value_type, rows[parents])
+    elif pa.types.is_struct(kind):
+        for field in values.type:
+            inner, index = pc.struct_field(values, field.name), kind.get_field_index(field.name)
+            if index >= 0:
+                inner_kind = kind.field(index).type
+                yield from _more_fields(f"{name}.{field.name}", inner, inner_kind, rows)
+            elif num_rows := len(np.unique(rows[values_of(pc.is_valid(inner))])):
+                yield f"{name}.{field.name}", num_rows
 
 
 def _others(lines: Sequence[bytes], schema: pa.Schema) -> Counter[str]:

@@ -95,6 +95,39 @@ def test_text_of_other_bytes_than_utf_8_is_a_bad_row(read: Read) -> None:
     ]
 
 
+@pytest.mark.parametrize("text", ["\\ud800", "\\udc00", "\\uDFFFx"])
+def test_half_of_a_surrogate_pair_is_no_text(read: Read, text: str) -> None:
+    lines = [f'{{"t":"{text}"}}', '{"t":"\\ud83d\\ude00"}', f'{{"{text}":1}}']
+    found = read(JsonFormat(), "\n".join(lines).encode())
+    assert found.schema == pa.schema([("t", pa.string())])
+    assert found.rows[0] == {"t": "\U0001f600"}
+    assert found.num_bad == 4 - len(found.rows) - 1
+
+
+def test_objects_without_fields_are_left_out(read: Read) -> None:
+    """Parquet cannot hold them."""
+    found = read(JsonFormat(), b'{"a":1,"e":{},"l":[{}],"s":{"x":1,"y":{}}}\n{"a":2,"e":null}\n')
+    types = [("a", pa.int64()), ("s", pa.struct([("x", pa.int64())]))]
+    assert found.schema == pa.schema(types)
+    assert found.unknown == {"e": 1, "l": 1, "s.y": 1}
+
+
+def test_fields_of_objects_that_the_schema_lacks_are_counted(read: Read) -> None:
+    inner = pa.struct([("x", pa.int64())])
+    schema = pa.schema([("s", inner), ("l", pa.list_(inner))])
+    data = b"""
+    {"s":{"x":1}, "l":[{"x":1,"y":1},{"x":2,"y":2}]}
+    {"s":{"x":2,"z":3}}
+    {"s":null,"l":[]}
+    {"s":{"z":null},"l":[{"y":null},{"y":5},null]}
+    """
+    found = read(JsonFormat(), data, schema)
+    assert [row["s"] for row in found.rows] == [{"x": 1}, {"x": 2}, None, {"x": None}]
+    assert found.rows[3]["l"] == [{"x": None}, {"x": None}, None]
+    assert found.unknown == {"s.z": 1, "l.y": 2}
+    assert found.num_bad == 0
+
+
 def test_a_line_that_is_nested_without_end_is_a_bad_row(read: Read) -> None:
     """Neither Arrow's parser nor Python's has a stack for it."""
     deep = b'{"b":' + 200_000 * b"[" + 200_000 * b"]" + b"}"
