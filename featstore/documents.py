@@ -68,7 +68,14 @@ def item_lines(text: str | bytes, key: str) -> tuple[int, ...]:
     Returns:
         The lines; nothing if the document has no list there.
     """
-    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    if yaml.__with_libyaml__:
+        # libyaml refuses some documents, such as those of `%YAML 1.3`.
+        with contextlib.suppress(yaml.YAMLError):
+            return _item_lines(text, key, yaml.CSafeLoader)
+    return _item_lines(text, key, yaml.SafeLoader)
+
+
+def _item_lines(text: str | bytes, key: str, loader: Any) -> tuple[int, ...]:
     depth, num_nodes, is_wanted, lines = 0, 0, False, list[int]()
     for event in yaml.parse(text, loader):
         if isinstance(event, yaml.CollectionEndEvent):

@@ -96,6 +96,9 @@ def test_the_lines_of_a_list_are_those_on_which_its_items_begin() -> None:
     assert item_lines(text, "other") == (9,)
     assert item_lines(text, "a") == item_lines(text, "none") == item_lines("[1]", "a") == ()
     assert item_lines("", "a") == ()
+    other = "%YAML 1.3\n---\na: [1,\n2]\n"  # which libyaml refuses
+    assert load_yaml(other) == {"a": [1, 2]}
+    assert item_lines(other, "a") == (3, 4)
 
 
 def test_aliases_that_expand_to_billions_are_not_expanded() -> None:

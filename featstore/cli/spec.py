@@ -101,7 +101,7 @@ def diff(old: str, spec: str, as_json: bool) -> None:
     ]
 )
 @subjects(SPEC)
-@input_option("Raw Parquet: a file, a directory or a glob.")
+@input_option("Raw Parquet, CSV or JSON lines: a file, a directory or a glob.")
 @click.option("--rows", type=click.IntRange(min=1), default=10_000, show_default=True)
 @click.option("--slot", metavar="SLOT", help="Only this slot, by name or number.")
 @click.option("--table", metavar="URL", help="A table whose slots to show beside.")

@@ -55,7 +55,7 @@ class CsvFormat:
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n':
             raise InputError(f"delimiter: expected one ASCII character, found {self.delimiter!r}")
         try:
-            codecs.getincrementaldecoder(self.encoding)
+            io.TextIOWrapper(io.BytesIO(), self.encoding)  # refuses codecs such as `hex`, too
         except LookupError:
             raise InputError(
                 f"encoding: expected a name such as utf-8 or latin-1, found {self.encoding!r}"
@@ -127,7 +127,8 @@ class CsvFormat:
                     f"expected the columns {all_nearest(missing, reader.names)}; found "
                     f"{', '.join(reader.names)}"
                 )
-            for batch in reader.batches(schema.names):
+            others = [name for name in reader.names if name not in schema.names]
+            for batch in reader.batches([*schema.names, *others]):
                 yield reader.parsed(batch, schema)
             yield reader.rest(schema)
 
@@ -237,10 +238,14 @@ class _CsvReader:
         """A batch of `batches` with the schema's types, and the bad rows before its end.
 
         What was read beyond the last batch is left to `rest`.
+
+        Args:
+            batch: The schema's columns, in its order, then others.
+            schema: The schema.
         """
         columns: list[pa.Array] = []
         wrong: dict[int, str] = {}
-        for field, raw in zip(schema, batch.columns, strict=True):
+        for field, raw in zip(schema, batch.columns[: len(schema)], strict=True):
             texts = raw.view(pa.string())
             values, rows = parse_texts(texts, field.type)
             columns.append(values)
@@ -251,12 +256,19 @@ class _CsvReader:
                     f"{example(texts[row])}",
                 )
         bad = self._number(batch.num_rows, wrong)
-        found = pa.record_batch(columns, schema)
+        found, others = (
+            pa.record_batch(columns, schema),
+            batch.select(range(len(schema), batch.num_columns)),
+        )
         if wrong:
             keep = np.ones(batch.num_rows, np.bool_)
             keep[list(wrong)] = False
-            found = found.filter(array_of_bits(keep))
-        return _parsed(found, bad)
+            found, others = (part.filter(array_of_bits(keep)) for part in (found, others))
+        unknown = {
+            name: others.num_rows - column.null_count
+            for name, column in zip(others.schema.names, others.columns, strict=True)
+        }
+        return replace(_parsed(found, bad), unknown={name: n for name, n in unknown.items() if n})
 
     def rest(self, schema: pa.Schema) -> ParsedRows:
         """The bad rows after the last batch, and what else is known only at the end."""

@@ -1,13 +1,17 @@
 """Rows of JSON lines, by pyarrow's reader: each line is one object."""
 
+import contextlib
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from featstore.errors import InputError
 from featstore.formats.byte_source import Lines, line_blocks
@@ -15,12 +19,18 @@ from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows, halves, n
 from featstore.formats.text_values import infer_time
 from featstore.formats.type_names import name_of
 from featstore.libraries import LazyModule
+from featstore.ops.arrays import Integers, values_of
 from featstore.parquet.damage import first_line
 
 if TYPE_CHECKING:
     import pyarrow.json as pa_json
 else:
     pa_json = LazyModule("pyarrow.json")
+
+# Arrow's parser is recursive, and ends the process where its stack does.
+_MAX_NESTING = 500
+_LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F]")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +57,9 @@ class JsonFormat:
             for line in block.lines[: most - len(rows)]:
                 try:
                     row = json.loads(line)
-                except ValueError:  # also that of bytes that are not UTF-8
+                    if b"\\u" in line:  # halves of a surrogate pair are no text
+                        json.dumps(row, ensure_ascii=False).encode()
+                except (ValueError, RecursionError):  # also that of bytes that are not UTF-8
                     continue
                 if isinstance(row, dict):
                     rows.append(row)
@@ -57,9 +69,8 @@ class JsonFormat:
 
     def infer(self, rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
         names = dict.fromkeys(name for row in rows for name in row)
-        return pa.schema(
-            [(name, _column_type([row[name] for row in rows if name in row])) for name in names]
-        )
+        types = {name: _column_type([row[name] for row in rows if name in row]) for name in names}
+        return pa.schema([(name, kind) for name, kind in types.items() if not _is_empty(kind)])
 
     def read(self, source: IO[bytes], schema: pa.Schema) -> Iterator[ParsedRows]:
         for block in line_blocks(source):
@@ -82,10 +93,18 @@ def _column_type(values: Sequence[Any]) -> pa.DataType:
         return pa.list_(_column_type(elements))
     if pa.types.is_struct(most):
         names = dict.fromkeys(name for value in of_most for name in value)
-        return pa.struct(
-            [(name, _column_type([row[name] for row in of_most if name in row])) for name in names]
-        )
+        types = {
+            name: _column_type([row[name] for row in of_most if name in row]) for name in names
+        }
+        return pa.struct([(name, kind) for name, kind in types.items() if not _is_empty(kind)])
     return most
+
+
+def _is_empty(kind: pa.DataType) -> bool:
+    """Whether it is that of objects without fields, which Parquet cannot hold."""
+    if pa.types.is_list(kind):
+        return _is_empty(kind.value_type)
+    return pa.types.is_struct(kind) and not kind.num_fields
 
 
 def _kind(value: Any) -> pa.DataType | None:
@@ -140,19 +159,92 @@ def _read(lines: Sequence[bytes], schema: pa.Schema, unknown: Counter[str]) -> p
         pa.ArrowInvalid: A line is not JSON, does not fit the schema, or is not one object.
     """
     text = b"\n".join(lines)
+    _require_objects(lines, text)
     try:
         table = _read_json(text, schema, "infer")
+        others = Counter(dict(_more(table, schema)))
+        if table.select(schema.names).schema != schema:  # objects in it have further fields
+            table = _read_json(text, schema, "ignore")
     except pa.ArrowInvalid:
         # A column that is not in the schema may hold values of several types.
         table = _read_json(text, schema, "ignore")
+        others = _others(lines, schema)
+    if _LOW_SURROGATE.search(text):  # Arrow takes one without the high one before it
+        table.validate(full=True)
     if len(table) != len(lines):
         raise pa.ArrowInvalid(
             f"expected an object on each line, found {len(table)} on {len(lines)} lines"
         )
-    for name in table.column_names:
-        if name not in schema.names:
-            unknown[name] += len(table) - table[name].null_count
+    unknown.update(others)
     return table.select(schema.names)
+
+
+def _require_objects(lines: Sequence[bytes], text: bytes) -> None:
+    """Checks what Arrow (26) does not: it takes `null` for a row, ends the process where that is
+    the only one or lists are nested very deep, and keeps strings of other bytes than UTF-8.
+
+    Raises:
+        pa.ArrowInvalid: A line does not begin and end as an object does, is nested too deep, or is
+            not UTF-8.
+    """
+    for line in lines:
+        bare = line.strip()
+        if not (bare.startswith(b"{") and bare.endswith(b"}")):
+            raise pa.ArrowInvalid("expected an object")
+        if line.count(b"{") + line.count(b"[") > _MAX_NESTING and _nesting(line) > _MAX_NESTING:
+            raise pa.ArrowInvalid(f"expected at most {_MAX_NESTING} levels of nesting")
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid(f"expected UTF-8, found other bytes ({error.reason})") from None
+
+
+def _nesting(line: bytes) -> int:
+    """How many lists and objects are around the innermost value."""
+    codes = np.frombuffer(_STRING.sub(b"", line), np.uint8)
+    begins, ends = (np.isin(codes, np.frombuffer(of, np.uint8)) for of in (b"{[", b"}]"))
+    return int(np.cumsum(begins.astype(np.int64) - ends).max(initial=0))
+
+
+def _more(table: pa.Table, schema: pa.Schema) -> Iterator[tuple[str, int]]:
+    """What the schema lacks, columns and fields of objects, and in how many rows it has a value."""
+    for name in table.column_names:
+        column = table[name].combine_chunks()
+        if name in schema.names:
+            yield from _more_fields(name, column, schema.field(name).type, np.arange(len(column)))
+        elif num_rows := len(column) - column.null_count:
+            yield name, num_rows
+
+
+def _more_fields(
+    name: str, values: pa.Array, kind: pa.DataType, rows: Integers
+) -> Iterator[tuple[str, int]]:
+    """The same of values of a column, of which each belongs to one of the rows."""
+    if values.type == kind:
+        return
+    if pa.types.is_list(kind):
+        parents = values_of(pc.list_parent_indices(values))
+        yield from _more_fields(name, pc.list_flatten(values), kind.value_type, rows[parents])
+    elif pa.types.is_struct(kind):
+        for field in values.type:
+            inner, index = pc.struct_field(values, field.name), kind.get_field_index(field.name)
+            if index >= 0:
+                inner_kind = kind.field(index).type
+                yield from _more_fields(f"{name}.{field.name}", inner, inner_kind, rows)
+            elif num_rows := len(np.unique(rows[values_of(pc.is_valid(inner))])):
+                yield f"{name}.{field.name}", num_rows
+
+
+def _others(lines: Sequence[bytes], schema: pa.Schema) -> Counter[str]:
+    """In how many rows each column that is not in the schema has a value."""
+    others: Counter[str] = Counter()
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            others.update(name for name in row if row[name] is not None)
+    for name in schema.names:
+        del others[name]
+    return others
 
 
 def _read_json(text: bytes, schema: pa.Schema, others: str) -> pa.Table:

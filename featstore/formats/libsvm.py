@@ -67,9 +67,9 @@ class LibsvmFormat:
 
 
 def _parse(block: Lines, schema: pa.Schema) -> ParsedRows:
-    texts = pa.array(block.lines, pa.binary()).view(pa.string())
-    # Bytes after `#` and space around are no part of a row; these functions look at bytes.
-    texts = pc.ascii_trim_whitespace(pc.replace_substring_regex(texts, "#.*$", ""))
+    # Bytes after `#` and space around are no part of a row. A comment may be of any encoding.
+    lines = [line.partition(b"#")[0] for line in block.lines]
+    texts = pc.ascii_trim_whitespace(pa.array(lines, pa.binary()).view(pa.string()))
     is_row = values_of(pc.greater(pc.binary_length(texts), 0))
     numbers = np.flatnonzero(is_row)
     tokens = pc.ascii_split_whitespace(texts.filter(array_of_bits(is_row)))

@@ -439,11 +439,13 @@ def _bound(entry: Mapping[str, Any], check: str, key: str, where: str) -> float 
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
+    return isinstance(value, int) and 0 <= value < 2**63
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(value, int):
+        return abs(value) < 2**63
+    return isinstance(value, float) and math.isfinite(value)
 
 
 _BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {

@@ -76,6 +76,19 @@ def test_columns_are_found_by_name(read: Read) -> None:
     ]
 
 
+def test_columns_that_the_schema_lacks_are_counted(read: Read) -> None:
+    data = b"b,c,a,d\nx,y,1,\nx,y,no,z\nx,,2,\nx,z,3,\n"
+    assert read(CsvFormat(), data, TYPES).unknown == {"c": 2}
+
+
+@pytest.mark.parametrize("encoding", ["rot13", "hex", "none"])
+def test_an_encoding_that_makes_no_text_is_refused(encoding: str) -> None:
+    with pytest.raises(
+        InputError, match=f"encoding: expected a name such as .*, found '{encoding}'"
+    ):
+        CsvFormat(encoding=encoding)
+
+
 def test_a_byte_order_mark_is_no_part_of_a_name(read: Read) -> None:
     assert read(CsvFormat(), b"\xef\xbb\xbfa,b\n1,x\n").schema == TYPES
 

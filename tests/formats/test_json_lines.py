@@ -73,6 +73,71 @@ def test_columns_that_the_schema_lacks_are_counted(read: Read) -> None:
 def test_a_column_of_several_types_that_the_schema_lacks_spoils_no_row(read: Read) -> None:
     found = read(JsonFormat(), b'{"a":1,"b":2}\n{"a":2,"b":"x"}\n', TYPES)
     assert [row["a"] for row in found.rows] == [1, 2]
+    assert found.unknown == {"b": 2}
+
+
+@pytest.mark.parametrize("line", [b"null", b"{} null", b'{"a":1} {"a":\n2}'])
+def test_what_is_no_object_is_no_row(read: Read, line: bytes) -> None:
+    """Arrow takes null for a row, and ends the process where it is the only one."""
+    alone = read(JsonFormat(), line, TYPES)
+    assert (alone.rows, alone.num_bad) == ([], 1 + line.count(b"\n"))
+    among = read(JsonFormat(), b'{"a":1}\n' + line + b'\n{"a":2}\n', TYPES)
+    assert [row["a"] for row in among.rows] == [1, 2]
+    assert among.num_bad == alone.num_bad
+
+
+def test_text_of_other_bytes_than_utf_8_is_a_bad_row(read: Read) -> None:
+    found = read(JsonFormat(), b'{"a":1,"l":["\xe9"]}\n{"a":2,"l":["\xc3\xa9"]}\n', TYPES)
+    assert found.rows == [{"a": 2, "l": ["é"]}]
+    assert found.bad == [
+        "line 1: expected UTF-8, found other bytes (invalid continuation byte); found "
+        '{"a":1,"l":["\ufffd"]}'
+    ]
+
+
+@pytest.mark.parametrize("text", ["\\ud800", "\\udc00", "\\uDFFFx"])
+def test_half_of_a_surrogate_pair_is_no_text(read: Read, text: str) -> None:
+    lines = [f'{{"t":"{text}"}}', '{"t":"\\ud83d\\ude00"}', f'{{"{text}":1}}']
+    found = read(JsonFormat(), "\n".join(lines).encode())
+    assert found.schema == pa.schema([("t", pa.string())])
+    assert found.rows[0] == {"t": "\U0001f600"}
+    assert found.num_bad == 4 - len(found.rows) - 1
+
+
+def test_objects_without_fields_are_left_out(read: Read) -> None:
+    """Parquet cannot hold them."""
+    found = read(JsonFormat(), b'{"a":1,"e":{},"l":[{}],"s":{"x":1,"y":{}}}\n{"a":2,"e":null}\n')
+    types = [("a", pa.int64()), ("s", pa.struct([("x", pa.int64())]))]
+    assert found.schema == pa.schema(types)
+    assert found.unknown == {"e": 1, "l": 1, "s.y": 1}
+
+
+def test_fields_of_objects_that_the_schema_lacks_are_counted(read: Read) -> None:
+    inner = pa.struct([("x", pa.int64())])
+    schema = pa.schema([("s", inner), ("l", pa.list_(inner))])
+    data = b"""
+    {"s":{"x":1}, "l":[{"x":1,"y":1},{"x":2,"y":2}]}
+    {"s":{"x":2,"z":3}}
+    {"s":null,"l":[]}
+    {"s":{"z":null},"l":[{"y":null},{"y":5},null]}
+    """
+    found = read(JsonFormat(), data, schema)
+    assert [row["s"] for row in found.rows] == [{"x": 1}, {"x": 2}, None, {"x": None}]
+    assert found.rows[3]["l"] == [{"x": None}, {"x": None}, None]
+    assert found.unknown == {"s.z": 1, "l.y": 2}
+    assert found.num_bad == 0
+
+
+def test_a_line_that_is_nested_without_end_is_a_bad_row(read: Read) -> None:
+    """Neither Arrow's parser nor Python's has a stack for it."""
+    deep = b'{"b":' + 200_000 * b"[" + 200_000 * b"]" + b"}"
+    flat = b'{"a":1,"l":[],"c":[' + b'["[[\\"["],' * 1_000 + b"[]]}"
+    found = read(JsonFormat(), deep + b"\n" + flat, pa.schema([("a", pa.int64())]))
+    assert [row["a"] for row in found.rows] == [1]
+    assert [bad[:54] for bad in found.bad] == [
+        "line 1: expected at most 500 levels of nesting; found "
+    ]
+    assert JsonFormat().sample(io.BytesIO(deep + b'\n{"a":1}'), 10) == [{"a": 1}]
 
 
 def test_a_map_is_refused() -> None:

@@ -15,7 +15,7 @@ TYPES = pa.schema(list(COLUMNS.items()))
 
 
 def test_a_row_has_a_label_and_two_lists(read: Read) -> None:
-    found = read(LibsvmFormat(), b"1 1:0.5 3:1e3 # 7:8\n\n# nothing\n-1\n+0 2:.5\n")
+    found = read(LibsvmFormat(), b"1 1:0.5 3:1e3 # 7:8, caf\xe9\n\n# nothing\n-1\n+0 2:.5\n")
     assert found.rows == [
         {"label": 1.0, "indices": [1, 3], "values": [0.5, 1000.0]},
         {"label": -1.0, "indices": [], "values": []},

@@ -104,6 +104,14 @@ def test_an_entry_is_written_as_it_was_parsed(entry: dict[str, Any]) -> None:
             r"an integer of at least 0, found -1$",
         ),
         (
+            {"check": "distinct", "of": "user", "at_least": 10**400, "at_most": 1},
+            r"at_least: expected an integer of at least 0, found an integer of about 400 digits$",
+        ),
+        (
+            {"check": "label_rate", "of": "click", "at_least": 10**400, "at_most": 1},
+            r"at_least: expected a number, found an integer of about 400 digits$",
+        ),
+        (
             {"check": "drift", "of": "user", "at_most": 1},
             r"last: expected a number of days, at lea",
         ),
