@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,7 @@ class Preview:
             table's other slots.
     """
 
-    input_url: str
+    input_url: str = field(repr=False)
     num_rows: int
     label_rates: Mapping[str, float | None]
     slots: tuple[PreviewedSlot, ...]

@@ -1,7 +1,7 @@
 """What the signs of a table mean, from the texts that extractions kept beside its files."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +27,7 @@ MOST_FILES = 32
 class ValuesPlace:
     """Where a run's texts of a partition are, if it kept any."""
 
-    table_url: str
+    table_url: str = field(repr=False)
     path: str
 
 

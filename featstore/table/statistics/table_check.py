@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from featstore.errors import InputError
@@ -27,7 +27,7 @@ class TableCheckReport:
         results: The results, by partition.
     """
 
-    table_url: str
+    table_url: str = field(repr=False)
     version: int | None
     results: tuple[CheckResult, ...]
 
