@@ -31,6 +31,9 @@ else:
     pa_csv = LazyModule("pyarrow.csv")
 
 
+# A row that is added at the end of a file, with a field too many. pyarrow (26) takes the rest of a
+# file that ends within quotes for a value, and then does not see this row.
+_END = "\x03\x04"
 _REPLACED, _REPLACED_BYTES = "\ufffd", "\ufffd".encode()
 
 
@@ -141,6 +144,9 @@ class _DecodedSource:
 
     Arrow reads ahead in a thread of its own, so the file may be closed only when `close` has
     returned. The lock is held for the time of a read.
+
+    Attributes:
+        end: What follows after the last byte.
     """
 
     def __init__(self, source: IO[bytes], encoding: str) -> None:
@@ -148,6 +154,9 @@ class _DecodedSource:
         self._source = source
         self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         self.num_replaced = 0
+        # Kept for the next block: Arrow drops a newline that begins one after a carriage return.
+        self._return = ""
+        self.end = ""
         self.head = self._rest = self._block()
         self.closed = False
 
@@ -157,6 +166,8 @@ class _DecodedSource:
                 return b""
             rest = self._rest or self._block()
             end = len(rest) if num_bytes < 0 else num_bytes
+            if 1 < end < len(rest) and rest[end - 1 : end] == b"\r":
+                end -= 1
             self._rest = rest[end:]
             return rest[:end]
 
@@ -165,17 +176,24 @@ class _DecodedSource:
             self.closed = True
 
     def _block(self) -> bytes:
-        """The next bytes as UTF-8; none at the end."""
+        """The next bytes as UTF-8; none at the end.
+
+        A short block has a newline or all that is left, as Arrow refuses a row over three blocks.
+        """
         text = ""
-        while not text:
+        while not text or (len(text) < BLOCK_BYTES and "\n" not in text):
             pending, _ = self._decoder.getstate()
             block = self._source.read(BLOCK_BYTES)
-            text = self._decoder.decode(block, final=not block)
+            new = self._decoder.decode(block, final=not block)
             # U+FFFD that the file itself has does not count.
             self.num_replaced += max(
-                text.count(_REPLACED) - (pending + block).count(_REPLACED_BYTES), 0
+                new.count(_REPLACED) - (pending + block).count(_REPLACED_BYTES), 0
             )
+            text += self._return + new
+            self._return = "\r" if block and text.endswith("\r") else ""
+            text = text.removesuffix(self._return)
             if not block:
+                text, self.end = text + self.end, ""
                 break
         return text.encode("utf-8", "replace")
 
@@ -193,6 +211,9 @@ class _CsvReader:
         self._source = _DecodedSource(source, of.encoding)
         self.is_empty = not self._source.head
         self.names = [] if self.is_empty else of.columns(self._source.head)
+        self._end = _END + of.delimiter * len(self.names)
+        self._source.end = f"\n{self._end}\n"
+        self._has_end = False
         # Rows with too many or too few fields that no batch has told of yet, in order.
         self._bad: deque[tuple[int, str]] = deque()
         self._next_row = 1 if of.names else 2
@@ -271,7 +292,16 @@ class _CsvReader:
         return replace(_parsed(found, bad), unknown={name: n for name, n in unknown.items() if n})
 
     def rest(self, schema: pa.Schema) -> ParsedRows:
-        """The bad rows after the last batch, and what else is known only at the end."""
+        """The bad rows after the last batch, and what else is known only at the end.
+
+        Raises:
+            InputError: The file ends within quotes.
+        """
+        if not self._has_end:
+            raise InputError(
+                f"row {self._next_row - 1}: expected quotes that are closed, found the end of the "
+                f"file: it is cut off, or a quote is missing. Get the file anew, or correct it"
+            )
         parsed = _parsed(no_rows(schema), list(self._bad))
         return replace(parsed, num_replaced=self._source.num_replaced)
 
@@ -298,6 +328,9 @@ class _CsvReader:
         return bad
 
     def _note_bad(self, row: Any) -> str:
+        if row.text.strip("\r\n") == self._end:  # with what is left of the row before
+            self._has_end = True
+            return "skip"
         found = f"expected {row.expected_columns} fields, found {row.actual_columns}"
         self._bad.append((row.number, found))
         return "skip"

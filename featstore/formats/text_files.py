@@ -69,9 +69,10 @@ class RawTextFile:
             for parsed in of.read(self._source, schema):
                 if parsed.num_bad or parsed.num_replaced:
                     bad = parsed.examples[0] if parsed.num_bad else "found bytes that are not UTF-8"
+                    others = "" if of is _JSON else " and takes other encodings"
                     raise InputError(
-                        f"{bad}; correct it, or import the file, which may leave such rows out and "
-                        f"takes other encodings: featstore import {of.name} --help"
+                        f"{bad}; correct it, or import the file, which may leave such rows out"
+                        f"{others}: featstore import {of.name} --help"
                     )
                 if parsed.batch.num_rows:
                     yield parsed.batch

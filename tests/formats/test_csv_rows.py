@@ -76,6 +76,34 @@ def test_columns_are_found_by_name(read: Read) -> None:
     ]
 
 
+@pytest.mark.parametrize("data", [b'a,b\n1,"x\n2,y\n', b'a,b\n1,x\n2,"', b'a\n1\n"2""'])
+def test_a_file_that_ends_within_quotes_is_an_error(read: Read, data: bytes) -> None:
+    schema = TYPES if b"," in data else pa.schema([("a", pa.string())])
+    with pytest.raises(InputError, match=r"row \d: expected quotes that are closed, found the end"):
+        read(CsvFormat(), data, schema)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n", b"\r"])
+def test_a_file_may_end_with_or_without_a_newline(read: Read, end: bytes) -> None:
+    found = read(CsvFormat(), b'a,b\n1,"x"\n2,5" y' + end, TYPES)
+    assert [row["b"] for row in found.rows] == ["x", '5" y']
+    assert found.num_bad == 0
+    one = pa.schema([("a", pa.string())])
+    assert read(CsvFormat(), b'a\n""' + end, one).rows == [{"a": ""}]
+    assert read(CsvFormat(names=("a",)), b"" if end else b"x", one).num_bad == 0
+
+
+@pytest.mark.parametrize("block_bytes", range(20, 48))
+def test_quotes_and_ends_of_lines_may_fall_between_blocks(
+    read: Read, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(csv_rows, "BLOCK_BYTES", block_bytes)
+    lines = [b"a,b", b'1,"x\r\ny"', b'2,"\r\n"', b"3,z", b'4,"\r\n"', b"5,w"]
+    for end in (b"", b"\r\n"):
+        found = read(CsvFormat(), b"\r\n".join(lines) + end, TYPES)
+        assert [row["b"] for row in found.rows] == ["x\r\ny", "\r\n", "z", "\r\n", "w"]
+
+
 def test_columns_that_the_schema_lacks_are_counted(read: Read) -> None:
     data = b"b,c,a,d\nx,y,1,\nx,y,no,z\nx,,2,\nx,z,3,\n"
     assert read(CsvFormat(), data, TYPES).unknown == {"c": 2}
