@@ -188,10 +188,10 @@ def _require_objects(lines: Sequence[bytes], text: bytes) -> None:
             not UTF-8.
     """
     for line in lines:
-        bare = line.strip()
-        if not (bare.startswith(b"{") and bare.endswith(b"}")):
+        bare = line if line[-1:] == b"}" else line.strip()
+        if not (bare.lstrip()[:1] == b"{" and bare[-1:] == b"}"):
             raise pa.ArrowInvalid("expected an object")
-        if line.count(b"{") + line.count(b"[") > _MAX_NESTING and _nesting(line) > _MAX_NESTING:
+        if len(line) > _MAX_NESTING and _nesting(line) > _MAX_NESTING:
             raise pa.ArrowInvalid(f"expected at most {_MAX_NESTING} levels of nesting")
     try:
         text.decode()
@@ -200,7 +200,9 @@ def _require_objects(lines: Sequence[bytes], text: bytes) -> None:
 
 
 def _nesting(line: bytes) -> int:
-    """How many lists and objects are around the innermost value."""
+    """How many lists and objects are around the innermost value; 0 if there are few."""
+    if line.count(b"{") + line.count(b"[") <= _MAX_NESTING:
+        return 0
     codes = np.frombuffer(_STRING.sub(b"", line), np.uint8)
     begins, ends = (np.isin(codes, np.frombuffer(of, np.uint8)) for of in (b"{[", b"}]"))
     return int(np.cumsum(begins.astype(np.int64) - ends).max(initial=0))
