@@ -185,6 +185,9 @@ def _wait_for_end(worker: Any) -> None:
 def _left() -> dict[str, int]:
     """What this process has of rounds that are over."""
     gc.collect()
+    # Torch terminates workers that do not end in 5 s, as on a busy machine, without waiting.
+    for process in multiprocessing.active_children():
+        process.join(60)
     # Each queue has a thread that closes its pipe.
     for thread in threading.enumerate():
         if thread.name.startswith("QueueFeeder"):
