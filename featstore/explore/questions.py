@@ -77,10 +77,8 @@ class Question:
         key = next(iter(types))
         known = sorted({str(partition[key]) for partition in table.partitions})
         if day not in known:
-            raise InputError(
-                f"--days: no partition {key}={day}; the table has {len(known)}, from {known[0]} to "
-                f"{known[-1]}"
-            )
+            there = f"{len(known)}, from {known[0]} to {known[-1]}" if known else "none yet"
+            raise InputError(f"--days: no partition {key}={day}; the table has {there}")
         literal = day if pa.types.is_integer(types[key]) else "'" + day.replace("'", "''") + "'"
         condition = f"`{key}` = {literal}"
         return condition if self.where is None else f"({self.where}) and {condition}"

@@ -67,6 +67,13 @@ def test_a_day_that_is_not_there_is_named_with_those_that_are(table: Table) -> N
         Question(days=(DAYS[0], "1999")).answer(table)
 
 
+def test_a_table_without_rows_has_no_days(tmp_path: Path) -> None:
+    schema = pa.schema([("user", pa.int64()), ("dt", pa.string())])
+    deltalake.write_deltalake(tmp_path, schema.empty_table(), partition_by=["dt"])
+    with pytest.raises(InputError, match="no partition dt=1; the table has none yet"):
+        Question(days=("1", "2")).answer(featstore.open_table(tmp_path))
+
+
 def test_days_of_a_foreign_table_may_be_numbers_or_dates(tmp_path: Path) -> None:
     dates = [datetime.date(2026, 11, 1), datetime.date(2026, 11, 2)]
     kinds: list[list[Any]] = [[7, 8], dates]
