@@ -68,7 +68,9 @@ class ValueGathering:
     def __init__(self, extractor: Extractor, slots: Collection[str]) -> None:
         self._graph = extractor.graph
         kept = kept_values(extractor.spec, self._graph)
-        self._names = [name for name in self._graph.schema.names if name in kept and name in slots]
+        written = frozenset(slots)
+        names = self._graph.schema.names
+        self._names = [name for name in names if name in kept and name in written]
         self.unlimited = frozenset(name for name in self._names if kept[name] == "top")
         self._slots: list[_SlotGathering] | None = None
         self._held: list[tuple[pa.RecordBatch, pa.RecordBatch]] = []

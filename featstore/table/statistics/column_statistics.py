@@ -341,8 +341,9 @@ def _count_distinct(statistics: ColumnStatistics, slot: Slot, values: Any) -> in
         num_missing = 0
         if mark < len(found) and found.values[mark] == 0:
             num_missing = int(found.counts[mark])
-            found = merge_counts([found[:mark], found[mark + 1 :]])
-        statistics.exact = merge_counts([statistics.exact, found])
+            found = merge_counts([found[:mark], found[mark + 1 :]]) if mark else found[1:]
+        before = statistics.exact
+        statistics.exact = merge_counts([before, found]) if len(before) else found
         if len(statistics.exact) > NUM_EXACT:
             statistics.distinct.update(_hashes(slot, statistics.exact.values))
             statistics.exact = None
