@@ -15,7 +15,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,29 +28,11 @@ from featstore.table.layout import data_file_name, file_statistics_path, new_tag
 from featstore.table.snapshot import DataFile
 from featstore.table.statistics.column_statistics import StatisticsGatherer
 from shared_parts.machine import print_result
+from shared_parts.spent import Spent
 
 NUM_SLOTS = 61
 DEMANDED_SHARE, AIMED_SHARE = 0.15, 0.10
 DEMANDED_MERGE_MS = 50.0
-
-
-class Spent:
-    """CPU seconds of the calls that were timed, by name."""
-
-    def __init__(self) -> None:
-        self.cpu_s: dict[str, float] = {}
-
-    def time(self, owner: Any, name: str) -> None:
-        function: Callable[..., Any] = getattr(owner, name)
-
-        def timed(*arguments: Any, **named: Any) -> Any:
-            started = time.thread_time()
-            try:
-                return function(*arguments, **named)
-            finally:
-                self.cpu_s[name] = self.cpu_s.get(name, 0.0) + time.thread_time() - started
-
-        setattr(owner, name, timed)
 
 
 def main() -> int:

@@ -25,28 +25,10 @@ from featstore.extraction.local import LocalRunner
 from featstore.extraction.texts import unit_values
 from featstore.spec.parse import load_spec
 from shared_parts.machine import print_result
+from shared_parts.spent import Spent
 
 NUM_SLOTS = 61
 DEMANDED_CPU, DEMANDED_BYTES = 0.03, 0.01
-
-
-class Spent:
-    """CPU seconds of the calls that were timed, by name."""
-
-    def __init__(self) -> None:
-        self.cpu_s: dict[str, float] = {}
-
-    def time(self, owner: Any, name: str) -> None:
-        function = getattr(owner, name)
-
-        def timed(*arguments: Any, **named: Any) -> Any:
-            started = time.thread_time()
-            try:
-                return function(*arguments, **named)
-            finally:
-                self.cpu_s[name] = self.cpu_s.get(name, 0.0) + time.thread_time() - started
-
-        setattr(owner, name, timed)
 
 
 def main() -> int:

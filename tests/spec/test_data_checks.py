@@ -10,6 +10,7 @@ from featstore.spec.graph import build_graph
 from featstore.spec.lint import find_errors, lint
 from featstore.spec.model import DataCheck
 from featstore.spec.parse import load_spec, parse_checks, parse_spec
+from tests.checked_specs import document
 
 TEXT = """
 spec: 1
@@ -29,19 +30,6 @@ checks:
 def check_of(**entry: Any) -> DataCheck:
     (check,) = parse_checks([entry])
     return check
-
-
-def document(*checks: dict[str, Any], **keys: Any) -> dict[str, Any]:
-    return {
-        "spec": 1,
-        "inputs": {"user": "string", "price": "double", "clicked": "long"},
-        "labels": {"click": "clicked"},
-        "slots": [
-            {"slot": 101, "name": "user", "op": "hash", "of": "user"},
-            {"slot": 102, "name": "price", "op": "log1p", "of": "price"},
-        ],
-        "checks": list(checks),
-    } | keys
 
 
 def test_checks_are_parsed_and_do_not_change_the_hash_of_the_spec() -> None:

@@ -14,22 +14,10 @@ from featstore.errors import InputError, SelectionError, SpecError
 from featstore.explore.table import Table, open_table
 from featstore.spec.parse import load_spec
 from featstore.table.statistics.gates import Outcome
+from tests.checked_specs import document
 
 RATE = {"check": "label_rate", "of": "click", "at_least": 0.4, "at_most": 0.6}
 ROWS = {"check": "rows", "at_least": 10, "severity": "warn"}
-
-
-def document(*checks: dict[str, Any], **keys: Any) -> dict[str, Any]:
-    return {
-        "spec": 1,
-        "inputs": {"user": "string", "price": "double", "clicked": "long"},
-        "labels": {"click": "clicked"},
-        "slots": [
-            {"slot": 101, "name": "user", "op": "hash", "of": "user"},
-            {"slot": 102, "name": "price", "op": "log1p", "of": "price"},
-        ],
-        "checks": list(checks),
-    } | keys
 
 
 @pytest.fixture
