@@ -4,12 +4,12 @@ import errno
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from featstore.closing import Closing
 from featstore.errors import DiskFullError
 from featstore.table.statistics.value_counts import ValueCounts, count_values, merge_counts
 
@@ -19,7 +19,7 @@ _MERGE_VALUES = 1 << 16
 _LEAST_BLOCK = 512  # the least values of a run that are read at once
 
 
-class CountingSpace:
+class CountingSpace(Closing):
     """The memory and the temporary file that the counters of one profile share. Not thread-safe.
 
     When the counts of all counters take more than the budget, those of the largest counter are
@@ -35,17 +35,6 @@ class CountingSpace:
         self._counters: list[ValueCounter] = []
         self._num_bytes = 0
         self._file: BinaryIO | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Forgets all counts and removes the file."""

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from featstore.closing import Closing
 from featstore.errors import InputError, all_nearest, not_once
 from featstore.formats.byte_source import BLOCK_BYTES
 from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows, no_rows
@@ -198,7 +199,7 @@ class _DecodedSource:
         return text.encode("utf-8", "replace")
 
 
-class _CsvReader:
+class _CsvReader(Closing):
     """Reads one file. Not thread-safe, except that Arrow may call `_note_bad` in another thread.
 
     Attributes:
@@ -218,10 +219,7 @@ class _CsvReader:
         self._bad: deque[tuple[int, str]] = deque()
         self._next_row = 1 if of.names else 2
 
-    def __enter__(self) -> "_CsvReader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._source.close()
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
