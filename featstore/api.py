@@ -1,4 +1,4 @@
-"""The functions that users call: import, extract into a table, fit, relabel, compact."""
+"""The functions that users call: import, extract into a table, fit, relabel, compact, delete."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,11 +8,13 @@ from typing import Any, overload
 from featstore.errors import InputError
 from featstore.extraction.days import Days, DaysReport, extract_days
 from featstore.extraction.fit import fit_in_threads, fit_spec
-from featstore.extraction.groups.compaction import CompactReport
-from featstore.extraction.groups.compaction import compact as compact_table
 from featstore.extraction.groups.group_job import LABELS, GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
 from featstore.extraction.local import LocalRunner
+from featstore.extraction.rewrite.compaction import CompactReport
+from featstore.extraction.rewrite.compaction import compact as compact_table
+from featstore.extraction.rewrite.deletion import DeletionReport
+from featstore.extraction.rewrite.deletion import delete_rows as delete_rows_of_table
 from featstore.extraction.spark.runners import (
     SparkFitRunner,
     SparkKeyRunner,
@@ -320,6 +322,29 @@ def compact(table_url: str | Path) -> CompactReport:
         CommitConflictError: Partitions or groups were written meanwhile. The table stays as it was.
     """
     return compact_table(str(table_url))
+
+
+def delete_rows(table_url: str | Path, where: str, *, dry_run: bool = False) -> DeletionReport:
+    """Removes rows from a table, in one commit: its data files, slot groups, statistics and texts.
+
+    Earlier versions hold the rows until a vacuum removes their files. Extracting the same raw rows
+    into another spec, or raw rows that changed, brings back what the raw rows still hold.
+
+    Args:
+        table_url: The table.
+        where: Which rows, a SQL predicate over partition keys, slots, labels and kept columns, such
+            as `"user in ('u1', 'u2')"`. Where it is null, a row stays.
+        dry_run: Only count the rows.
+
+    Returns:
+        A report of the rows and files.
+
+    Raises:
+        TableNotFoundError: There is no Delta table.
+        SelectionError: The predicate is not one, or names an unknown column.
+        CommitConflictError: Partitions or groups were written meanwhile. The table stays as it was.
+    """
+    return delete_rows_of_table(str(table_url), where, dry_run=dry_run)
 
 
 def fit(

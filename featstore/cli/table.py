@@ -168,6 +168,28 @@ def compact(table: str) -> None:
     show(load("featstore.api").compact(table))
 
 
+@table.command(
+    examples=[
+        "featstore table delete --table /data/ctr --where \"user in ('u1', 'u2')\" --dry-run",
+        "featstore table delete --table /data/ctr --where \"user in ('u1', 'u2')\"",
+    ]
+)
+@subjects(DELTA_TABLE)
+@click.option(
+    "--where",
+    required=True,
+    metavar="SQL",
+    help="Which rows: a predicate over partition keys, slots, labels and kept columns.",
+)
+@click.option("--dry-run", is_flag=True, help="Only count the rows.")
+def delete(table: str, where: str, dry_run: bool) -> None:
+    """Remove rows from data files, slot groups, statistics and texts, in one commit.
+
+    Earlier versions hold them until a vacuum removes their files.
+    """
+    show(load("featstore.api").delete_rows(table, where, dry_run=dry_run))
+
+
 @table.command(examples=["featstore table lint --table /data/ctr --batch-size 4096"])
 @subjects(TABLE)
 @version_option

@@ -21,9 +21,9 @@ from featstore.extraction.days import (
     parse_days,
     plan_days,
 )
-from featstore.extraction.groups.compaction import compact
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.rewrite.compaction import compact
 from featstore.extraction.spark.runners import SparkRunner
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec

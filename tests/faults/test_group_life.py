@@ -13,10 +13,11 @@ import pytest
 
 from featstore.errors import DiskFullError
 from featstore.explore.table import open_table
-from featstore.extraction.groups.compaction import compact
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.raw import Unit
+from featstore.extraction.rewrite.compaction import compact
+from featstore.extraction.rewrite.deletion import delete_rows
 from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
 from featstore.spec.parse import load_spec
 from featstore.table import delta
@@ -91,9 +92,10 @@ def test_a_groups_attempt_that_publishes_after_the_commit_changes_nothing(job: E
 DRIVER = """
 import json, sys
 from dataclasses import replace
-from featstore.extraction.groups.compaction import compact
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob
+from featstore.extraction.rewrite.compaction import compact
+from featstore.extraction.rewrite.deletion import delete_rows
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 what, document, raw, table = sys.argv[1], json.loads(sys.argv[2]), *sys.argv[3:]
@@ -116,6 +118,8 @@ labels = GroupJob(job=job, name="labels", key="row", labels=True)
     "labels, before the table names them": lambda: extract_group(labels, publish=wait),
     "compaction, before its commit": lambda: compact(table, commit=wait),
     "compaction, before it drops groups": lambda: compact(table, commit=commit_and_wait),
+    "deletion, before its commit": lambda: delete_rows(table, "row < 10", commit=wait),
+    "deletion, after its commit": lambda: delete_rows(table, "row < 10", commit=commit_and_wait),
 }[what]()
 """
 
@@ -167,6 +171,23 @@ def test_a_driver_killed_while_it_compacts_leaves_equal_rows_and_the_next_one_en
     assert {
         str(path.relative_to(job.table_url)) for path in Path(job.table_url).rglob("*.parquet")
     } == live
+
+
+@pytest.mark.parametrize(
+    ("when", "first"), [("deletion, before its commit", 0), ("deletion, after its commit", 10)]
+)
+def test_a_driver_killed_while_it_deletes_rows_has_deleted_all_or_none_and_the_next_run_goes_through(
+    job: ExtractJob, when: str, first: int
+) -> None:
+    extract_group(added(job))
+    kill(when, WIDER, job.input_url, job.table_url)
+    table = open_table(job.table_url).to_arrow()
+    assert table["row"].to_pylist() == list(range(first, 500))
+    assert table["user_x_row"].null_count == 0
+    assert delete_rows(job.table_url, "row < 10").num_rows == 10 - first
+    age(job.table_url, 10)  # the dead run's mark too
+    vacuum(job.table_url, retain_s=0)
+    assert open_table(job.table_url).to_arrow()["row"].to_pylist() == list(range(10, 500))
 
 
 def test_a_vacuum_while_a_compaction_is_at_work_takes_nothing_of_it(job: ExtractJob) -> None:

@@ -13,11 +13,11 @@ import pytest
 from featstore import api
 from featstore.errors import CommitConflictError
 from featstore.explore.table import open_table
-from featstore.extraction.groups import compaction
 from featstore.extraction.groups.by_key import run_by_key
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
+from featstore.extraction.rewrite import compaction
 from featstore.extraction.spark.runners import SparkKeyRunner, SparkRunner, extract_dataframe
 from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.spec.parse import load_spec
@@ -95,8 +95,8 @@ def relabel(job: ExtractJob, fault: Fault, patch: pytest.MonkeyPatch) -> None:
 def compact(job: ExtractJob, fault: Fault, patch: pytest.MonkeyPatch) -> None:
     """The fault comes when the change is made, which names the written files."""
     api.relabel(job.spec, job.input_url, job.table_url, key="row", partition={"dt": "1"})
-    change = preceded(compaction._change, lambda: fault(Path(job.table_url)))
-    patch.setattr(compaction, "_change", change)
+    change = preceded(compaction.replacement, lambda: fault(Path(job.table_url)))
+    patch.setattr(compaction, "replacement", change)
     compaction.compact(job.table_url)
 
 

@@ -6,5 +6,4 @@
 | part.py | the part of a spec that a group extracts |
 | group_task.py | what a task writes, and which base file each file belongs to |
 | by_key.py | rows matched by a kept column instead of by position |
-| compaction.py | groups folded into the base files |
 """

@@ -80,12 +80,20 @@ def copy_values(snapshot: Snapshot, partition: Mapping[str, str], tag: str) -> N
     """Writes the texts of a partition, and of its slot groups, for files with the same rows under
     another run's tag.
     """
-    places = values_places(snapshot, snapshot.in_partitions([partition]))
-    parts = list(_each(places))
-    if parts:
-        # Each part was bounded when it was made.
-        merged = merge_values(parts, unlimited=snapshot.schema.names)
+    merged = partition_values(snapshot, partition)
+    if merged.table.num_rows or merged.left_out:
         write_values(snapshot.url, values_path(partition, tag), merged)
+
+
+def partition_values(snapshot: Snapshot, partition: Mapping[str, str | None]) -> StoredValues:
+    """The texts of a partition and of its slot groups; empty if none are kept.
+
+    Raises:
+        DataFileError: A file is damaged, or of a newer format.
+    """
+    places = values_places(snapshot, snapshot.in_partitions([partition]))
+    # Each part was bounded when it was made.
+    return merge_values(_each(places), unlimited=snapshot.schema.names)
 
 
 def _each(places: Sequence[ValuesPlace]) -> Iterator[StoredValues]:

@@ -106,6 +106,19 @@ def most_frequent(values: StoredValues, data_bytes: int) -> StoredValues:
     return replace(values, table=table.filter(pc.field("text").is_valid()))
 
 
+def recounted(values: StoredValues, counts: Integers) -> StoredValues:
+    """The texts of values that still occur.
+
+    Args:
+        values: The texts.
+        counts: How often each occurs now: int64 (num_texts,).
+    """
+    table = values.table.set_column(
+        SCHEMA.get_field_index("count"), SCHEMA.field("count"), pa.array(counts)
+    )
+    return replace(values, table=_by_frequency(table.filter(array_of_bits(counts > 0))))
+
+
 def write_values(table_url: str, path: str, values: StoredValues) -> None:
     """Writes texts to `path` below the table. The file appears whole or not at all."""
     metadata = to_json({"format": FORMAT, "left_out": sorted(values.left_out)})
@@ -151,8 +164,11 @@ def _summed(table: pa.Table) -> pa.Table:
     grouped = table.group_by(["slot", "number", "id"], use_threads=False)
     # Of two texts with one sign the lesser is kept, so that the order of files does not matter.
     summed = grouped.aggregate([("text", "min"), ("rank", "min"), ("count", "sum")])
-    by_frequency = [("slot", "ascending"), ("count", "descending"), ("id", "ascending")]
-    return summed.rename_columns(SCHEMA.names).cast(SCHEMA).sort_by(by_frequency)
+    return _by_frequency(summed.rename_columns(SCHEMA.names).cast(SCHEMA))
+
+
+def _by_frequency(table: pa.Table) -> pa.Table:
+    return table.sort_by([("slot", "ascending"), ("count", "descending"), ("id", "ascending")])
 
 
 def _ranks(table: pa.Table) -> Integers:

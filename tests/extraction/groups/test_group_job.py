@@ -18,9 +18,9 @@ import pytest
 from featstore import api
 from featstore.errors import CommitConflictError, InputError, TableNotFoundError
 from featstore.explore.table import open_table
-from featstore.extraction.groups.compaction import compact
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
+from featstore.extraction.rewrite.compaction import compact
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.open import open_snapshot

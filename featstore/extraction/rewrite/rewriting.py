@@ -1,17 +1,16 @@
-"""Folds slot groups into the base: rewrites base files with all columns, in one commit."""
+"""Data files that are written anew, with the columns of their slot groups, to replace all files of
+some partitions in one commit.
+"""
 
-import uuid
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pyarrow as pa
+from isal import isal_zlib
 
-from featstore.errors import CommitConflictError, InputError, TableNotFoundError
-from featstore.files.storage import delete, join, local_path, open_read
-from featstore.host import num_cores
+from featstore.errors import CommitConflictError, DataFileError, InputError
+from featstore.files.storage import delete, join, local_path, open_read, open_write
 from featstore.parquet.checks import CHUNK
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.file_columns import FileColumns, Selection
@@ -20,121 +19,42 @@ from featstore.reading.reader import Rows
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.table import delta
-from featstore.table.groups import drop_groups, groups_commit
-from featstore.table.layout import attempt_name, data_file_name, new_tag, unit_and_part
+from featstore.table.layout import attempt_name, data_file_name, unit_and_part
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
-from featstore.table.open import open_table_or_none
-from featstore.table.running import check_not_removed, marked
-from featstore.table.snapshot import DataFile, Snapshot, files_digest, in_partitions
-from featstore.table.statistics.stored_names import copy_values
+from featstore.table.snapshot import DataFile, Snapshot, TableFile, files_digest, in_partitions
 from featstore.table.writer import open_data_file
 
+_COPIED_BYTES = 8 << 20
 _ZSTD = 6  # CompressionCodec.ZSTD in parquet.thrift
 
-
-@dataclass(frozen=True, kw_only=True)
-class CompactReport:
-    """The result of a compaction: `num_files` rewritten base files, and the groups folded in."""
-
-    table_url: str = field(repr=False)
-    version: int
-    groups: tuple[str, ...]
-    num_files: int
-    num_rows: int
-    size_bytes: int
-
-    def __str__(self) -> str:
-        if not self.groups:
-            return (
-                f"nothing to do: version {self.version} of {redact(self.table_url)} has no slot "
-                f"groups"
-            )
-        return (
-            f"committed version {self.version} of {redact(self.table_url)}: "
-            f"{', '.join(self.groups)} folded into "
-            f"{self.num_files:,} files, {self.num_rows:,} rows, {self.size_bytes:,} bytes"
-        )
+# For each row group of a data file, which of its rows are kept: bool (num_rows,), without nulls.
+Masks = Callable[[OpenFile, Sequence[OpenFile]], Iterator[pa.ChunkedArray]]
 
 
-def compact(
-    table_url: str, *, commit: Callable[[str, delta.Change], int] = delta.commit
-) -> CompactReport:
-    """Rewrites base files that have slot groups beside them, with the columns of both.
-
-    Rows and their order stay the same. The commit makes the groups' files stale; a second commit
-    removes the groups from the table. If the process dies in between, the next compaction makes the
-    second commit. Earlier versions remain readable.
+def named_partitions(
+    table_url: str, partitions: Iterable[Mapping[str, str | None]]
+) -> list[dict[str, str]]:
+    """The partitions, none of whose keys is null.
 
     Raises:
-        TableNotFoundError: There is no Delta table.
-        CommitConflictError: A partition or one of its groups was written in the meantime; the table
-            is unchanged.
+        InputError: A key is null; delta-rs cannot replace such a partition alone.
     """
-    snapshot = open_table_or_none(table_url)
-    if snapshot is None:
-        raise TableNotFoundError(
-            f"no table at {redact(table_url)}: expected a Delta table with slot groups"
-        )
-    run_id = uuid.uuid4().hex
-    grouped = {
-        to_json(file.partition): file.partition for file in snapshot.data_files if file.groups
-    }
-    partitions = [
+    return [
         {key: _key_value(table_url, key, value) for key, value in found.items()}
-        for found in grouped.values()
+        for found in partitions
     ]
-    version, files = snapshot.version or 0, tuple[DataFile, ...]()
-    if partitions:
-        tag, base = new_tag(run_id), snapshot.in_partitions(partitions)
-        with (
-            marked(table_url, tag) as mark,
-            _removing_on_conflict(table_url) as written,
-            ThreadPoolExecutor(num_cores(), "featstore-compact") as threads,
-        ):
-            done = threads.map(
-                lambda file, path: written.append(_rewrite_file(snapshot, file, path)),
-                *(base, _new_paths(base, tag)),
-            )
-            # Drains the iterator, which waits for all threads and raises the first error.
-            deque(done, maxlen=0)
-            files = tuple(sorted(written, key=lambda file: file.path))
-            for partition in partitions:
-                copy_values(snapshot, partition, tag)
-            change = _change(snapshot, partitions, files, run_id)
-            check_not_removed(mark, table_url, files)
-            version = commit(table_url, change)
-    if snapshot.groups:
-        version = _drop(snapshot, files)
-    return CompactReport(
-        table_url=table_url,
-        version=version,
-        groups=tuple(group.name for group in snapshot.groups),
-        num_files=len(files),
-        num_rows=sum(file.num_rows for file in files),
-        size_bytes=sum(file.size_bytes for file in files),
-    )
 
 
-def _key_value(table_url: str, key: str, value: str | None) -> str:
-    if value is None:
-        raise InputError(
-            f"{redact(table_url)}: partition key {key!r} is null in some rows; such a partition "
-            f"cannot be replaced"
-        )
-    return value
-
-
-def _drop(snapshot: Snapshot, files: Sequence[DataFile]) -> int:
-    metadata = groups_commit(uuid.uuid4().hex, snapshot, files)
-    return drop_groups(snapshot, {group.name: group.version for group in snapshot.groups}, metadata)
-
-
-def _change(
+def replacement(
     snapshot: Snapshot,
-    partitions: Sequence[dict[str, str]],
+    partitions: Sequence[Mapping[str, str]],
     files: tuple[DataFile, ...],
     run_id: str,
 ) -> delta.Change:
+    """The change that puts `files` in place of all files of `partitions`.
+
+    It conflicts if a slot group was committed since the snapshot was opened.
+    """
     metadata = CommitMetadata(
         run_id=run_id,
         spec_hash=snapshot.spec_hash or "",
@@ -157,13 +77,22 @@ def _change(
     )
 
 
+def _key_value(table_url: str, key: str, value: str | None) -> str:
+    if value is None:
+        raise InputError(
+            f"{redact(table_url)}: partition key {key!r} is null in some rows; such a partition "
+            f"cannot be replaced"
+        )
+    return value
+
+
 def _origins(
-    snapshot: Snapshot, partitions: Sequence[dict[str, str]], files: Sequence[DataFile]
+    snapshot: Snapshot, partitions: Sequence[Mapping[str, str]], files: Sequence[DataFile]
 ) -> Iterator[CommitMetadata]:
     """Yields what is known about the raw input of rewritten rows.
 
-    Rows, order and units are unchanged, so an equal run is still recognised, and slot groups can
-    still be matched by input.
+    Units and the order of rows are unchanged, so an equal run is still recognised, and slot groups
+    can still be matched by input, unless rows were removed: their numbers then differ.
     """
     folded = {to_json(partition) for partition in partitions}
     after = [
@@ -182,7 +111,7 @@ def _origins(
             yield replace(found, data_digest=now, crc32s={}, origins=())
 
 
-def _new_paths(files: Sequence[DataFile], tag: str) -> list[str]:
+def new_paths(files: Sequence[DataFile], tag: str) -> list[str]:
     """The paths of the rewritten files, which sort as those of `files` do within each partition.
 
     Files of one attempt at a unit stay so: only their part distinguishes them. The number of the
@@ -197,21 +126,39 @@ def _new_paths(files: Sequence[DataFile], tag: str) -> list[str]:
     return paths
 
 
-def _rewrite_file(snapshot: Snapshot, file: DataFile, path: str) -> DataFile:
-    """Rewrites one base file at a new path, with the same row groups."""
+def rewrite_file(
+    snapshot: Snapshot, file: DataFile, path: str, masks: Masks | None = None
+) -> DataFile:
+    """Rewrites one base file at a new path, with the columns of its slot groups' files.
+
+    Args:
+        snapshot: The table.
+        file: The base file.
+        path: The new path, below the table.
+        masks: Which rows to keep. All by default, in the same row groups; otherwise row groups are
+            filled up to the size of the first.
+
+    Raises:
+        InputError: A slot holds nulls, as only files of other writers do.
+    """
     schema, url = snapshot.schema, join(snapshot.url, path)
     with ExitStack() as stack:
-        footer, *groups = (stack.enter_context(_open(part.url, part.path)) for part in file.parts)
+        footer, *groups = (stack.enter_context(open_part(part)) for part in file.parts)
         reader = aligned_reader(
-            footer, groups, Selection(slots=schema.slots, others=_others(schema))
+            footer, groups, Selection(slots=schema.slots, others=other_columns(schema))
         )
         stored, cut = _stored(schema, reader.columns), max(footer.row_group_rows[:1] or (1,))
         metadata = _file_metadata(footer, file.path)
         writer = stack.enter_context(
             open_data_file(url, stored, metadata, cut, _compression(footer))
         )
-        for batch in _batches(reader, footer, stored):
-            writer.write(batch)
+        tables = _tables(reader, footer, stored)
+        if masks is not None:
+            kept = masks(footer, groups)
+            tables = (table.filter(mask) for table, mask in zip(tables, kept, strict=True))
+        for table in tables:
+            for batch in table.combine_chunks().to_batches():
+                writer.write(batch)
         done = writer.close()
     return DataFile(
         path=path,
@@ -223,11 +170,33 @@ def _rewrite_file(snapshot: Snapshot, file: DataFile, path: str) -> DataFile:
     )
 
 
-def _open(url: str, name: str) -> OpenFile:
-    return OpenFile(local_path(url) or open_read(url), name)
+def copy_file(snapshot: Snapshot, file: DataFile, path: str) -> DataFile:
+    """Copies a base file that has no slot groups to a new path.
+
+    Raises:
+        DataFileError: The file does not have the bytes that its commit recorded.
+    """
+    url, crc32, num_bytes = join(snapshot.url, path), 0, 0
+    with open_read(file.url) as source, open_write(url) as target:
+        while block := source.read(_COPIED_BYTES):
+            crc32, num_bytes = isal_zlib.crc32(block, crc32), num_bytes + len(block)
+            target.write(block)
+        if num_bytes != file.size_bytes or file.crc32 not in (None, crc32):
+            raise DataFileError(
+                f"{redact(file.url)}: expected {file.size_bytes:,} bytes with the CRC-32 "
+                f"{file.crc32}, found {num_bytes:,} with {crc32}: the file is damaged, and nothing "
+                f"is committed; extract its partition again"
+            )
+    return replace(file, path=path, url=url, crc32=crc32, version="")
 
 
-def _others(schema: SlotSchema) -> tuple[pa.Field, ...]:
+def open_part(part: TableFile) -> OpenFile:
+    """Opens a data file, or that of a slot group, in place."""
+    return OpenFile(local_path(part.url) or open_read(part.url), part.path)
+
+
+def other_columns(schema: SlotSchema) -> tuple[pa.Field, ...]:
+    """The columns beside slots and partition keys: labels, the weight and kept columns."""
     return tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
 
 
@@ -245,14 +214,13 @@ def _stored(schema: SlotSchema, columns: FileColumns) -> SlotSchema:
     )
 
 
-def _batches(reader: RowsReader, footer: OpenFile, stored: SlotSchema) -> Iterator[pa.RecordBatch]:
+def _tables(reader: RowsReader, footer: OpenFile, stored: SlotSchema) -> Iterator[pa.Table]:
     schema = stored.to_arrow()
     for index in range(len(footer.row_group_rows)):
         rows = reader.read([index])
-        table = pa.table(
+        yield pa.table(
             [_column(rows, stored, field, footer.name) for field in schema], schema=schema
         )
-        yield from table.combine_chunks().to_batches()
 
 
 def _column(rows: Rows, stored: SlotSchema, field: pa.Field, where: str) -> pa.ChunkedArray:
@@ -283,7 +251,7 @@ def _compression(footer: OpenFile) -> str:
 
 
 @contextmanager
-def _removing_on_conflict(table_url: str) -> Iterator[list[DataFile]]:
+def removing_on_conflict(table_url: str) -> Iterator[list[DataFile]]:
     """Yields a list for written files, and removes them on errors that rule out a commit.
 
     Other errors may follow a commit whose reply was lost; the files are then kept.
