@@ -2,14 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from featstore.explore.plots.ranked_slots import plot_psi
 from featstore.explore.table_result import TableResult, number_text, share_text
 from featstore.schema import Slot
 from featstore.table.statistics.slot_change import SlotDifference, slot_change
 from featstore.table.statistics.summary import SlotSummary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _NUMBERS = (
     "psi",
@@ -115,6 +119,14 @@ class Comparison(TableResult):
             "after": asdict(self.after),
             "slots": self.table.to_pylist(),
         }
+
+    def plot_drift(self) -> "Figure":
+        """Bars of the PSI of each slot, the largest first, as a matplotlib Figure.
+
+        Raises:
+            MissingDependencyError: matplotlib is not installed.
+        """
+        return plot_psi(self.table)
 
     def _head(self) -> str:
         return f"before: {self.before}\nafter:  {self.after}"

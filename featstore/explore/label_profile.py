@@ -6,19 +6,22 @@ label is unknown are left out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.errors import InputError, SelectionError, nearest
+from featstore.explore.plots.label_rates import plot_partition_rates, plot_rates
+from featstore.explore.plots.ranked_slots import plot_auc
 from featstore.explore.row_profile import known_values
 from featstore.explore.table_result import TableResult, number_text, share_text
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace
 from featstore.ops.arrays import values_of
 from featstore.schema import Slot, SlotKind
+from featstore.spec.value_names import ValueNames
 from featstore.table.statistics.measures import auc, information_value, mutual_information, wilson
 from featstore.table.statistics.sketches import Floats, mix
 from featstore.table.statistics.value_counts import (
@@ -27,6 +30,9 @@ from featstore.table.statistics.value_counts import (
     merge_counts,
     most_frequent,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NUM_VALUES = 100  # the most frequent ids that are cells of their own
 NUM_BINS = 20  # the bins of a float slot, with about equally many values
@@ -86,6 +92,7 @@ class LabelProfile(TableResult):
             with about equally many values), `other` or `missing`.
         partitions: An Arrow table with a row per partition: `partition`, `num_rows`, `num_known`,
             `num_positive`, `rate`, `rate_low`, `rate_high`. Empty for a table without partitions.
+        names: What ids mean.
 
     Columns of `table`:
         slot, number, kind, coverage: The slot.
@@ -106,6 +113,12 @@ class LabelProfile(TableResult):
     table: pa.Table
     cells: pa.Table
     partitions: pa.Table
+    names: ValueNames = field(default_factory=ValueNames, compare=False)
+
+    @property
+    def rate(self) -> float | None:
+        """The mean of the label; None if it is known in no row."""
+        return self.num_positive / self.num_known if self.num_known else None
 
     def __getitem__(self, slot: str) -> dict[str, Any]:
         """A slot's row of `table`, and its `cells` as a list of rows.
@@ -119,6 +132,33 @@ class LabelProfile(TableResult):
         row: dict[str, Any] = self.table.slice(names.index(slot), 1).to_pylist()[0]
         return row | {"cells": self.cells.filter(pc.equal(self.cells["slot"], slot)).to_pylist()}
 
+    def plot_auc(self) -> "Figure":
+        """Bars of the AUC of each slot alone, the largest first, as a matplotlib Figure.
+
+        Raises:
+            MissingDependencyError: matplotlib is not installed.
+        """
+        return plot_auc(self.label, self.table)
+
+    def plot_rates(self, slot: str) -> "Figure":
+        """The label's rate for the values of an id slot, or the bins of a float slot, as a
+        matplotlib Figure.
+
+        Raises:
+            SelectionError: The profile lacks the slot, or the label is known in no row.
+            MissingDependencyError: matplotlib is not installed.
+        """
+        return plot_rates(self.label, slot, self[slot]["cells"], self.names, self.rate)
+
+    def plot_partitions(self) -> "Figure":
+        """The label's rate in each partition, such as a day, as a matplotlib Figure.
+
+        Raises:
+            InputError: The table has no partitions.
+            MissingDependencyError: matplotlib is not installed.
+        """
+        return plot_partition_rates(self.label, self.partitions)
+
     def as_dict(self) -> dict[str, Any]:
         """The profile as JSON types."""
         return {
@@ -126,15 +166,21 @@ class LabelProfile(TableResult):
             "num_rows": self.num_rows,
             "num_known": self.num_known,
             "num_positive": self.num_positive,
-            "slots": [self[name] for name in self.table["slot"].to_pylist()],
+            "slots": [self._with_texts(self[name]) for name in self.table["slot"].to_pylist()],
             "partitions": self.partitions.to_pylist(),
         }
 
+    def _with_texts(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A slot's row, with the known texts of the values of its cells."""
+        known = (self.names.known(row["slot"], cell["value"] or 0) for cell in row["cells"])
+        pairs = zip(row["cells"], known, strict=True)
+        cells = [cell | {"text": None if value is None else value.text} for cell, value in pairs]
+        return row | {"cells": cells}
+
     def _head(self) -> str:
-        rate = self.num_positive / self.num_known if self.num_known else None
         return (
-            f"{self.num_rows:,} rows, {self.label} {number_text(rate)} of {self.num_known:,} known "
-            f"(from the rows: exact)"
+            f"{self.num_rows:,} rows, {self.label} {number_text(self.rate)} of "
+            f"{self.num_known:,} known (from the rows: exact)"
         )
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:

@@ -9,16 +9,22 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from featstore.errors import SelectionError, nearest
 from featstore.explore.comparison import Comparison, compare
+from featstore.explore.plots.coverage import plot_coverage
+from featstore.explore.plots.distribution import plot_distribution
+from featstore.explore.plots.distributions import plot_distributions
 from featstore.explore.table_result import TableResult, error_text, number_text
 from featstore.schema import SlotKind, SlotSchema
 from featstore.spec.value_names import ValueNames
 from featstore.table.statistics.summary import SlotSummary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NUM_TOP = 10
 
@@ -137,6 +143,33 @@ class Profile(TableResult):
             InputError: A slot holds ids on one side and floats, or indices, on the other.
         """
         return compare(self, after)
+
+    def plot_coverage(self) -> "Figure":
+        """Bars of the coverage of each slot, in the profile's order, as a matplotlib Figure.
+
+        Raises:
+            MissingDependencyError: matplotlib is not installed.
+        """
+        return plot_coverage(self.table, self.num_rows)
+
+    def plot_distribution(self, slot: str) -> "Figure":
+        """The distribution of a slot's values, as a matplotlib Figure: the top values of an id
+        slot, in its own order if it has one, or the histogram of a float slot.
+
+        Raises:
+            SelectionError: The profile lacks the slot, or the slot has no values.
+            MissingDependencyError: matplotlib is not installed.
+        """
+        return plot_distribution(self[slot], self.summaries[slot].points, self.names)
+
+    def plot_distributions(self) -> "Figure":
+        """The distributions of all slots, a row each, as a matplotlib Figure: the shares of the top
+        values of id slots, and boxes of the quantiles of float slots.
+
+        Raises:
+            MissingDependencyError: matplotlib is not installed.
+        """
+        return plot_distributions(self.table, self.names)
 
     def as_dict(self) -> dict[str, Any]:
         """The profile as JSON types: the columns of `table` for each slot, and the rest. Top values

@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from featstore.explore.label_profile import LabelProfile
 from featstore.explore.profile import Profile
 from featstore.schema import SlotKind
 from featstore.spec.value_names import ValueNames
@@ -18,6 +19,15 @@ def named_profile(profile: Profile, snapshot: Snapshot) -> Profile:
         row["slot"]: {value["value"] for value in row["top"] or ()}
         for row in profile.table.select(["slot", "top"]).to_pylist()
     }
+    return replace(profile, names=find_names(snapshot, wanted))
+
+
+def named_label_profile(profile: LabelProfile, snapshot: Snapshot) -> LabelProfile:
+    """The profile with what the ids of its cells mean, as far as extractions kept it."""
+    wanted: dict[str, set[int]] = {slot: set() for slot in profile.table["slot"].to_pylist()}
+    for cell in profile.cells.select(["slot", "value"]).to_pylist():
+        if cell["value"] is not None:
+            wanted[cell["slot"]].add(cell["value"])
     return replace(profile, names=find_names(snapshot, wanted))
 
 

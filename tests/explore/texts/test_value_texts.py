@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 import featstore
 from featstore.cli.program import cli
-from featstore.explore.plots import plot_label_rate
 from featstore.explore.table import Table
+from tests.explore.plots.rendered import render
 
 START = datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC)
 
@@ -71,14 +71,19 @@ def test_a_profile_shows_texts_and_unknown_signs_short(table: Table, stored: boo
 def test_plots_name_values_in_the_slots_own_order_and_take_dollars_for_dollars(
     table: Table,
 ) -> None:
-    profile = table.profile()
-    (axes,) = plot_label_rate(profile, "hour").axes
-    ticks = [tick.get_text().partition("\n")[0] for tick in axes.get_xticklabels()]
-    assert ticks == ["01:00", "02:00", "03:00"]
-    (axes,) = plot_label_rate(profile, "user_slot").axes
-    labels = {tick.get_text().partition("\n")[0]: tick for tick in axes.get_xticklabels()}
-    assert set(labels) == {"ann", "bob", "$x_1$"}
-    assert not labels["$x_1$"].get_parse_math()
+    profile, against = table.profile(), table.label_profile("click")
+    for figure in (profile.plot_distribution("hour"), against.plot_rates("hour")):
+        ticks = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+        assert ticks == ["01:00", "02:00", "03:00"]
+    figure = against.plot_rates("user_slot")
+    assert {"ann", "bob", "$x_1$", "(missing)"} <= set(render(figure).texts)
+
+
+def test_a_label_profile_as_json_has_the_texts_of_its_cells(table: Table) -> None:
+    slots = {slot["slot"]: slot for slot in table.label_profile("click").as_dict()["slots"]}
+    assert {cell["text"] for cell in slots["hour"]["cells"]} == {"01:00", "02:00", "03:00"}
+    assert {cell["text"] for cell in slots["user_slot"]["cells"]} == {"ann", "bob", "$x_1$", None}
+    assert {cell["text"] for cell in slots["hidden"]["cells"]} == {None}
 
 
 def test_rows_are_named_and_keep_missing_values(table: Table) -> None:

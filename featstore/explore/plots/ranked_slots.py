@@ -1,0 +1,86 @@
+"""Slots in the order of one figure: what each alone says of a label, how much each has changed."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from featstore.explore.plots.frame import (
+    COLOUR,
+    MARKED,
+    drawn,
+    number_drawn,
+    row_figure,
+    short_text,
+    write_values,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# What is usually held for a small and for a large change (N. Siddiqi, "Credit Risk Scorecards",
+# 2006).
+PSI_LEVELS = (0.1, 0.25)
+# Where the axis ends: one slot that has changed completely must not hide all others.
+_LEAST_PSI, _MOST_PSI = 0.3, 1.0
+
+
+def plot_auc(label: str, table: pa.Table) -> "Figure":
+    """A bar from 0.5 to the AUC of each slot alone, the largest first.
+
+    Args:
+        label: The label.
+        table: `LabelProfile.table`.
+    """
+    rows = _ranked(table, "auc")
+    shown = drawn(rows)
+    title = f"What {number_drawn(rows, 'slots')} say of {short_text(label)}, each alone"
+    figure, [axes] = row_figure([row["slot"] for row in shown], title)
+    lengths = [0.0 if row["auc"] is None else row["auc"] - 0.5 for row in shown]
+    axes.barh(range(len(shown)), lengths, left=0.5, color=COLOUR)
+    axes.axvline(0.5, color="black", linewidth=0.8)
+    axes.set_xlabel("AUC of the slot alone, out of sample (0.5: says nothing)")
+    write_values(axes, [_text(row["auc"]) for row in shown])
+    return figure
+
+
+def plot_psi(table: pa.Table) -> "Figure":
+    """A bar for the PSI of each slot, the largest first, with the part that chance may have made.
+
+    Args:
+        table: `Comparison.table`.
+    """
+    rows = _ranked(table, "psi")
+    shown = drawn(rows)
+    figure, [axes] = row_figure(
+        [row["slot"] for row in shown], f"What changed in {number_drawn(rows, 'slots')}"
+    )
+    places = range(len(shown))
+    axes.barh(places, [row["psi"] or 0.0 for row in shown], color=COLOUR)
+    axes.plot(
+        [row["psi_error"] or 0.0 for row in shown],
+        places,
+        color=MARKED,
+        marker="|",
+        linestyle="",
+        markeredgewidth=2.0,
+    )
+    for level in PSI_LEVELS:
+        axes.axvline(level, color="grey", linestyle=":", linewidth=0.8)
+    largest = max((row["psi"] or 0.0 for row in shown), default=0.0)
+    end = min(max(1.05 * largest, _LEAST_PSI), _MOST_PSI)
+    axes.set_xlim(0.0, end)
+    beyond = f"; more than {end:g} is not drawn" if largest > end else ""
+    axes.set_xlabel(f"population stability index (orange: what chance may have made{beyond})")
+    write_values(axes, [_text(row["psi"]) for row in shown])
+    return figure
+
+
+def _ranked(table: pa.Table, column: str) -> list[Mapping[str, Any]]:
+    """The rows in descending order of a column; those without a value last."""
+    rows: list[Mapping[str, Any]] = table.to_pylist()
+    return sorted(rows, key=lambda row: float("inf") if row[column] is None else -row[column])
+
+
+def _text(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"

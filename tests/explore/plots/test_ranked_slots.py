@@ -1,0 +1,87 @@
+"""Pictures of slots in the order of one figure."""
+
+from typing import Any
+
+import pytest
+
+from featstore.explore import comparison, label_profile
+from featstore.explore.comparison import Comparison, Side
+from featstore.explore.label_profile import LabelProfile
+from tests.explore.plots.rendered import (
+    assert_bar_ends_at,
+    render,
+    same_colour,
+    table_of,
+)
+
+
+def label_profile_of(areas: dict[str, float | None]) -> LabelProfile:
+    rows = [{"slot": slot, "auc": area} for slot, area in areas.items()]
+    return LabelProfile(
+        label="click",
+        num_rows=10,
+        num_known=10,
+        num_positive=5,
+        table=table_of(label_profile.SCHEMA, rows),
+        cells=table_of(label_profile.CELLS, []),
+        partitions=table_of(label_profile.PARTITIONS, []),
+    )
+
+
+def comparison_of(rows: list[dict[str, Any]]) -> Comparison:
+    side = Side(num_rows=10, label_rates={}, source="rows")
+    return Comparison(before=side, after=side, table=table_of(comparison.SCHEMA, rows))
+
+
+def test_slots_are_ranked_by_their_areas_and_bars_end_there() -> None:
+    areas = {"weak": 0.55, "unknown_one": None, "strong": 0.9, "worse": 0.45}
+    figure = label_profile_of(areas).plot_auc()
+    picture, [axes] = render(figure), figure.axes
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert names == ["strong", "weak", "worse", "unknown_one"]
+    assert_bar_ends_at(picture, axes, 0.9, 0)
+    assert_bar_ends_at(picture, axes, 0.55, 1)
+    # The bar of an area below 0.5 goes to the left.
+    assert same_colour(picture.colour(axes, 0.45, 2, dx=3), "C0")
+    assert same_colour(picture.colour(axes, 0.45, 2, dx=-3), "white")
+    assert {"0.900", "0.550", "0.450", "unknown"} <= set(picture.texts)
+    assert "What 4 slots say of click, each alone" in picture.texts
+
+
+@pytest.mark.parametrize("num_slots", [0, 1, 200])
+def test_any_number_of_slots_is_readable(num_slots: int) -> None:
+    names = [f"user_category_of_clicks_{i}" for i in range(num_slots)]
+    areas: dict[str, float | None] = {name: 0.5 + i / 1000 for i, name in enumerate(names)}
+    assert set(names) <= set(render(label_profile_of(areas).plot_auc()).texts)
+
+
+def test_the_first_thousand_of_more_slots_are_drawn() -> None:
+    profile = label_profile_of({f"slot_{i}": 0.5 + i / 10_000 for i in range(1001)})
+    [axes] = profile.plot_auc().axes
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert (len(names), names[0], names[-1]) == (1000, "slot_1000", "slot_1")
+
+
+def test_slots_are_ranked_by_their_change_with_what_chance_may_have_made() -> None:
+    rows: list[dict[str, Any]] = [
+        {"slot": "calm", "psi": 0.02, "psi_error": 0.015},
+        {"slot": "gone", "psi": None},
+        {"slot": "moved", "psi": 0.4, "psi_error": 0.15},
+    ]
+    figure = comparison_of(rows).plot_drift()
+    picture, [axes] = render(figure), figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["moved", "calm", "gone"]
+    assert_bar_ends_at(picture, axes, 0.4, 0)
+    assert_bar_ends_at(picture, axes, 0.02, 1)
+    assert {"0.400", "0.020", "unknown"} <= set(picture.texts)
+    assert same_colour(picture.colour(axes, 0.15, 0), "C1")
+
+
+def test_one_slot_that_changed_completely_does_not_hide_the_others() -> None:
+    rows = [{"slot": "other", "psi": 9.5}, {"slot": "small", "psi": 0.2}]
+    figure = comparison_of(rows).plot_drift()
+    picture, [axes] = render(figure), figure.axes
+    assert axes.get_xlim() == (0.0, 1.0)
+    assert_bar_ends_at(picture, axes, 0.2, 1)
+    assert "9.500" in picture.texts
+    assert "more than 1 is not drawn" in axes.get_xlabel()

@@ -1,0 +1,145 @@
+"""Profiles of partitions beside each other: from a table, and their pictures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
+
+import featstore
+from featstore.errors import InputError, SelectionError
+from featstore.explore.partition_profiles import PartitionProfiles, partition_profiles
+from featstore.explore.profile import Profile
+from featstore.explore.row_profile import profile_rows
+from featstore.explore.table import Table
+from featstore.schema import Slot, SlotKind
+from tests.explore.plots.rendered import render, same_colour
+from tests.parquet_files import put_parquet
+
+SPEC: Any = {
+    "spec": 1,
+    "inputs": {"user": "string", "price": "double", "clicked": "long"},
+    "labels": {"click": "clicked"},
+    "slots": [
+        {"slot": 101, "name": "user", "op": "hash", "of": "user"},
+        {"slot": 102, "name": "price", "op": "identity", "of": "price"},
+    ],
+}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Three days of 40 rows. Users change on the third day; prices are missing in every second row
+    of the second.
+    """
+    for day in range(1, 4):
+        rows = range(40)
+        columns = {
+            "user": [f"{'new' if day == 3 else 'u'}{i % 4}" for i in rows],
+            "price": [None if day == 2 and i % 2 else float(i) for i in rows],
+            "clicked": [i % 2 for i in rows],
+        }
+        put_parquet(tmp_path / "raw" / f"dt=2026-11-0{day}" / "log.parquet", columns)
+    url = str(tmp_path / "table")
+    featstore.extract(SPEC, str(tmp_path / "raw"), url, partition_from_path=["dt"])
+    return featstore.open_table(url)
+
+
+def by_slot(found: PartitionProfiles, column: str) -> dict[str, list[Any]]:
+    rows = found.table.to_pylist()
+    return {
+        slot: [row[column] for row in rows if row["slot"] == slot] for slot in ("user", "price")
+    }
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_partitions_have_the_figures_of_their_profiles_and_comparisons(
+    table: Table, stored: bool
+) -> None:
+    found = table.profile_partitions(stored=stored)
+    assert found.partitions == ("dt=2026-11-01", "dt=2026-11-02", "dt=2026-11-03")
+    alone = [table.profile(where=f"dt = '2026-11-0{day}'", stored=stored) for day in (1, 2, 3)]
+    for slot in ("user", "price"):
+        for column in ("coverage", "distinct", "mean"):
+            assert by_slot(found, column)[slot] == [profile[slot][column] for profile in alone]
+    changes = [alone[0].compare(alone[1]), alone[1].compare(alone[2])]
+    for i, slot in enumerate(("user", "price")):
+        for column in ("psi", "psi_error", "jensen_shannon"):
+            of_pairs = [change.table[column].to_pylist()[i] for change in changes]
+            assert by_slot(found, column)[slot] == [None, *of_pairs]
+    assert ("stored statistics" in found.source) == stored
+
+
+def test_where_and_slots_choose_what_is_profiled(table: Table) -> None:
+    found = table.profile_partitions("dt >= '2026-11-02' and click = 1", ["price"])
+    assert found.partitions == ("dt=2026-11-02", "dt=2026-11-03")
+    assert found.table["slot"].to_pylist() == ["price"] * 2
+    assert found.table["num_rows"].to_pylist() == [20, 20]
+    # Statistics of whole partitions do not know the rows with clicks.
+    stored = table.profile_partitions("dt >= '2026-11-02' and click = 1", ["price"], stored=True)
+    assert stored.table == found.table
+    with pytest.raises(SelectionError, match="user"):
+        table.profile_partitions(slots=["usr"])
+
+
+def test_a_table_without_partitions_is_refused(tmp_path: Path) -> None:
+    put_parquet(tmp_path / "plain" / "a.parquet", {"user": [1, 2]})
+    with pytest.raises(InputError, match=r"expected a table with partitions, .* use profile\(\)"):
+        featstore.open_table(tmp_path / "plain").profile_partitions()
+
+
+def test_the_picture_of_coverage_has_the_colours_of_the_table(table: Table) -> None:
+    figure = table.profile_partitions().plot_coverage()
+    picture, axes = render(figure), figure.axes[0]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["user", "price"]
+    for column, share in enumerate([1.0, 0.5, 1.0]):
+        expected = to_hex(colormaps["viridis"](share))
+        assert same_colour(picture.colour(axes, column - 0.4, 1), expected)
+    assert {"dt=2026-11-01", "100%", "50.0%", "Coverage of 2 slots in 3 partitions"} <= set(
+        picture.texts
+    )
+
+
+def test_the_picture_of_drift_begins_with_the_slot_that_changed_most(table: Table) -> None:
+    found = table.profile_partitions()
+    figure = found.plot_drift()
+    picture, axes = render(figure), figure.axes[0]
+    slots = [text.get_text() for text in axes.get_yticklabels()]
+    largest = {slot: max(psi[1:]) for slot, psi in by_slot(found, "psi").items()}
+    assert slots == sorted(largest, key=lambda slot: -largest[slot])
+    for row, slot in enumerate(slots):
+        assert same_colour(picture.colour(axes, -0.4, row), "lightgrey")
+        for column, psi in enumerate(by_slot(found, "psi")[slot][1:], 1):
+            expected = to_hex(colormaps["Reds"](min(psi / 0.25, 1.0)))
+            assert same_colour(picture.colour(axes, column - 0.4, row), expected)
+            assert f"{psi:.2f}" in picture.texts
+
+
+def test_the_drift_of_one_partition_is_refused(table: Table) -> None:
+    with pytest.raises(InputError, match="drift: expected two partitions or more, found 1"):
+        table.profile_partitions("dt = '2026-11-01'").plot_drift()
+
+
+def test_a_slot_that_some_partitions_lack_is_grey_there() -> None:
+    def profile(slots: list[str]) -> Profile:
+        made = [Slot(name=name, kind=SlotKind.ID, number=ord(name)) for name in slots]
+        rows = pa.table({name: [1, 2] for name in slots})
+        return profile_rows(rows.to_batches(), made)
+
+    found = partition_profiles([("day=1", profile(["a"])), ("day=2", profile(["a", "b"]))])
+    figure = found.plot_coverage()
+    assert same_colour(render(figure).colour(figure.axes[0], -0.4, 1), "lightgrey")
+
+
+def test_the_text_begins_with_the_slots_that_changed_most(table: Table) -> None:
+    found = table.profile_partitions()
+    lines = str(found).splitlines()
+    assert lines[0] == "3 partitions (from the rows: exact)"
+    order = [line.split()[0] for line in lines[3:]]
+    assert sorted(order) == ["price", "user"]
+    assert "50.0% to 100.0%" in str(found)
+    assert "dt=2026-11-03" in next(line for line in lines if line.startswith("user"))
+    assert json.loads(json.dumps(found.as_dict()))["slots"] == found.table.to_pylist()
