@@ -26,7 +26,7 @@ def spark() -> None:
 @spark.command(
     examples=[
         "featstore spark pack --output environment.tar.gz",
-        "featstore spark pack --output environment.tar.gz --also my-operators --also gcsfs",
+        "featstore spark pack --output environment.tar.gz --also my-operators",
     ]
 )
 @click.option(

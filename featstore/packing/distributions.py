@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from featstore.errors import PackError
@@ -28,9 +28,12 @@ def needed(roots: Iterable[str], requirements_of: Callable[[str], Sequence[str]]
     Args:
         roots: Requirements, such as `featstore[spark]`.
         requirements_of: The requirements of a distribution by its normalized name, with markers.
+
+    Raises:
+        PackError: A root is not a requirement.
     """
     seen: set[tuple[str, str]] = set()
-    waiting = [Requirement(root) for root in roots]
+    waiting = [_requirement(root) for root in roots]
     while waiting:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
@@ -105,14 +108,24 @@ def is_packed(path: PurePosixPath) -> bool:
 _OF_THIS_MACHINE = frozenset({"direct_url.json", "RECORD"})
 
 
-def _installed(name: str) -> importlib.metadata.Distribution:
+def _requirement(text: str) -> Requirement:
     try:
-        return importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
+        return Requirement(text)
+    except InvalidRequirement:
+        raise PackError(
+            f"expected the name of an installed distribution, such as {ROOT}, found {text!r}"
+        ) from None
+
+
+def _installed(name: str) -> importlib.metadata.Distribution:
+    found = list(importlib.metadata.distributions(name=name))
+    if not found:
         raise PackError(
             f"{name} is not installed in this environment, and executors need it: install it with "
             f" pip install '{ROOT}'"
-        ) from None
+        )
+    # A build leaves metadata in a clone's directory, which may be first on the path.
+    return next((one for one in found if one.read_text("RECORD")), found[0])
 
 
 def _editable_project(distribution: importlib.metadata.Distribution) -> str | None:

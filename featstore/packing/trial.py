@@ -30,7 +30,6 @@ _GLIBC = frozenset(
     ["libanl", "libc", "libdl", "libm", "libpthread", "libresolv", "librt", "libutil"]
 )
 _SONAME = re.compile(r"(\.so\.\d+).*")  # the file behind libz.so.1 may be libz.so.1.2.13
-_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +106,7 @@ def _is_glibc(name: str) -> bool:
 
 def _run(root: Path, program: str, arguments: Sequence[str] = ()) -> str:
     command = [str(root / LAUNCHER), "-I", "-c", program, *arguments]
-    done = subprocess.run(
-        command, env={}, cwd="/", capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-    )
+    done = subprocess.run(command, env={}, cwd="/", capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise PackError(

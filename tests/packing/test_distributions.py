@@ -43,6 +43,11 @@ def test_a_missing_distribution_is_named() -> None:
         needed([ROOT, "my_operators"], installed_requirements)
 
 
+def test_what_is_not_a_name_is_refused() -> None:
+    with pytest.raises(PackError, match=r"expected the name of an .*, found '\./my operators'"):
+        needed([ROOT, "./my operators"], installed_requirements)
+
+
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
@@ -97,6 +102,19 @@ def test_an_editable_installation_is_refused_with_the_way_to_mend_it(place: Path
     install(place, RECORD="mine-1.0.dist-info/METADATA,,\n", direct_url_json=json.dumps(origin))
     with pytest.raises(PackError, match=r"mine: .*an editable one of /src/mine.*pip install /src"):
         distribution_files("mine")
+
+
+def test_what_a_build_left_in_a_clone_is_no_installation(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(place, RECORD="mine/__init__.py,,\n")
+    left = tmp_path / "clone" / "mine.egg-info"
+    left.mkdir(parents=True)
+    (left / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 2.0\n")
+    monkeypatch.syspath_prepend(str(left.parent))
+    assert distribution_files("mine") == {
+        PurePosixPath("mine/__init__.py"): place / "mine/__init__.py"
+    }
 
 
 def test_a_distribution_without_a_list_of_files_is_refused(place: Path) -> None:

@@ -1,5 +1,6 @@
 """An archive brings all that a host needs: an extraction runs where there is no other Python."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from featstore.errors import PackError
 from featstore.extraction.spark.java import java_environment
 from featstore.jobs import job_path
 from featstore.packing.pack import PackReport, pack, write_archive
+from featstore.packing.submit_lines import SubmitLine
 from tests.parquet_files import put_parquet
 from tests.spark_homes import make_spark_home
 
@@ -38,8 +40,7 @@ def witness(n):
         log.write(json.dumps(found) + "\\n")
     return n
 """
-CLUSTER = {
-    "spark.master": "local-cluster[2,1,1024]",
+SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.driver.memory": "512m",
     "spark.ui.enabled": "false",
@@ -99,64 +100,103 @@ def test_a_report_says_what_is_in_it_and_how_to_use_it(report: PackReport) -> No
     assert "libssl.so" in str(report)
 
 
-@pytest.mark.slow
-def test_an_extraction_runs_on_a_cluster_whose_hosts_have_no_python(
-    report: PackReport, unpacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in YARN's cluster mode: driver and executors run the archive's Python, and nothing of this
-    environment is there but Spark. The executors unpack the archive themselves.
+def on_this_host(line: SubmitLine, place: Path) -> str:
+    """The printed command, with a cluster of this host and URLs in the place of the examples."""
+    command = line.command
+    for shown in ("--master yarn --deploy-mode cluster", "--master spark://HOST:7077"):
+        command = command.replace(shown, "--master local-cluster[2,1,1024]")
+    urls = f"--spec {place}/spec.yaml --input {place}/raw --table {place}/table"
+    return command.replace(
+        "--spec URL --input URL --table URL ...", f"{urls} --partition-from-path dt"
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Raw rows, a spec with a shipped operator, an empty directory, Spark's home and its
+    settings.
     """
-    home, log = make_spark_home(tmp_path), tmp_path / "log"
-    for name in ("src", "empty"):
+    for name in ("src", "empty", "conf"):
         (tmp_path / name).mkdir()
+    make_spark_home(tmp_path)
     (tmp_path / "src" / "shipped_witness.py").write_text(WITNESS)
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    settings = SETTINGS | {"spark.submit.pyFiles": str(tmp_path / "src" / "shipped_witness.py")}
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(
+        "".join(f"{key} {value}\n" for key, value in settings.items())
+    )
     for part in range(3):
         rows = range(part * 100, part * 100 + 100)
         put_parquet(
             tmp_path / "raw" / f"dt={part}" / "a.parquet",
             {"user": [f"u{row % 7}" for row in rows], "n": list(rows)},
         )
-    settings = CLUSTER | {
-        "spark.pyspark.python": "./environment/bin/python",
-        "spark.pyspark.driver.python": str(unpacked / "bin" / "python"),
+    return tmp_path
+
+
+def submit(command: list[str], place: Path, programs: str) -> str:
+    """Runs a command in an empty directory, with few variables; its output."""
+    given = {key: os.environ[key] for key in ("JAVA_HOME",) if key in os.environ}
+    given |= {
+        "PATH": f"{place}/spark/bin:{programs}:/usr/bin:/bin",
+        "SPARK_HOME": f"{place}/spark",
+        "SPARK_CONF_DIR": f"{place}/conf",
+        "FEATSTORE_TEST_LOG": f"{place}/log",
     }
-    command = [
-        str(home / "bin" / "spark-submit"),
-        *(text for key, value in settings.items() for text in ("--conf", f"{key}={value}")),
-        *("--archives", f"{report.archive}#environment"),
-        *("--py-files", str(tmp_path / "src" / "shipped_witness.py")),
-        str(shutil.copy(job_path("extract"), tmp_path / "empty")),
-        *("--spec", str(tmp_path / "spec.yaml"), "--input", str(tmp_path / "raw")),
-        *("--table", str(tmp_path / "table"), "--partition-from-path", "dt"),
-    ]
-    java = {key: os.environ[key] for key in ("JAVA_HOME",) if key in os.environ}
-    system = {"PATH": "/usr/bin:/bin", "SPARK_HOME": str(home), "FEATSTORE_TEST_LOG": str(log)}
     done = subprocess.run(
-        without_this_python(command),
-        env=system | java | java_environment(system | java),
+        command,
+        env=given | java_environment(given),
         capture_output=True,
         text=True,
-        cwd=tmp_path / "empty",
+        cwd=place / "empty",
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "300 rows in 3 files" in done.stdout
-    witnesses = {tuple(map(Path, yaml.safe_load(line))) for line in log.read_text().splitlines()}
-    assert witnesses
-    work = home / "work"
-    for prefix, *files in witnesses:
-        assert prefix.is_relative_to(work), f"not the copy that an executor unpacked: {prefix}"
+    return done.stdout
+
+
+def assert_extracted_by_the_archive(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The executors ran in the copies that they unpacked, and gave the values of this process."""
+    lines = (place / "log").read_text().splitlines()
+    for prefix, *files in {tuple(map(Path, json.loads(line))) for line in lines}:
+        assert prefix.is_relative_to(place / "spark" / "work"), prefix
         assert all(file.is_relative_to(prefix) for file in files), files
-    monkeypatch.syspath_prepend(str(tmp_path / "src"))
+    assert len(lines) >= 3
+    monkeypatch.syspath_prepend(str(place / "src"))
     monkeypatch.setenv("FEATSTORE_TEST_LOG", os.devnull)
     featstore.extract(
-        str(tmp_path / "spec.yaml"), tmp_path / "raw", tmp_path / "here", partition_from_path=["dt"]
+        str(place / "spec.yaml"), place / "raw", place / "here", partition_from_path=["dt"]
     )
     there, here = (
-        featstore.open_table(tmp_path / name).to_arrow().sort_by("n") for name in ("table", "here")
+        featstore.open_table(place / name).to_arrow().sort_by("n") for name in ("table", "here")
     )
     assert there.equals(here)
+
+
+@pytest.mark.slow
+def test_the_command_for_yarn_runs_where_hosts_have_no_python(
+    report: PackReport, place: Path, unpacked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container of YARN, the archive is unpacked in the driver's working directory. The
+    Python of this test is hidden, and nothing of its environment is on the path but Spark.
+    """
+    (place / "empty" / "environment").symlink_to(unpacked)
+    program = shutil.copy(job_path("extract"), place / "src")
+    command = on_this_host(report.lines[0], place)
+    command = command.replace("$(featstore spark-job extract)", str(program))
+    said = submit(without_this_python(["sh", "-c", command]), place, programs="/usr/bin")
+    assert "300 rows in 3 files" in said
+    assert_extracted_by_the_archive(place, monkeypatch)
+
+
+@pytest.mark.slow
+def test_the_command_for_a_standalone_cluster_runs_with_a_driver_in_this_environment(
+    report: PackReport, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["sh", "-c", on_this_host(report.lines[2], place)]
+    said = submit(command, place, programs=str(Path(sys.executable).parent))
+    assert "300 rows in 3 files" in said
+    assert_extracted_by_the_archive(place, monkeypatch)
 
 
 def tree(root: Path) -> Path:
