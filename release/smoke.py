@@ -88,6 +88,7 @@ def extract(root: Path) -> None:
     pq.write_table(pa.table(raw), root / "raw" / "part.parquet")
     (root / "spec.yaml").write_text(SPEC)
     run("--version")
+    assert Path(run("spark-job", "extract").strip()).is_relative_to(Path(featstore.__file__).parent)
     table = ["--table", root / "table"]
     run(
         "extract",
@@ -103,11 +104,12 @@ def extract(root: Path) -> None:
     assert featstore.open_table(root / "table").to_arrow().num_rows == NUM_ROWS
 
 
-def run(*arguments: object) -> None:
-    """Runs the command that was installed with this interpreter."""
+def run(*arguments: object) -> str:
+    """Runs the command that was installed with this interpreter; what it printed."""
     command = [str(Path(sys.executable).with_name("featstore")), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def profile(root: Path) -> None:

@@ -26,7 +26,12 @@ OWNERS = {
     "matplotlib": {"featstore.explore"},
     "obstore": {"featstore.files"},
     "polars": {"featstore.explore"},
-    "pyspark": {"featstore.extraction.spark", "featstore.extraction.hive", "featstore.joins"},
+    "pyspark": {
+        "featstore.extraction.spark",
+        "featstore.extraction.hive",
+        "featstore.jobs",
+        "featstore.joins",
+    },
     "sqlglot": {"featstore.selection"},
     "torch": {
         "featstore.tensors",

@@ -10,6 +10,7 @@ from featstore.cli.features import demo, extract, replay
 from featstore.cli.importing import import_
 from featstore.cli.notices import stamp_path, warn_once_a_day
 from featstore.cli.schema import schema
+from featstore.cli.spark import spark, spark_job
 from featstore.cli.spec import spec
 from featstore.cli.stage import stage
 from featstore.cli.table import table
@@ -28,7 +29,10 @@ def cli() -> None:
     """From raw logs to training batches: extract features, inspect tables, run the demo."""
 
 
-commands = (demo, import_, extract, replay, spec, table, whatis, train, dispatch, stage, schema)
+commands = (
+    *(demo, import_, extract, replay, spec, table, whatis, train),
+    *(dispatch, stage, schema, spark, spark_job),
+)
 for command in commands:
     cli.add_command(command)
 

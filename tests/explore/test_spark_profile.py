@@ -1,8 +1,6 @@
 """Profiles computed on Spark, compared with those computed by duckdb in this process."""
 
-import runpy
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +11,11 @@ from featstore.errors import InputError, SelectionError
 from featstore.explore.profile import NUM_TOP, Profile
 from featstore.explore.spark_profile import profile_dataframe, profile_table
 from featstore.explore.table import Table
+from featstore.jobs import profile_slots
 from featstore.spec.parse import load_spec
 from featstore.table.statistics.summary import QUANTILES
 from tests.parquet_files import put_parquet
 
-JOB = Path(__file__).parents[2] / "spark_jobs" / "profile_slots.py"
 EXACT = [
     "slot",
     "number",
@@ -142,10 +140,8 @@ def test_a_query_is_profiled_by_its_types(spark: Any, table: Table) -> None:
 def test_the_job_profiles_what_its_options_say(
     spark: Any, table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = runpy.run_path(str(JOB))
-
     def profiled(*arguments: str) -> Profile:
-        found = job["profile"](job["parse_arguments"](arguments), spark)
+        found = profile_slots.profile(profile_slots.parse_arguments(arguments), spark)
         assert isinstance(found, Profile)
         return found
 
@@ -165,5 +161,5 @@ def test_the_job_profiles_what_its_options_say(
         [],
     ):
         with pytest.raises(SystemExit, match="2"):
-            job["parse_arguments"](wrong)
+            profile_slots.parse_arguments(wrong)
     assert "--labels goes with --sql or --hive-table" in capsys.readouterr().err

@@ -15,6 +15,7 @@ import pytest
 from featstore.errors import CommitConflictError, InputError, JoinError
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.files.listings import list_files
+from featstore.jobs import join_labels as join_job
 from featstore.joins.join import join_labels, write_parquet
 from featstore.joins.options import (
     Impressions,
@@ -26,11 +27,8 @@ from featstore.joins.options import (
 )
 from featstore.joins.output import JoinOutput
 from featstore.spec.parse import load_spec
-from tests.job_scripts import job_script
 from tests.parquet_files import put_parquet
 from tests.programs import run_python
-
-script = job_script("join_labels")
 
 pytestmark = pytest.mark.slow
 
@@ -376,7 +374,7 @@ def arguments(join: LabelJoin, clicks: str) -> list[str]:
 def test_the_script_reads_queries_and_runs_them_each_time(spark: Any, join: LabelJoin) -> None:
     url = join.labels[0].source.url
     clicks = f"sql='select rid, cast(at as timestamp) as at from parquet.`file://{url}`'"
-    made = script.label_join(script.parse_arguments(arguments(join, clicks)))
+    made = join_job.label_join(join_job.parse_arguments(arguments(join, clicks)))
     assert made.negatives == NegativeSampling(rate=0.5)
     for _ in range(2):
         report = join_labels(made, spark)
@@ -406,7 +404,7 @@ def test_the_script_answers_bad_input_with_one_line_and_code_2(
     join: LabelJoin, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = arguments(join, f"from={join.labels[0].source.url}")
-    assert script.main([*given, "--negative-label", "buy"]) == 2
+    assert join_job.main([*given, "--negative-label", "buy"]) == 2
     assert capsys.readouterr().err.startswith(
-        "join_labels: error: negatives: no label 'buy' among ['click']"
+        "join-labels: error: negatives: no label 'buy' among ['click']"
     )

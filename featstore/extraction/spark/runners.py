@@ -108,8 +108,8 @@ def check_workers(context: "SparkContext") -> None:
     for module, reason in failed[0].items():
         raise MissingDependencyError(
             f"Spark's Python workers run {context.pythonExec}, which cannot import {module} "
-            f"({reason}): install {_WORKER_MODULES[module]} for it, or point PYSPARK_PYTHON to an "
-            "interpreter that has it"
+            f"({reason}): install {_WORKER_MODULES[module]} for it, point PYSPARK_PYTHON to an "
+            "interpreter that has it, or send one with the job (featstore spark pack)"
         )
 
 

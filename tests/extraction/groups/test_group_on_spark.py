@@ -11,11 +11,9 @@ from featstore import api
 from featstore.errors import InputError
 from featstore.explore.table import open_table
 from featstore.extraction.job import ExtractJob, extract_files
+from featstore.jobs import extract as extract_job
 from featstore.spec.parse import load_spec
-from tests.job_scripts import job_script
 from tests.parquet_files import put_parquet
-
-extract_features = job_script("extract_features")
 
 ROOT = Path(__file__).parents[3]
 MORE = [
@@ -172,7 +170,7 @@ def options(job: ExtractJob, *arguments: str) -> Any:
         "--partition-from-path",
         "month",
     ]
-    return extract_features.parse_arguments([*asked, *arguments])
+    return extract_job.parse_arguments([*asked, *arguments])
 
 
 def test_the_script_adds_a_group_and_writes_labels_anew(
@@ -180,7 +178,7 @@ def test_the_script_adds_a_group_and_writes_labels_anew(
 ) -> None:
     job = tables[0]
     before = sorted(Path(job.table_url).glob("month=*/*.parquet"))
-    report = extract_features.extract(
+    report: Any = extract_job.extract(
         options(job, "--group", "more"), load_spec(widened(document)), spark
     )
     assert (report.committed, report.num_files) == (True, 4)
@@ -190,7 +188,7 @@ def test_the_script_adds_a_group_and_writes_labels_anew(
     for path in Path(job.input_url).rglob("*.parquet"):
         rows = pq.read_table(path, partitioning=None)
         pq.write_table(rows.append_column("ripe", pa.array([7] * len(rows))), path)
-    report = extract_features.extract(options(job, "--relabel", "--key", "request"), ripe, spark)
+    report = extract_job.extract(options(job, "--relabel", "--key", "request"), ripe, spark)
     assert (report.committed, report.num_files) == (True, 4)
     table = open_table(job.table_url)
     assert set(table.to_arrow()["click"].to_pylist()) == {7}
@@ -218,7 +216,7 @@ def test_options_that_do_not_go_together_end_with_code_2(
 
 
 def test_a_query_cannot_become_a_group(spark: Any, tables: list[ExtractJob]) -> None:
-    asked = extract_features.parse_arguments(
+    asked = extract_job.parse_arguments(
         [
             "--spec",
             "s",
@@ -233,4 +231,4 @@ def test_a_query_cannot_become_a_group(spark: Any, tables: list[ExtractJob]) -> 
         ]
     )
     with pytest.raises(InputError, match="a DataFrame has no order"):
-        extract_features.extract(asked, tables[0].spec, spark)
+        extract_job.extract(asked, tables[0].spec, spark)

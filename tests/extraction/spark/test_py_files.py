@@ -13,11 +13,11 @@ from pathlib import Path
 import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 import yaml
 
 from featstore.ops.hashing import sign, value_hash
+from tests.spark_homes import make_spark_home
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "compiled_operator"
@@ -46,15 +46,7 @@ NUMBERS = {"seen": [1, 2**62, None, -1, 27], "shown": [3, -(2**62), 5, None, 27]
 
 @pytest.fixture
 def spark_home(tmp_path: Path) -> Path:
-    """pyspark's own files under another name, as executors' directories are made in Spark's
-    home.
-    """
-    home = tmp_path / "spark"
-    home.mkdir()
-    for part in Path(pyspark.__file__).parent.iterdir():
-        if part.name in ("bin", "jars", "python", "sbin"):
-            (home / part.name).symlink_to(part)
-    return home
+    return make_spark_home(tmp_path)
 
 
 @pytest.fixture

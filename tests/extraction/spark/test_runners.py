@@ -15,13 +15,11 @@ from pyspark.sql import DataFrame
 from featstore.errors import CheckFailedError, InputError, MissingDependencyError
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.spark.runners import SparkRunner, check_workers, extract_dataframe
+from featstore.jobs import extract as extract_job
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec, parse_checks
 from featstore.table.delta import history, open_delta, open_delta_or_none
-from tests.job_scripts import job_script
 from tests.programs import run_python
-
-extract_features = job_script("extract_features")
 
 ROOT = Path(__file__).parents[3]
 
@@ -349,11 +347,11 @@ def test_spark_submit_answers_bad_input_with_one_line_and_code_2(
     assert done.returncode == 2, done.stderr[-3000:]
     said = [line for line in done.stdout.splitlines() if line]
     assert len(said) == 1
-    assert said[0].startswith(f"extract_features: error: {spec}: slots[0]")
+    assert said[0].startswith(f"extract: error: {spec}: slots[0]")
 
 
 def options(job: ExtractJob, *arguments: str) -> Any:
-    return extract_features.parse_arguments(
+    return extract_job.parse_arguments(
         ["--spec", "spec.yaml", "--table", job.table_url, "--partition", "month=1", *arguments]
     )
 
@@ -363,12 +361,13 @@ def test_the_script_asks_for_a_partition_or_no_partition_too(
 ) -> None:
     raw = write_raw("month=1/a.parquet", 533).parents[1]
     given = ["--spec", "spec.yaml", "--table", job.table_url, "--input", str(raw)]
-    bare = extract_features.parse_arguments(given)
-    whole = extract_features.parse_arguments([*given, "--no-partition"])
+    bare = extract_job.parse_arguments(given)
+    whole = extract_job.parse_arguments([*given, "--no-partition"])
     # The script passes its session on; without one the rows are read here.
     with pytest.raises(InputError, match=r"expected a partition, found none; .*--no-partition"):
-        extract_features.extract(bare, job.spec, None)
-    assert extract_features.extract(whole, job.spec, None).partitions == ({},)
+        extract_job.extract(bare, job.spec, None)
+    report: Any = extract_job.extract(whole, job.spec, None)
+    assert report.partitions == ({},)
 
 
 @pytest.fixture
@@ -386,7 +385,7 @@ def hive_table(frame: DataFrame) -> Iterator[str]:
 def test_the_script_extracts_queries_and_hive_tables(
     job: ExtractJob, spark: Any, hive_table: str, option: str, source: str
 ) -> None:
-    report = extract_features.extract(
+    report: Any = extract_job.extract(
         options(job, option, source.format(hive_table)), job.spec, spark
     )
     assert report.num_rows == (150 if option == "--sql" else 533)
@@ -399,7 +398,7 @@ def test_the_script_extracts_queries_and_hive_tables(
 )
 def test_a_query_that_spark_refuses_is_bad_input(job: ExtractJob, spark: Any, source: Any) -> None:
     with pytest.raises(InputError, match="Spark cannot run the query: "):
-        extract_features.extract(options(job, *source), job.spec, spark)
+        extract_job.extract(options(job, *source), job.spec, spark)
 
 
 @pytest.mark.parametrize(
