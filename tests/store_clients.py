@@ -8,20 +8,22 @@ import pytest
 from obstore.fsspec import FsspecStore
 
 from featstore.files import storage
+from featstore.files.webhdfs import WebHdfs
 
 
 def forget_clients() -> None:
     """The next access to a store makes a new client."""
     storage._store.cache_clear()
     FsspecStore.clear_instance_cache()
+    WebHdfs.clear_instance_cache()
 
 
 @contextlib.contextmanager
 def clients_of(variables: Mapping[str, str]) -> Iterator[pytest.MonkeyPatch]:
-    """New clients, which know these variables and no others of S3 or Azure."""
+    """New clients, which know these variables and no others of S3, Azure or HDFS."""
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
-            if name.startswith(("AWS_", "AZURE_")):
+            if name.startswith(("AWS_", "AZURE_", "HADOOP_", "FEATSTORE_HDFS_")):
                 patch.delenv(name)
         for name, value in variables.items():
             patch.setenv(name, value)

@@ -150,6 +150,11 @@ _HDFS = StoreVariables(
     credentials="HADOOP_USER_NAME, or a Kerberos ticket (`kinit`)",
     endpoint="the name node's host and port in the URL, and HADOOP_CONF_DIR",
 )
+_WEBHDFS = StoreVariables(
+    credentials="FEATSTORE_HDFS_TOKEN (a delegation token), a Kerberos ticket (`kinit`) with the "
+    "package featstore[hdfs-kerberos], or HADOOP_USER_NAME",
+    endpoint="the name node's host and HTTP port in the URL, or HADOOP_CONF_DIR for a name service",
+)
 _LOCAL = StoreVariables(
     credentials="the path's permissions",
     endpoint="the path",
@@ -178,6 +183,8 @@ _BY_SCHEME = {
     "abfss": _AZURE,
     "hdfs": _HDFS,
     "viewfs": _HDFS,
+    "webhdfs": _WEBHDFS,
+    "swebhdfs": _WEBHDFS,
 }
 
 

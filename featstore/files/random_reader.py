@@ -33,6 +33,13 @@ class RandomReader(io.RawIOBase):
     def tell(self) -> int:
         return self._position
 
+    def readall(self) -> bytes:
+        """The rest of the file, in one request: the inherited method makes one for each 8 KiB."""
+        num_bytes = self._size_bytes - self._position
+        data = bytes(self.fetch(self._position, num_bytes)) if num_bytes > 0 else b""
+        self._position += len(data)
+        return data
+
     def readinto(self, buffer: Any, /) -> int:
         length = min(len(buffer), self._size_bytes - self._position)
         if length <= 0:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from featstore.errors import ConfigError, StagingError, UnsafeStoreError
 from featstore.files.credentials import require_credentials
+from featstore.files.hadoop import HADOOP_SCHEMES, hadoop_filesystem
 from featstore.files.random_reader import RandomReader
 from featstore.files.redirects import own_hosts_only
 from featstore.files.store_errors import as_disk_full_errors, as_store_errors
@@ -136,6 +137,8 @@ def _foreign_filesystem(url: str) -> FileSystem:
         raise ConfigError(f"{redact(url)}: a chain of file systems cannot be read; {expected}")
     with as_store_errors(url):
         try:
+            if scheme(url) in HADOOP_SCHEMES:
+                return hadoop_filesystem(url, os.environ)
             return cast("FileSystem", fsspec.core.url_to_fs(url)[0])
         except (ValueError, ImportError) as error:
             reason = redact_text(" ".join(str(error).split()), secrets_of(url))
@@ -240,6 +243,11 @@ class _StoreFile(io.RawIOBase):
 
     def tell(self) -> int:
         return self._num_written if self._mode == "wb" else int(self._file.tell())
+
+    def readall(self) -> bytes:
+        """The rest of the file, by one call: the inherited method makes one for each 8 KiB."""
+        with as_store_errors(self._url):
+            return bytes(self._file.read(-1))
 
     def readinto(self, buffer: Any) -> int:
         with as_store_errors(self._url):
@@ -417,10 +425,45 @@ def _link_local(source: Path, target: Path) -> None:
             shutil.copyfileobj(reader, writer, _BLOCK_BYTES)
 
 
+def put_new(url: str, data: bytes) -> bool:
+    """Creates a file on one of Hadoop's file systems unless its name is taken.
+
+    The file is written under a hidden name and renamed in one step, which there never replaces a
+    file: of any number of callers with one name, exactly one succeeds.
+
+    Args:
+        url: The file.
+        data: Its content, which no other caller has.
+
+    Returns:
+        Whether the file is this one. False if another one has the name.
+
+    Raises:
+        StoreError: The store failed. The file may exist.
+    """
+    assert scheme(url) in HADOOP_SCHEMES, url
+    directory, _, name = url.rpartition("/")
+    partial = join(directory, f".{name}.{uuid.uuid4().hex[:8]}.partial")
+    with open_write(partial) as file:
+        file.write(data)
+    fs = filesystem(url)
+    try:
+        with as_store_errors(url):
+            fs.mv(partial, url)
+    except OSError:
+        # The rename may have been made although its reply was lost, or may be made yet. It cannot
+        # once its source is gone, and then the content shows whose file it is.
+        delete(partial)
+        with contextlib.suppress(FileNotFoundError), open_read(url) as existing:
+            return existing.read() == data
+        raise
+    return True
+
+
 def has_put_if_absent(directory: str) -> bool:
     """Whether the store honours "put if absent", tried with a tiny object below `directory`.
 
-    Outside of object stores the answer is True, without a trial.
+    Outside of object stores the answer is True, without a trial: see `put_new`.
 
     Raises:
         OSError: The store cannot be written to.

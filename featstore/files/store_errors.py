@@ -83,7 +83,7 @@ _ANSWERED = (
         "check the bucket in the URL, and {endpoint}",
     ),
     _rule(
-        r"no space left|disk quota exceeded|StorageFull",
+        r"no space left|disk quota exceeded|StorageFull|QuotaExceededException",
         "cannot be written, since the disk, or the quota on it, is full ({words})",
         "free space there or use another disk, then run it again",
         kind=DiskFullError,
@@ -93,6 +93,37 @@ _ANSWERED = (
         r"URL scheme is not allowed",
         "{host} is plain http, which is refused",
         "set {plain_http}=true to allow it, or use an https:// endpoint",
+    ),
+    _rule(
+        r"the server demands Kerberos",
+        "{host} refuses access ({words})",
+        "run `kinit` and install featstore[hdfs-kerberos], or set FEATSTORE_HDFS_TOKEN to a "
+        "delegation token (`hdfs fetchdt`)",
+        kind=AccessError,
+    ),
+    _rule(
+        r"InvalidToken|token \(.*\) (can't be found in cache|is expired)",
+        "{host} refuses the delegation token ({words})",
+        "set FEATSTORE_HDFS_TOKEN to a new one (`hdfs fetchdt`)",
+        kind=AccessError,
+    ),
+    _rule(
+        r"StandbyException",
+        "no name node is active ({words})",
+        "wait for the failover, look at `hdfs haadmin -getAllServiceState`, and check {endpoint}",
+        errno=errno.EIO,
+    ),
+    _rule(
+        r"SafeModeException",
+        "the name node is in safe mode ({words})",
+        "wait until it has left it (`hdfs dfsadmin -safemode get`), then run it again",
+        errno=errno.EIO,
+    ),
+    _rule(
+        r"missing for Hadoop's client",
+        "Hadoop's client cannot be loaded ({words})",
+        "set JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob), or use webhdfs://, "
+        "which needs neither Java nor Hadoop",
     ),
 )
 _UNREACHED = (
@@ -110,7 +141,15 @@ _UNREACHED = (
         errno=errno.EIO,
     ),
     _rule(
-        r"timed ?out|TimeoutError|kind: timeout|unreachable|no route to|HDFS connection",
+        r"HDFS connection",
+        "Hadoop's client gets no connection to {host} ({words}); its own words are on standard "
+        "error",
+        "check that the name node runs, HADOOP_CONF_DIR for a name service, and the Kerberos "
+        "ticket (`klist`)",
+        errno=errno.EIO,
+    ),
+    _rule(
+        r"timed ?out|TimeoutError|kind: timeout|unreachable|no route to",
         "{host} does not answer ({words})",
         "check that the server runs and the network reaches it, and {endpoint}",
         errno=errno.EIO,

@@ -2,6 +2,7 @@
 that are already written.
 """
 
+import contextlib
 import errno
 import functools
 import itertools
@@ -35,6 +36,7 @@ from featstore.table.delta_files import files_of
 from featstore.table.evolution import merge_schemas
 from featstore.table.file_list import FileList
 from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
+from featstore.table.log_mirror import VersionTakenError, is_mirrored, log_mirror
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.snapshot import (
     DataFile,
@@ -122,7 +124,7 @@ def is_delta(url: str) -> bool:
     if not is_delta_scheme(url):
         return False
     _require_unforked(url)
-    return bool(DeltaTable.is_deltatable(canonical(url), _storage_options(url)))
+    return bool(DeltaTable.is_deltatable(_table_uri(url), _storage_options(url)))
 
 
 @_raises_store_errors
@@ -268,10 +270,11 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
         _check_base(url, table, change)
         try:
             publish(url, table, change)
-        except FeatstoreError:  # raised by featstore before anything is sent
-            raise
         # delta-rs raises bare Exceptions too, and a lost reply can come as any of them.
         except Exception as error:
+            # Featstore raises others before anything is sent.
+            if isinstance(error, FeatstoreError) and not isinstance(error, StoreError):
+                raise
             # The error may be a lost reply to a commit that landed.
             landed = _landed(url, change)
             if landed is not None:
@@ -307,23 +310,25 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
     if table is None:
         _require_unforked(url)
         schema = _delta_schema(change.schema)
-        create_table_with_add_actions(
-            absolute(canonical(url)),
-            schema,
-            actions,
-            partition_by=keys,
-            storage_options=_storage_options(url),
-            commit_properties=properties,
-        )
+        with _writable(url) as uri:
+            create_table_with_add_actions(
+                uri,
+                schema,
+                actions,
+                partition_by=keys,
+                storage_options=_storage_options(url),
+                commit_properties=properties,
+            )
         return
     existing = _slot_schema(table)
     merged = merge_schemas(existing, as_stored(change.schema), redact(url))
     schema = table.schema() if merged == existing else _delta_schema(merged)
     existing_partitions = (file.partition for file in _data_files(url, table, {}))
     filters = overwrite_filters(change.partitions, existing_partitions)
-    table.create_write_transaction(
-        actions, "overwrite", schema, keys, filters, commit_properties=properties
-    )
+    with _writable_table(url, table) as writable:
+        writable.create_write_transaction(
+            actions, "overwrite", schema, keys, filters, commit_properties=properties
+        )
 
 
 def publish_groups(choose: Callable[[dict[str, int]], dict[str, int]]) -> Publish:
@@ -348,9 +353,10 @@ def publish_groups(choose: Callable[[dict[str, int]], dict[str, int]]) -> Publis
             replace(change.metadata, groups=versions), change.partitions, _version(table) + 1
         )
         text = json.dumps(versions, sort_keys=True)
-        table.alter.set_table_properties(
-            {GROUPS: text}, raise_if_not_exists=False, commit_properties=properties
-        )
+        with _writable_table(url, table) as writable:
+            writable.alter.set_table_properties(
+                {GROUPS: text}, raise_if_not_exists=False, commit_properties=properties
+            )
 
     return publish
 
@@ -388,7 +394,10 @@ def _landed(url: str, change: Change) -> int | None:
 
 def _is_of_client(error: Exception) -> bool:
     """Whether delta-rs raised the error, rather than a bug of featstore."""
-    return isinstance(error, OSError | DeltaError) or type(error) is Exception
+    is_translated = isinstance(error, FeatstoreError)
+    return not is_translated and (
+        isinstance(error, OSError | DeltaError) or type(error) is Exception
+    )
 
 
 def _is_refusal(error: Exception, table: DeltaTable | None, newest: DeltaTable | None) -> bool:
@@ -423,13 +432,45 @@ def _require_unforked(url: str) -> None:
         raise error
 
 
+def _table_uri(url: str) -> str:
+    """Where delta-rs reads the table's log: at its URL, or in a mirror, which is brought up to
+    date.
+    """
+    return str(log_mirror(url).refresh()) if is_mirrored(url) else absolute(canonical(url))
+
+
+@contextlib.contextmanager
+def _writable(url: str) -> Iterator[str]:
+    """Yields where delta-rs commits: at the table's URL, or in a copy of a mirror, from which the
+    commit is published at the end of the block.
+    """
+    if not is_mirrored(url):
+        yield absolute(canonical(url))
+        return
+    try:
+        with log_mirror(url).attempt() as root:
+            yield str(root)
+    except VersionTakenError as error:
+        raise CommitFailedError(str(error)) from None
+
+
+@contextlib.contextmanager
+def _writable_table(url: str, table: DeltaTable) -> Iterator[DeltaTable]:
+    """Yields the table for one commit on top of its version."""
+    if not is_mirrored(url):
+        yield table
+        return
+    with _writable(url) as uri:
+        yield DeltaTable(uri, version=table.version())
+
+
 @_raises_store_errors
 def _load(url: str) -> DeltaTable | None:
     if not is_delta(url):
         return None
     _require_unforked(url)
     try:
-        return DeltaTable(absolute(canonical(url)), storage_options=_storage_options(url))
+        return DeltaTable(_table_uri(url), storage_options=_storage_options(url))
     except NoDeltaTableError:
         return None
 
@@ -450,9 +491,7 @@ def _at_version(url: str, version: int, newest: DeltaTable) -> DeltaTable:
             f"no version {version} of {redact(url)}; it has versions {known[0]} to {known[-1]}"
         )
     try:
-        return DeltaTable(
-            absolute(canonical(url)), version=version, storage_options=_storage_options(url)
-        )
+        return DeltaTable(_table_uri(url), version=version, storage_options=_storage_options(url))
     except DeltaError as error:
         where = f"version {version} of {redact(url)}"
         why = client_words(url, error)
@@ -564,6 +603,7 @@ def _all_commits(url: str) -> list[Commit]:
     table = _load(url)
     while table is not None:
         version, commits = table.version(), list(_commits(table))
+        _table_uri(url)
         table.update_incremental()
         if table.version() == version:
             return commits

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 from featstore.errors import InputError
+from featstore.files.hadoop import HADOOP_SCHEMES
 from featstore.files.storage import canonical, join, scheme
 from featstore.redaction import shown
 
@@ -18,7 +19,7 @@ GROUPS_DIR = "_groups"
 STATISTICS_DIR = "_stats"
 _STATISTICS = ".statistics"  # not .parquet: a glob for Parquet files must not match it
 _VALUES = ".values"
-_DELTA_SCHEMES = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", "hdfs"})
+_DELTA_SCHEMES = HADOOP_SCHEMES | {"file", "s3", "gs", "az", "abfs", "abfss"}
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _TAG_CHARS = 8  # hex digits of each of a tag's two parts
 _DATA_FILE = re.compile(
@@ -205,7 +206,7 @@ def attempt_name(name: str) -> str:
 
 
 def is_delta_scheme(url: str) -> bool:
-    """Whether delta-rs can read tables at URLs of this scheme."""
+    """Whether tables at URLs of this scheme can be Delta tables."""
     return scheme(canonical(url)) in _DELTA_SCHEMES
 
 

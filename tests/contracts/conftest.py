@@ -26,6 +26,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from featstore.files import storage
 from tests.store_clients import clients_of
+from tests.webhdfs_server import hdfs_cluster
 
 BUCKET = "features"
 _AZURITE_KEY = (
@@ -257,9 +258,18 @@ def sftp(root: Path) -> Iterator[LoaderWorker]:
         )
 
 
+@contextlib.contextmanager
+def webhdfs(root: Path) -> Iterator[LoaderWorker]:
+    with hdfs_cluster() as cluster:
+        url = f"webhdfs://127.0.0.1:{cluster.name_ports[0]}/files"
+        yield LoaderWorker(
+            url=url, put=_put_by_featstore(url), environment={"HADOOP_USER_NAME": "reader"}
+        )
+
+
 class FakeHost(MemoryFileSystem):  # type: ignore[misc]
-    """In the place of HDFS and GCS, which have no server here: paths below a host, as HDFS has
-    them.
+    """In the place of libhdfs and GCS, which have no server here: paths below a host, as HDFS
+    has them.
     """
 
     protocol = "fakehost"
@@ -281,7 +291,8 @@ def fake_host(root: Path) -> Iterator[LoaderWorker]:
 
 
 SERVERS = {
-    server.__name__: server for server in (local, nginx, moto, s3rver, azurite, sftp, fake_host)
+    server.__name__: server
+    for server in (local, nginx, moto, s3rver, azurite, sftp, webhdfs, fake_host)
 }
 
 

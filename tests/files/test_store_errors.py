@@ -152,16 +152,22 @@ CASES: dict[str, Any] = {
         r"the store refuses access \(AccessDenied\); check AWS_ACCESS_KEY_ID .*may read and write "
         r"there",
     ),
-    "HDFS that is down": (
+    "HDFS without Hadoop": (
         "hdfs://user:Sk3yPass@{closed}/t",
+        {"CLASSPATH": ""},
+        r"Hadoop's client cannot be loaded .*CLASSPATH \(not set\) names no jar of Hadoop.*; set "
+        r"JAVA_HOME, HADOOP_HOME and CLASSPATH",
+    ),
+    "HDFS that is down": (
+        "webhdfs://user:Sk3yPass@{closed}/t",
         {},
         r"127\.0\.0\.1:\d+ refuses the connection; check that the server runs, and the name node's "
         r"host",
     ),
     "HDFS whose name does not resolve": (
-        "hdfs://nowhere.invalid:8020/t",
+        "webhdfs://nowhere.invalid:9870/t",
         {},
-        r"the name of nowhere\.invalid:8020 does not resolve",
+        r"the name of nowhere\.invalid:9870 does not resolve",
     ),
     "SFTP that is down": (
         "sftp://user:Sk3yPass@{closed}/t",
@@ -192,6 +198,7 @@ WAITS = (
     "a name that does not resolve",
     "a web server that is down",
     "HDFS that is down",
+    "HDFS whose name does not resolve",
 )
 
 

@@ -1,0 +1,491 @@
+"""The client of WebHDFS against name nodes and data nodes on loopback. The contract of all stores
+runs against them too (tests/contracts/test_file_contract.py)."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+import requests
+
+from featstore.errors import AccessError, DiskFullError, StoreError
+from featstore.extraction.spark.java import java_environment
+from featstore.files import listings, storage
+from featstore.files.webhdfs import HdfsError, WebHdfs, error_of
+from featstore.staging import Source, StageItem, Stager, Staging
+from featstore.staging.retry import RetryPolicy
+from tests.programs import run_python
+from tests.store_clients import clients_of, forget_clients
+from tests.threads import run_together
+from tests.webhdfs_server import TICKET, Cluster, RemoteError, hdfs_cluster, write_site
+
+DATA = bytes(range(256)) * 4_000
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with hdfs_cluster() as cluster, clients_of({"HADOOP_USER_NAME": "ann"}):
+        yield cluster
+
+
+@pytest.fixture
+def url(cluster: Cluster) -> str:
+    return f"webhdfs://127.0.0.1:{cluster.name_ports[0]}/t"
+
+
+@pytest.fixture
+def service(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
+    """A name service with the name node, and one on another port that is always on standby."""
+    with hdfs_cluster() as other:
+        other.standby.update(other.name_ports)
+        both = Cluster(name_ports=[*other.name_ports, *cluster.name_ports])
+        write_site(tmp_path, "prod", both)
+        with clients_of({"HADOOP_USER_NAME": "ann", "HADOOP_CONF_DIR": str(tmp_path)}):
+            yield "webhdfs://prod/t"
+            assert other.asked, "the name node on standby was never asked"
+
+
+def write(url: str, data: bytes = DATA) -> None:
+    with storage.open_write(url) as file:
+        file.write(data)
+
+
+def read(url: str) -> bytes:
+    with storage.open_read(url) as file:
+        return file.read()
+
+
+def test_a_file_is_created_in_two_steps_and_renamed_when_it_is_whole(
+    cluster: Cluster, url: str
+) -> None:
+    visible: list[set[str]] = []
+    cluster.fail("data", "CREATE", lambda: visible.append(set(cluster.files())))
+    write(f"{url}/a b%20.bin")
+    assert cluster.files() == {"/t/a b%20.bin": DATA}
+    assert read(f"{url}/a b%20.bin") == DATA
+    assert visible == [set()]
+    assert [
+        (kind, op) for kind, op, _ in cluster.asked if op in ("CREATE", "RENAME", "APPEND")
+    ] == [
+        ("name", "CREATE"),
+        ("data", "CREATE"),
+        ("name", "RENAME"),
+    ]
+    for kind in ("name", "data"):
+        assert cluster.queries(kind, "CREATE")[0]["user.name"] == "ann"
+
+
+def test_a_file_that_is_replaced_is_there_all_the_time(cluster: Cluster, url: str) -> None:
+    write(f"{url}/x", b"first")
+    seen: list[bytes] = []
+    cluster.fail("name", "RENAME", lambda: seen.append(cluster.files()["/t/x"]))
+    write(f"{url}/x", b"second")
+    assert seen == [b"first"]
+    assert cluster.files() == {"/t/x": b"second"}
+
+
+def test_an_empty_file_is_written(cluster: Cluster, url: str) -> None:
+    write(f"{url}/x", b"")
+    assert (cluster.files(), read(f"{url}/x")) == ({"/t/x": b""}, b"")
+
+
+@pytest.mark.parametrize("fault", ["drop", "lost", "cut", 503])
+def test_a_broken_upload_is_sent_again_whole_to_another_data_node(
+    cluster: Cluster, url: str, fault: object
+) -> None:
+    cluster.fail("data", "CREATE", fault)
+    write(f"{url}/x")
+    assert cluster.files() == {"/t/x": DATA}
+    assert len(cluster.queries("data", "CREATE")) == 2
+    ports = [port for kind, op, port in cluster.served if (kind, op) == ("data", "CREATE")]
+    assert sorted(ports) == sorted(cluster.data_ports)
+
+
+def test_an_upload_that_keeps_failing_leaves_nothing_behind(cluster: Cluster, url: str) -> None:
+    write(f"{url}/x", b"before")
+    cluster.fail("data", "CREATE", *(5 * ["cut"]))
+    with pytest.raises(StoreError, match=r"t/x: the store failed|t/x: 127"):
+        write(f"{url}/x")
+    assert cluster.files() == {"/t/x": b"before"}
+
+
+def test_a_file_that_arrived_short_is_an_error(cluster: Cluster, url: str) -> None:
+    """As behind a proxy that answers for the data node."""
+    cluster.fail("data", "CREATE", 201)
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        write(f"{url}/x")
+    assert cluster.files() == {}
+
+
+@pytest.mark.parametrize("fault", ["drop", "cut", 500, 503])
+def test_a_broken_read_is_made_again(cluster: Cluster, url: str, fault: object) -> None:
+    cluster.put("/t/x", DATA)
+    cluster.fail("data", "OPEN", fault)
+    assert read(f"{url}/x") == DATA
+    assert len(cluster.queries("data", "OPEN")) == 2
+
+
+@pytest.mark.parametrize("op", ["GETFILESTATUS", "OPEN"])
+@pytest.mark.parametrize("fault", ["drop", "lost", 503])
+def test_a_broken_request_to_the_name_node_is_made_again(
+    cluster: Cluster, url: str, op: str, fault: object
+) -> None:
+    cluster.put("/t/x", DATA)
+    cluster.fail("name", op, fault)
+    assert read(f"{url}/x") == DATA
+    assert not cluster.faults["name", op]
+
+
+def test_the_active_name_node_of_a_service_is_found_and_kept(
+    cluster: Cluster, service: str
+) -> None:
+    write(f"{service}/x")
+    num_asked = len(cluster.asked)
+    assert read(f"{service}/x") == DATA
+    assert [entry.url for entry in listings.list_files(service, "x")] == [f"{service}/x"]
+    assert len(cluster.asked) > num_asked
+
+
+def test_a_failover_between_two_requests_is_followed(tmp_path: Path) -> None:
+    with hdfs_cluster(num_name_nodes=2) as cluster:
+        first, second = cluster.name_ports
+        cluster.standby = {second}
+        write_site(tmp_path, "prod", cluster)
+        with clients_of({"HADOOP_CONF_DIR": str(tmp_path)}):
+            cluster.fail(
+                "name",
+                "RENAME",
+                lambda: cluster.standby.symmetric_difference_update({first, second}),
+            )
+            write("webhdfs://prod/t/x")
+            assert cluster.standby == {first}
+            assert read("webhdfs://prod/t/x") == DATA
+            cluster.standby.add(second)
+            with pytest.raises(StoreError, match=r"prod/t/x: no name node is active .*haadmin"):
+                storage.size_bytes("webhdfs://prod/t/x")
+
+
+def test_a_name_node_that_is_down_is_passed_over(cluster: Cluster, tmp_path: Path) -> None:
+    with hdfs_cluster() as gone:
+        ports = [*gone.name_ports, *cluster.name_ports]
+    write_site(tmp_path, "prod", Cluster(name_ports=ports))
+    with clients_of({"HADOOP_CONF_DIR": str(tmp_path)}):
+        write("webhdfs://prod/t/x")
+    assert cluster.files() == {"/t/x": DATA}
+
+
+@pytest.mark.parametrize("fault", ["lost", "drop"])
+def test_a_rename_whose_reply_is_lost_is_made_once(cluster: Cluster, url: str, fault: str) -> None:
+    cluster.fail("name", "RENAME", fault)
+    write(f"{url}/x")
+    assert cluster.files() == {"/t/x": DATA}
+    assert len(cluster.queries("name", "RENAME")) == 2
+
+
+def test_a_rename_never_replaces_a_file(cluster: Cluster, url: str) -> None:
+    cluster.put("/t/a", b"a")
+    cluster.put("/t/b", b"b")
+    with pytest.raises(FileExistsError, match="refuses to rename"):
+        storage.filesystem(url).mv(f"{url}/a", f"{url}/b")
+    assert cluster.files() == {"/t/a": b"a", "/t/b": b"b"}
+
+
+def test_a_gateway_that_cannot_replace_a_file_says_so(
+    cluster: Cluster, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = cluster.rename
+    monkeypatch.setattr(
+        cluster, "rename", lambda source, target, option: rename(source, target, "")
+    )
+    write(f"{url}/x", b"first")
+    with pytest.raises(StoreError, match="the gateway knows no rename that replaces a file"):
+        write(f"{url}/x", b"second")
+    assert cluster.files() == {"/t/x": b"first"}
+
+
+def test_of_many_writers_of_one_new_file_exactly_one_succeeds(cluster: Cluster, url: str) -> None:
+    together, won = threading.Barrier(8), list[bytes]()
+
+    def put(data: bytes) -> None:
+        together.wait(30)
+        if storage.put_new(f"{url}/x", data):
+            won.append(data)
+
+    run_together(*(partial(put, b"%d" % index) for index in range(8)))
+    assert len(won) == 1
+    assert cluster.files() == {"/t/x": won[0]}
+
+
+@pytest.mark.parametrize("fault", ["lost", "drop", 503])
+def test_a_new_file_whose_rename_is_not_answered_is_ours(
+    cluster: Cluster, url: str, fault: object
+) -> None:
+    # The first rename publishes the hidden file, the second gives it its name.
+    cluster.fail("name", "RENAME", None, fault)
+    assert storage.put_new(f"{url}/x", b"ours")
+    assert cluster.files() == {"/t/x": b"ours"}
+    assert not cluster.faults["name", "RENAME"]
+
+
+def test_a_new_file_whose_name_is_taken_meanwhile_is_not_ours(cluster: Cluster, url: str) -> None:
+    cluster.fail("name", "RENAME", None, lambda: cluster.put("/t/x", b"theirs"))
+    assert not storage.put_new(f"{url}/x", b"ours")
+    assert cluster.files() == {"/t/x": b"theirs"}
+
+
+def test_a_new_file_on_a_store_that_stays_broken_is_an_error(cluster: Cluster, url: str) -> None:
+    cluster.fail("name", "RENAME", None, *(5 * ["drop"]))
+    with pytest.raises(StoreError, match="t/x: "):
+        storage.put_new(f"{url}/x", b"ours")
+    assert cluster.files() == {}
+
+
+def test_a_cluster_that_demands_kerberos_is_told_apart_from_one_that_refuses_a_user(
+    cluster: Cluster, url: str
+) -> None:
+    cluster.put("/t/x", DATA)
+    cluster.read_only.add("ann")
+    with pytest.raises(AccessError, match=r"Permission denied: user=ann|refuses access"):
+        write(f"{url}/y")
+    cluster.is_secure = True
+    with pytest.raises(
+        AccessError,
+        match=r"t/x: 127\.0\.0\.1:\d+ refuses access \(.*the server demands Kerberos: the package "
+        r"requests-kerberos is not installed.*; run `kinit` and install featstore\[hdfs-kerberos\], "
+        r"or set FEATSTORE_HDFS_TOKEN",
+    ):
+        storage.size_bytes(f"{url}/x")
+
+
+def test_a_delegation_token_is_passed_on_to_the_data_nodes(cluster: Cluster, url: str) -> None:
+    cluster.is_secure = True
+    cluster.tokens.add("KAAKS2Vybml0")
+    with clients_of({"FEATSTORE_HDFS_TOKEN": "KAAKS2Vybml0", "HADOOP_USER_NAME": "ann"}):
+        write(f"{url}/x")
+        assert read(f"{url}/x") == DATA
+    for kind, op in (("name", "OPEN"), ("data", "OPEN"), ("data", "CREATE")):
+        (query, *_) = cluster.queries(kind, op)
+        assert (query["delegation"], "user.name" in query) == ("KAAKS2Vybml0", False)
+
+
+def test_a_token_that_is_not_valid_any_more_is_named_and_never_shown(
+    cluster: Cluster, url: str
+) -> None:
+    cluster.is_secure = True
+    with clients_of({"FEATSTORE_HDFS_TOKEN": "KAAKS2Vybml0"}):
+        with pytest.raises(
+            AccessError, match=r"refuses the delegation token .*FEATSTORE_HDFS_TOKEN to a new one"
+        ) as caught:
+            storage.size_bytes(f"{url}/x")
+        assert "KAAKS2Vybml0" not in str(caught.value)
+
+
+def test_the_token_of_a_redirect_is_not_shown_if_the_data_node_is_down(
+    cluster: Cluster, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.put("/t/x", DATA)
+    cluster.is_secure = True
+    with hdfs_cluster() as gone:
+        cluster.data_ports[:] = gone.data_ports
+    _kerberos(monkeypatch)
+    with pytest.raises(OSError, match=r"\(127\.0\.0\.1:\d+\)|127\.0\.0\.1:\d+") as caught:
+        read(f"{url}/x")
+    assert cluster.tokens
+    assert not [token for token in cluster.tokens if token in str(caught.value)]
+
+
+def _kerberos(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of requests-kerberos, which needs a Kerberos server: a ticket of the test."""
+
+    class HTTPKerberosAuth(requests.auth.AuthBase):  # type: ignore[misc]
+        def __init__(self, mutual_authentication: object) -> None:
+            pass
+
+        def __call__(self, request: Any) -> Any:
+            request.headers["Authorization"] = TICKET
+            return request
+
+    module = types.ModuleType("requests_kerberos")
+    module.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
+    module.__dict__.update(HTTPKerberosAuth=HTTPKerberosAuth, OPTIONAL=2)
+    monkeypatch.setitem(sys.modules, "requests_kerberos", module)
+    forget_clients()
+
+
+def test_with_a_ticket_data_nodes_are_asked_with_the_token_of_the_redirect(
+    cluster: Cluster, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.is_secure = True
+    _kerberos(monkeypatch)
+    write(f"{url}/x")
+    assert read(f"{url}/x") == DATA
+    assert all(query["delegation"] in cluster.tokens for query in cluster.queries("data", "OPEN"))
+    monkeypatch.setattr("tests.webhdfs_server.TICKET", "Negotiate another")
+    with pytest.raises(AccessError, match="no valid ticket was found"):
+        storage.size_bytes(f"{url}/x")
+
+
+def test_a_password_is_sent_to_the_name_nodes_host_only() -> None:
+    """Data nodes of the test have the name node's address, so a host of another name is asked."""
+    sent: list[str | None] = []
+    client = WebHdfs(("gateway:1",), user="ann", password="Sk3yPass", skip_instance_cache=True)
+
+    class Adapter(requests.adapters.BaseAdapter):  # type: ignore[misc]
+        def send(self, request: Any, **options: Any) -> requests.Response:
+            sent.append(request.headers.get("Authorization"))
+            answer = requests.Response()
+            answer.status_code, answer._content = 200, b"{}"
+            return answer
+
+        def close(self) -> None:
+            pass
+
+    client.session.mount("http://", Adapter())
+    client._send("get", "http://gateway:1/webhdfs/v1/x")
+    client._send("get", "http://data-node:2/webhdfs/v1/x")
+    assert [bool(header) for header in sent] == [True, False]
+
+
+def test_a_quota_that_is_full_is_a_full_disk(
+    cluster: Cluster, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise RemoteError(403, "DSQuotaExceededException", "The DiskSpace quota of /t is exceeded")
+
+    cluster.fail("data", "CREATE", refuse)
+    with pytest.raises(DiskFullError, match="DiskSpace quota of /t is exceeded"):
+        write(f"{url}/x")
+
+
+def test_a_name_node_in_safe_mode_is_named(cluster: Cluster, url: str) -> None:
+    cluster.is_in_safe_mode = True
+    with pytest.raises(StoreError, match=r"the name node is in safe mode .*dfsadmin"):
+        write(f"{url}/x")
+
+
+def test_a_broken_stream_of_a_staged_file_is_continued(
+    cluster: Cluster, url: str, tmp_path: Path
+) -> None:
+    """More often than the client itself tries."""
+    data = DATA * 3
+    cluster.put("/t/x", data)
+    cluster.fail("data", "OPEN", None, *(6 * ["cut"]))
+    source = Source(retry=RetryPolicy(first_pause_s=0.01))
+    with Stager(Staging(directory=str(tmp_path)), source) as stager:
+        with next(stager.stage([StageItem(key=0, url=f"{url}/x", size_bytes=len(data))])) as staged:
+            assert staged.path is not None
+            assert staged.path.read_bytes() == data
+        assert stager.stats().num_retries >= 1
+    offsets = [int(query["offset"]) for query in cluster.queries("data", "OPEN")]
+    assert offsets.count(0) == 1
+
+
+def test_a_file_is_removed_once_and_a_directory_is_listed(cluster: Cluster, url: str) -> None:
+    for name in ("k=a%20b/x.parquet", "k=c/y.parquet"):
+        write(f"{url}/{name}", name.encode())
+    found = listings.list_files(url)
+    assert [entry.name for entry in found] == ["k=a%20b/x.parquet", "k=c/y.parquet"]
+    assert [read(entry.url).decode() for entry in found] == [entry.name for entry in found]
+    assert listings.is_directory(f"{url}/k=c")
+    assert not listings.is_directory(f"{url}/k=d")
+    storage.delete(found[0].url)
+    storage.delete(found[0].url)
+    assert list(cluster.files()) == ["/t/k=c/y.parquet"]
+
+
+def test_a_second_name_is_a_copy(cluster: Cluster, url: str) -> None:
+    write(f"{url}/x")
+    storage.link(f"{url}/x", f"{url}/y")
+    assert cluster.files() == {"/t/x": DATA, "/t/y": DATA}
+    sink = io.BytesIO()
+    assert storage.fetch(f"{url}/y", sink) == len(DATA)
+
+
+def test_without_requests_the_missing_package_is_named() -> None:
+    code = (
+        "import sys; sys.modules['requests'] = None; from featstore.files import storage;"
+        "storage.size_bytes('webhdfs://nn:9870/x')"
+    )
+    said = run_python(code, status=1).stderr
+    assert re.search(
+        r"ConfigError: webhdfs://nn:9870/x: no file system for webhdfs:// .*install featstore\[hdfs\]",
+        said,
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "exception", "kind", "text"),
+    [
+        (404, ("FileNotFoundException", "no x"), FileNotFoundError, "no x"),
+        (403, ("FileAlreadyExistsException", "x"), FileExistsError, "x"),
+        (403, ("AccessControlException", "x\n\tat org"), PermissionError, r"x \(host"),
+        (403, ("IOException", "x"), HdfsError, "IOException: x"),
+        (403, None, PermissionError, "HTTP 403"),
+        (401, None, PermissionError, "HTTP 401"),
+        (503, None, HdfsError, "HTTP 503"),
+    ],
+)
+def test_the_name_of_an_exception_decides_and_else_the_status(
+    status: int, exception: tuple[str, str] | None, kind: type[OSError], text: str
+) -> None:
+    named = exception and {"exception": exception[0], "message": exception[1]}
+    error = error_of(status, {}, named, "nn:9870")
+    assert type(error) is kind
+    with pytest.raises(kind, match=text):
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "is_passing"),
+    [
+        (403, "StandbyException", True),
+        (403, "RetriableException", True),
+        (403, "IOException", False),
+        (500, "NullPointerException", False),
+        (502, "", True),
+        (429, "", True),
+        (400, "", False),
+    ],
+)
+def test_only_what_may_pass_is_tried_again(status: int, name: str, is_passing: bool) -> None:
+    error = error_of(status, {}, name and {"exception": name, "message": ""}, "nn:9870")
+    assert isinstance(error, HdfsError)
+    assert error.is_passing is is_passing
+
+
+@pytest.mark.slow
+def test_hadoops_own_client_reads_our_files_and_we_read_its(cluster: Cluster, url: str) -> None:
+    """It shows that the test's cluster is one for Hadoop 3.5, whose client is in Spark's jars, and
+    that Hadoop's client sends the `renameoptions` that ours sends.
+    """
+    write(f"{url}/ours.bin")
+    home = java_environment(os.environ).get("JAVA_HOME") or os.environ.get("JAVA_HOME", "/usr")
+    java = Path(home, "bin", "java")
+    if not java.with_name("javac").exists():
+        pytest.skip(f"{java} is no JDK, which compiles the program of this test")
+    jars = Path(pyspark.__file__).parent / "jars"
+    program = Path(__file__).with_name("HadoopClient.java")
+    command = [str(java), "-cp", f"{jars}/*", str(program), url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert done.stdout.splitlines() == [
+        f"ours.bin {len(DATA)}",
+        f"sum {sum(DATA)}",
+        "renamed over a file false",
+        "renamed true",
+        "deleted false",
+    ], done.stderr
+    assert cluster.files() == {"/t/ours.bin": DATA, "/t/renamed.bin": b"written again"}
+    assert read(f"{url}/renamed.bin") == b"written again"
+    *_, theirs = cluster.queries("name", "RENAME")
+    write(f"{url}/ours.bin")
+    *_, ours = cluster.queries("name", "RENAME")
+    assert ours["renameoptions"] == theirs["renameoptions"] == "OVERWRITE"
