@@ -19,6 +19,10 @@ _ROOM_SHARE = 4
 # If rows are shuffled, half of the budget is for open windows, a quarter for those that are read
 # ahead or not yet gathered to their end, and a quarter for the rows that are gathered at a time.
 _GATHERED_SHARE = 4
+# Windows that are read ahead, or not yet gathered to their end, take at most half as much as the
+# open ones. All open ones end at nearly the same time, so otherwise there are twice as many then
+# (see decision 95).
+_AHEAD_SHARE = 2
 
 
 class Budget:
@@ -41,6 +45,7 @@ class Budget:
     def __init__(self, max_bytes: int | None) -> None:
         self._max_bytes = max_bytes
         self._held_bytes = self._open_bytes = self._drawn_bytes = 0
+        self._most_window_bytes = 0 if max_bytes is None else _without_gathered(max_bytes)
         self.closed = bytearray(1)
         self._changed = threading.Condition()
 
@@ -62,6 +67,20 @@ class Budget:
         what is made of them.
         """
         return self._max_bytes is None or size_bytes <= self._max_bytes // _SHARE
+
+    def limit_windows(self, open_bytes: int, largest_bytes: int) -> None:
+        """Limits what all windows take together: the open ones, and half as much, or one more.
+
+        Args:
+            open_bytes: What the largest windows of all open splits take.
+            largest_bytes: What the largest of these takes.
+        """
+        if self._max_bytes is None:
+            return
+        most_bytes = open_bytes + max(largest_bytes, open_bytes // _AHEAD_SHARE)
+        with self._changed:
+            self._most_window_bytes = min(most_bytes, _without_gathered(self._max_bytes))
+            self._changed.notify_all()
 
     def fits_ahead(self, size_bytes: int) -> bool:
         """Whether there is room for a window of these bytes before it is needed."""
@@ -198,6 +217,11 @@ class Budget:
             return True
         kept_bytes = self._kept_bytes + size_bytes
         return (
-            kept_bytes <= self._max_bytes - self._max_bytes // _GATHERED_SHARE
+            kept_bytes <= self._most_window_bytes
             and kept_bytes + self._held_bytes + room_bytes <= self._max_bytes
         )
+
+
+def _without_gathered(max_bytes: int) -> int:
+    """The budget without the part for the rows that are gathered at a time."""
+    return max_bytes - max_bytes // _GATHERED_SHARE

@@ -231,6 +231,7 @@ class _Mixer:
         self._waiting: _Stream | None = None  # Open, but may not be mixed with the others yet.
         self._noted: _Stream | None = None  # The last one that did not fit.
         self._ahead_due = 0  # How many windows are to be read ahead.
+        self._is_exhausted = False  # Whether all work is taken.
         self.streams: list[_Stream] = []
 
     @property
@@ -262,6 +263,8 @@ class _Mixer:
                 break
             self._waiting = None
             self.streams.append(stream)
+        sizes = [stream.size_bytes for stream in self.streams]
+        self._budget.limit_windows(sum(sizes), max(sizes, default=0))
         return bool(self.streams)
 
     @property
@@ -312,7 +315,9 @@ class _Mixer:
             stream.read_ahead()
 
     def draw(self) -> Mixture:
-        """Rows of the open windows. Ends early where a window ends and the next is not read yet."""
+        """Rows of the open windows. Ends early where a window ends and the next is not read yet, or
+        where another split may take the place of one that ends.
+        """
         most_rows, num_rows, draws = self._most_rows, 0, list[Array]()
         self._ahead_due = -(-len(self.streams) * most_rows // self._open_rows)
         shares = dict[Window, WindowShare]()
@@ -360,15 +365,18 @@ class _Mixer:
         return share
 
     def _begin_next(self) -> bool:
-        """Begins the windows that are read ahead where one has ended. Returns whether all splits
-        have an open one.
+        """Begins the windows that are read ahead where one has ended, and, if no other split takes
+        its place, closes a split that has ended. Returns whether all splits have an open window.
         """
         for stream in self.streams:
             if stream.window is None and stream.has_rows_ahead:
                 window = _next_window(stream.next_window, stream.reader, self._skip)
                 assert window is not None
                 stream.begin(window)
-        return all(stream.window is not None for stream in self.streams)
+        if self._is_exhausted and self._waiting is None:
+            # Otherwise the last rows of each would be a mixture of their own.
+            self.drop_finished()
+        return bool(self.streams) and all(stream.window is not None for stream in self.streams)
 
     def drop_finished(self) -> bool:
         """Closes the splits whose last window is drawn. Returns whether there were any."""
@@ -392,6 +400,7 @@ class _Mixer:
         while (item := next(self._work, None)) is not None:
             if (reader := _opened(item, self._open_split, self._skip)) is not None:
                 return _Stream(reader)
+        self._is_exhausted = True
         return None
 
     def _note_narrow(self) -> None:

@@ -40,6 +40,7 @@ class Noted:
     """What happened to splits, by their positions."""
 
     drawn: list[int] = field(default_factory=list)
+    num_open: list[int] = field(default_factory=list)
     released: list[int] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     skipped: list[tuple[int, int]] = field(default_factory=list)
@@ -57,6 +58,7 @@ class Noted:
     def drawing(self, works: list[Work]) -> Iterator[Work]:
         for work in works:
             self.drawn.append(work.claim.index)
+            self.num_open.append(len(self.drawn) - len(self.released))
             yield work
 
     def skip(self, claim: Claim, through: int, error: DataFileError) -> None:
@@ -169,13 +171,14 @@ def test_so_many_splits_are_open_at_once_and_give_all_of_their_streams_in_order(
 ) -> None:
     noted = Noted()
     work = noted.drawing([noted.of(file, index) for index, file in enumerate(files)])
-    found, num_open = [], []
+    found, is_exhausted = [], False
     for mixture in mixed(work, width=width):
         found += drawn([mixture])
-        num_open.append(len(noted.drawn) - len(noted.released))
         ends = [share.window.is_last and share.is_end for share in mixture.shares]
-        assert sum(ends) <= 1
-    assert max(num_open) == min(width, len(SIZES))
+        # One that ends makes room for another, and the last of the work are mixed to their end.
+        assert sum(ends) <= 1 or is_exhausted or width > len(SIZES)
+        is_exhausted = len(noted.drawn) == len(SIZES)
+    assert max(noted.num_open) == min(width, len(SIZES))
     assert sorted(noted.released) == [0, 1, 2, 3]
     for index, size in enumerate(SIZES):
         assert [row for split, row in found if split == index] == list(range(size))
@@ -281,6 +284,36 @@ def test_a_mixture_has_one_share_of_each_window_however_often_others_end(tmp_pat
         num_windows = max(num_windows, len(windows))
         assert all(share.begin < share.end for share in mixture.shares)
     assert num_windows > 30  # Of 20 open splits, most of which went on to their next window.
+
+
+def test_the_last_rows_of_all_splits_are_one_mixture(tmp_path: Path) -> None:
+    files = [
+        data_file(tmp_path / f"{index}.parquet", pa.table({"row": range(64)})) for index in range(9)
+    ]
+    noted = Noted()
+    work = noted.drawing([noted.of(file, index) for index, file in enumerate(files)])
+    *_, last = mixed(work, width=10, window_rows=64)
+    ends = [share.window.work.claim.index for share in last.shares if share.is_end]
+    assert len(ends) >= 8  # All but the first one to end, after which no more work is found.
+    assert sorted(noted.released) == list(range(9))
+
+
+def test_windows_that_are_read_ahead_take_at_most_half_as_much_as_the_open_ones(
+    tmp_path: Path,
+) -> None:
+    files = [
+        data_file(tmp_path / f"{index}.parquet", pa.table({"row": range(64)}), row_group_size=16)
+        for index in range(6)
+    ]
+    budget = Budget(100_000)  # All windows would fit.
+    most_bytes = window_bytes = 0
+    mixtures = mixed(iter(map(work_on, files, range(6))), width=6, window_rows=16, budget=budget)
+    for mixture in mixtures:
+        most_bytes = max(most_bytes, budget.held_bytes)
+        window_bytes = max(share.window.held_bytes for share in mixture.shares)
+        list(let_go([mixture], budget))
+    assert 6 * window_bytes < most_bytes <= 9 * window_bytes
+    assert budget.held_bytes == 0
 
 
 def test_an_iteration_that_is_left_closes_what_it_opened_and_draws_no_more(
