@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+GUIDES = ("install.md", "demo.md", "extract.md", "checks.md", "table.md", "train.md", "loader.md")
 REFERENCE = ("command_line.md", "operators.md", "contracts.md", "glossary.md", "stores.md")
-WHY = ("architecture.md", "scale.md", "faults.md", "not_run.md", "measured.md")
+WHY = ("architecture.md", "scale.md", "measured.md", "not_run.md", "faults.md")
 PROJECT = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 
 
@@ -55,12 +56,15 @@ def navigation(titles: Mapping[str, str]) -> list[object]:
     def there(paths: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(path for path in paths if path in titles)
 
-    howto = sorted(within("howto"), key=lambda path: titles[path].lower())
+    def by_title(path: str) -> str:
+        return titles[path].lower()
+
+    howto = sorted(within("howto"), key=by_title)
     named = {"index.md", "tutorial.md", "from_tfrecord.md", *REFERENCE, *WHY, *PROJECT}
-    guides = [path for path in titles if "/" not in path and path not in named]
+    guides = [path for path in titles if "/" not in path and path not in {*named, *GUIDES}]
     sections = (
         Section(title="How-to", pages=(*howto, *there(("from_tfrecord.md",)))),
-        Section(title="Guides", pages=tuple(sorted(guides, key=lambda path: titles[path].lower()))),
+        Section(title="Guides", pages=(*there(GUIDES), *sorted(guides, key=by_title))),
         Section(title="Reference", pages=(*within("reference"), *there(REFERENCE))),
         Section(
             title="Why",

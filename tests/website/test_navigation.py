@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from website.navigation import PROJECT, REFERENCE, WHY, navigation
+from website.navigation import GUIDES, PROJECT, REFERENCE, WHY, navigation
 
-NAMED = ["index.md", "tutorial.md", "from_tfrecord.md", *REFERENCE, *WHY, *PROJECT]
+NAMED = ["index.md", "tutorial.md", "from_tfrecord.md", *GUIDES, *REFERENCE, *WHY, *PROJECT]
 FOLDERS = ["", "howto/", "reference/", "decisions/", "benchmarks/"]
 
 
