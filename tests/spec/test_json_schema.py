@@ -35,9 +35,10 @@ def examples() -> Iterator[tuple[str, Any]]:
     for path in (*ROOT.glob("featstore/**/*.spec.yaml"), *ROOT.glob("examples/**/spec.yaml")):
         yield str(path.relative_to(ROOT)), load_yaml(path.read_text())
     for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")):
-        for i, block in enumerate(re.findall(r"```yaml[^\n]*\n(.*?)```", page.read_text(), re.DOTALL)):
-            document = load_yaml(block)
-            if isinstance(document, dict) and "spec" in document:
+        found = re.findall(r"```yaml[^\n]*\n(.*?)```", page.read_text(), re.DOTALL)
+        for i, block in enumerate(found):
+            if re.search(r"^spec: 1\b", block, re.MULTILINE):
+                document = load_yaml(block)
                 yield f"{page.name} {i}", document
 
 
