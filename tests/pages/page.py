@@ -76,7 +76,7 @@ def run_page(path: str, directory: Path) -> int:
         if block.is_shell:
             printed = _printed_by(text, directory)
         elif block.language == "text":
-            assert block.text in printed, f"{path} shows\n{block.text}\nfound\n{printed}"
+            assert text in printed, f"{path} shows\n{text}\nfound\n{printed}"
         elif block.title:
             (directory / block.title).write_text(text)
         elif block.language == "python":
@@ -93,7 +93,13 @@ def _printed_by(commands: str, directory: Path) -> str:
     """
     binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands.replace("spark-submit ", "python ")],
+        [
+            "bash",
+            "-euo",
+            "pipefail",
+            "-c",
+            commands.replace("spark-submit spark_jobs", f"python {ROOT}/spark_jobs"),
+        ],
         cwd=directory,
         env=os.environ | {"PATH": binaries, "COLUMNS": "100"},
         stdout=subprocess.PIPE,
