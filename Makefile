@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEBIAN_SERVERS := nginx-light rclone
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test test-all lint format faults faults-epochs faults-processes faults-properties fuzz sanitize bench dist servers clean
+.PHONY: demo test test-all lint format faults faults-epochs faults-processes faults-properties fuzz sanitize bench docs dist servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -62,6 +62,10 @@ sanitize: $(INSTALLED)
 
 bench: $(INSTALLED)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+# The site, into build/website/html; a link that leads nowhere fails.
+docs: $(INSTALLED)
+	$(BIN)/python -m website.build
 
 # Wheels and sdist, each tried in empty environments of every Python found. Where torch is to be had for some of them only:
 # make dist TORCH=3.11

@@ -34,10 +34,11 @@ def examples() -> Iterator[tuple[str, Any]]:
     """Every spec of the repository: files, and blocks of YAML in its pages."""
     for path in (*ROOT.glob("featstore/**/*.spec.yaml"), *ROOT.glob("examples/**/spec.yaml")):
         yield str(path.relative_to(ROOT)), load_yaml(path.read_text())
-    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
-        for i, block in enumerate(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)):
-            document = load_yaml(block)
-            if isinstance(document, dict) and "spec" in document:
+    for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")):
+        found = re.findall(r"```yaml[^\n]*\n(.*?)```", page.read_text(), re.DOTALL)
+        for i, block in enumerate(found):
+            if re.search(r"^spec: 1\b", block, re.MULTILINE):
+                document = load_yaml(block)
                 yield f"{page.name} {i}", document
 
 

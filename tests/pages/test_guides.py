@@ -1,0 +1,60 @@
+"""Guides and how-to pages, run on one raw log."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.pages.page import run_page
+from tests.pages.raw_log import DAYS, write_raw
+
+EXTRACT, ALL_DAYS = "docs/extract.md", "docs/howto/daily_runs.md"
+# How many blocks of each page are run.
+PAGES = {
+    EXTRACT: 7,
+    "docs/table.md": 1,
+    "docs/train.md": 4,
+    "docs/command_line.md": 1,
+    "docs/howto/add_slots.md": 5,
+    "docs/howto/backfill.md": 4,
+    ALL_DAYS: 4,
+    "docs/howto/join_labels.md": 1,
+    "docs/howto/online_serving.md": 3,
+    "docs/howto/shuffling.md": 2,
+    "docs/howto/tuning_staging.md": 3,
+}
+NEED_ALL_DAYS = ("docs/table.md", "docs/train.md")
+
+
+@pytest.mark.slow
+def test_the_readme_leads_from_raw_rows_to_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_raw(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert run_page("README.md", tmp_path) == 3
+
+
+@pytest.fixture(scope="module")
+def after_extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which docs/extract.md was followed."""
+    directory = tmp_path_factory.mktemp("extract")
+    write_raw(directory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        assert run_page(EXTRACT, directory) == PAGES[EXTRACT]
+    return directory
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if page != EXTRACT])
+def test_each_block_of_a_page_does_what_it_says(
+    page: str, after_extraction: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "run"
+    shutil.copytree(after_extraction, directory)
+    shutil.copytree(directory / "raw" / f"dt={DAYS[0]}", directory / "ripe" / f"dt={DAYS[0]}")
+    monkeypatch.chdir(directory)
+    if page in NEED_ALL_DAYS:
+        run_page(ALL_DAYS, directory)
+    assert run_page(page, directory) == PAGES[page]
