@@ -40,7 +40,7 @@ OWNERS = {
         "featstore.loader.feature_loader",
         "featstore.sampling",
         "featstore.demo",
-        "featstore.dispatch.stores.tcp",
+        "featstore.dispatch.stores.torch_store",
     },
     "yaml": {"featstore.documents"},
 }

@@ -21,7 +21,12 @@ def dispatch() -> None:
     """Serve or inspect the store through which the workers of a run share an epoch."""
 
 
-@dispatch.command(examples=["featstore dispatch serve --host 0.0.0.0 --port 29600"])
+@dispatch.command(
+    examples=[
+        "featstore dispatch serve --host 0.0.0.0 --port 29600",
+        "featstore dispatch serve --host 0.0.0.0 --file /data/dispatch.db",
+    ]
+)
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -35,12 +40,18 @@ def dispatch() -> None:
     show_default=True,
     help="The port; 0 for any free one.",
 )
-def serve(host: str, port: int) -> None:
+@click.option(
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the store in this file: a server that is started again with it goes on.",
+)
+def serve(host: str, port: int, file: Path | None) -> None:
     """Serve a store at tcp://HOST:PORT until SIGTERM or SIGINT.
 
-    There is no authentication: use it in trusted networks only.
+    Workers must have the same FEATSTORE_DISPATCH_TOKEN as the server, which both may lack. Nothing
+    is encrypted: use it in trusted networks only.
     """
-    load("featstore.dispatch.stores.tcp").serve(host, port, click.echo)
+    load("featstore.dispatch.stores.server").serve_until_signal(host, port, click.echo, file=file)
 
 
 @dispatch.command(

@@ -3,6 +3,7 @@
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.stores.server import serve
 from featstore.dispatch.terms import Claim, Terms
 
-__all__ = ["Claim", "Coordinator", "Dispatch", "Plan", "Split", "Terms"]
+__all__ = ["Claim", "Coordinator", "Dispatch", "Plan", "Split", "Terms", "serve"]

@@ -18,6 +18,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
+from featstore.dispatch.stores.server import serve
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
 from tests.parquet_files import put_row_files
@@ -130,15 +131,17 @@ class Worker:
         return num_claims > 0
 
 
-@pytest.fixture(params=["memory", "sqlite", "tcp"])
+@pytest.fixture(params=["memory", "sqlite", "tcp", "torch"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    urls = {
-        "memory": f"memory://{uuid.uuid4().hex}",
-        "sqlite": f"sqlite://{tmp_path}/x.db",
-        "tcp": f"tcp://127.0.0.1:{server.port}",
-    }
-    yield bind(urls[request.param])
+    with serve() as served:
+        urls = {
+            "memory": f"memory://{uuid.uuid4().hex}",
+            "sqlite": f"sqlite://{tmp_path}/x.db",
+            "tcp": served.url,
+            "torch": f"torch://127.0.0.1:{server.port}",
+        }
+        yield bind(urls[request.param])
     del server
 
 

@@ -90,6 +90,6 @@ def test_a_port_that_rank_0_cannot_have_is_named(
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     with pytest.raises(
-        DispatchError, match=rf"tcp://127.0.0.1:{port} cannot be started by rank 0: .*in use"
+        DispatchError, match=rf"torch://127.0.0.1:{port} cannot be started by rank 0: .*in use"
     ):
         FeatureLoader(table_url, slots=["row"])

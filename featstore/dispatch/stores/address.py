@@ -8,6 +8,8 @@ from typing import Any, cast
 
 from featstore.dispatch.stores.base import Store as Store
 from featstore.dispatch.stores.endpoint import (
+    TCP,
+    TORCH,
     ConnectionPool,
     ServerIdentity,
     job_store,
@@ -15,12 +17,14 @@ from featstore.dispatch.stores.endpoint import (
 )
 from featstore.dispatch.stores.memory import MemoryStore, MemoryStoreData, process_data
 from featstore.dispatch.stores.sqlite import SqliteStore
+from featstore.dispatch.stores.tcp import TcpStore
 from featstore.errors import ConfigError, DispatchError, missing_extra
 from featstore.redaction import redact
 
 _KNOWN = (
-    "memory:// (threads of one process), sqlite:///absolute/path (processes of one host) and "
-    "tcp://host:port (many hosts; `featstore dispatch serve`)"
+    "memory:// (threads of one process), sqlite:///absolute/path (processes of one host), "
+    "tcp://host:port (many hosts; `featstore dispatch serve`) and torch://host:port (the TCPStore "
+    "of a running job)"
 )
 # For callers that have no lease time, such as `featstore dispatch status`; workers wait for a
 # quarter of theirs.
@@ -37,10 +41,10 @@ class StoreAddress:
 
     Attributes:
         url: The URL.
-        timeout_s: A TCP store counts as lost after this many seconds without an answer.
+        timeout_s: A server counts as lost after this many seconds without an answer.
         memory: The data of a memory store. They live as long as an address or a handle does.
-        server: Which server a TCP store was first connected to.
-        connections: Unused connections to a TCP store, for the next handles.
+        server: Which server a TCP store, or torch's, was first connected to.
+        connections: Unused connections to torch's store, for the next handles.
     """
 
     url: str = field(repr=False)
@@ -58,8 +62,11 @@ class StoreAddress:
         if self.memory is not None:
             return MemoryStore(self.memory)
         if self.server is not None:
-            store = _tcp_module().TcpStore(
-                parse_endpoint(self.url),
+            endpoint = parse_endpoint(self.url)
+            if endpoint.kind == TCP:
+                return TcpStore(endpoint, timeout_s=self.timeout_s, server=self.server)
+            store = _torch_module().TorchStore(
+                endpoint,
                 timeout_s=self.timeout_s,
                 server=self.server,
                 connections=self.connections,
@@ -71,7 +78,8 @@ class StoreAddress:
         """The same address with a connection pool: a handle that is closed leaves its connection to
         the next one, until `disconnect()`.
         """
-        return self if self.server is None else replace(self, connections=ConnectionPool())
+        is_torch = self.url.startswith(f"{TORCH}:")
+        return replace(self, connections=ConnectionPool()) if is_torch else self
 
     def disconnect(self) -> None:
         """Closes the connections that no handle uses."""
@@ -83,8 +91,8 @@ def bind(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
     """The address of the store that `url` names. Opens nothing.
 
     Args:
-        url: `memory://`, `sqlite:///absolute/path` or `tcp://host:port`.
-        timeout_s: Seconds without an answer after which a TCP store counts as lost.
+        url: `memory://`, `sqlite:///absolute/path`, `tcp://host:port` or `torch://host:port`.
+        timeout_s: Seconds without an answer after which a server counts as lost.
 
     Raises:
         ConfigError: The URL names no store.
@@ -93,7 +101,8 @@ def bind(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
     known: dict[str, Callable[[str, float], StoreAddress]] = {
         "memory": _memory,
         "sqlite": _sqlite,
-        "tcp": _tcp,
+        TCP: _remote,
+        TORCH: _remote,
     }
     if "://" not in url or scheme not in known:
         raise ConfigError(f"no dispatch store {redact(url)!r}; there are {_KNOWN}")
@@ -114,8 +123,8 @@ def bind_job(environ: Mapping[str, str], *, timeout_s: float = DEFAULT_TIMEOUT_S
     """
     job = job_store(environ)
     if job.is_hosted_here:
-        _tcp_module().host_server(job.endpoint)
-    return _tcp(job.endpoint.url, timeout_s)
+        _torch_module().host_server(job.endpoint)
+    return _remote(job.endpoint.url, timeout_s)
 
 
 def open_store(url: str) -> Store:
@@ -150,13 +159,13 @@ def _sqlite(url: str, timeout_s: float) -> StoreAddress:
     return StoreAddress(url=url, timeout_s=timeout_s)
 
 
-def _tcp(url: str, timeout_s: float) -> StoreAddress:
+def _remote(url: str, timeout_s: float) -> StoreAddress:
     return StoreAddress(url=parse_endpoint(url).url, timeout_s=timeout_s, server=ServerIdentity())
 
 
-def _tcp_module() -> Any:
-    """Imported only for a TCP store: it needs torch, which the other stores do not."""
+def _torch_module() -> Any:
+    """Imported only for torch's store: the other stores do not need torch."""
     try:
-        return import_module("featstore.dispatch.stores.tcp")
+        return import_module("featstore.dispatch.stores.torch_store")
     except ModuleNotFoundError as error:
-        raise missing_extra("a dispatch store tcp://", error) from error
+        raise missing_extra("a dispatch store torch://", error) from error

@@ -13,19 +13,28 @@ from urllib.parse import urlsplit
 from featstore.errors import ConfigError, DispatchError
 from featstore.redaction import redact
 
+TCP, TORCH = "tcp", "torch"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """The host of a server, by name or address, and its port."""
+    """The host of a server, by name or address, and its port.
+
+    Attributes:
+        host: The host.
+        port: The port.
+        kind: What is served: `tcp` by featstore, `torch` by torch's TCPStore.
+    """
 
     host: str
     port: int
+    kind: str = TCP
 
     @property
     def url(self) -> str:
-        """`tcp://host:port`, with an IPv6 address in brackets."""
+        """`kind://host:port`, with an IPv6 address in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"tcp://{host}:{self.port}"
+        return f"{self.kind}://{host}:{self.port}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +128,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def parse_endpoint(url: str) -> Endpoint:
-    """Reads `tcp://host:port`.
+    """Reads `tcp://host:port` or `torch://host:port`.
 
     Raises:
         ConfigError: The URL has no host or port, or has a user, path, query or fragment.
@@ -132,12 +141,13 @@ def parse_endpoint(url: str) -> Endpoint:
     if (
         not host
         or not port
-        or parts.scheme != "tcp"
+        or parts.scheme not in (TCP, TORCH)
         or any((parts.path, parts.query, parts.fragment, parts.username))
     ):
-        expected = "tcp://host:port, with a port from 1 to 65535, and no user, path or query"
+        kind = TORCH if url.startswith(TORCH) else TCP
+        expected = f"{kind}://host:port, with a port from 1 to 65535, and no user, path or query"
         raise ConfigError(f"dispatch store {redact(url)!r}: expected {expected}")
-    return Endpoint(host=host, port=port)
+    return Endpoint(host=host, port=port, kind=parts.scheme)
 
 
 def num_processes(environ: Mapping[str, str]) -> int:
@@ -166,5 +176,6 @@ def job_store(environ: Mapping[str, str]) -> JobStore:
     has_server = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     is_first = (environ.get("RANK") or "0") == "0"
     return JobStore(
-        endpoint=Endpoint(host=host, port=int(port)), is_hosted_here=is_first and not has_server
+        endpoint=Endpoint(host=host, port=int(port), kind=TORCH),
+        is_hosted_here=is_first and not has_server,
     )

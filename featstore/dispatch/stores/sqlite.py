@@ -33,46 +33,45 @@ _ADD = """INSERT INTO entries VALUES (?1, CAST(?2 AS TEXT))
 class SqliteStore:
     """A handle with one connection, safe for threads and for fork; see `Store`.
 
+    Args:
+        path: The file.
+        connect: Opens a connection to it.
+
     Raises:
         DispatchError: `path` is on a network file system, or the file cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, connect: Callable[[Path], sqlite3.Connection] | None = None
+    ) -> None:
         _require_local(path)
         self._path = path
-        self._connection = ForkSafeConnection(partial(_connect, path))
-        with self._transaction():
+        self._connection = ForkSafeConnection(partial(connect or shared_connection, path))
+        with self.transaction():
             pass
 
     def set(self, key: str, value: str) -> None:
-        with self._transaction() as connection:
-            connection.execute(_SET, (key, value))
+        with self.transaction() as connection:
+            put(connection, key, value)
 
     def add(self, key: str, amount: int) -> int:
-        with self._transaction() as connection:
-            return int(connection.execute(_ADD, (key, amount)).fetchone()[0])
+        with self.transaction() as connection:
+            return add(connection, key, amount)
 
     def compare_set(self, key: str, expected: str, desired: str) -> str:
-        with self._transaction() as connection:
-            row = connection.execute(_GET, (key,)).fetchone()
-            held = None if row is None else str(row[0])
-            if held == expected or (held is None and not expected):
-                connection.execute(_SET, (key, desired))
-                held = desired
-            return expected if held is None else held
+        with self.transaction() as connection:
+            return compare_put(connection, key, expected, desired)
 
     def check(self, keys: list[str]) -> bool:
-        return all(self.get_or_none(key) is not None for key in keys)
+        return None not in self.get_many(keys)
 
     def get_or_none(self, key: str) -> str | None:
         with self._connected() as connection:
-            row = connection.execute(_GET, (key,)).fetchone()
-            return None if row is None else str(row[0])
+            return get(connection, key)
 
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
         with self._connected() as connection:
-            rows = (connection.execute(_GET, (key,)).fetchone() for key in keys)
-            return [None if row is None else str(row[0]) for row in rows]
+            return [get(connection, key) for key in keys]
 
     def close(self) -> None:
         self._connection.close()
@@ -92,8 +91,10 @@ class SqliteStore:
             ) from error
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Takes the write lock at the beginning. A read that is upgraded to a write later may fail
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A transaction, which ends with the block: all of it is written, or with an error nothing.
+
+        It takes the write lock at the beginning. A read that is upgraded to a write later may fail
         with SQLITE_BUSY without waiting for its turn.
         """
         with self._connected() as connection:
@@ -124,14 +125,43 @@ def _require_local(path: Path) -> None:
         )
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def get(connection: sqlite3.Connection, key: str) -> str | None:
+    """The value of a key, or None; here and below see `Store`."""
+    row = connection.execute(_GET, (key,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def put(connection: sqlite3.Connection, key: str, value: str) -> None:
+    connection.execute(_SET, (key, value))
+
+
+def add(connection: sqlite3.Connection, key: str, amount: int) -> int:
+    return int(connection.execute(_ADD, (key, amount)).fetchone()[0])
+
+
+def compare_put(connection: sqlite3.Connection, key: str, expected: str, desired: str) -> str:
+    held = get(connection, key)
+    if held == expected or (held is None and not expected):
+        put(connection, key, desired)
+        return desired
+    return expected if held is None else held
+
+
+def shared_connection(path: Path, *options: str) -> sqlite3.Connection:
+    """Opens a connection beside those of other processes. The file is created if it is missing.
+
+    Args:
+        path: The file.
+        options: SQLite's pragmas that are set first, such as `synchronous = FULL`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(
         path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
     )
     try:
+        for option in options or ("synchronous = NORMAL",):
+            connection.execute(f"PRAGMA {option}")
         _retried(lambda: connection.execute("PRAGMA journal_mode = WAL"))
-        connection.execute("PRAGMA synchronous = NORMAL")
         _retried(lambda: connection.execute(_SCHEMA))
     except BaseException:
         connection.close()

@@ -102,7 +102,7 @@ class Iterations:
         if (
             options.run_id is None
             and _torchrun_id() is None
-            and options.store.startswith(("sqlite:", "tcp:"))
+            and options.store.startswith(("sqlite:", "tcp:", "torch:"))
         ):
             raise ConfigError(
                 f"dispatch: expected a run_id with store {options.store!r}, found none: what a run "

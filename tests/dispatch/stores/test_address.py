@@ -16,15 +16,15 @@ def test_an_unknown_store_url_lists_the_known_ones(url: str) -> None:
         bind(url)
 
 
-def test_a_tcp_store_without_torch_names_the_extra() -> None:
+def test_a_torch_store_without_torch_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['torch'] = None; from featstore.dispatch.stores.address import "
-        "bind; bind('tcp://h:1').open()"
+        "bind; bind('torch://h:1').open()"
     )
     done = run_python(code, status=1, timeout=60)
     last = done.stderr.splitlines()[-1]
     assert (
-        "MissingDependencyError: a dispatch store tcp:// needs torch: install it with  pip install "
+        "MissingDependencyError: a dispatch store torch:// needs torch: install it with  pip install "
         "'featstore[torch]'" in last
     )
 

@@ -15,7 +15,7 @@ from featstore.errors import ConfigError, DispatchError
 JOB = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 
 
-@pytest.mark.parametrize("url", ["tcp://node0:29500", "tcp://127.0.0.1:1", "tcp://[::1]:29500"])
+@pytest.mark.parametrize("url", ["tcp://node0:29500", "torch://127.0.0.1:1", "tcp://[::1]:29500"])
 def test_an_endpoint_round_trips_through_its_url(url: str) -> None:
     assert parse_endpoint(url).url == url
 
@@ -51,7 +51,7 @@ def test_rank_0_starts_the_server_where_the_launcher_keeps_none(
     changes: Any, is_hosted_here: bool
 ) -> None:
     job = job_store(JOB | changes)
-    assert job.endpoint == Endpoint(host="node0", port=29500)
+    assert job.endpoint == Endpoint(host="node0", port=29500, kind="torch")
     assert job.is_hosted_here is is_hosted_here
 
 

@@ -1,50 +1,49 @@
-"""A real server in a process of its own, which is stopped, killed and replaced."""
+"""The client of a dispatch server: what it does while the server is gone, and when it comes back."""
 
-import gc
-import multiprocessing
-import os
-import pickle
-import signal
+import contextlib
 import socket
+import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from featstore.cli import main
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
-from featstore.dispatch.stores.address import StoreAddress, bind
+from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.endpoint import parse_endpoint
-from featstore.dispatch.stores.tcp import serve
+from featstore.dispatch.stores.server import serve
+from featstore.dispatch.stores.wire import (
+    ACCEPTED,
+    GREETING,
+    LENGTH,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    TOKEN_VARIABLE,
+    pack,
+)
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
+from tests.dispatch.stores.served import ServerProcess
 from tests.process import our_threads
-from tests.programs import Program, run_python
+from tests.programs import run_python
 from tests.threads import beside
-from tests.tiers import tiered
 
-SERVE = "import sys; from featstore.cli import main; main()"
-FORK = multiprocessing.get_context("fork")
+LOST = r"is lost, and with it the leases of all workers: .*from their last checkpoint"
 FORKED = """
 import os, sys
 from featstore.dispatch.stores.address import bind
-address = bind(sys.argv[1])
-address = address.keeping_connections() if sys.argv[2] == "kept" else address
-store, left = address.open(), address.open()
-left.close()
+store = bind(sys.argv[1]).open()
 store.add("n", 1)
 children = []
 for _ in range(3):
     pid = os.fork()
     if pid == 0:
-        other = address.open()
         for _ in range(100):
             store.add("n", 1)
-            other.add("n", 1)
         os._exit(0)
     children.append(pid)
 for _ in range(200):
@@ -54,66 +53,13 @@ store.close()
 """
 
 
-class Server:
-    """A store served by a process of its own, at a free port or at the given one. The process is
-    forked so that it need not import torch.
-    """
-
-    def __init__(self, port: int = 0) -> None:
-        address, sender = FORK.Pipe(duplex=False)
-        self.process = FORK.Process(target=serve, args=("127.0.0.1", port, sender.send))
-        self.process.start()
-        self.url = address.recv()
-
-    def send(self, number: Any) -> None:
-        assert self.process.pid is not None
-        os.kill(self.process.pid, number)
-        if number == signal.SIGSTOP:  # It may answer until it has stopped.
-            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.join(60)
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    started = Server()
-    yield started
-    started.end()
-
-
-def plan(num_splits: int = 20) -> Plan:
-    return Plan(splits=[Split(path=f"{i}.parquet", num_rows=10) for i in range(num_splits)])
-
-
-@pytest.mark.parametrize("number", tiered([signal.SIGTERM, signal.SIGINT], signal.SIGINT.__eq__))
-def test_serve_prints_its_address_and_ends_cleanly(number: Any) -> None:
-    with Program(SERVE, "dispatch", "serve", "--port", 0) as process:
-        store = bind(process.line()).open()
-        assert store.add("n", 3) == 3
-        store.close()
-        process.send_signal(number)
-        assert process.wait(60) == 0
-
-
-def test_a_port_in_use_is_reported_in_one_line(
-    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    port = parse_endpoint(server.url).port
-    message = f"dispatch store tcp://127.0.0.1:{port} cannot be served"
-    with pytest.raises(DispatchError, match=f"{message}.*choose another --host or --port"):
-        serve("127.0.0.1", port, print)
-    monkeypatch.setattr("sys.argv", ["featstore", "dispatch", "serve", "--port", str(port)])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 def test_a_missing_server_is_reported_within_the_timeout() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     start = time.monotonic()
     with pytest.raises(
         DispatchError,
@@ -124,134 +70,248 @@ def test_a_missing_server_is_reported_within_the_timeout() -> None:
 
 
 def test_a_worker_may_start_before_its_server() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    stores = []
+    port, stores = free_port(), list[Any]()
     with beside(lambda: stores.append(bind(f"tcp://127.0.0.1:{port}", timeout_s=60).open())):
-        server = Server(port)
-    assert stores[0].add("n", 1) == 1
-    stores[0].close()
-    server.end()
+        server = ServerProcess(port)
+    with server, closing(stores[0]) as store:
+        assert store.add("n", 1) == 1
 
 
-def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(
-    server: Server,
-) -> None:
+def test_a_killed_server_without_a_file_is_an_error_at_once_and_for_every_later_call() -> None:
     before = our_threads()
-    store = bind(server.url, timeout_s=20).open()
-    store.set("k", "v")
-    server.end()
-    for use in (
-        lambda: store.add("n", 1),
-        lambda: store.get_or_none("k"),
-        lambda: store.compare_set("k", "", "x"),
-    ):
-        with pytest.raises(
-            DispatchError,
-            match=r"is lost, and with it the leases of all workers: .*from their last checkpoint",
+    with ServerProcess() as server:
+        store = bind(server.url, timeout_s=600).open()
+        store.set("k", "v")
+        server.kill()
+        for use in (
+            lambda: store.add("n", 1),
+            lambda: store.get_or_none("k"),
+            lambda: store.compare_set("k", "", "x"),
         ):
-            use()
-    store.close()
-    for thread in our_threads() - before:
-        thread.join(20)
+            with pytest.raises(DispatchError, match=LOST):
+                use()
+        store.close()
     assert our_threads() == before
 
 
-def test_a_server_that_stops_answering_is_lost_within_the_timeout(server: Server) -> None:
-    store = bind(server.url, timeout_s=0.5).open()
-    server.send(signal.SIGSTOP)
-    start = time.monotonic()
-    with pytest.raises(DispatchError, match=r"is lost.*no answer within 0\.5 s"):
-        store.add("n", 1)
-    server.send(signal.SIGCONT)
-    with pytest.raises(DispatchError, match=r"no answer within 0\.5 s"):
-        store.add("n", 1)
-    store.close()
-    assert time.monotonic() - start < 10
+def test_a_server_that_comes_back_on_its_file_goes_on_and_its_clients_too(tmp_path: Path) -> None:
+    with ServerProcess(file=tmp_path / "d.db") as server:
+        address = bind(server.url, timeout_s=600)
+        store, other = address.open(), address.open()
+        assert [store.add("n", 1), other.add("n", 1)] == [1, 2]
+        server.kill()
+        with server.again(), closing(store), closing(other):
+            assert store.add("n", 1) == 3
+            assert other.compare_set("n", "3", "x") == "x"
+            with closing(address.open()) as third:
+                assert third.get_or_none("n") == "x"
 
 
-def replaced(server: Server, address: StoreAddress) -> Server:
-    """A server in the place of another, whose clients notice it."""
-    address.open().close()
-    server.end()
-    other = Server(parse_endpoint(server.url).port)
-    with pytest.raises(
-        DispatchError, match="was lost: another server, which holds nothing of this run"
-    ):
-        address.open()
-    return other
+def test_a_request_waits_for_a_server_that_is_away(tmp_path: Path) -> None:
+    with ServerProcess(file=tmp_path / "d.db") as server:
+        store, sums = bind(server.url, timeout_s=600).open(), list[int]()
+        server.kill()
+        with beside(lambda: sums.append(store.add("n", 1))):
+            back = server.again()
+        with back, closing(store):
+            assert sums == [1]
 
 
-def test_a_server_that_took_the_place_of_another_is_not_trusted(server: Server) -> None:
-    address = bind(server.url)
-    other = replaced(server, address)
-    again = bind(server.url).open()
-    again.close()
-    other.end()
+def test_a_server_with_a_file_is_lost_once_the_timeout_is_over(tmp_path: Path) -> None:
+    with ServerProcess(file=tmp_path / "d.db") as server:
+        store = bind(server.url, timeout_s=0.5).open()
+        server.kill()
+        with pytest.raises(DispatchError, match=LOST), closing(store):
+            store.add("n", 1)
 
 
-def test_a_new_handle_reuses_the_connection_of_a_closed_one(server: Server) -> None:
-    address = bind(server.url).keeping_connections()
-    for number in range(1, 4):
-        with closing(address.open()) as store:
-            assert store.add("n", 1) == number
-            threads = our_threads()
-    assert len(threads) == 1, "each handle had a connection of its own"
-    assert our_threads() == threads
-    address.disconnect()
-    assert not our_threads()
-    copy = pickle.loads(pickle.dumps(address))
-    with closing(copy.open()) as store:
-        assert store.add("n", 1) == 4
-    threads = our_threads()
-    assert len(threads) == 1
-    del copy, store
-    gc.collect()
-    for thread in threads:
-        thread.join(10)
-    assert not our_threads(), "a connection that nobody can ask for was left"
-
-
-def test_a_pooled_connection_is_not_trusted_once_its_server_is_gone(server: Server) -> None:
-    address = bind(server.url).keeping_connections()
-    other = replaced(server, address)
-    other.end()
-    address.disconnect()
-    assert not our_threads()
-
-
-@pytest.mark.parametrize("kept", tiered(["kept", "not kept"], "not kept".__eq__))
-def test_forked_children_use_connections_of_their_own(server: Server, kept: Any) -> None:
-    assert run_python(FORKED, server.url, kept, timeout=120).stdout.strip() == "[0, 0, 0] 801"
-
-
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(
-    server: Server, fault: Any
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_a_server_that_stops_answering_is_lost_within_the_timeout(
+    tmp_path: Path, is_durable: bool
 ) -> None:
+    with ServerProcess(file=tmp_path / "d.db" if is_durable else None) as server:
+        store = bind(server.url, timeout_s=0.5).open()
+        server.stop()
+        start = time.monotonic()
+        for _ in range(2):
+            with pytest.raises(DispatchError, match=r"is lost.*no answer within 0\.5 s"):
+                store.add("n", 1)
+        store.close()
+        assert time.monotonic() - start < 10
+
+
+def test_a_server_that_took_the_place_of_another_is_not_trusted() -> None:
+    with ServerProcess() as server:
+        address = bind(server.url)
+        address.open().close()
+        server.kill()
+        with server.again():
+            with pytest.raises(DispatchError, match="another server, which holds nothing of this"):
+                address.open()
+            bind(server.url).open().close()
+
+
+class Relay:
+    """Between a client and the server. In place of the first reply it closes the connection; later
+    connections it passes on.
+    """
+
+    def __init__(self, url: str) -> None:
+        endpoint = parse_endpoint(url)
+        self._server = endpoint.host, endpoint.port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.lost: list[bytes] = []
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Waits for the ends of both connections."""
+        self._thread.join(60)
+
+    def _accept(self) -> None:
+        with contextlib.ExitStack() as ends:
+            ends.enter_context(self._listener)
+            talks = []
+            for back in (self._lose_the_reply, pass_on):
+                client = ends.enter_context(self._listener.accept()[0])
+                server = ends.enter_context(socket.create_connection(self._server))
+                for act, to, source in ((pass_on, server, client), (back, client, server)):
+                    talks.append(threading.Thread(target=act, args=(to, source)))
+                    talks[-1].start()
+            for talk in talks:
+                talk.join(60)
+
+    def _lose_the_reply(self, client: socket.socket, server: socket.socket) -> None:
+        client.sendall(exactly(server, len(GREETING) + NONCE_BYTES))
+        client.sendall(exactly(server, len(ACCEPTED) + PROOF_BYTES))
+        client.sendall(frame(server))
+        self.lost.append(frame(server))
+        for end in (client, server):
+            # The other thread may have seen the end of both already.
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def pass_on(to: socket.socket, source: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # either end may be gone already
+        while part := source.recv(1 << 16):
+            to.sendall(part)
+        to.shutdown(socket.SHUT_WR)
+
+
+def exactly(source: socket.socket, num_bytes: int) -> bytes:
+    return source.recv(num_bytes, socket.MSG_WAITALL)
+
+
+def frame(source: socket.socket) -> bytes:
+    length = exactly(source, LENGTH.size)
+    return length + exactly(source, LENGTH.unpack(length)[0])
+
+
+def test_a_request_whose_reply_is_lost_is_done_once(tmp_path: Path) -> None:
+    with serve(file=tmp_path / "d.db") as server:
+        relay = Relay(server.url)
+        with closing(bind(relay.url, timeout_s=600).open()) as store:
+            assert store.add("n", 1) == 1
+            assert relay.lost == [pack([1])]
+            assert store.get_or_none("n") == "1"
+            assert store.add("n", 1) == 2
+        relay.end()
+
+
+def test_another_token_is_refused_without_another_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(token="right") as server:
+        for token in ("", "wrong"):
+            monkeypatch.setenv(TOKEN_VARIABLE, token)
+            with pytest.raises(
+                DispatchError, match=f"the server has another token: set {TOKEN_VARIABLE}"
+            ):
+                bind(server.url, timeout_s=600).open()
+        monkeypatch.setenv(TOKEN_VARIABLE, "right")
+        with closing(bind(server.url).open()) as store:
+            assert store.add("n", 1) == 1
+    with serve(token="") as server, pytest.raises(DispatchError, match="another token"):
+        bind(server.url, timeout_s=600).open()
+
+
+def test_what_is_no_dispatch_server_is_told_so() -> None:
+    def answer() -> None:
+        client, _ = other.accept()
+        with client:
+            client.sendall(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3" + b" " * 40)
+
+    with socket.create_server(("127.0.0.1", 0)) as other, beside(answer):
+        url = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(DispatchError, match="no dispatch server of this version"):
+            bind(url, timeout_s=0.05).open()
+
+
+def test_forked_children_use_connections_of_their_own() -> None:
+    with ServerProcess() as server:
+        assert run_python(FORKED, server.url, timeout=120).stdout.strip() == "[0, 0, 0] 501"
+
+
+def test_a_handle_that_is_closed_while_it_waits_ends_the_wait(tmp_path: Path) -> None:
+    with ServerProcess(file=tmp_path / "d.db") as server:
+        store, errors = bind(server.url, timeout_s=600).open(), list[Exception]()
+        server.stop()
+
+        def ask() -> None:
+            with pytest.raises(DispatchError, match="closed") as caught:
+                store.add("n", 1)
+            errors.append(caught.value)
+
+        with beside(ask):
+            while not store._lock.locked():
+                time.sleep(0.001)
+            store.close()
+        assert len(errors) == 1
+
+
+def plan(num_splits: int = 20) -> Plan:
+    return Plan(splits=[Split(path=f"{i}.parquet", num_rows=10) for i in range(num_splits)])
+
+
+@pytest.mark.parametrize("fault", ["kill", "stop"])
+def test_a_worker_learns_within_the_lease_time_that_its_server_is_lost(fault: str) -> None:
     lease_s = 8.0
-    with Coordinator(
-        server.url, plan=plan(), prefix=run_prefix("run"), worker="w", terms=Terms(lease_s=lease_s)
-    ) as coordinator:
+    with (
+        ServerProcess() as server,
+        Coordinator(
+            server.url,
+            plan=plan(),
+            prefix=run_prefix("run"),
+            worker="w",
+            terms=Terms(lease_s=lease_s),
+        ) as coordinator,
+    ):
         claims = coordinator.claims()
         assert coordinator.complete(next(claims))
         start = time.monotonic()
-        server.send(fault)
+        getattr(server, fault)()
         with pytest.raises(DispatchError, match="is lost"):
             all(coordinator.complete(claim) for claim in claims)
     assert time.monotonic() - start < lease_s
 
 
-def test_a_worker_that_reads_on_gets_the_error_of_its_renewing_thread(server: Server) -> None:
-    lease_s = 6.0
-    with Coordinator(
-        server.url, plan=plan(), prefix=run_prefix("run"), worker="w", terms=Terms(lease_s=lease_s)
-    ) as coordinator:
-        claim = next(coordinator.claims())
-        start = time.monotonic()
-        server.end()
-        coordinator._renewer._thread.join(lease_s)
-        assert not coordinator._renewer._thread.is_alive()
-        with pytest.raises(DispatchError, match=r"leases could not be renewed: .* is lost"):
-            coordinator.complete(claim)
-        assert time.monotonic() - start < lease_s
+def test_a_worker_that_waits_for_its_server_reads_on(tmp_path: Path) -> None:
+    with (
+        ServerProcess(file=tmp_path / "d.db") as server,
+        Coordinator(
+            server.url,
+            plan=plan(),
+            prefix=run_prefix("run"),
+            worker="w",
+            terms=Terms(lease_s=2_400.0, stall_s=2_400.0),
+        ) as coordinator,
+    ):
+        claims = coordinator.claims()
+        done = [next(claims)]
+        assert coordinator.complete(done[0])
+        server.kill()
+        with server.again():
+            for claim in claims:
+                assert coordinator.complete(claim)
+                done.append(claim)
+    assert len({claim.index for claim in done}) == 20

@@ -1,0 +1,282 @@
+"""Serves a dispatch store to processes of other hosts, from a thread of this process."""
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+import uuid
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from featstore.closing import Closing
+from featstore.dispatch.stores.endpoint import Endpoint
+from featstore.dispatch.stores.replies import ReplyingStore
+from featstore.dispatch.stores.wire import (
+    ACCEPTED,
+    GREETING,
+    LENGTH,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    REFUSED,
+    TOKEN_VARIABLE,
+    frame_bytes,
+    is_proof,
+    pack,
+    proof,
+    unpack,
+)
+from featstore.errors import DispatchError
+from featstore.files.private_directory import PrivateDirectory
+from featstore.libraries import LazyModule
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    asyncio = LazyModule("asyncio")
+
+_logger = logging.getLogger(__name__)
+_NAME_KEY = "featstore/server"
+# How long somebody who connects may take to show the token.
+_HANDSHAKE_S = 10.0
+
+
+class DispatchServer(Closing):
+    """A store at `url`, until `close`. Made by `serve`.
+
+    One thread runs an event loop and answers all clients, one request after the other. It owns the
+    store and the connections; `close`, from any thread, only tells it to end. A forked child drops
+    the connections, and serves nothing.
+
+    Attributes:
+        url: What `dispatch.store` of the workers is set to.
+    """
+
+    def __init__(self, host: str, port: int, *, file: Path | None, token: str) -> None:
+        self._token, self._is_durable = token, file is not None
+        self._listener = _listen(host, port)
+        self._directory = PrivateDirectory() if file is None else None
+        try:
+            path = file or Path(self._directory.path if self._directory else ".", "dispatch.db")
+            self._data = _open(path, is_durable=self._is_durable)
+            self._name = self._data.compare_set(_NAME_KEY, "", uuid.uuid4().hex)
+        except BaseException:
+            self._listener.close()
+            self._remove_directory()
+            raise
+        found = int(self._listener.getsockname()[1])
+        self.url = Endpoint(host=_reachable(host), port=found).url
+        self._writers: dict[str, asyncio.StreamWriter] = {}  # of clients that have said their name
+        self._talks: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
+        self._sockets = {self._listener.fileno()}
+        self._ready: Future[Callable[[], object]] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve()), name="featstore-dispatch-server", daemon=True
+        )
+        _servers.add(self)
+        self._thread.start()
+        self._end = self._ready.result()
+
+    def close(self) -> None:
+        """Closes all connections and ends the thread. May be called more than once."""
+        if self._thread.is_alive():
+            self._end()
+            self._thread.join()
+        self._data.close()
+        # From here on a forked child has nothing to close: these numbers may be those of others.
+        self._sockets.clear()
+        self._listener.close()
+        self._remove_directory()
+
+    def forget(self) -> None:
+        """Closes the copies of the connections in a forked child, where no thread serves them."""
+        for number in self._sockets:
+            os.close(number)
+        self._sockets.clear()
+        self._listener.detach()
+
+    def _remove_directory(self) -> None:
+        if self._directory is not None:
+            self._directory.remove()
+
+    async def _serve(self) -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._talk, sock=self._listener, backlog=1024)
+        self._ready.set_result(partial(loop.call_soon_threadsafe, ended.set))
+        await ended.wait()
+        server.close()
+        for writer in self._talks:
+            writer.transport.abort()
+        # They end by themselves. Tasks that are cancelled would be reported as errors.
+        await asyncio.gather(*self._talks.values())
+
+    async def _talk(self, reader: "asyncio.StreamReader", writer: "asyncio.StreamWriter") -> None:
+        client, connection = "", writer.get_extra_info("socket")
+        self._talks[writer] = _current_task()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._sockets.add(number := connection.fileno())
+        try:
+            await asyncio.wait_for(self._greet(reader, writer), _HANDSHAKE_S)
+            client = str((await _frame(reader))[0])
+            # A client has one connection. What is still to be read from an older one is void: the
+            # client has given it up.
+            if client in self._writers:
+                self._writers[client].transport.abort()
+            self._writers[client] = writer
+            writer.write(pack([self._name, self._is_durable]))
+            while self._writers.get(client) is writer:
+                request, verb, *arguments = await _frame(reader)
+                if self._writers.get(client) is not writer:
+                    break
+                writer.write(pack(self._answer(client, request, verb, arguments)))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # The client ended, or asks again on a new connection.
+        except (TimeoutError, ValueError, TypeError) as error:
+            where = writer.get_extra_info("peername")
+            _logger.warning("connection of %s to %s closed: %s", where, self.url, error)
+        finally:
+            if self._writers.get(client) is writer:
+                del self._writers[client]
+            self._sockets.discard(number)
+            del self._talks[writer]
+            writer.close()
+
+    async def _greet(self, reader: "asyncio.StreamReader", writer: "asyncio.StreamWriter") -> None:
+        ours = secrets.token_bytes(NONCE_BYTES)
+        writer.write(GREETING + ours)
+        # Not a byte more is read before the token is known to be right.
+        found = await reader.readexactly(NONCE_BYTES + PROOF_BYTES)
+        theirs, shown = found[:NONCE_BYTES], found[NONCE_BYTES:]
+        if not is_proof(shown, self._token, "client", ours, theirs):
+            writer.write(REFUSED)
+            raise ValueError(f"its {TOKEN_VARIABLE} is not that of the server")
+        writer.write(ACCEPTED + proof(self._token, "server", ours, theirs))
+
+    def _answer(self, client: str, number: int, verb: str, arguments: list[Any]) -> list[Any]:
+        try:
+            return [self._data.answer(client, number, verb, *arguments)]
+        except DispatchError as error:
+            return [None, str(error)]
+
+
+def serve(
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    file: str | Path | None = None,
+    token: str | None = None,
+) -> DispatchServer:
+    """Serves a dispatch store to the workers of a run, from a thread of this process.
+
+    ```python
+    with featstore.dispatch.serve("0.0.0.0", 29600, file="/data/dispatch.db") as server:
+        run_workers(store=server.url)
+    ```
+
+    Args:
+        host: The address to listen at; `0.0.0.0` for all interfaces.
+        port: The port; 0 for any free one.
+        file: Where the store's data are kept, on a local disk. A server that is started again with
+            the same file goes on where the last one ended; workers wait for it for a quarter of
+            their `lease_s`. None keeps them in a temporary file: the run ends with the server.
+        token: What workers must have in `FEATSTORE_DISPATCH_TOKEN`; by default that variable of
+            this process. Empty: whoever reaches the port may read and write. Nothing is encrypted.
+
+    Returns:
+        The server, to be closed, or used in a `with` block.
+
+    Raises:
+        DispatchError: The address cannot be listened at, or the file cannot be used.
+    """
+    return DispatchServer(
+        host,
+        port,
+        file=None if file is None else Path(file).absolute(),
+        token=os.environ.get(TOKEN_VARIABLE, "") if token is None else token,
+    )
+
+
+def serve_until_signal(
+    host: str, port: int, on_ready: Callable[[str], None], *, file: Path | None = None
+) -> None:
+    """Serves a store until SIGTERM or SIGINT. Call it from the main thread.
+
+    Args:
+        host: As of `serve`.
+        port: As of `serve`.
+        on_ready: Called with the store's URL once the server listens.
+        file: As of `serve`.
+
+    Raises:
+        DispatchError: As of `serve`.
+    """
+    ends = (signal.SIGTERM, signal.SIGINT)
+    woken, waker = socket.socketpair()
+    waker.setblocking(False)
+    # Any thread may get a signal. The main thread, in which Python runs handlers, would sleep on if
+    # another one got it, but the signal's number comes through the socket in any case.
+    before = [signal.signal(number, lambda *_: None) for number in ends]
+    wakeup = signal.set_wakeup_fd(waker.fileno())
+    try:
+        with woken, waker, serve(host, port, file=file) as server:
+            on_ready(server.url)
+            while woken.recv(1)[0] not in ends:
+                pass
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in zip(ends, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _current_task() -> "asyncio.Task[None]":
+    task = asyncio.current_task()
+    assert task is not None  # called in a task
+    return task
+
+
+async def _frame(reader: "asyncio.StreamReader") -> list[Any]:
+    length = frame_bytes(await reader.readexactly(LENGTH.size))
+    return unpack(await reader.readexactly(length))
+
+
+def _open(path: Path, *, is_durable: bool) -> ReplyingStore:
+    try:
+        return ReplyingStore(path, is_durable=is_durable)
+    except DispatchError as error:
+        raise DispatchError(
+            f"{error}; a file is for one server at a time: is another one running with it?"
+        ) from error
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
+        )
+    except OSError as error:
+        raise DispatchError(
+            f"dispatch store tcp://{host}:{port} cannot be served: {error}; choose another --host "
+            f"or --port"
+        ) from error
+
+
+def _reachable(host: str) -> str:
+    """A host name for other machines, if `host` stands for all addresses of this one."""
+    return socket.getfqdn() if host in ("", "0.0.0.0", "::") else host
+
+
+_servers: "weakref.WeakSet[DispatchServer]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for server in list(_servers):
+        server.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
