@@ -25,7 +25,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import StoreAddress, bind
-from featstore.dispatch.stores.tcp import serve
+from featstore.dispatch.stores.server import serve_until_signal
 from shared_parts.machine import print_result
 
 ROWS_PER_SPLIT = 100_000
@@ -171,7 +171,7 @@ def _served(name: str, num_items: int) -> Iterator[str]:
         return
     told: Any = _FORK.Queue()
     target, arguments = (
-        (serve, ("127.0.0.1", 0, told.put))
+        (serve_until_signal, ("127.0.0.1", 0, told.put))
         if name == "tcp"
         else (_serve_samples, (num_items, told.put))
     )

@@ -17,7 +17,7 @@ from featstore.extraction.groups.by_key import run_by_key
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.rewrite import compaction
+from featstore.extraction.rewrite import compaction, rewriting
 from featstore.extraction.spark.runners import SparkKeyRunner, SparkRunner, extract_dataframe
 from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.spec.parse import load_spec
@@ -95,7 +95,7 @@ def relabel(job: ExtractJob, fault: Fault, patch: pytest.MonkeyPatch) -> None:
 def compact(job: ExtractJob, fault: Fault, patch: pytest.MonkeyPatch) -> None:
     """The fault comes when the change is made, which names the written files."""
     api.relabel(job.spec, job.input_url, job.table_url, key="row", partition={"dt": "1"})
-    change = preceded(compaction.replacement, lambda: fault(Path(job.table_url)))
+    change = preceded(rewriting.replacement, lambda: fault(Path(job.table_url)))
     patch.setattr(compaction, "replacement", change)
     compaction.compact(job.table_url)
 

@@ -16,6 +16,7 @@ from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.stores.server import serve
+from featstore.dispatch.stores.tcp import TcpStore
 from featstore.dispatch.stores.wire import (
     ACCEPTED,
     GREETING,
@@ -254,7 +255,9 @@ def test_forked_children_use_connections_of_their_own() -> None:
 
 def test_a_handle_that_is_closed_while_it_waits_ends_the_wait(tmp_path: Path) -> None:
     with ServerProcess(file=tmp_path / "d.db") as server:
-        store, errors = bind(server.url, timeout_s=600).open(), list[Exception]()
+        address, errors = bind(server.url), list[Exception]()
+        assert address.server is not None
+        store = TcpStore(parse_endpoint(server.url), timeout_s=600, server=address.server)
         server.stop()
 
         def ask() -> None:
