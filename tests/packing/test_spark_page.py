@@ -10,7 +10,7 @@ from featstore.cli import cli
 from featstore.jobs import JOBS, job_path
 from featstore.packing.submit_lines import submit_lines
 
-PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "spark.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/howto/spark.md").read_text()
 BLOCKS = re.findall(r"^```\n(.*?)\n```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
