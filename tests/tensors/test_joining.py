@@ -44,14 +44,6 @@ def test_parts_come_one_after_the_other(sizes: list[int], dtype: Any) -> None:
     assert [values.tolist() for values in tags] == [[row] * (row % 3) for row in rows]
 
 
-def test_values_of_one_dtype_share_a_buffer_whatever_their_shape_and_offsets_have_one() -> None:
-    found = joined(parts([3, 4]), BufferPool())
-    assert [buffer.dtype for buffer in found.buffers] == [torch.int64, torch.float32, torch.int64]
-    tags = sum(row % 3 for row in range(7))
-    assert [len(buffer) for buffer in found.buffers] == [7 + tags, 14, 8]
-    assert [[place.buffer for place in at] for at in found.places.values()] == [[0], [0, 2], [1]]
-
-
 def test_a_kept_column_keeps_its_memory() -> None:
     pool = BufferPool()
     kept: Any = joined(parts([3, 4]), pool).made()[IDS]
