@@ -36,7 +36,9 @@ def write(root: Path, target: Path) -> Path:
         path.write_text(text)
     for suffix in ("png", "svg"):
         for picture in (root / "docs").glob(f"**/*.{suffix}"):
-            shutil.copy(picture, target / "pages" / picture.relative_to(root / "docs"))
+            copy = target / "pages" / picture.relative_to(root / "docs")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(picture, copy)
     shutil.copytree(ROOT / "website" / "assets", target / "pages" / "assets")
     settings = {
         "docs_dir": str(target / "pages"),
