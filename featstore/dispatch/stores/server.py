@@ -50,8 +50,8 @@ class DispatchServer(Closing):
     """A store at `url`, until `close`. Made by `serve`.
 
     One thread runs an event loop and answers all clients, one request after the other. It owns the
-    store and the connections; `close`, from any thread, only tells it to end. A forked child drops
-    the connections, and serves nothing.
+    store and the connections; `close`, from any thread, only tells it to end. A forked child closes
+    its copies of the connections, and serves nothing.
 
     Attributes:
         url: What `dispatch.store` of the workers is set to.
@@ -62,7 +62,8 @@ class DispatchServer(Closing):
         self._listener = _listen(host, port)
         self._directory = PrivateDirectory() if file is None else None
         try:
-            path = file or Path(self._directory.path if self._directory else ".", "dispatch.db")
+            path = self._directory.path / "dispatch.db" if self._directory else file
+            assert path is not None
             self._data = _open(path, is_durable=self._is_durable)
             self._name = self._data.compare_set(_NAME_KEY, "", uuid.uuid4().hex)
         except BaseException:
@@ -73,7 +74,6 @@ class DispatchServer(Closing):
         self.url = Endpoint(host=_reachable(host), port=found).url
         self._writers: dict[str, asyncio.StreamWriter] = {}  # of clients that have said their name
         self._talks: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
-        self._sockets = {self._listener.fileno()}
         self._ready: Future[Callable[[], object]] = Future()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve()), name="featstore-dispatch-server", daemon=True
@@ -88,17 +88,20 @@ class DispatchServer(Closing):
             self._end()
             self._thread.join()
         self._data.close()
-        # From here on a forked child has nothing to close: these numbers may be those of others.
-        self._sockets.clear()
         self._listener.close()
         self._remove_directory()
 
     def forget(self) -> None:
-        """Closes the copies of the connections in a forked child, where no thread serves them."""
-        for number in self._sockets:
-            os.close(number)
-        self._sockets.clear()
-        self._listener.detach()
+        """Closes the copies of the connections in a forked child, where no thread serves them.
+
+        The transports that own them are part of the event loop, and stay as they are: they were in
+        the hands of a thread that is not here.
+        """
+        self._listener.close()
+        for writer in self._talks:
+            number = writer.get_extra_info("socket").fileno()
+            if number >= 0:  # Else the transport has closed it.
+                os.close(number)
 
     def _remove_directory(self) -> None:
         if self._directory is not None:
@@ -116,11 +119,11 @@ class DispatchServer(Closing):
         await asyncio.gather(*self._talks.values())
 
     async def _talk(self, reader: "asyncio.StreamReader", writer: "asyncio.StreamWriter") -> None:
-        client, connection = "", writer.get_extra_info("socket")
+        client = ""
         self._talks[writer] = _current_task()
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._sockets.add(number := connection.fileno())
         try:
+            connection = writer.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             await asyncio.wait_for(self._greet(reader, writer), _HANDSHAKE_S)
             client = str((await _frame(reader))[0])
             # A client has one connection. What is still to be read from an older one is void: the
@@ -137,13 +140,13 @@ class DispatchServer(Closing):
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # The client ended, or asks again on a new connection.
-        except (TimeoutError, ValueError, TypeError) as error:
+        # What a message that is none raises where it is unpacked, done, or bound to a statement.
+        except (TimeoutError, ValueError, TypeError, OverflowError, RecursionError) as error:
             where = writer.get_extra_info("peername")
             _logger.warning("connection of %s to %s closed: %s", where, self.url, error)
         finally:
             if self._writers.get(client) is writer:
                 del self._writers[client]
-            self._sockets.discard(number)
             del self._talks[writer]
             writer.close()
 
@@ -277,6 +280,8 @@ _servers: "weakref.WeakSet[DispatchServer]" = weakref.WeakSet()
 def _after_fork() -> None:
     for server in list(_servers):
         server.forget()
+    # A child of the child must not close these numbers again: they may be those of others then.
+    _servers.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

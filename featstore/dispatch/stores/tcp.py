@@ -57,10 +57,9 @@ class TcpStore:
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float, server: ServerIdentity) -> None:
         self._endpoint, self._timeout_s, self._server = endpoint, timeout_s, server
-        self._closed = threading.Event()
         self._failure: str | None = None
         self._is_durable = True  # Known once it is connected: a server may be awaited.
-        self._begin()
+        self._begin(is_closed=False)
         _handles.add(self)
         with self._lock:
             self._until_answered(lambda: None, first=True)
@@ -104,10 +103,13 @@ class TcpStore:
         """Begins anew in a forked child: the connection and its numbers are the parent's."""
         if self._connection is not None:
             self._connection.close()  # This process's copy only.
-        self._begin()
+        self._begin(is_closed=self._closed.is_set())
 
-    def _begin(self) -> None:
-        self._lock = threading.Lock()
+    def _begin(self, *, is_closed: bool) -> None:
+        # New ones also in a child: a thread of the parent may have held their locks at the fork.
+        self._lock, self._closed = threading.Lock(), threading.Event()
+        if is_closed:
+            self._closed.set()
         self._connection: socket.socket | None = None
         self._client, self._number = uuid.uuid4().hex, 0
 
@@ -116,6 +118,8 @@ class TcpStore:
             self._number += 1
             request = pack([self._number, verb, *arguments])
             reply = self._until_answered(lambda: self._exchange(request))
+            if self._closed.is_set():
+                self._drop()  # `close` found this thread at work, and left the connection to it.
         if len(reply) > 1:
             raise DispatchError(f"dispatch store {self._endpoint.url}: {reply[1]}")
         return reply[0]

@@ -18,8 +18,8 @@ from featstore.explore.plots.frame import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# What is usually held for a small and for a large change (N. Siddiqi, "Credit Risk Scorecards",
-# 2006).
+# What is usually held for a small and for a large change. A rule of thumb of credit scoring, which
+# does not know how many rows there are: the bar shows beside it what chance may have made.
 PSI_LEVELS = (0.1, 0.25)
 # Where the axis ends: one slot that has changed completely must not hide all others.
 _LEAST_PSI, _MOST_PSI = 0.3, 1.0

@@ -161,6 +161,9 @@ def test_whoever_connects_and_says_nothing_holds_up_nobody() -> None:
         pack(["me"]) + pack([1, "delete", "k"]),
         pack(["me"]) + pack([1, "set", "k"]),
         pack(["me"]) + pack([1, "get_many", 5]),
+        pack(["me"]) + pack([1, "add", "n", 1 << 80]),
+        pack(["me"]) + pack([1, "set", "\ud800", "v"]),
+        LENGTH.pack(200_000) + b"[" * 200_000,
     ],
 )
 def test_a_message_that_is_none_ends_its_connection_alone(
