@@ -12,14 +12,19 @@ import contextlib
 import http.client
 import http.server
 import multiprocessing
+import signal
 import statistics
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
@@ -28,6 +33,7 @@ from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.stores.server import serve_until_signal
 from shared_parts.machine import print_result
 
+SIDES = ("memory", "sqlite", "tcp", "tcp, file", "torch", "http")
 ROWS_PER_SPLIT = 100_000
 _FORK = multiprocessing.get_context(
     "fork"
@@ -48,7 +54,7 @@ def main() -> int:
         runs: dict[str, list[float]] = {}
         ends: dict[str, list[float]] = {}
         for _ in range(num_repeats):
-            for name in ("memory", "sqlite", "tcp", "http"):
+            for name in SIDES:
                 rate, over_s, is_right = _run(name, num_workers, num_items)
                 ok &= is_right
                 runs.setdefault(name, []).append(rate)
@@ -64,7 +70,7 @@ def main() -> int:
             workers: rates[name] * (1 if name == "http" else ROWS_PER_SPLIT)
             for workers, rates in figures.items()
         }
-        for name in ("memory", "sqlite", "tcp", "http")
+        for name in SIDES
     }
     plan_bytes = _plan_bytes(100_000)
     result = {
@@ -170,18 +176,28 @@ def _served(name: str, num_items: int) -> Iterator[str]:
             yield f"sqlite://{directory}/dispatch.db"
         return
     told: Any = _FORK.Queue()
-    target, arguments = (
-        (serve_until_signal, ("127.0.0.1", 0, told.put))
-        if name == "tcp"
-        else (_serve_samples, (num_items, told.put))
-    )
-    process = _FORK.Process(target=target, args=arguments)
-    process.start()
-    try:
-        yield told.get(timeout=60)
-    finally:
-        process.terminate()
-        process.join()
+    with tempfile.TemporaryDirectory() as directory:
+        targets: dict[str, Callable[[], None]] = {
+            "tcp": partial(serve_until_signal, "127.0.0.1", 0, told.put),
+            "tcp, file": partial(
+                serve_until_signal, "127.0.0.1", 0, told.put, file=Path(directory, "d.db")
+            ),
+            "torch": partial(_serve_torch, told.put),
+            "http": partial(_serve_samples, num_items, told.put),
+        }
+        process = _FORK.Process(target=targets[name])
+        process.start()
+        try:
+            yield told.get(timeout=60)
+        finally:
+            process.terminate()
+            process.join()
+
+
+def _serve_torch(tell: Callable[[str], object]) -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    tell(f"torch://127.0.0.1:{server.port}")
+    signal.pause()
 
 
 class _Samples(http.server.BaseHTTPRequestHandler):
