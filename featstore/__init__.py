@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from featstore.api import import_raw as import_raw
     from featstore.dispatch import Dispatch as Dispatch
     from featstore.errors import FeatstoreError as FeatstoreError
+    from featstore.explore.report.report import report as report
     from featstore.explore.table import Table as Table
     from featstore.explore.table import open_table as open_table
     from featstore.extraction.extractor import Extractor as Extractor
@@ -48,6 +49,7 @@ _HOMES = {
     "load_spec": "featstore.spec.parse",
     "open_table": "featstore.explore.table",
     "operator": "featstore.ops.user",
+    "report": "featstore.explore.report.report",
 }
 
 __all__ = ["__version__", *_HOMES]

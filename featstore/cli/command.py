@@ -191,6 +191,26 @@ slots_option = click.option(
     metavar="NAME",
     help="Only these slots, by name or glob; may be repeated.",
 )
+exact_option = click.option(
+    "--exact",
+    is_flag=True,
+    help="Count the rows exactly even if statistics are stored. Only the rows give label rates.",
+)
+compare_option = click.option(
+    "--compare", metavar="URL", help="Compare with this table, which came before."
+)
+compare_version_option = click.option(
+    "--compare-version",
+    type=int,
+    metavar="NUMBER",
+    help="A version of the table of --compare; the newest if not given.",
+)
+compare_days_option = click.option(
+    "--days",
+    nargs=2,
+    metavar="A B",
+    help="Compare two values of the first partition key: what changed from A to B.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 
 

@@ -9,6 +9,7 @@ from featstore.cli.dispatch import dispatch
 from featstore.cli.features import demo, extract, replay
 from featstore.cli.importing import import_
 from featstore.cli.notices import stamp_path, warn_once_a_day
+from featstore.cli.report import report
 from featstore.cli.schema import schema
 from featstore.cli.spark import spark, spark_job
 from featstore.cli.spec import spec
@@ -30,7 +31,7 @@ def cli() -> None:
 
 
 commands = (
-    *(demo, import_, extract, replay, spec, table, whatis, train),
+    *(demo, import_, extract, replay, report, spec, table, whatis, train),
     *(dispatch, stage, schema, spark, spark_job),
 )
 for command in commands:

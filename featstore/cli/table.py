@@ -10,6 +10,10 @@ from featstore.cli.command import (
     DELTA_TABLE,
     TABLE,
     CommandGroup,
+    compare_days_option,
+    compare_option,
+    compare_version_option,
+    exact_option,
     input_option,
     json_option,
     load,
@@ -62,30 +66,16 @@ def inspect(table: str, version: int | None, as_json: bool) -> None:
 @version_option
 @where_option
 @slots_option
-@click.option(
-    "--exact",
-    is_flag=True,
-    help="Count the rows exactly even if statistics are stored. Only the rows give label rates.",
-)
+@exact_option
 @click.option(
     "--label",
     metavar="NAME",
     help="Count the rows against this label, of 0 and 1: its rate by value, bin and partition, and "
     "what each slot alone says of it.",
 )
-@click.option("--compare", metavar="URL", help="Compare with this table, which came before.")
-@click.option(
-    "--compare-version",
-    type=int,
-    metavar="NUMBER",
-    help="A version of the table of --compare; the newest if not given.",
-)
-@click.option(
-    "--days",
-    nargs=2,
-    metavar="A B",
-    help="Compare two values of the first partition key: what changed from A to B.",
-)
+@compare_option
+@compare_version_option
+@compare_days_option
 @json_option
 def profile(table: str, version: int | None, as_json: bool, **options: Any) -> None:
     """Print coverage, distinct values, top values and quantiles per slot.

@@ -139,8 +139,8 @@ class Comparison(TableResult):
 
 def compare(before: Profiled, after: Profiled) -> Comparison:
     """Compares two profiles, see `Profile.compare`."""
-    old = {_key(summary.slot): summary for summary in before.summaries.values()}
-    new = {_key(summary.slot): summary for summary in after.summaries.values()}
+    old = {slot_key(summary.slot): summary for summary in before.summaries.values()}
+    new = {slot_key(summary.slot): summary for summary in after.summaries.values()}
     keys = [*new, *(key for key in old if key not in new)]
     rows = [_row(old.get(key), new.get(key)) for key in keys]
     return Comparison(
@@ -154,7 +154,8 @@ def _side(profile: Profiled) -> Side:
     )
 
 
-def _key(slot: Slot) -> tuple[int | None, str]:
+def slot_key(slot: Slot) -> tuple[int | None, str]:
+    """What tells whether slots of two tables are the same: the number, or without one the name."""
     return slot.number, slot.name if slot.number is None else ""
 
 

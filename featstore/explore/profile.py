@@ -221,7 +221,7 @@ def _cells(row: Mapping[str, Any], names: ValueNames) -> tuple[str, ...]:
         f"{row['coverage']:.1%}",
         f"{row['distinct']:,}{error_text(row['distinct_error'])}",
         f"{per_row:.3g}",
-        _quantiles(row) if row["kind"] == SlotKind.FLOAT else _top(row, names),
+        values_text(row, names),
     )
 
 
@@ -234,6 +234,16 @@ def _extraction_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{row['num_text_errors']:,}",
         of_checked,
     )
+
+
+def values_text(row: Mapping[str, Any], names: ValueNames) -> str:
+    """The quantiles of a float slot, or the most frequent ids of another with their shares.
+
+    Args:
+        row: The slot's row of `Profile.table`.
+        names: What ids mean.
+    """
+    return _quantiles(row) if row["kind"] == SlotKind.FLOAT else _top(row, names)
 
 
 def _quantiles(row: Mapping[str, Any]) -> str:

@@ -54,13 +54,24 @@ class Question:
         """The answer of a table."""
         if self.label is not None:
             return table.label_profile(self.label, self.where, self.slots or None)
+        before, after = self.sides(table)
+        return after if before is None else before.compare(after)
+
+    def sides(self, table: Table) -> tuple[Profile | None, Profile]:
+        """The profile of what came before, if the question is what changed, and that of the rows
+        that are asked for.
+        """
+        before = None
         if self.compare is not None:
-            before = self._profile(open_table(self.compare, self.compare_version), self.where)
-            return before.compare(self._profile(table, self.where))
-        if self.days is not None:
-            before, after = (self._profile(table, self._on(table, day)) for day in self.days)
-            return before.compare(after)
-        return self._profile(table, self.where)
+            earlier = open_table(self.compare, self.compare_version)
+            before = self._profile(earlier, self.where)
+        elif self.days is not None:
+            before = self._profile(table, self._on(table, self.days[0]))
+        return before, self._profile(table, self.rows(table))
+
+    def rows(self, table: Table) -> str | None:
+        """The predicate of the rows that are asked for; with days, those of the later one."""
+        return self.where if self.days is None else self._on(table, self.days[1])
 
     def _profile(self, table: Table, where: str | None) -> Profile:
         return table.profile(where, self.slots or None, stored=not self.exact)

@@ -233,7 +233,12 @@ class Table:
         return named_profile(found, self.snapshot)
 
     def profile_partitions(
-        self, where: str | None = None, slots: Sequence[str] | None = None, *, stored: bool = False
+        self,
+        where: str | None = None,
+        slots: Sequence[str] | None = None,
+        *,
+        stored: bool = False,
+        last: int | None = None,
     ) -> PartitionProfiles:
         """The slots of each partition, such as a day: coverage, distinct values, and drift from
         partition to partition.
@@ -242,9 +247,10 @@ class Table:
             where: A predicate; by default every row counts.
             slots: Names and globs of slots; by default all.
             stored: As of `profile`, for each partition.
+            last: Only the last so many partitions, at least 1; by default all.
 
         Returns:
-            The figures of all partitions that may hold matching rows, in the order of their paths.
+            The figures of the partitions that may hold matching rows, in the order of their paths.
 
         Raises:
             InputError: The table has no partitions.
@@ -253,17 +259,17 @@ class Table:
         if not self.schema.partition_keys:
             raise InputError("expected a table with partitions, found one without; use profile()")
         schema, condition = selected_schema(self.schema, slots), self._where(where)
-        partitions = (
+        partitions = [
             partition
             for partition in self.partitions
             if condition is None or condition.matches_partition(partition) is not False
-        )
+        ]
         return partition_profiles(
             (
                 ", ".join(f"{key}={value}" for key, value in partition.items()),
                 self._profile([partition], schema, condition, stored=stored),
             )
-            for partition in partitions
+            for partition in partitions[-(last or len(partitions)) :]
         )
 
     def _profile(
@@ -328,7 +334,11 @@ class Table:
         return named_label_profile(found, self.snapshot)
 
     def reading_costs(
-        self, where: str | None = None, slots: Sequence[str] | None = None
+        self,
+        where: str | None = None,
+        slots: Sequence[str] | None = None,
+        *,
+        decode: bool = True,
     ) -> ReadingCosts:
         """What reading each slot costs: its stored bytes, from the footers of all files, and the
         CPU time of decoding it, measured on the first row groups of four files.
@@ -336,6 +346,7 @@ class Table:
         Args:
             where: A predicate, of which only what partition values decide is used.
             slots: Names and globs of slots; by default all.
+            decode: Whether to measure times; otherwise they are null and only footers are read.
 
         Raises:
             DataFileError: A file is damaged.
@@ -343,7 +354,7 @@ class Table:
         schema = selected_schema(self.schema, slots)
         files = list(self._with_groups_of(self._files(self._where(where)), schema))
         sizes = ColumnSizes.of(files, Selection(slots=schema.slots))
-        return reading_costs(sizes, schema.slots, _sources(spread(files)))
+        return reading_costs(sizes, schema.slots, _sources(spread(files) if decode else []))
 
     def duckdb(self, connection: Any = None) -> Any:
         """The rows as a lazy duckdb relation, which duckdb itself reads.

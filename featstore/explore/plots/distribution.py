@@ -25,7 +25,7 @@ from featstore.table.statistics.sketches import Floats
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_NUM_BINS = 40
+NUM_BINS = 40  # of a histogram
 _HEIGHT_INCHES = 3.6
 
 
@@ -84,11 +84,11 @@ def _top(row: Mapping[str, Any], names: ValueNames) -> "Figure":
 
 def _histogram(row: Mapping[str, Any], values: Floats, weights: Floats) -> "Figure":
     low, high = histogram_range(row["quantiles"], values)
-    edges = np.linspace(low, high, _NUM_BINS + 1)
-    counts, _ = np.histogram(np.clip(values, low, high), bins=edges, weights=weights)
+    edges = np.linspace(low, high, NUM_BINS + 1)
+    shares = bin_shares(values, weights, edges)
     figure = new_figure(WIDTH_INCHES, _HEIGHT_INCHES)
     axes = figure.add_subplot()
-    axes.bar(edges[:-1], counts / weights.sum(), width=np.diff(edges), align="edge", color=COLOUR)
+    axes.bar(edges[:-1], shares, width=np.diff(edges), align="edge", color=COLOUR)
     for quantile in _quartiles(row["quantiles"], low, high):
         axes.axvline(quantile, color=MARKED, linestyle="--")
     axes.tick_params(labelsize=FONT_POINTS)
@@ -104,6 +104,21 @@ def _histogram(row: Mapping[str, Any], values: Floats, weights: Floats) -> "Figu
     )
     figure.suptitle(title, fontsize=FONT_POINTS + 2, parse_math=False)
     return figure
+
+
+def bin_shares(values: Floats, weights: Floats, edges: Floats) -> Floats:
+    """The share of the values in each bin of a histogram, float64 (num_edges - 1,). The first and
+    the last bin hold what lies beyond.
+
+    Args:
+        values: The values, of which there is at least one.
+        weights: Their weights.
+        edges: Where bins begin, and the last one ends, ascending.
+    """
+    inside = np.clip(values, edges[0], edges[-1])
+    counts, _ = np.histogram(inside, bins=edges, weights=weights)
+    shares: Floats = counts / weights.sum()
+    return shares
 
 
 def histogram_range(quantiles: Sequence[float], values: Floats) -> tuple[float, float]:

@@ -1,0 +1,196 @@
+"""What the charts of a report draw, as JSON types. The page's script knows two kinds of charts.
+
+`rows` has a bar for each row, with texts beside it, and `columns` a bar for each bin or partition.
+Numbers are rounded to four digits, which is more than a bar of a page can show.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from featstore.explore.plots.distribution import NUM_BINS, bin_shares, histogram_range
+from featstore.explore.plots.frame import short_text
+from featstore.explore.plots.label_rates import cell_text
+from featstore.explore.table_result import number_text, share_text
+from featstore.spec.value_names import ValueNames
+from featstore.table.statistics.summary import SlotSummary
+
+Chart = dict[str, Any]
+
+MOST_CHARACTERS = 64  # of a value
+_MOST_VALUES = 20  # of the rates of a label, beside all others
+_LARGE_PSI = 0.25  # where the scale ends, unless a slot's own drift is larger
+
+
+def rounded(value: float | None) -> float | None:
+    """A number for JSON; None, also for what JSON does not have."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+
+
+def top_values(
+    row: Mapping[str, Any], names: ValueNames, before: SlotSummary | None
+) -> Chart | None:
+    """The most frequent ids of a slot with their shares, in its own order if it has one.
+
+    Args:
+        row: The slot's row of `Profile.table`.
+        names: What ids mean.
+        before: What is known of the slot in the rows of before.
+
+    Returns:
+        The chart; None if there are no values.
+    """
+    counted = {value["value"]: value for value in row["top"] or ()}
+    if not counted:
+        return None
+    old = {} if before is None else _shares(before, counted)
+    rows = [
+        {
+            "text": short_text(names.text(row["slot"], sign), MOST_CHARACTERS),
+            "figure": _change(old.get(sign), counted[sign]),
+            "value": rounded(counted[sign]["share"]),
+            "before": rounded(old.get(sign)),
+        }
+        for sign in names.in_order(row["slot"], counted)
+    ]
+    others = row["distinct"] - len(rows)
+    about = "about " if row["distinct_error"] else ""
+    note = f"{about}{others:,} other values" if others > 0 else "there are no others"
+    return _rows("Most frequent values, share of all values", note, rows, compared=bool(old))
+
+
+def histogram(
+    row: Mapping[str, Any], summary: SlotSummary, before: SlotSummary | None
+) -> Chart | None:
+    """The histogram of a float slot, of which the first and the last bar hold what lies beyond.
+
+    Args:
+        row: The slot's row of `Profile.table`.
+        summary: What is known of the slot.
+        before: The same of the rows of before.
+
+    Returns:
+        The chart; None if there are no values.
+    """
+    values, weights = summary.points
+    if not len(values) or not row["quantiles"]:
+        return None
+    low, high = histogram_range(row["quantiles"], values)
+    edges = np.linspace(low, high, NUM_BINS + 1)
+    old = None
+    if before is not None and len(before.points[0]):
+        old = [rounded(share) for share in bin_shares(*before.points, edges).tolist()]
+    return {
+        "kind": "columns",
+        "title": "Distribution, share of values",
+        "note": "the first and the last bar hold what lies beyond",
+        "first": number_text(low),
+        "last": number_text(high),
+        "names": [number_text(edge) for edge in edges[:-1].tolist()],
+        "values": [rounded(share) for share in bin_shares(values, weights, edges).tolist()],
+        "before": old,
+        "unit": "share",
+        "most": None,
+    }
+
+
+def label_rates(label: str, slot: Mapping[str, Any], names: ValueNames, rate: float) -> Chart:
+    """The label's rate for the values or bins of a slot, with Wilson intervals.
+
+    Args:
+        label: The label.
+        slot: The slot's item of a `LabelProfile`.
+        names: What ids mean.
+        rate: The label's rate in all rows.
+    """
+    cells = {cell["value"]: cell for cell in slot["cells"] if cell["cell"] == "value"}
+    ordered = [cells[sign] for sign in names.in_order(slot["slot"], list(cells)[:_MOST_VALUES])]
+    others = [cell for cell in slot["cells"] if cell["cell"] != "value"]
+    rows = [
+        {
+            "text": short_text(cell_text(slot["slot"], cell, names), MOST_CHARACTERS),
+            "figure": f"{share_text(cell['rate'])} of {cell['num_values']:,}",
+            "value": rounded(cell["rate"]),
+            "low": rounded(cell["rate_low"]),
+            "high": rounded(cell["rate_high"]),
+        }
+        for cell in [*ordered, *others]
+        if cell["rate"] is not None
+    ]
+    hidden = len(cells) - len(ordered)
+    left_out = f"; {hidden} less frequent values counted are not shown" if hidden else ""
+    note = f"lines: intervals of 95 %; dashed: {share_text(rate)}, the rate of all rows{left_out}"
+    return _rows(f"Rate of {short_text(label)}", note, rows) | {"baseline": rounded(rate)}
+
+
+def by_partition(rows: Sequence[Mapping[str, Any]], partitions: Sequence[str]) -> list[Chart]:
+    """The coverage of a slot in each partition, and its drift from one to the next.
+
+    Args:
+        rows: The slot's rows of `PartitionProfiles.table`.
+        partitions: All partitions, in their order.
+    """
+    of = {row["partition"]: row for row in rows}
+    coverage = [of[name]["coverage"] if name in of else None for name in partitions]
+    psi = [of[name]["psi"] if name in of else None for name in partitions]
+    charts = [columns("Coverage by partition", coverage, partitions, unit="share", most=1.0)]
+    if len(partitions) > 1:
+        most = max([_LARGE_PSI, *(value for value in psi if value is not None)])
+        charts.append(columns("Drift from the partition before (PSI)", psi, partitions, most=most))
+    return charts
+
+
+def columns(
+    title: str,
+    values: Sequence[float | None],
+    partitions: Sequence[str],
+    *,
+    unit: str = "number",
+    most: float | None = None,
+) -> Chart:
+    """A bar for each partition.
+
+    Args:
+        title: The title.
+        values: A figure for each partition; None where there is none.
+        partitions: Their names. The page has them once, for all charts.
+        unit: `share` or `number`.
+        most: The end of the scale; None for the largest value.
+    """
+    return {
+        "kind": "columns",
+        "title": title,
+        "note": "",
+        "first": short_text(partitions[0]),
+        "last": short_text(partitions[-1]),
+        "names": None,
+        "values": [rounded(value) for value in values],
+        "before": None,
+        "unit": unit,
+        "most": rounded(most),
+    }
+
+
+def _rows(
+    title: str, note: str, rows: Sequence[Mapping[str, Any]], *, compared: bool = False
+) -> Chart:
+    return {"kind": "rows", "title": title, "note": note, "rows": rows, "compared": compared}
+
+
+def _shares(before: SlotSummary, wanted: Mapping[int, Any]) -> dict[int, float | None]:
+    """The shares of ids before; None for one that may have been too rare to be listed."""
+    if not before.num_values:
+        return {}
+    counts = dict(zip(before.values.tolist(), before.counts.tolist(), strict=True))
+    absent = 0.0 if before.lists_all else None
+    return {
+        value: min(1.0, counts[value] / before.num_values) if value in counts else absent
+        for value in wanted
+    }
+
+
+def _change(before: float | None, top: Mapping[str, Any]) -> str:
+    now = share_text(top["share"], top["share_error"])
+    return now if before is None else f"{share_text(before)} → {now}"

@@ -1,0 +1,185 @@
+"""All that a report says, as JSON types. Pure: from results to what the page's script draws."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from featstore.explore.comparison import Comparison, slot_key
+from featstore.explore.label_profile import LabelProfile
+from featstore.explore.partition_profiles import PartitionProfiles
+from featstore.explore.plots.frame import short_text
+from featstore.explore.profile import Profile
+from featstore.explore.reading_costs import ReadingCosts
+from featstore.explore.report.charts import (
+    Chart,
+    by_partition,
+    columns,
+    histogram,
+    label_rates,
+    top_values,
+)
+from featstore.explore.report.slot_columns import SlotColumn, SlotFigures, facts, slot_columns
+from featstore.explore.table_result import number_text
+from featstore.schema import SlotKind
+
+_MOST_NAMED = 20  # of the slots that only the rows of before have
+_MOST_SPARKS = 40  # bars of the small picture in a row of the table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """The results that a report shows.
+
+    Attributes:
+        about: What the report is about: names and texts, without secrets.
+        profile: The slots.
+        costs: Their sizes.
+        before: The profile with which they are compared, or None.
+        label: The slots against a label, or None.
+        partitions: Their coverage and drift by partition, or None.
+    """
+
+    about: Sequence[tuple[str, str]]
+    profile: Profile
+    costs: ReadingCosts
+    before: Profile | None = None
+    label: LabelProfile | None = None
+    partitions: PartitionProfiles | None = None
+
+
+def contents(found: Findings) -> dict[str, Any]:
+    """What the page shows, as JSON types."""
+    comparison = None if found.before is None else found.before.compare(found.profile)
+    wanted = slot_columns(compared=comparison is not None, labelled=found.label is not None)
+    return {
+        "about": [*found.about, *_about_rows(found, comparison)],
+        "columns": [column.as_dict() for column in wanted],
+        "order": _order(wanted),
+        "partitions": list(map(short_text, _partition_names(found))),
+        "charts": _overview(found),
+        "slots": _slots(found, comparison, wanted),
+    }
+
+
+def _order(wanted: Sequence[SlotColumn]) -> int | None:
+    """The column by which slots are sorted at first; None for the order of the table."""
+    titles = [column.title for column in wanted]
+    return next((titles.index(title) for title in ("drift", "AUC") if title in titles), None)
+
+
+def _about_rows(found: Findings, comparison: Comparison | None) -> list[tuple[str, str]]:
+    rates = [
+        (f"mean of {short_text(name)}", number_text(rate))
+        for name, rate in found.profile.label_rates.items()
+    ]
+    rows = [("rows", f"{found.profile.num_rows:,}"), *rates, ("figures", found.profile.source)]
+    if comparison is None:
+        return rows
+    gone = [row["slot"] for row in comparison.table.to_pylist() if row["coverage_after"] is None]
+    names = ", ".join(map(short_text, gone[:_MOST_NAMED]))
+    more = f" and {len(gone) - _MOST_NAMED:,} more" if len(gone) > _MOST_NAMED else ""
+    rows.append(("before", short_text(str(comparison.before), 300)))
+    return [*rows, ("slots only before", names + more)] if gone else rows
+
+
+def _partition_names(found: Findings) -> Sequence[str]:
+    return () if found.partitions is None else found.partitions.partitions
+
+
+def _overview(found: Findings) -> list[Chart]:
+    """Charts of the whole table: its rows and its label by partition."""
+    names = _partition_names(found)
+    if found.partitions is None or not names:
+        return []
+    table = found.partitions.table
+    num_rows = dict(zip(table["partition"].to_pylist(), table["num_rows"].to_pylist(), strict=True))
+    charts = [columns("Rows by partition", [num_rows.get(name) for name in names], names)]
+    if found.label is not None:
+        rates = {row["partition"]: row["rate"] for row in found.label.partitions.to_pylist()}
+        title = f"Rate of {short_text(found.label.label)} by partition"
+        charts.append(columns(title, [rates.get(name) for name in names], names, unit="share"))
+    return charts
+
+
+def _slots(
+    found: Findings, comparison: Comparison | None, wanted: Sequence[SlotColumn]
+) -> list[dict[str, Any]]:
+    costs = {row["slot"]: row for row in found.costs.table.to_pylist()}
+    changes = {} if comparison is None else _by_name(comparison.table.to_pylist())
+    labels = {} if found.label is None else _by_name(found.label.table.to_pylist())
+    charts = _Charts(found)
+    slots = []
+    for row in found.profile.table.to_pylist():
+        figures = SlotFigures(
+            profile=row,
+            costs=costs[row["slot"]],
+            change=changes.get(row["slot"]),
+            label=labels.get(row["slot"]),
+            names=found.profile.names,
+        )
+        values, *others = charts.of_slot(row)
+        slots.append(
+            {
+                "cells": [column.cell(figures) for column in wanted],
+                "facts": facts(figures),
+                "sparks": _sparks(values),
+                "charts": [chart for chart in (values, *others) if chart is not None],
+            }
+        )
+    return slots
+
+
+def _by_name(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Rows by slot. Of two with one name, which comparisons may have, the first one counts: the
+    other one is a slot that is only in the rows of before.
+    """
+    return {row["slot"]: row for row in reversed(rows)}
+
+
+def _sparks(chart: Chart | None) -> list[int]:
+    """The heights of the small picture in a row of the table, in percent of the highest."""
+    if chart is None:
+        return []
+    bars = chart["values"] if chart["kind"] == "columns" else [r["value"] for r in chart["rows"]]
+    most = max((bar or 0.0 for bar in bars), default=0.0)
+    return [round(100 * (bar or 0.0) / most) for bar in bars[:_MOST_SPARKS]] if most else []
+
+
+class _Charts:
+    """The charts of each slot, from results that are sorted by slot once."""
+
+    def __init__(self, found: Findings) -> None:
+        self._found = found
+        summaries = () if found.before is None else found.before.summaries.values()
+        self._before = {slot_key(summary.slot): summary for summary in summaries}
+        self._cells = defaultdict[str, list[dict[str, Any]]](list)
+        if found.label is not None:
+            for cell in found.label.cells.to_pylist():
+                self._cells[cell["slot"]].append(cell)
+        self._partitions = defaultdict[str, list[dict[str, Any]]](list)
+        if found.partitions is not None:
+            for row in found.partitions.table.to_pylist():
+                self._partitions[row["slot"]].append(row)
+
+    def of_slot(self, row: Mapping[str, Any]) -> list[Chart | None]:
+        """The charts of a slot, that of its values first; None if it has no values."""
+        return [self._values(row), *self._rates(row["slot"]), *self._by_partition(row["slot"])]
+
+    def _values(self, row: Mapping[str, Any]) -> Chart | None:
+        summary = self._found.profile.summaries[row["slot"]]
+        before = self._before.get(slot_key(summary.slot))
+        if row["kind"] == SlotKind.FLOAT:
+            return histogram(row, summary, before)
+        return top_values(row, self._found.profile.names, before)
+
+    def _rates(self, slot: str) -> list[Chart]:
+        label = self._found.label
+        if label is None or label.rate is None:
+            return []
+        item = {"slot": slot, "cells": self._cells[slot]}
+        return [label_rates(label.label, item, label.names, label.rate)]
+
+    def _by_partition(self, slot: str) -> list[Chart]:
+        names = _partition_names(self._found)
+        return by_partition(self._partitions[slot], names) if names else []

@@ -1,0 +1,129 @@
+"""The report of a table: gathers what it shows, and writes one file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from featstore.explore.partition_profiles import PartitionProfiles
+from featstore.explore.questions import Question
+from featstore.explore.report.contents import Findings, contents
+from featstore.explore.report.page import page
+from featstore.explore.table import Table, open_table
+from featstore.files import storage
+from featstore.redaction import redact, redact_text
+
+MOST_PARTITIONS = 60  # the last ones, whose coverage and drift each slot's charts show
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A report that was written.
+
+    Attributes:
+        url: Where.
+        num_slots: The slots that it shows.
+        size_bytes: Its size.
+    """
+
+    url: str = field(repr=False)
+    num_slots: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        return f"{redact(self.url)}: {self.num_slots:,} slots, {self.size_bytes:,} bytes"
+
+
+def report(
+    url: str | Path,
+    output: str | Path,
+    *,
+    version: int | None = None,
+    where: str | None = None,
+    slots: Sequence[str] | None = None,
+    exact: bool = False,
+    label: str | None = None,
+    compare: str | None = None,
+    compare_version: int | None = None,
+    days: tuple[str, str] | None = None,
+) -> Report:
+    """Writes what is known of a table's slots into one HTML file.
+
+    The file needs nothing else: no network, no server, no other file. It appears whole or not at
+    all, and equal tables give equal files. Figures come from stored statistics where these are,
+    otherwise from the rows, which are then read once for the slots and once for the partitions.
+
+    Args:
+        url: A Delta table, or a directory or glob of Parquet files. Local or remote.
+        output: The file to write, local or remote. One that is there is replaced.
+        version: A version of a Delta table; by default the newest.
+        where: A predicate; by default every row counts.
+        slots: Names and globs of slots; by default all.
+        exact: Count the rows exactly, even if statistics are stored.
+        label: Show the rate of this label of 0 and 1 by value and partition, and the AUC of each
+            slot alone. The rows are read once more.
+        compare: Compare with this table, which came before.
+        compare_version: Its version; by default the newest.
+        days: Compare two values of the first partition key, the earlier one first. The report is
+            about the later one.
+
+    Returns:
+        What was written.
+
+    Raises:
+        TableNotFoundError: There is no table at a URL, or not in this version.
+        InputError: Both `compare` and `days` are given; there is no such day; the label has values
+            besides 0 and 1; or a slot holds ids on one side and floats on the other.
+        SelectionError: There is no such column, slot or label.
+        DiskFullError: The disk is full.
+        StoreError: A file store cannot be reached or refuses.
+    """
+    question = Question(
+        where=where,
+        slots=slots or (),
+        exact=exact,
+        compare=compare,
+        compare_version=compare_version,
+        days=days,
+    )
+    table = open_table(url, version)
+    found = _findings(table, question, label)
+    text = page(f"featstore report: {redact(table.url)}", contents(found))
+    with storage.open_write(str(output)) as file:
+        file.write(text)
+    return Report(url=str(output), num_slots=len(found.profile.summaries), size_bytes=len(text))
+
+
+def _findings(table: Table, question: Question, label: str | None) -> Findings:
+    slots = question.slots or None
+    before, after = question.sides(table)
+    rows = question.rows(table)
+    return Findings(
+        about=_about(table, question),
+        profile=after,
+        costs=table.reading_costs(rows, slots, decode=False),
+        before=before,
+        label=None if label is None else table.label_profile(label, rows, slots),
+        partitions=_by_partition(table, question),
+    )
+
+
+def _by_partition(table: Table, question: Question) -> PartitionProfiles | None:
+    """The last partitions; with `days` too all of them, since two days alone say less."""
+    if not table.schema.partition_keys:
+        return None
+    return table.profile_partitions(
+        question.where, question.slots or None, stored=not question.exact, last=MOST_PARTITIONS
+    )
+
+
+def _about(table: Table, question: Question) -> list[tuple[str, str]]:
+    """What the report is about, without secrets of URLs."""
+    found: list[tuple[str, Any]] = [("table", redact(table.url)), ("version", table.version)]
+    found.append(("where", None if question.where is None else redact_text(question.where)))
+    if question.compare is not None:
+        newest = "newest" if question.compare_version is None else question.compare_version
+        found.append(("compared with", f"{redact(question.compare)}, version {newest}"))
+    if question.days is not None:
+        found.append(("days", " → ".join(question.days)))
+    return [(name, str(value)) for name, value in found if value is not None]

@@ -1,0 +1,230 @@
+"""The columns of a report's slot table, and the facts of one slot.
+
+A cell is a text for people and, in a column that is sorted by numbers, the number behind it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from featstore.explore.plots.frame import coverage_text, short_text
+from featstore.explore.profile import values_text
+from featstore.explore.report.charts import rounded
+from featstore.explore.table_result import error_text, number_text, share_text
+from featstore.spec.value_names import ValueNames
+
+_NAME_CHARACTERS = 100
+_VALUES_CHARACTERS = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotFigures:
+    """All that is known of one slot.
+
+    Attributes:
+        profile: Its row of `Profile.table`.
+        costs: Its row of `ReadingCosts.table`.
+        change: Its row of `Comparison.table`; None if nothing is compared.
+        label: Its row of `LabelProfile.table`; None if there is no label.
+        names: What ids mean.
+    """
+
+    profile: Mapping[str, Any]
+    costs: Mapping[str, Any]
+    change: Mapping[str, Any] | None
+    label: Mapping[str, Any] | None
+    names: ValueNames
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotColumn:
+    """A column of the slot table.
+
+    Attributes:
+        title: Its title.
+        help: What it holds.
+        cell: The text of a slot, and the number by which it is sorted; None if by its text.
+        is_number: Whether it is sorted by numbers, at first from the largest.
+        is_wide: Whether a narrow window leaves it out.
+    """
+
+    title: str
+    help: str
+    cell: Callable[[SlotFigures], tuple[str, float | None]]
+    is_number: bool = True
+    is_wide: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the page needs of it."""
+        return {
+            "title": self.title,
+            "help": self.help,
+            "number": self.is_number,
+            "wide": self.is_wide,
+        }
+
+
+def slot_columns(*, compared: bool, labelled: bool) -> list[SlotColumn]:
+    """The columns of a report.
+
+    Args:
+        compared: Whether slots are compared with those of before.
+        labelled: Whether slots are profiled against a label.
+    """
+    changes, aucs = [_PSI] if compared else [], [_AUC] if labelled else []
+    return [*_FIRST, *changes, *aucs, *_LAST]
+
+
+def facts(slot: SlotFigures) -> list[tuple[str, str]]:
+    """What is known of a slot besides its charts: names and texts."""
+    row = slot.profile
+    found = [
+        *_definition(row),
+        ("rows with a value", f"{row['num_present']:,} ({coverage_text(row['coverage'])})"),
+        ("values", f"{row['num_values']:,}"),
+        ("different values", _distinct(row)),
+        *_numbers(row),
+        *_lengths(row),
+        *_extraction(row),
+        ("stored bytes", f"{slot.costs['stored_bytes']:,}"),
+    ]
+    found += [] if slot.label is None else _against_label(slot.label)
+    return found + ([] if slot.change is None else _changes(slot.change))
+
+
+def _definition(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    number = "-" if row["number"] is None else str(row["number"])
+    op = "-" if row["op"] is None else short_text(row["op"])
+    return [("slot number", number), ("kind", f"{row['kind']}, {row['shape']}"), ("operator", op)]
+
+
+def _distinct(row: Mapping[str, Any]) -> str:
+    return f"{row['distinct']:,}{error_text(row['distinct_error'])}"
+
+
+def _numbers(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if row["mean"] is None:
+        return []
+    error = f" (ranks{error_text(row['rank_error'])})" if row["rank_error"] else ""
+    return [
+        ("mean", number_text(row["mean"])),
+        ("least and largest", f"{number_text(row['min'])}, {number_text(row['max'])}"),
+        ("1, 25, 50, 75, 99 %", ", ".join(map(number_text, row["quantiles"] or ())) + error),
+    ]
+
+
+def _lengths(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if row["length_mean"] is None:
+        return []
+    error = f" (ranks{error_text(row['length_rank_error'])})" if row["length_rank_error"] else ""
+    middle = ", ".join(map(number_text, row["length_quantiles"] or ()))
+    return [
+        ("length, mean and largest", f"{number_text(row['length_mean'])}, {row['length_max']:,}"),
+        ("length, 50 and 90 %", middle + error),
+    ]
+
+
+def _extraction(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Counts that only stored statistics know."""
+    if row["default_rate"] is None:
+        return []
+    found = [
+        ("rows with a default", share_text(row["default_rate"])),
+        ("null list elements dropped", f"{row['num_nulls_dropped']:,}"),
+        ("texts with errors", f"{row['num_text_errors']:,}"),
+    ]
+    if row["num_sign_collisions"] is not None:
+        of_checked = f"{row['num_sign_collisions']:,} of {row['num_signs_checked']:,}"
+        found.append(("signs of several values", of_checked))
+    return found
+
+
+def _against_label(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("AUC of the slot alone", number_text(row["auc"])),
+        ("mutual information, bits", number_text(row["mutual_information"])),
+        ("information value", number_text(row["information_value"])),
+    ]
+
+
+def _changes(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    coverage = (row["coverage_before"], row["coverage_after"])
+    distinct = (row["distinct_before"], row["distinct_after"])
+    counts = ("-" if number is None else f"{number:,}" for number in distinct)
+    psi = f"{number_text(row['psi'])}, of it chance {number_text(row['psi_error'])}"
+    return [
+        ("drift (PSI)", psi),
+        ("Jensen-Shannon, bits", number_text(row["jensen_shannon"])),
+        ("coverage, before → after", " → ".join(map(share_text, coverage))),
+        ("different values, before → after", " → ".join(counts)),
+        ("new values", share_text(row["new_values"], row["values_error"])),
+        ("vanished values", share_text(row["vanished_values"], row["values_error"])),
+    ]
+
+
+def _number(value: float | None) -> tuple[str, float | None]:
+    return number_text(value), rounded(value)
+
+
+def _values(slot: SlotFigures) -> tuple[str, float | None]:
+    return short_text(values_text(slot.profile, slot.names), _VALUES_CHARACTERS), None
+
+
+def _change(slot: SlotFigures, name: str) -> float | None:
+    return None if slot.change is None else slot.change[name]
+
+
+def _label(slot: SlotFigures, name: str) -> float | None:
+    return None if slot.label is None else slot.label[name]
+
+
+_FIRST: Sequence[SlotColumn] = (
+    SlotColumn(
+        title="slot",
+        help="the slot's name",
+        cell=lambda slot: (short_text(slot.profile["slot"], _NAME_CHARACTERS), None),
+        is_number=False,
+    ),
+    SlotColumn(
+        title="kind",
+        help="ids or floats, and the shape of a row's value",
+        cell=lambda slot: (f"{slot.profile['kind']} {slot.profile['shape']}", None),
+        is_number=False,
+        is_wide=True,
+    ),
+    SlotColumn(
+        title="coverage",
+        help="the share of rows with a value",
+        cell=lambda slot: (coverage_text(slot.profile["coverage"]), slot.profile["coverage"]),
+    ),
+    SlotColumn(
+        title="distinct",
+        help="the number of different values; its error of 95 % after ±",
+        cell=lambda slot: (_distinct(slot.profile), slot.profile["distinct"]),
+    ),
+    SlotColumn(
+        title="bytes/row",
+        help="compressed bytes in the files",
+        cell=lambda slot: _number(slot.costs["stored_bytes_per_row"]),
+        is_wide=True,
+    ),
+)
+_PSI = SlotColumn(
+    title="drift",
+    help="the population stability index from before to after; above 0.25 is much",
+    cell=lambda slot: _number(_change(slot, "psi")),
+)
+_AUC = SlotColumn(
+    title="AUC",
+    help="how well the slot alone ranks rows by the label; 0.5 says nothing",
+    cell=lambda slot: _number(_label(slot, "auc")),
+)
+_LAST: Sequence[SlotColumn] = (
+    SlotColumn(
+        title="values",
+        help="the most frequent values with their shares, or quantiles at 1, 25, 50, 75 and 99 %",
+        cell=_values,
+        is_number=False,
+        is_wide=True,
+    ),
+)
