@@ -15,6 +15,7 @@ from featstore.explore.plots.frame import short_text
 from featstore.explore.plots.label_rates import cell_text
 from featstore.explore.table_result import number_text, share_text
 from featstore.spec.value_names import ValueNames
+from featstore.table.statistics.sketches import Floats
 from featstore.table.statistics.summary import SlotSummary
 
 Chart = dict[str, Any]
@@ -61,39 +62,43 @@ def top_values(
     return _rows("Most frequent values, share of all values", note, rows, compared=bool(old))
 
 
-def histogram(
-    row: Mapping[str, Any], summary: SlotSummary, before: SlotSummary | None
-) -> Chart | None:
+def histogram(summary: SlotSummary, before: SlotSummary | None) -> Chart | None:
     """The histogram of a float slot, of which the first and the last bar hold what lies beyond.
 
     Args:
-        row: The slot's row of `Profile.table`.
         summary: What is known of the slot.
         before: The same of the rows of before.
 
     Returns:
         The chart; None if there are no values.
     """
-    values, weights = summary.points
-    if not len(values) or not row["quantiles"]:
+    sides = [one for one in (summary, before) if one is not None and one.quantiles]
+    if not summary.quantiles:
         return None
-    low, high = histogram_range(row["quantiles"], values)
-    edges = np.linspace(low, high, NUM_BINS + 1)
-    old = None
-    if before is not None and len(before.points[0]):
-        old = [rounded(share) for share in bin_shares(*before.points, edges).tolist()]
+    edges = _edges(sides)
+    now, *old = [
+        [rounded(share) for share in bin_shares(*side.points, edges).tolist()] for side in sides
+    ]
     return {
         "kind": "columns",
         "title": "Distribution, share of values",
         "note": "the first and the last bar hold what lies beyond",
-        "first": number_text(low),
-        "last": number_text(high),
-        "names": [number_text(edge) for edge in edges[:-1].tolist()],
-        "values": [rounded(share) for share in bin_shares(values, weights, edges).tolist()],
-        "before": old,
+        "first": number_text(edges[0]),
+        "last": number_text(edges[-1]),
+        "names": [f"from {number_text(edge)}" for edge in edges[:-1].tolist()],
+        "values": now,
+        "before": old[0] if old else None,
         "unit": "share",
         "most": None,
     }
+
+
+def _edges(sides: Sequence[SlotSummary]) -> Floats:
+    """The edges of the bins of a histogram that shows several sides."""
+    ranges = [histogram_range(side.quantiles or (), side.points[0]) for side in sides]
+    lows, highs = zip(*ranges, strict=True)
+    edges: Floats = np.linspace(min(lows), max(highs), NUM_BINS + 1)
+    return edges
 
 
 def label_rates(label: str, slot: Mapping[str, Any], names: ValueNames, rate: float) -> Chart:

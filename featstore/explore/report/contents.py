@@ -98,7 +98,9 @@ def _overview(found: Findings) -> list[Chart]:
     if found.label is not None:
         rates = {row["partition"]: row["rate"] for row in found.label.partitions.to_pylist()}
         title = f"Rate of {short_text(found.label.label)} by partition"
-        charts.append(columns(title, [rates.get(name) for name in names], names, unit="share"))
+        shown = [rates.get(name) for name in names]
+        if sum(rate is not None for rate in shown) > 1:
+            charts.append(columns(title, shown, names, unit="share"))
     return charts
 
 
@@ -170,7 +172,7 @@ class _Charts:
         summary = self._found.profile.summaries[row["slot"]]
         before = self._before.get(slot_key(summary.slot))
         if row["kind"] == SlotKind.FLOAT:
-            return histogram(row, summary, before)
+            return histogram(summary, before)
         return top_values(row, self._found.profile.names, before)
 
     def _rates(self, slot: str) -> list[Chart]:

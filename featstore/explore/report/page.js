@@ -131,7 +131,8 @@
 
   function detail(slot) {
     const charts = element("div", { className: "charts" }, ...slot.charts.map(draw));
-    const facts = pairs(element("dl"), slot.facts);
+    const entries = slot.facts.map((fact) => pairs(element("div"), [fact]));
+    const facts = element("dl", { className: "facts" }, ...entries);
     const cell = element("td", { colSpan: data.columns.length + 1 }, facts, charts);
     return element("tr", { className: "detail" }, cell);
   }
@@ -192,10 +193,8 @@
     };
     headers.forEach((header) => header.removeAttribute("aria-sort"));
     headers[i].setAttribute("aria-sort", direction);
-    const focused = document.activeElement;
     rows.sort(compare);
     show();
-    focused.focus();
   }
 
   function show() {

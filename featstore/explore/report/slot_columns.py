@@ -98,6 +98,10 @@ def _definition(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("slot number", number), ("kind", f"{row['kind']}, {row['shape']}"), ("operator", op)]
 
 
+def _kind(row: Mapping[str, Any]) -> str:
+    return row["kind"] if row["shape"] == "scalar" else f"{row['kind']} {row['shape']}"
+
+
 def _distinct(row: Mapping[str, Any]) -> str:
     return f"{row['distinct']:,}{error_text(row['distinct_error'])}"
 
@@ -157,8 +161,11 @@ def _changes(row: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Jensen-Shannon, bits", number_text(row["jensen_shannon"])),
         ("coverage, before → after", " → ".join(map(share_text, coverage))),
         ("different values, before → after", " → ".join(counts)),
-        ("new values", share_text(row["new_values"], row["values_error"])),
-        ("vanished values", share_text(row["vanished_values"], row["values_error"])),
+        *(
+            (f"{what} values", share_text(row[f"{what}_values"], row["values_error"]))
+            for what in ("new", "vanished")
+            if row[f"{what}_values"] is not None
+        ),
     ]
 
 
@@ -187,8 +194,8 @@ _FIRST: Sequence[SlotColumn] = (
     ),
     SlotColumn(
         title="kind",
-        help="ids or floats, and the shape of a row's value",
-        cell=lambda slot: (f"{slot.profile['kind']} {slot.profile['shape']}", None),
+        help="ids or floats, and the shape of a row's value if it is no single one",
+        cell=lambda slot: (_kind(slot.profile), None),
         is_number=False,
         is_wide=True,
     ),
@@ -201,6 +208,7 @@ _FIRST: Sequence[SlotColumn] = (
         title="distinct",
         help="the number of different values; its error of 95 % after ±",
         cell=lambda slot: (_distinct(slot.profile), slot.profile["distinct"]),
+        is_wide=True,
     ),
     SlotColumn(
         title="bytes/row",
