@@ -137,6 +137,7 @@ def one_round(tab: Tab, path: Path) -> dict[str, float]:
     tab.open(path)
     return {
         "open": tab.value(DRAWN_MS),
+        "open_cpu": 1000 * tab.task_cpu_s(),
         "sort_by_number": tab.value(SORT_MS % 2),
         "sort_by_name": tab.value(SORT_MS % 0),
         "search": tab.value(SEARCH_MS % "log_x7"),

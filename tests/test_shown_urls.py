@@ -105,6 +105,11 @@ def _open(url: str, here: Path) -> Any:
     return table, table.snapshot, table.data_files(), table.inspect(), table.profile(), table.lint()
 
 
+def _report(here: Path, url: str | Path, output: str | Path, **options: Any) -> Any:
+    written, page = featstore.report(url, output, **options), here / "report.html"
+    return written, page.read_text() if page.exists() else ""
+
+
 ACTS: dict[str, Callable[[str, Path], object]] = {
     "open_table": _open,
     "open_table at a version": lambda url, here: featstore.open_table(url, 3),
@@ -147,6 +152,11 @@ ACTS: dict[str, Callable[[str, Path], object]] = {
     "replay against": lambda url, here: featstore.explore.replay.replay(
         str(here / "spec.yaml"), str(here / "raw"), url
     ),
+    "report": lambda url, here: _report(here, url, here / "report.html"),
+    "report compared": lambda url, here: _report(
+        here, here / "made", here / "report.html", compare=url, where=f"user != '{url}'"
+    ),
+    "report to": lambda url, here: _report(here, here / "made", url),
     "lint a spec": lambda url, here: featstore.spec.lint.lint(url),
     "show a spec": lambda url, here: featstore.spec.show.show(url),
     "diff of specs": lambda url, here: featstore.spec.diff.diff(str(here / "spec.yaml"), url),
@@ -186,6 +196,8 @@ ACTS: dict[str, Callable[[str, Path], object]] = {
     "$ extract to": _command(
         "extract", "--spec", "HERE/spec.yaml", "--input", "HERE/raw", "--table", "URL"
     ),
+    "$ report": _command("report", "URL", "-o", "HERE/report.html"),
+    "$ report to": _command("report", "HERE/made", "-o", "URL"),
     "$ spec lint": _command("spec", "lint", "URL"),
     "$ spec fit": _command("spec", "fit", "HERE/spec.yaml", "--input", "URL"),
     "$ status": _command("dispatch", "status", "URL"),

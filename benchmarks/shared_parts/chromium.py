@@ -136,6 +136,7 @@ class Tab:
         self._session = attached["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.ask(f"{domain}.enable")
+        self.ask("Performance.enable", timeDomain="threadTicks")
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
         """Sends a request about this tab and waits for its answer."""
@@ -196,6 +197,13 @@ class Tab:
     def screenshot(self) -> bytes:
         """What the window shows, as PNG."""
         return base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"])
+
+    def task_cpu_s(self) -> float:
+        """The CPU time that the main thread has spent on the page since it was opened. The browser
+        counts anew for each page.
+        """
+        metrics = self.ask("Performance.getMetrics")["metrics"]
+        return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))
 
     def requests(self) -> list[str]:
         """The URLs that the page asked for since it was opened, its own among them."""

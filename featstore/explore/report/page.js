@@ -129,11 +129,19 @@
   const classes = (column) => `${column.number ? "number " : ""}${column.wide ? "wide" : ""}`;
   const last = data.columns.length - 1;
 
+  /** The columns that the width of the window leaves: more would get a width of their own. */
+  const numShown = () => [...table.tHead.rows[0].cells].filter((cell) => cell.offsetWidth).length;
+
+  addEventListener("resize", () => {
+    const columns = numShown();
+    for (const cell of table.querySelectorAll(".detail > td")) cell.colSpan = columns;
+  });
+
   function detail(slot) {
     const charts = element("div", { className: "charts" }, ...slot.charts.map(draw));
     const entries = slot.facts.map((fact) => pairs(element("div"), [fact]));
     const facts = element("dl", { className: "facts" }, ...entries);
-    const cell = element("td", { colSpan: data.columns.length + 1 }, facts, charts);
+    const cell = element("td", { colSpan: numShown() }, facts, charts);
     return element("tr", { className: "detail" }, cell);
   }
 

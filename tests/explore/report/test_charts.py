@@ -1,0 +1,151 @@
+"""What charts draw."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from featstore.explore.report.charts import (
+    by_partition,
+    columns,
+    histogram,
+    label_rates,
+    rounded,
+    top_values,
+)
+from featstore.schema import Slot, SlotKind
+from featstore.spec.value_names import ValueNames, ValueText
+from featstore.table.statistics.summary import SlotSummary
+
+NAMES = ValueNames(
+    by_slot={"hour": {7: ValueText(text="07:00", rank=7), 3: ValueText(text="03:00", rank=3)}}
+)
+TOP: Any = {
+    "slot": "hour",
+    "distinct": 5,
+    "distinct_error": 0.0,
+    "top": [
+        {"value": 7, "share": 0.5, "share_error": 0.0},
+        {"value": 3, "share": 0.25, "share_error": 0.01},
+    ],
+}
+
+
+def of_ids(counts: dict[int, float], *, lists_all: bool) -> SlotSummary:
+    return SlotSummary(
+        slot=Slot(name="hour", kind=SlotKind.ID),
+        num_rows=100,
+        num_present=100,
+        num_values=100,
+        distinct=len(counts),
+        values=np.array(list(counts), np.int64),
+        counts=np.array(list(counts.values()), np.float64),
+        lists_all=lists_all,
+    )
+
+
+def of_floats(values: list[float]) -> SlotSummary:
+    points = np.array(values)
+    quantiles = np.quantile(points, [0.01, 0.25, 0.5, 0.75, 0.99]).tolist() if values else None
+    return SlotSummary(
+        slot=Slot(name="x", kind=SlotKind.FLOAT),
+        num_rows=100,
+        num_present=len(values),
+        num_values=len(values),
+        distinct=len(values),
+        quantiles=quantiles,
+        points=(points, np.ones(len(points))),
+    )
+
+
+def test_values_come_in_the_order_of_their_slot_with_their_texts() -> None:
+    chart: Any = top_values(TOP, NAMES, None)
+    assert [row["text"] for row in chart["rows"]] == ["03:00", "07:00"]
+    assert [row["value"] for row in chart["rows"]] == [0.25, 0.5]
+    assert [row["figure"] for row in chart["rows"]] == ["25.0% ±1.0%", "50.0%"]
+    assert chart["note"] == "3 other values"
+    assert not chart["compared"]
+
+
+@pytest.mark.parametrize(
+    ("lists_all", "before"),
+    [(True, {"03:00": 0.0, "07:00": 0.4}), (False, {"03:00": None, "07:00": 0.4})],
+)
+def test_a_value_that_was_not_there_before_had_no_share_if_all_are_known(
+    lists_all: bool, before: dict[str, float | None]
+) -> None:
+    chart: Any = top_values(TOP, NAMES, of_ids({7: 40.0, 9: 60.0}, lists_all=lists_all))
+    assert {row["text"]: row["before"] for row in chart["rows"]} == before
+    assert chart["compared"]
+    assert chart["rows"][1]["figure"] == "40.0% → 50.0%"
+
+
+def test_a_slot_without_values_has_no_chart_of_them() -> None:
+    assert top_values({**TOP, "top": []}, NAMES, None) is None
+    assert top_values({**TOP, "top": None}, NAMES, None) is None
+    assert histogram(of_floats([]), of_floats([1.0, 2.0])) is None
+    chart: Any = top_values(TOP, NAMES, of_ids({}, lists_all=True))
+    assert chart["compared"]
+
+
+def test_a_histogram_has_all_values_and_its_scale_holds_both_sides() -> None:
+    chart: Any = histogram(of_floats([1.0, 2.0, 3.0]), None)
+    assert (sum(chart["values"]), chart["before"]) == (pytest.approx(1.0, abs=1e-3), None)
+    both: Any = histogram(of_floats([1.0, 2.0, 3.0]), of_floats([10.0, 11.0]))
+    assert (both["first"], both["last"]) == ("1.02", "10.99")
+    assert sum(both["before"]) == pytest.approx(1.0, abs=1e-3)
+    assert len(both["names"]) == len(both["values"]) == len(both["before"])
+    assert histogram(of_floats([1.0]), of_floats([])) is not None
+
+
+def test_rates_show_the_most_frequent_values_and_the_rest_together() -> None:
+    def cell(kind: str, value: int | None, rate: float | None) -> dict[str, Any]:
+        return {
+            "cell": kind,
+            "value": value,
+            "low": None,
+            "high": None,
+            "num_values": 10,
+            "rate": rate,
+            "rate_low": rate,
+            "rate_high": rate,
+        }
+
+    cells = [cell("value", value, 0.5) for value in range(1, 31)]
+    others = [cell("other", None, 0.25), cell("missing", None, None)]
+    chart = label_rates("click", {"slot": "hour", "cells": [*cells, *others]}, NAMES, 0.4)
+    assert [row["text"] for row in chart["rows"]][:3] == ["03:00", "07:00", "1"]
+    assert [row["text"] for row in chart["rows"]][-1] == "(all other values)"
+    assert len(chart["rows"]) == 21
+    assert "40.0%, the rate of all rows; 10 less frequent values counted" in chart["note"]
+    assert chart["baseline"] == 0.4
+
+
+def test_drift_has_a_scale_of_its_own_only_beyond_a_large_one() -> None:
+    rows = [
+        {"partition": "dt=1", "coverage": 1.0, "psi": None},
+        {"partition": "dt=3", "coverage": 0.5, "psi": 0.1},
+    ]
+    coverage, psi = by_partition(rows, ["dt=1", "dt=2", "dt=3"])
+    assert (coverage["values"], coverage["most"]) == ([1.0, None, 0.5], 1.0)
+    assert (psi["values"], psi["most"]) == ([None, None, 0.1], 0.25)
+    rows[1]["psi"] = 3.0
+    assert by_partition(rows, ["dt=1", "dt=2", "dt=3"])[1]["most"] == 3.0
+    assert len(by_partition(rows, ["dt=1"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (float("inf"), None),
+        (float("nan"), None),
+        (1 / 3, 0.3333),
+        (123456.0, 123500.0),
+    ],
+)
+def test_numbers_are_rounded_and_what_json_lacks_is_none(
+    value: float | None, expected: float | None
+) -> None:
+    assert rounded(value) == expected
+    assert columns("t", [value], ["a"])["values"] == [expected]
