@@ -5,8 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-# Servers that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
-DEBIAN_SERVERS := nginx-light rclone
+# Servers, and a browser, that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
+DEBIAN_SERVERS := nginx-light rclone chromium
 NPM_SERVERS := s3rver azurite
 
 .PHONY: demo test test-all lint format faults faults-epochs faults-processes faults-properties fuzz sanitize bench docs dist servers clean

@@ -1,1 +1,1 @@
-"""Exploring a table: rows, samples, SQL views, profiles, plots, and the replay of raw rows."""
+"""Exploring a table: rows, samples, SQL views, profiles, plots, reports, replays of raw rows."""

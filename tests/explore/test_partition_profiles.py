@@ -85,6 +85,14 @@ def test_where_and_slots_choose_what_is_profiled(table: Table) -> None:
         table.profile_partitions(slots=["usr"])
 
 
+@pytest.mark.parametrize(("last", "days"), [(1, [3]), (2, [2, 3]), (9, [1, 2, 3])])
+def test_only_the_last_partitions_are_profiled(table: Table, last: int, days: list[int]) -> None:
+    found = table.profile_partitions(last=last)
+    assert found.partitions == tuple(f"dt=2026-11-0{day}" for day in days)
+    assert by_slot(found, "psi")["user"][0] is None
+    assert table.profile_partitions("dt = '1999-01-01'", last=last).partitions == ()
+
+
 def test_a_table_without_partitions_is_refused(tmp_path: Path) -> None:
     put_parquet(tmp_path / "plain" / "a.parquet", {"user": [1, 2]})
     with pytest.raises(InputError, match=r"expected a table with partitions, .* use profile\(\)"):

@@ -60,6 +60,14 @@ def test_bytes_and_values_are_those_of_the_footers(table: Table) -> None:
     assert (found.num_rows, found.num_decoded_rows) == (3 * NUM_ROWS, 3 * 1000)
 
 
+def test_without_decoding_there_are_bytes_and_no_times(table: Table) -> None:
+    found = table.reading_costs(decode=False)
+    assert found.table["stored_bytes"].equals(table.reading_costs().table["stored_bytes"])
+    assert found.table["decode_ns_per_row"].null_count == 3
+    assert found.num_decoded_rows == 0
+    assert "0 ns of CPU" in str(found)
+
+
 def test_every_slot_takes_time_to_decode(table: Table) -> None:
     """Of 1,000 rows of lists, whatever else the machine does: CPU time of this thread."""
     [row] = table.reading_costs(slots=["tags"]).table.to_pylist()
