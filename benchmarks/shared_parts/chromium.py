@@ -32,6 +32,7 @@ _OPTIONS = (
     "--lang=en-US",
 )
 _PIPES = 'exec 3<&{read} 4>&{write}; exec "$@"'
+_CLOSE_S = 60  # which takes a fraction of a second
 _KEYS = {"Tab": 9, "Enter": 13, " ": 32}
 
 
@@ -59,19 +60,23 @@ def chromium(binary: str) -> Iterator["Tab"]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=os.environ | {"HOME": home},
+            env=os.environ | {"HOME": home, "TMPDIR": home},
             start_new_session=True,
         )
         os.close(to_read[0])
         os.close(to_write[1])
-        try:
-            with open(to_read[1], "wb") as requests, open(to_write[0], "rb") as answers:  # noqa: PTH123
-                yield Tab(_Connection(requests, answers))
-        finally:
-            # Its helpers are of the same session, and have files in the directory.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        # Unbuffered, so that nothing is left to write to a browser that has ended.
+        with open(to_read[1], "wb", 0) as requests, open(to_write[0], "rb") as answers:  # noqa: PTH123
+            try:
+                connection = _Connection(requests, answers)
+                yield Tab(connection)
+                connection.ask("Browser.close")
+                process.wait(_CLOSE_S)
+            finally:
+                # After an error, or if it does not end by itself, with its helpers.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 class _Connection:
@@ -95,8 +100,8 @@ class _Connection:
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         message |= {} if session is None else {"sessionId": session}
-        self._requests.write(json.dumps(message).encode() + b"\0")
-        self._requests.flush()
+        with contextlib.suppress(BrokenPipeError):  # then there is no answer either
+            self._requests.write(json.dumps(message).encode() + b"\0")
         while (answer := self._next()).get("id") != self._number:
             self.events.append(answer)
         if "error" in answer:
