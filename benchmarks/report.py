@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import featstore
+from featstore.spec.parse import load_spec
 from shared_parts.chromium import Tab, chromium, chromium_binary
 from shared_parts.machine import print_result
 
@@ -83,7 +84,7 @@ def make_table(home: Path, days: list[str]) -> None:
         columns["clicked"] = pa.array((draw.random(DAY_ROWS) < 0.1).astype(np.int64))
         (home / "raw" / f"dt={day}").mkdir(parents=True)
         pq.write_table(pa.table(columns), home / "raw" / f"dt={day}" / "rows.parquet")
-    featstore.extract(spec(), home / "raw", home / "table", partition_from_path=["dt"])
+    featstore.extract(load_spec(spec()), home / "raw", home / "table", partition_from_path=["dt"])
 
 
 def spec() -> dict[str, Any]:
@@ -95,11 +96,12 @@ def spec() -> dict[str, Any]:
         for i in range(NUM_CROSSES)
     ]
     logs = [{"name": f"log_{name}", "op": "log1p", "of": name} for name in numbers]
-    slots = [{"slot": 101 + i, **slot} for i, slot in enumerate([*hashes, *crosses, *logs])]
+    nodes: list[dict[str, Any]] = [*hashes, *crosses, *logs]
+    slots = [{"slot": 101 + i, **node} for i, node in enumerate(nodes)]
+    inputs = dict.fromkeys(ids, "string") | dict.fromkeys(numbers, "double") | {"clicked": "long"}
     return {
         "spec": 1,
-        "inputs": {**dict.fromkeys(ids, "string"), **dict.fromkeys(numbers, "double")}
-        | {"clicked": "long"},
+        "inputs": inputs,
         "labels": {"click": "clicked"},
         "slots": slots,
     }

@@ -156,7 +156,7 @@ ACTS: dict[str, Callable[[str, Path], object]] = {
     "report compared": lambda url, here: _report(
         here, here / "made", here / "report.html", compare=url, where=f"user != '{url}'"
     ),
-    "report to": lambda url, here: _report(here, here / "made", url),
+    "report to": lambda url, here: _report(here, here / "made", f"{url}.html"),
     "lint a spec": lambda url, here: featstore.spec.lint.lint(url),
     "show a spec": lambda url, here: featstore.spec.show.show(url),
     "diff of specs": lambda url, here: featstore.spec.diff.diff(str(here / "spec.yaml"), url),
@@ -197,7 +197,7 @@ ACTS: dict[str, Callable[[str, Path], object]] = {
         "extract", "--spec", "HERE/spec.yaml", "--input", "HERE/raw", "--table", "URL"
     ),
     "$ report": _command("report", "URL", "-o", "HERE/report.html"),
-    "$ report to": _command("report", "HERE/made", "-o", "URL"),
+    "$ report to": _command("report", "HERE/made", "-o", "URL.html"),
     "$ spec lint": _command("spec", "lint", "URL"),
     "$ spec fit": _command("spec", "fit", "HERE/spec.yaml", "--input", "URL"),
     "$ status": _command("dispatch", "status", "URL"),

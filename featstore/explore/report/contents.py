@@ -28,7 +28,7 @@ _MOST_SPARKS = 40  # bars of the small picture in a row of the table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings:
+class ReportFigures:
     """The results that a report shows.
 
     Attributes:
@@ -48,7 +48,7 @@ class Findings:
     partitions: PartitionProfiles | None = None
 
 
-def contents(found: Findings) -> dict[str, Any]:
+def contents(found: ReportFigures) -> dict[str, Any]:
     """What the page shows, as JSON types."""
     comparison = None if found.before is None else found.before.compare(found.profile)
     wanted = slot_columns(compared=comparison is not None, labelled=found.label is not None)
@@ -68,7 +68,7 @@ def _order(wanted: Sequence[SlotColumn]) -> int | None:
     return next((titles.index(title) for title in ("drift", "AUC") if title in titles), None)
 
 
-def _about_rows(found: Findings, comparison: Comparison | None) -> list[tuple[str, str]]:
+def _about_rows(found: ReportFigures, comparison: Comparison | None) -> list[tuple[str, str]]:
     rates = [
         (f"mean of {short_text(name)}", number_text(rate))
         for name, rate in found.profile.label_rates.items()
@@ -83,11 +83,11 @@ def _about_rows(found: Findings, comparison: Comparison | None) -> list[tuple[st
     return [*rows, ("slots only before", names + more)] if gone else rows
 
 
-def _partition_names(found: Findings) -> Sequence[str]:
+def _partition_names(found: ReportFigures) -> Sequence[str]:
     return () if found.partitions is None else found.partitions.partitions
 
 
-def _overview(found: Findings) -> list[Chart]:
+def _overview(found: ReportFigures) -> list[Chart]:
     """Charts of the whole table: its rows and its label by partition."""
     names = _partition_names(found)
     if found.partitions is None or not names:
@@ -105,7 +105,7 @@ def _overview(found: Findings) -> list[Chart]:
 
 
 def _slots(
-    found: Findings, comparison: Comparison | None, wanted: Sequence[SlotColumn]
+    found: ReportFigures, comparison: Comparison | None, wanted: Sequence[SlotColumn]
 ) -> list[dict[str, Any]]:
     costs = {row["slot"]: row for row in found.costs.table.to_pylist()}
     changes = {} if comparison is None else _by_name(comparison.table.to_pylist())
@@ -151,7 +151,7 @@ def _sparks(chart: Chart | None) -> list[int]:
 class _Charts:
     """The charts of each slot, from results that are sorted by slot once."""
 
-    def __init__(self, found: Findings) -> None:
+    def __init__(self, found: ReportFigures) -> None:
         self._found = found
         summaries = () if found.before is None else found.before.summaries.values()
         self._before = {slot_key(summary.slot): summary for summary in summaries}

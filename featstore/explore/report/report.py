@@ -7,7 +7,7 @@ from typing import Any
 
 from featstore.explore.partition_profiles import PartitionProfiles
 from featstore.explore.questions import Question
-from featstore.explore.report.contents import Findings, contents
+from featstore.explore.report.contents import ReportFigures, contents
 from featstore.explore.report.page import page
 from featstore.explore.table import Table, open_table
 from featstore.files import storage
@@ -17,7 +17,7 @@ MOST_PARTITIONS = 60  # the last ones, whose coverage and drift each slot's char
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class WrittenReport:
     """A report that was written.
 
     Attributes:
@@ -46,7 +46,7 @@ def report(
     compare: str | None = None,
     compare_version: int | None = None,
     days: tuple[str, str] | None = None,
-) -> Report:
+) -> WrittenReport:
     """Writes what is known of a table's slots into one HTML file.
 
     The file needs nothing else: no network, no server, no other file. It appears whole or not at
@@ -91,14 +91,16 @@ def report(
     text = page(f"featstore report: {redact(table.url)}", contents(found))
     with storage.open_write(str(output)) as file:
         file.write(text)
-    return Report(url=str(output), num_slots=len(found.profile.summaries), size_bytes=len(text))
+    return WrittenReport(
+        url=str(output), num_slots=len(found.profile.summaries), size_bytes=len(text)
+    )
 
 
-def _findings(table: Table, question: Question, label: str | None) -> Findings:
+def _findings(table: Table, question: Question, label: str | None) -> ReportFigures:
     slots = question.slots or None
     before, after = question.sides(table)
     rows = question.rows(table)
-    return Findings(
+    return ReportFigures(
         about=_about(table, question),
         profile=after,
         costs=table.reading_costs(rows, slots, decode=False),

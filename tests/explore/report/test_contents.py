@@ -2,14 +2,16 @@
 
 from typing import Any
 
-from featstore.explore.report.contents import Findings, contents
+from featstore.explore.report.contents import ReportFigures, contents
 from featstore.explore.table import Table
 from tests.explore.report.conftest import DAYS
 
 
-def findings(table: Table, **more: Any) -> Findings:
+def findings(table: Table, **more: Any) -> ReportFigures:
     costs = table.reading_costs(decode=False)
-    return Findings(about=[("table", "t")], **{"profile": table.profile(), "costs": costs, **more})
+    return ReportFigures(
+        about=[("table", "t")], **{"profile": table.profile(), "costs": costs, **more}
+    )
 
 
 def days(table: Table) -> dict[str, Any]:
