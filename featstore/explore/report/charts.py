@@ -1,7 +1,7 @@
 """What the charts of a report draw, as JSON types. The page's script knows two kinds of charts.
 
 `rows` has a bar for each row, with texts beside it, and `columns` a bar for each bin or partition.
-Numbers are rounded to four digits, which is more than a bar of a page can show.
+Numbers are rounded to four digits, which is more than a bar of a page can show; counts are exact.
 """
 
 import math
@@ -27,7 +27,9 @@ _LARGE_PSI = 0.25  # where the scale ends, unless a slot's own drift is larger
 
 def rounded(value: float | None) -> float | None:
     """A number for JSON; None, also for what JSON does not have."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+    if value is None or isinstance(value, int):
+        return value
+    return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
 def top_values(
@@ -50,9 +52,9 @@ def top_values(
     rows = [
         {
             "text": short_text(names.text(row["slot"], sign), MOST_CHARACTERS),
-            "figure": _change(old.get(sign), counted[sign]),
+            "figure": _change(old.get(sign, (None, 0.0)), counted[sign]),
             "value": rounded(counted[sign]["share"]),
-            "before": rounded(old.get(sign)),
+            "before": rounded(old.get(sign, (None, 0.0))[0]),
         }
         for sign in names.in_order(row["slot"], counted)
     ]
@@ -184,18 +186,21 @@ def _rows(
     return {"kind": "rows", "title": title, "note": note, "rows": rows, "compared": compared}
 
 
-def _shares(before: SlotSummary, wanted: Mapping[int, Any]) -> dict[int, float | None]:
-    """The shares of ids before; None for one that may have been too rare to be listed."""
+def _shares(
+    before: SlotSummary, wanted: Mapping[int, Any]
+) -> dict[int, tuple[float | None, float]]:
+    """The shares of ids before, with their errors; None for one that may have been too rare to be
+    listed.
+    """
     if not before.num_values:
         return {}
-    counts = dict(zip(before.values.tolist(), before.counts.tolist(), strict=True))
-    absent = 0.0 if before.lists_all else None
-    return {
-        value: min(1.0, counts[value] / before.num_values) if value in counts else absent
-        for value in wanted
-    }
+    shares = np.minimum(before.counts / before.num_values, 1.0).tolist()
+    errors = (before.count_errors / before.num_values).tolist()
+    known = dict(zip(before.values.tolist(), zip(shares, errors, strict=True), strict=True))
+    absent = (0.0 if before.lists_all else None, 0.0)
+    return {value: known.get(value, absent) for value in wanted}
 
 
-def _change(before: float | None, top: Mapping[str, Any]) -> str:
+def _change(before: tuple[float | None, float], top: Mapping[str, Any]) -> str:
     now = share_text(top["share"], top["share_error"])
-    return now if before is None else f"{share_text(before)} → {now}"
+    return now if before[0] is None else f"{share_text(*before)} → {now}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from featstore.explore.partition_profiles import PartitionProfiles
+from featstore.explore.plots.frame import short_text
 from featstore.explore.questions import Question
 from featstore.explore.report.contents import ReportFigures, contents
 from featstore.explore.report.page import page
@@ -14,6 +15,7 @@ from featstore.files import storage
 from featstore.redaction import redact, redact_text
 
 MOST_PARTITIONS = 60  # the last ones, whose coverage and drift each slot's charts show
+_MOST_CHARACTERS = 300  # of a URL or a predicate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,8 @@ def report(
     )
     table = open_table(url, version)
     found = _findings(table, question, label)
-    text = page(f"featstore report: {redact(table.url)}", contents(found))
+    title = short_text(f"featstore report: {redact(table.url)}", _MOST_CHARACTERS)
+    text = page(title, contents(found))
     with storage.open_write(str(output)) as file:
         file.write(text)
     return WrittenReport(
@@ -128,4 +131,8 @@ def _about(table: Table, question: Question) -> list[tuple[str, str]]:
         found.append(("compared with", f"{redact(question.compare)}, version {newest}"))
     if question.days is not None:
         found.append(("days", " → ".join(question.days)))
-    return [(name, str(value)) for name, value in found if value is not None]
+    return [
+        (name, short_text(str(value), _MOST_CHARACTERS))
+        for name, value in found
+        if value is not None
+    ]

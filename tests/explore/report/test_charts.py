@@ -40,6 +40,7 @@ def of_ids(counts: dict[int, float], *, lists_all: bool) -> SlotSummary:
         distinct=len(counts),
         values=np.array(list(counts), np.int64),
         counts=np.array(list(counts.values()), np.float64),
+        count_errors=np.full(len(counts), 0.0 if lists_all else 2.0),
         lists_all=lists_all,
     )
 
@@ -77,7 +78,7 @@ def test_a_value_that_was_not_there_before_had_no_share_if_all_are_known(
     chart: Any = top_values(TOP, NAMES, of_ids({7: 40.0, 9: 60.0}, lists_all=lists_all))
     assert {row["text"]: row["before"] for row in chart["rows"]} == before
     assert chart["compared"]
-    assert chart["rows"][1]["figure"] == "40.0% → 50.0%"
+    assert chart["rows"][1]["figure"] == f"40.0%{'' if lists_all else ' ±2.0%'} → 50.0%"
 
 
 def test_a_slot_without_values_has_no_chart_of_them() -> None:
@@ -142,6 +143,7 @@ def test_drift_has_a_scale_of_its_own_only_beyond_a_large_one() -> None:
         (float("nan"), None),
         (1 / 3, 0.3333),
         (123456.0, 123500.0),
+        (123456, 123456),
     ],
 )
 def test_numbers_are_rounded_and_what_json_lacks_is_none(
