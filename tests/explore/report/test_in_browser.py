@@ -295,6 +295,7 @@ def test_hostile_names_and_values_are_shown_as_texts(tab: Tab, tmp_path: Path) -
         assert all(name in shown for name in names[:5])
 
 
+@pytest.mark.slow
 def test_a_thousand_slots_open_quickly_and_are_small(tab: Tab, thousand: Path) -> None:
     """CPU time of the browser's main thread, which other work on the machine does not lengthen."""
     assert thousand.stat().st_size < SIZE_BYTES
