@@ -3,6 +3,7 @@ What it does without one is in test_lost_server.py.
 """
 
 import contextlib
+import signal
 import socket
 import threading
 import time
@@ -163,6 +164,41 @@ def test_a_request_whose_reply_is_lost_is_done_once(tmp_path: Path) -> None:
             assert store.get_or_none("n") == "1"
             assert store.add("n", 1) == 2
         relay.end()
+
+
+class Interrupted(Exception):
+    """What a signal handler raises."""
+
+
+def test_a_request_that_a_signal_handler_ends_leaves_no_reply_to_the_next_one(
+    tmp_path: Path,
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    def signal_once_it_waits() -> None:
+        while not store._lock.locked():
+            time.sleep(0.001)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    main = threading.get_ident()
+    with ServerProcess(file=tmp_path / "d.db") as server:
+        address = bind(server.url, timeout_s=600)
+        assert address.server is not None
+        store = TcpStore(parse_endpoint(server.url), timeout_s=600, server=address.server)
+        store.set("a", "of a")
+        store.set("b", "of b")
+        server.stop()
+        before = signal.signal(signal.SIGUSR1, interrupt)
+        try:
+            with pytest.raises(Interrupted), beside(signal_once_it_waits):
+                store.get_or_none("a")
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        server.go_on()
+        assert store.get_or_none("b") == "of b"
+        assert store.add("n", 1) == 1
+        store.close()
 
 
 def test_another_token_is_refused_without_another_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
