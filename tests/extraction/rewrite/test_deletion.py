@@ -345,6 +345,26 @@ def test_partitions_of_several_keys_are_replaced_with_those_that_one_commit_sele
     assert set(untouched) <= {file.path for file in after.snapshot.data_files}
 
 
+def test_a_partition_that_is_added_between_the_wanted_ones_is_a_conflict(tmp_path: Path) -> None:
+    job = ExtractJob(
+        spec=spec_of(SLOTS),
+        input_url=str(write_raw(tmp_path / "raw", [f"u{i % 4}" for i in range(20)])),
+        table_url=str(tmp_path / "table"),
+    )
+
+    def extract(day: str, country: str) -> None:
+        partition = {"day": day, "country": country}
+        extract_files(replace(job, run_id=f"{day} {country}", partition=partition))
+
+    extract("1", "a")
+    extract("2", "b")
+    commit = preceded(delta.commit, lambda: extract("1", "b"))
+    with pytest.raises(CommitConflictError, match="rows were deleted: .*day=1/country=b.*again"):
+        delete_rows(job.table_url, "user = 'u1'", commit=commit)
+    assert open_table(job.table_url).to_arrow().num_rows == 60
+    assert delete_rows(job.table_url, "user = 'u1'").num_rows == 15
+
+
 def test_what_cannot_be_deleted_from_is_refused(job: ExtractJob, tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match="expected a Delta table"):
         delete_rows(str(tmp_path / "none"), "user = 'u1'")
