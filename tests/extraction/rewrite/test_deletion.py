@@ -359,7 +359,7 @@ def test_a_partition_that_is_added_between_the_wanted_ones_is_a_conflict(tmp_pat
     extract("1", "a")
     extract("2", "b")
     commit = preceded(delta.commit, lambda: extract("1", "b"))
-    with pytest.raises(CommitConflictError, match="rows were deleted: .*day=1/country=b.*again"):
+    with pytest.raises(CommitConflictError, match=r"rows were deleted: .*day=1/country=b.*again"):
         delete_rows(job.table_url, "user = 'u1'", commit=commit)
     assert open_table(job.table_url).to_arrow().num_rows == 60
     assert delete_rows(job.table_url, "user = 'u1'").num_rows == 15
