@@ -273,6 +273,23 @@ def test_an_equal_run_brings_nothing_back_and_a_changed_one_does(job: ExtractJob
     assert open_table(job.table_url).to_arrow(where="user = 'u30'").num_rows == 15
 
 
+def test_deletions_at_once_from_days_of_one_run_bring_nothing_back(job: ExtractJob) -> None:
+    both = replace(
+        job,
+        input_url=job.input_url.removesuffix("/day=1"),
+        table_url=f"{job.table_url} of both",
+        partition={},
+        partition_from_path=["day"],
+    )
+    extract_files(both)
+    other = preceded(delta.commit, lambda: delete_rows(both.table_url, "user = 'u3' and day = '2'"))
+    with pytest.raises(CommitConflictError, match="another writer committed day=1, day=2"):
+        delete_rows(both.table_url, "user = 'u30'", commit=other)
+    delete_rows(both.table_url, "user = 'u30'")
+    assert not extract_files(replace(both, run_id="equal")).committed
+    assert open_table(both.table_url).to_arrow().num_rows == 900 - 15 - 15
+
+
 def test_a_group_bound_by_raw_files_is_refused_where_rows_were_deleted(job: ExtractJob) -> None:
     delete_rows(job.table_url, "user = 'u30'")
     with pytest.raises(InputError, match="expected its 185 rows, found 200 in the slot group"):
