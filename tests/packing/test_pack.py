@@ -251,7 +251,7 @@ def test_an_archive_has_no_name_that_spark_takes_apart(tmp_path: Path, name: str
 
 
 def test_a_missing_directory_is_an_error_before_anything_is_packed(tmp_path: Path) -> None:
-    with pytest.raises(PackError, match="there is no directory .*/missing; make it first"):
+    with pytest.raises(PackError, match=r"there is no directory .*/missing; make it first"):
         pack(tmp_path / "missing" / "environment.tar.gz")
 
 
