@@ -33,6 +33,7 @@ from featstore.packing.submit_lines import SubmitLine, submit_lines
 from featstore.packing.trial import needed_libraries, run_trial, site_packages
 
 _ENDINGS = (".tar.gz", ".tgz")  # by which Spark knows what to unpack
+_MISREAD = (",", "#")  # in --archives
 _LEVEL = 2  # of isal's 0 to 3: the third takes longer and saves little
 _WRITTEN_S = 315_532_800  # 1980, as of all files: equal content gives an equal archive
 
@@ -85,8 +86,8 @@ def pack(output: str | Path, also: Sequence[str] = ()) -> PackReport:
         What was packed, and how to submit jobs with it.
 
     Raises:
-        PackError: The name has another ending, a package is missing or cannot be packed, or the
-            packed Python does not run elsewhere.
+        PackError: Spark would misread the archive's name, its directory is missing, a package is
+            missing or cannot be packed, or the packed Python does not run elsewhere.
     """
     archive = Path(output)
     if not archive.name.endswith(_ENDINGS):
@@ -94,6 +95,13 @@ def pack(output: str | Path, also: Sequence[str] = ()) -> PackReport:
             f"{archive}: expected a name that ends with {' or '.join(_ENDINGS)}, by which Spark "
             "knows how to unpack it"
         )
+    if misread := [sign for sign in _MISREAD if sign in str(archive)]:
+        raise PackError(
+            f"{archive}: expected a path without {misread[0]!r}, which separates parts of Spark's "
+            "--archives; choose another"
+        )
+    if not archive.parent.is_dir():
+        raise PackError(f"{archive}: there is no directory {archive.parent}; make it first")
     interpreter = running_interpreter()
     names = needed([ROOT, *also], installed_requirements)
     with tempfile.TemporaryDirectory(prefix="featstore-pack-") as directory:

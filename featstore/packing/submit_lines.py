@@ -1,5 +1,6 @@
 """How a job is submitted with an archive, for each kind of cluster."""
 
+import shlex
 from dataclasses import dataclass
 
 from featstore.packing.interpreter import LAUNCHER
@@ -36,9 +37,10 @@ def submit_lines(archive: str, version: str) -> tuple[SubmitLine, ...]:
         archive: The path of the archive.
         version: The version of featstore in it.
     """
+    archives = f"--archives {shlex.quote(archive)}#{ALIAS}"
     yarn = _spark_submit(
         "--master yarn --deploy-mode cluster",
-        f"--archives {archive}#{ALIAS}",
+        archives,
         f"--conf spark.pyspark.python={PYTHON}",
         _JOB,
     )
@@ -46,13 +48,13 @@ def submit_lines(archive: str, version: str) -> tuple[SubmitLine, ...]:
         "--master k8s://https://HOST:6443 --deploy-mode cluster",
         "--conf spark.kubernetes.container.image=IMAGE",
         "--conf spark.kubernetes.file.upload.path=s3a://BUCKET/PATH",
-        f"--archives {archive}#{ALIAS}",
+        archives,
         f"--conf spark.pyspark.python={PYTHON}",
         _JOB,
     )
     standalone = _spark_submit(
         "--master spark://HOST:7077",
-        f"--archives {archive}#{ALIAS}",
+        archives,
         f"--conf spark.pyspark.python={PYTHON}",
         "--conf spark.pyspark.driver.python=$(command -v python)",
         _JOB,

@@ -86,6 +86,8 @@ class Change:
         partitions: The partitions to replace. A table without partition keys has one, `{}`.
         files: The new data files, already written.
         metadata: The metadata of the commit.
+        unchanged: Further partitions whose files the metadata describe: that another writer has
+            changed one is a conflict, too.
         group_versions: If not None, the commit conflicts unless the table references exactly these
             versions of slot groups. For a change computed from them.
     """
@@ -95,7 +97,13 @@ class Change:
     partitions: tuple[Mapping[str, str], ...]
     files: tuple[DataFile, ...]
     metadata: CommitMetadata
+    unchanged: tuple[Mapping[str, str], ...] = ()
     group_versions: Mapping[str, int] | None = None
+
+    @property
+    def bound(self) -> tuple[Mapping[str, str], ...]:
+        """The partitions whose files must be those of the base."""
+        return (*self.partitions, *self.unchanged)
 
 
 Publish = Callable[[str, DeltaTable | None, Change], None]
@@ -303,7 +311,7 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
     """
     crc32s = {file.path: file.crc32 for file in change.files if file.crc32 is not None}
     properties = _properties(
-        replace(change.metadata, crc32s=crc32s), change.partitions, _version(table) + 1
+        replace(change.metadata, crc32s=crc32s), change.bound, _version(table) + 1
     )
     keys = [key.name for key in change.schema.partition_keys]
     actions = [_add_action(file) for file in change.files]
@@ -350,7 +358,7 @@ def publish_groups(choose: Callable[[dict[str, int]], dict[str, int]]) -> Publis
             )
         versions = choose(_group_versions(url, table))
         properties = _properties(
-            replace(change.metadata, groups=versions), change.partitions, _version(table) + 1
+            replace(change.metadata, groups=versions), change.bound, _version(table) + 1
         )
         text = json.dumps(versions, sort_keys=True)
         with _writable_table(url, table) as writable:
@@ -623,12 +631,10 @@ def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
         )
     if table is not None:
         _check_readable(url, table)
-    now = () if table is None else in_partitions(_data_files(url, table, {}), change.partitions)
-    base = () if change.base is None else change.base.in_partitions(change.partitions)
+    now = () if table is None else in_partitions(_data_files(url, table, {}), change.bound)
+    base = () if change.base is None else change.base.in_partitions(change.bound)
     if {file.path for file in now} != {file.path for file in base}:
-        names = ", ".join(
-            partition_path(partition) or "the table" for partition in change.partitions
-        )
+        names = ", ".join(partition_path(partition) or "the table" for partition in change.bound)
         raise CommitConflictError(
             f"{redact(url)}: another writer committed {names} while this run was at work (now "
             f"version {_version(table)}); nothing of this run is visible: run it again"

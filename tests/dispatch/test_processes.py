@@ -74,10 +74,12 @@ def test_four_processes_deliver_each_of_500_splits_once(start: Callable[..., Any
 def test_the_splits_of_a_killed_process_are_taken_over_from_its_last_acknowledged_row(
     start: Callable[..., Any],
 ) -> None:
-    victim = start("victim", 100, lease_s=1.5, hang_after=3)
+    # Long enough that neither of the others, on a busy machine, is taken for dead.
+    lease_s = 8.0
+    victim = start("victim", 100, lease_s=lease_s, hang_after=3)
     victim.go_on()
     last_words = json.loads(victim.line())
-    others = [start(f"w{i}", 100, lease_s=1.5) for i in range(2)]
+    others = [start(f"w{i}", 100, lease_s=lease_s) for i in range(2)]
     victim.send_signal(signal.SIGKILL)
     assert victim.wait(30) == -signal.SIGKILL
     for other in others:

@@ -244,6 +244,17 @@ def test_an_archive_has_a_name_by_which_spark_unpacks_it(tmp_path: Path, name: s
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["a,b.tar.gz", "a#b.tar.gz"])
+def test_an_archive_has_no_name_that_spark_takes_apart(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PackError, match=f"expected a path without '{name[1]}'"):
+        pack(tmp_path / name)
+
+
+def test_a_missing_directory_is_an_error_before_anything_is_packed(tmp_path: Path) -> None:
+    with pytest.raises(PackError, match=r"there is no directory .*/missing; make it first"):
+        pack(tmp_path / "missing" / "environment.tar.gz")
+
+
 def test_a_package_that_is_not_there_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(PackError, match="my-operators is not installed in this environment"):
         pack(tmp_path / "environment.tar.gz", ["my-operators"])

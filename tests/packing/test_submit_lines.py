@@ -20,6 +20,12 @@ def test_each_cluster_that_takes_archives_gets_ours_and_its_python() -> None:
         assert str(lines[cluster]).startswith(f"# {cluster}: ")
 
 
+def test_a_path_with_a_space_is_quoted() -> None:
+    for line in submit_lines("/my files/env.tar.gz", "1.2.3")[:3]:
+        words = words_of(line.command)
+        assert words[words.index("--archives") + 1] == "/my files/env.tar.gz#environment"
+
+
 def test_only_where_the_driver_runs_here_it_has_a_python_of_its_own() -> None:
     yarn, kubernetes, standalone, packages = submit_lines("env.tar.gz", "1.2.3")
     assert "spark.pyspark.driver.python" in standalone.command

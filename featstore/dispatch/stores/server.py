@@ -76,20 +76,23 @@ class DispatchServer(Closing):
         self._talks: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
         self._ready: Future[Callable[[], object]] = Future()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve()), name="featstore-dispatch-server", daemon=True
+            target=self._run, name="featstore-dispatch-server", daemon=True
         )
         _servers.add(self)
         self._thread.start()
-        self._end = self._ready.result()
+        try:
+            self._end = self._ready.result()
+        except OSError as error:
+            self._thread.join()
+            self._release()
+            raise _not_served(host, port, error) from error
 
     def close(self) -> None:
         """Closes all connections and ends the thread. May be called more than once."""
         if self._thread.is_alive():
             self._end()
             self._thread.join()
-        self._data.close()
-        self._listener.close()
-        self._remove_directory()
+        self._release()
 
     def forget(self) -> None:
         """Closes the copies of the connections in a forked child, where no thread serves them.
@@ -103,9 +106,24 @@ class DispatchServer(Closing):
             if number >= 0:  # Else the transport has closed it.
                 os.close(number)
 
+    def _release(self) -> None:
+        self._data.close()
+        self._listener.close()
+        self._remove_directory()
+
     def _remove_directory(self) -> None:
         if self._directory is not None:
             self._directory.remove()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.get_loop()  # It needs descriptors, too.
+                runner.run(self._serve())
+        except OSError as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)
 
     async def _serve(self) -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -263,10 +281,14 @@ def _listen(host: str, port: int) -> socket.socket:
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
         )
     except OSError as error:
-        raise DispatchError(
-            f"dispatch store tcp://{host}:{port} cannot be served: {error}; choose another --host "
-            f"or --port"
-        ) from error
+        raise _not_served(host, port, error) from error
+
+
+def _not_served(host: str, port: int, error: OSError) -> DispatchError:
+    return DispatchError(
+        f"dispatch store tcp://{host}:{port} cannot be served: {error}; choose another --host or "
+        f"--port"
+    )
 
 
 def _reachable(host: str) -> str:

@@ -143,6 +143,11 @@ class TcpStore:
                 if not can_wait or time.monotonic() + _RETRY_S > deadline:
                     raise self._lost(error, first=first) from error
                 self._closed.wait(_RETRY_S)
+            except BaseException:
+                # A signal handler may raise at any time. The reply that is still to come would be
+                # taken for that of the next request.
+                self._drop()
+                raise
 
     def _connect(self, timeout_s: float) -> None:
         if self._connection is not None:

@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.errors import TableNotFoundError
+from featstore.errors import CommitConflictError, InputError, TableNotFoundError
 from featstore.extraction.rewrite.remains import store_remains
 from featstore.extraction.rewrite.rewriting import (
     copy_file,
@@ -157,7 +157,18 @@ def _replace(
         _drain(threads.map(partial(store_remains, snapshot, tag), filter(None, remains)))
         change = replacement(snapshot, partitions, files, run_id)
         check_not_removed(mark, url, files)
+        return _commit(url, change, commit)
+
+
+def _commit(url: str, change: delta.Change, commit: Callable[[str, delta.Change], int]) -> int:
+    try:
         return commit(url, change)
+    except InputError as error:
+        # All was well with the snapshot, so another writer has added a partition or a column.
+        raise CommitConflictError(
+            f"{redact(url)}: another writer changed the table while rows were deleted: {error}; "
+            f"nothing is deleted: run it again"
+        ) from error
 
 
 def _drain(done: Iterable[None]) -> None:

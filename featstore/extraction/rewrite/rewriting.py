@@ -53,15 +53,19 @@ def replacement(
 ) -> delta.Change:
     """The change that puts `files` in place of all files of `partitions`.
 
-    It conflicts if a slot group was committed since the snapshot was opened.
+    It conflicts if a slot group was committed since the snapshot was opened, and if a partition was
+    changed that one of the runs wrote, besides these: what is carried on of the run would be wrong.
     """
+    origins = tuple(_origins(snapshot, partitions, files))
+    replaced = set(map(to_json, partitions))
+    written = {to_json(p): p for origin in origins for p in origin.partitions}
     metadata = CommitMetadata(
         run_id=run_id,
         spec_hash=snapshot.spec_hash or "",
         spec_version=1,
         input_digest=None,
         data_digest=files_digest(files),
-        origins=tuple(_origins(snapshot, partitions, files)),
+        origins=origins,
         partitions=tuple(partitions),
         num_files=len(files),
         num_rows=sum(file.num_rows for file in files),
@@ -73,6 +77,7 @@ def replacement(
         partitions=tuple(partitions),
         files=files,
         metadata=metadata,
+        unchanged=tuple(p for text, p in written.items() if text not in replaced),
         group_versions=snapshot.group_versions,
     )
 

@@ -45,6 +45,10 @@ class ServerProcess:
         os.kill(self.process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
+    def go_on(self) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGCONT)
+
     def kill(self) -> None:
         self.process.kill()
         self.process.join(60)

@@ -70,14 +70,14 @@ def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(k
 
 def test_a_server_that_stops_answering_is_lost_within_the_timeout(kind: str) -> None:
     with ServerProcess(kind) as server:
-        store = bind(server.url, timeout_s=0.5).open()
+        store = bind(server.url, timeout_s=2).open()  # It must be open by then on a busy machine.
         server.stop()
         start = time.monotonic()
         for _ in range(2):
-            with pytest.raises(DispatchError, match=r"is lost.*no answer within 0\.5 s"):
+            with pytest.raises(DispatchError, match=r"is lost.*no answer within 2 s"):
                 store.add("n", 1)
         store.close()
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 60
 
 
 def test_a_server_that_took_the_place_of_another_is_not_trusted(kind: str) -> None:

@@ -34,8 +34,27 @@ from featstore.errors import DispatchError
 from tests.dispatch.stores.served import ServerProcess
 from tests.full_disk import fill
 from tests.process import our_threads
-from tests.programs import CLI, Program
+from tests.programs import CLI, Program, run_python
 from tests.tiers import tiered
+
+WITHOUT_DESCRIPTORS = """
+import os, resource
+from featstore.dispatch import serve
+from featstore.errors import DispatchError
+serve().close()  # Loads what it needs.
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+errors = []
+for num_more in range(3, 30):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + num_more, hard))
+    try:
+        with serve() as server:
+            break
+    except DispatchError as error:
+        errors.append(str(error))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+print(server.url, *errors, sep="\\n")
+"""
 
 
 @contextmanager
@@ -102,6 +121,12 @@ def test_a_port_in_use_is_reported_in_one_line(
             main()
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+def test_a_server_without_descriptors_is_an_error_and_no_hang() -> None:
+    lines = run_python(WITHOUT_DESCRIPTORS, timeout=120).stdout.splitlines()
+    assert lines[0].startswith("tcp://127.0.0.1:")
+    assert "dispatch store tcp://127.0.0.1:0 cannot be served: [Errno 24]" in lines[-1]
 
 
 def test_a_file_is_for_one_server_at_a_time(

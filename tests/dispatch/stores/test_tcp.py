@@ -3,6 +3,7 @@ What it does without one is in test_lost_server.py.
 """
 
 import contextlib
+import signal
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
+from featstore.dispatch.stores import tcp
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.stores.server import serve
@@ -36,6 +38,7 @@ from tests.threads import beside
 LOST = r"is lost, and with it the leases of all workers: .*from their last checkpoint"
 FORKED = """
 import os, sys
+from featstore.dispatch.stores import tcp
 from featstore.dispatch.stores.address import bind
 store = bind(sys.argv[1]).open()
 store.add("n", 1)
@@ -79,7 +82,7 @@ def test_a_request_waits_for_a_server_that_is_away(tmp_path: Path) -> None:
 
 def test_a_server_with_a_file_is_lost_once_the_timeout_is_over(tmp_path: Path) -> None:
     with ServerProcess(file=tmp_path / "d.db") as server:
-        store = bind(server.url, timeout_s=0.5).open()
+        store = bind(server.url, timeout_s=2).open()
         server.kill()
         with pytest.raises(DispatchError, match=LOST), closing(store):
             store.add("n", 1)
@@ -89,9 +92,9 @@ def test_a_server_with_a_file_that_stops_answering_is_lost_within_the_timeout(
     tmp_path: Path,
 ) -> None:
     with ServerProcess(file=tmp_path / "d.db") as server:
-        store = bind(server.url, timeout_s=0.5).open()
+        store = bind(server.url, timeout_s=2).open()
         server.stop()
-        with pytest.raises(DispatchError, match=r"is lost.*no answer within 0\.5 s"):
+        with pytest.raises(DispatchError, match=r"is lost.*no answer within 2 s"):
             store.add("n", 1)
         store.close()
 
@@ -165,6 +168,41 @@ def test_a_request_whose_reply_is_lost_is_done_once(tmp_path: Path) -> None:
         relay.end()
 
 
+class Interrupted(Exception):
+    """What a signal handler raises."""
+
+
+def test_a_request_that_a_signal_handler_ends_leaves_no_reply_to_the_next_one(
+    tmp_path: Path,
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    def signal_once_it_waits() -> None:
+        while not store._lock.locked():
+            time.sleep(0.001)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    main = threading.get_ident()
+    with ServerProcess(file=tmp_path / "d.db") as server:
+        address = bind(server.url, timeout_s=600)
+        assert address.server is not None
+        store = TcpStore(parse_endpoint(server.url), timeout_s=600, server=address.server)
+        store.set("a", "of a")
+        store.set("b", "of b")
+        server.stop()
+        before = signal.signal(signal.SIGUSR1, interrupt)
+        try:
+            with pytest.raises(Interrupted), beside(signal_once_it_waits):
+                store.get_or_none("a")
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        server.go_on()
+        assert store.get_or_none("b") == "of b"
+        assert store.add("n", 1) == 1
+        store.close()
+
+
 def test_another_token_is_refused_without_another_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(token="right") as server:
         for token in ("", "wrong"):
@@ -180,7 +218,9 @@ def test_another_token_is_refused_without_another_attempt(monkeypatch: pytest.Mo
         bind(server.url, timeout_s=600).open()
 
 
-def test_what_is_no_dispatch_server_is_told_so() -> None:
+def test_what_is_no_dispatch_server_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "_RETRY_S", 600.0)  # One attempt, which may take long.
+
     def answer() -> None:
         client, _ = other.accept()
         with client:
@@ -189,7 +229,7 @@ def test_what_is_no_dispatch_server_is_told_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, beside(answer):
         url = f"tcp://127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(DispatchError, match="no dispatch server of this version"):
-            bind(url, timeout_s=0.05).open()
+            bind(url, timeout_s=300).open()
 
 
 def test_forked_children_use_connections_of_their_own() -> None:

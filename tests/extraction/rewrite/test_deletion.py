@@ -273,6 +273,23 @@ def test_an_equal_run_brings_nothing_back_and_a_changed_one_does(job: ExtractJob
     assert open_table(job.table_url).to_arrow(where="user = 'u30'").num_rows == 15
 
 
+def test_deletions_at_once_from_days_of_one_run_bring_nothing_back(job: ExtractJob) -> None:
+    both = replace(
+        job,
+        input_url=job.input_url.removesuffix("/day=1"),
+        table_url=f"{job.table_url} of both",
+        partition={},
+        partition_from_path=["day"],
+    )
+    extract_files(both)
+    other = preceded(delta.commit, lambda: delete_rows(both.table_url, "user = 'u3' and day = '2'"))
+    with pytest.raises(CommitConflictError, match="another writer committed day=1, day=2"):
+        delete_rows(both.table_url, "user = 'u30'", commit=other)
+    delete_rows(both.table_url, "user = 'u30'")
+    assert not extract_files(replace(both, run_id="equal")).committed
+    assert open_table(both.table_url).to_arrow().num_rows == 900 - 15 - 15
+
+
 def test_a_group_bound_by_raw_files_is_refused_where_rows_were_deleted(job: ExtractJob) -> None:
     delete_rows(job.table_url, "user = 'u30'")
     with pytest.raises(InputError, match="expected its 185 rows, found 200 in the slot group"):
@@ -343,6 +360,26 @@ def test_partitions_of_several_keys_are_replaced_with_those_that_one_commit_sele
         ("3", "b"): 20,
     }
     assert set(untouched) <= {file.path for file in after.snapshot.data_files}
+
+
+def test_a_partition_that_is_added_between_the_wanted_ones_is_a_conflict(tmp_path: Path) -> None:
+    job = ExtractJob(
+        spec=spec_of(SLOTS),
+        input_url=str(write_raw(tmp_path / "raw", [f"u{i % 4}" for i in range(20)])),
+        table_url=str(tmp_path / "table"),
+    )
+
+    def extract(day: str, country: str) -> None:
+        partition = {"day": day, "country": country}
+        extract_files(replace(job, run_id=f"{day} {country}", partition=partition))
+
+    extract("1", "a")
+    extract("2", "b")
+    commit = preceded(delta.commit, lambda: extract("1", "b"))
+    with pytest.raises(CommitConflictError, match=r"rows were deleted: .*day=1/country=b.*again"):
+        delete_rows(job.table_url, "user = 'u1'", commit=commit)
+    assert open_table(job.table_url).to_arrow().num_rows == 60
+    assert delete_rows(job.table_url, "user = 'u1'").num_rows == 15
 
 
 def test_what_cannot_be_deleted_from_is_refused(job: ExtractJob, tmp_path: Path) -> None:
