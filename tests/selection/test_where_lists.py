@@ -146,8 +146,8 @@ def test_a_list_of_100000_values_works(kind: Any) -> None:
         may_be_null=np.zeros(1_000, bool),
         may_be_value=np.ones(1_000, bool),
     )
-    since = time.monotonic()
+    since = time.process_time()
     mask = where.mask(pa.table({"x": column.take(pa.array([0, 1, 2, 3] * 25_000))}))
     assert pc.sum(mask).as_py() == 50_000
     assert where.can_match(Ranges(num_row_groups=1_000, columns={"x": range_})).all()
-    assert time.monotonic() - since < 3
+    assert time.process_time() - since < 3
