@@ -4,6 +4,8 @@ twice is accounted for.
 
 import contextlib
 import random
+import signal
+import socket
 import time
 import uuid
 from collections import Counter
@@ -12,15 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from featstore.dispatch.accounts.receipt import receipts
+from featstore.dispatch.accounts.status import status
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
+from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.stores.server import serve
 from featstore.dispatch.terms import Terms
 from featstore.errors import DispatchError
+from tests.dispatch.stores.served import ServerProcess
+from tests.pages.page import ROOT, blocks
 from tests.parquet_files import put_row_files
 from tests.programs import CLI, Program
 from tests.threads import run_together
@@ -250,6 +258,121 @@ def test_every_worker_ends_with_one_clear_error_within_the_lease_time_once_the_s
             assert "is lost, and with it the leases of all" in said[0]
             assert float(said[0].split()[0]) - lost_at < lease_s
             assert "Traceback" not in errors
+
+
+PAGE = "docs/howto/elastic.md"
+NUM_FILES, FILE_ROWS, BATCH_ROWS = 40, 20, 8
+# The step of the page's worker: tells the rows of the batch, and takes as long as the test wants.
+MODEL = """
+import json, sys
+
+def train(batch):
+    print(json.dumps(batch["row"].tolist()), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def _put_job(directory: Path, url: str, **options: Any) -> Path:
+    """Writes the page's worker and its config, for a table of numbered rows, with a `train` that is
+    the test's. Returns the worker.
+    """
+    files = {block.title: block.text for block in blocks((ROOT / PAGE).read_text())}
+    config = yaml.safe_load(files["train.yaml"])
+    config["dispatch"] |= {"store": url, "run_id": "run"} | options
+    put_row_files(
+        directory / "table", [FILE_ROWS] * NUM_FILES, "{:02}.parquet", row_group_size=5
+    )
+    config |= {"table": str(directory / "table"), "slots": ["row"], "labels": []}
+    config |= {"batch_size": BATCH_ROWS, "memory_budget": 1000}
+    (directory / "train.yaml").write_text(yaml.safe_dump(config))
+    (directory / "model.py").write_text(MODEL)
+    (directory / "worker.py").write_text(files["worker.py"])
+    return directory / "worker.py"
+
+
+def _await_a_knock(url: str) -> None:
+    """Waits in the place of the server until a worker connects."""
+    endpoint = parse_endpoint(url)
+    with socket.create_server((endpoint.host, endpoint.port)) as door:
+        door.settimeout(60)
+        door.accept()[0].close()
+
+
+def _give(worker: Program, num_steps: int) -> None:
+    assert worker.stdin is not None
+    worker.stdin.write("\n" * num_steps)
+    worker.stdin.flush()
+
+
+def _require_within_epoch(file: Path) -> None:
+    """What a killed server left behind says that rows were read, and files are unclaimed."""
+    (epoch,) = status(f"sqlite://{file}").epochs
+    assert not epoch.is_over
+    assert epoch.num_held > 0
+    assert epoch.num_unclaimed > NUM_FILES / 2
+
+
+def test_an_epoch_goes_on_when_its_server_comes_back_and_workers_leave_and_come(
+    tmp_path: Path,
+) -> None:
+    """The job of the page: its server is killed, one worker is sent away, another one comes. No
+    worker died, so all rows come once.
+    """
+    file, num_before, num_after = tmp_path / "dispatch.db", 4, 20
+    with contextlib.ExitStack() as started:
+        server = started.enter_context(ServerProcess(file=file))
+        job = _put_job(tmp_path, server.url)
+
+        def come() -> Program:
+            return started.enter_context(Program(job, cwd=tmp_path))
+
+        first, second = come(), come()
+        lines = [first.line(), second.line()]
+        for worker in (first, second):
+            _give(worker, num_before - 1)  # They are reading while the server is killed.
+        server.kill()
+        _require_within_epoch(file)
+        for worker in (first, second):
+            _give(worker, num_after)
+        _await_a_knock(server.url)
+        started.enter_context(server.again())
+        for worker in (first, second):
+            lines += [worker.line() for _ in range(num_before + num_after - 1)]
+        first.send_signal(signal.SIGTERM)
+        lines += first.result("\n", status=143).splitlines()
+        third = come()
+        lines.append(third.line())  # The second waits in a step, and there is more to read.
+        for worker in (second, third):
+            _give(worker, NUM_FILES * FILE_ROWS)
+        for worker in (second, third):
+            lines += worker.result().splitlines()
+    delivered = Counter(row for line in lines for row in _rows(line))
+    assert delivered == Counter(range(NUM_FILES * FILE_ROWS))
+
+
+def test_a_worker_that_is_killed_with_its_server_leaves_no_row_unread(
+    tmp_path: Path, is_campaign: bool
+) -> None:
+    if not is_campaign:
+        pytest.skip("only in the campaign of make faults: waits until a lease expires")
+    file = tmp_path / "dispatch.db"
+    with contextlib.ExitStack() as started:
+        server = started.enter_context(ServerProcess(file=file))
+        job = _put_job(tmp_path, server.url, lease_s=40.0)
+        killed, other = (started.enter_context(Program(job, cwd=tmp_path)) for _ in range(2))
+        lines = [_step(killed), _step(other), _step(killed)]
+        server.kill()
+        killed.kill()
+        _require_within_epoch(file)
+        with server.again() as back:
+            assert killed.stdout is not None
+            lines += map(_rows, killed.stdout.readlines())
+            lines += map(_rows, other.result("\n" * 500).splitlines())
+            (receipt,) = receipts(back.url, "run").values()
+    delivered = Counter(row for rows in lines for row in rows)
+    assert set(delivered) == set(range(NUM_FILES * FILE_ROWS))
+    assert delivered.total() - len(delivered) <= receipt.repeated_at_most
+    assert receipt.missing == 0
 
 
 def _step(program: Program) -> Any:
