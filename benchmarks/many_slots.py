@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,8 @@ def main() -> int:
             workload.write(directory)
         _link(directory, "table", NUM_FILES)
         _link(directory, "plain", NUM_PLAIN)
-        _write_hour(directory, "hour", 4_000)
-        _write_hour(directory, "small_hour", 40)
+        write_hour(directory, "hour", 4_000)
+        write_hour(directory, "small_hour", 40)
         figures = {"ratio": _reading(directory / "table", num_rounds)}
         for what in ("opening", "plain", "hour"):
             found = [_child(what, directory) for _ in range(num_rounds)]
@@ -195,11 +196,17 @@ def _extract(hour: Path) -> Any:
     )
 
 
-def _write_hour(directory: Path, name: str, num_slots: int) -> None:
-    """500 raw rows, and a spec of so many slots: a quarter logarithms, the others hashes and
-    crosses of 300 columns at most.
+def write_hour(
+    directory: Path,
+    name: str,
+    num_slots: int,
+    num_rows: int = 500,
+    output: Mapping[str, Any] | None = None,
+) -> None:
+    """Raw rows, and a spec of so many slots: a quarter logarithms, the others hashes and crosses of
+    300 columns at most. `output` is the spec's.
     """
-    random, num_rows = np.random.default_rng(7), 500
+    random = np.random.default_rng(7)
     num_texts, num_numbers = min(300, num_slots // 4), min(100, num_slots // 4)
     vocabularies = (10, 1_000, 100_000)
     raw: dict[str, Any] = {
@@ -222,7 +229,7 @@ def _write_hour(directory: Path, name: str, num_slots: int) -> None:
     inputs = {name: "string" if name[0] == "s" else "double" for name in raw}
     (directory / name).mkdir()
     pq.write_table(pa.table(raw), directory / name / "raw.parquet")
-    document = {"spec": 1, "inputs": inputs, "slots": slots}
+    document = {"spec": 1, "inputs": inputs, "slots": slots, "output": dict(output or {})}
     (directory / name / "spec.yaml").write_text(yaml.safe_dump(document))
 
 

@@ -169,20 +169,20 @@ def measure_files(directory: Path) -> dict[str, Any]:
         f"dt=2026-11-{i % 28 + 1:02d}/{data_file_name(new_tag('r'), i, 0)}"
         for i in range(NUM_FILES)
     ]
-    files = tuple(_file(url, name) for name in names)
+    files = tuple(file_of(url, name) for name in names)
     bound = tuple(
-        _file(group, group_file_path(name, data_file_name(new_tag("g"), i, 0)))
+        file_of(group, group_file_path(name, data_file_name(new_tag("g"), i, 0)))
         for i, name in enumerate(names)
     )
     seconds = {
-        "commit": _seconds(lambda: _commit(url, schema, files)),
+        "commit": _seconds(lambda: commit_files(url, schema, files)),
         "open": _seconds(lambda: open_snapshot(url)),
     }
     added = SlotSchema(
         slots=(Slot(name="new", kind=SlotKind.ID, number=300),),
         partition_keys=schema.partition_keys,
     )
-    _commit(group, added, bound)
+    commit_files(group, added, bound)
     base = delta.open_delta(url)
     metadata = groups_commit("g", base, bound)
     seconds["name_group"] = _seconds(lambda: publish_group(base, "added", 0, (DAY,), metadata))
@@ -207,14 +207,14 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _file(url: str, path: str) -> DataFile:
+def file_of(url: str, path: str) -> DataFile:
     day = path[len("dt=") :].partition("/")[0]
     return DataFile(
         path=path, url=f"{url}/{path}", size_bytes=10**8, num_rows=10**6, partition={"dt": day}
     )
 
 
-def _commit(url: str, schema: SlotSchema, files: tuple[DataFile, ...]) -> int:
+def commit_files(url: str, schema: SlotSchema, files: tuple[DataFile, ...]) -> int:
     days = tuple({"dt": str(day)} for day in sorted({str(file.partition["dt"]) for file in files}))
     metadata = CommitMetadata(
         run_id="many",
