@@ -73,14 +73,7 @@ def _child(what: str, directory: str, *, is_small: bool) -> dict[str, Any]:
 
 def extraction(directory: Path, is_small: bool) -> dict[str, Any]:
     """CPU and memory of one thread that extracts 5,000 slots, and the bytes that it writes."""
-    num_rows = 4_096 if is_small else 16_384
-    output = {"rows_per_row_group": ROWS_PER_ROW_GROUP}
-    write_hour(directory, "wide", NUM_SLOTS, num_rows, output)
-    write_hour(directory, "few", 40)
-    _extract(directory / "few")
-    before_bytes, started = _peak_bytes(), time.process_time()
-    report = _extract(directory / "wide")
-    cpu_s = time.process_time() - started
+    found = _extracted(directory, "wide", is_small)
     table = directory / "wide" / "table"
     [data_file] = open_snapshot(str(table)).data_files
     parquet = pq.ParquetFile(data_file.url).metadata
@@ -90,27 +83,25 @@ def extraction(directory: Path, is_small: bool) -> dict[str, Any]:
     profile_s = time.process_time() - started
     started = time.process_time()
     profile.plot_coverage()
-    return {
-        "num_rows": num_rows,
-        "cpu_s": round(cpu_s, 2),
-        "data_bytes": report.size_bytes,
-        "bytes_a_row": round(report.size_bytes / num_rows),
-        "written_bytes_a_cpu_s": round(report.size_bytes / cpu_s),
+    return found | {
         "footer_bytes": parquet.serialized_size,
         "num_row_groups": parquet.num_row_groups,
         "statistics_bytes": stored.stat().st_size,
-        "peak_bytes": _peak_bytes(),
-        "before_bytes": before_bytes,
         "stored_profile_cpu_s": round(profile_s, 2),
         "coverage_plot_cpu_s": round(time.process_time() - started, 2),
     }
+
+
+def extraction_alone(directory: Path, is_small: bool) -> dict[str, Any]:
+    """The same without statistics of slots."""
+    return _extracted(directory, "alone", is_small, statistics=False)
 
 
 def merging(directory: Path, is_small: bool) -> dict[str, Any]:
     """The driver's CPU for the statistics of one file, of a partition of so many: copies of the
     file that the part before wrote.
     """
-    table, num_files = directory / "wide" / "table", 10 if is_small else 40
+    table, num_files = directory / "wide" / "table", 10 if is_small else 20
     [stored] = (table / "_stats").rglob("*.statistics")
     tag = new_tag("merging")
     files = [_put_statistics(table, stored, tag, unit) for unit in range(num_files)]
@@ -130,10 +121,7 @@ def log(directory: Path, is_small: bool) -> dict[str, Any]:
     """One commit of many files, and opening them."""
     num_files = 100_000 if is_small else 1_000_000
     url, before_bytes = str(directory / "log"), _peak_bytes()
-    files = tuple(file_of(url, name) for name in _names(num_files))
-    made_bytes = _peak_bytes()
-    commit_s = _cpu_s(lambda: commit_files(url, _schema(), files))
-    del files
+    commit_s, list_bytes = _commit(url, num_files)
     found = list[Any]()
     open_s = _cpu_s(lambda: found.append(open_snapshot(url)))
     if len(found[0].data_files) != num_files:
@@ -145,7 +133,7 @@ def log(directory: Path, is_small: bool) -> dict[str, Any]:
         "open_cpu_s": round(open_s, 2),
         "log_bytes": sum(written),
         "before_bytes": before_bytes,
-        "list_bytes": made_bytes - before_bytes,
+        "list_bytes": list_bytes - before_bytes,
         "peak_bytes": _peak_bytes(),
     }
 
@@ -163,9 +151,10 @@ def removal(directory: Path, is_small: bool) -> dict[str, Any]:
     before_bytes, reports = _peak_bytes(), list[Any]()
     spent_s = _cpu_s(lambda: reports.append(vacuum(url, dry_run=True)))
     shutil.rmtree(url)
+    if reports[0].removed:
+        raise ValueError(f"expected nothing to remove, found {len(reports[0].removed)} files")
     return {
         "num_files": num_files,
-        "num_removable": len(reports[0].removed),
         "cpu_s": round(spent_s, 2),
         "before_bytes": before_bytes,
         "peak_bytes": _peak_bytes(),
@@ -193,24 +182,46 @@ def states(directory: Path, is_small: bool) -> dict[str, Any]:
 
 
 def connections(directory: Path, is_small: bool) -> dict[str, Any]:
-    """A dispatch server with a file and many clients, all of them connected, which ask in turn."""
-    num_handles, num_asked = (1_000, 4_000) if is_small else (8_000, 40_000)
+    """A dispatch server with a file and many clients, all of them connected, which ask in turn: its
+    memory, and its CPU for each request.
+    """
+    num_handles, num_asked = (1_000, 4_000) if is_small else (8_000, 24_000)
     with _server(directory / "dispatch.db") as (url, pid), ExitStack() as opened:
-        before_bytes, address = _resident_bytes(pid), bind(url)
-        started = time.monotonic()
+        before_bytes, before_s, address = _resident_bytes(pid), _spent_s(pid), bind(url)
         handles = [opened.enter_context(closing(address.open())) for _ in range(num_handles)]
-        connect_s = time.monotonic() - started
-        added_bytes = _resident_bytes(pid) - before_bytes
-        reads_s = _seconds(lambda: _ask(handles, num_asked, lambda one: one.get_or_none("none")))
-        writes_s = _seconds(lambda: _ask(handles, num_asked, lambda one: one.add("n", 1)))
+        connected_bytes, connected_s = _resident_bytes(pid), _spent_s(pid)
+        _ask(handles, num_asked, lambda one: one.get_or_none("none"))
+        read_s = _spent_s(pid)
+        _ask(handles, num_asked, lambda one: one.add("n", 1))
+        written_s = _spent_s(pid)
         if handles[0].get_or_none("n") != str(num_asked):
             raise ValueError("expected each request once")
     return {
         "num_connections": num_handles,
-        "connects_a_s": round(num_handles / connect_s),
-        "bytes_a_connection": round(added_bytes / num_handles),
-        "reads_a_s": round(num_asked / reads_s),
-        "writes_a_s": round(num_asked / writes_s),
+        "bytes_a_connection": round((connected_bytes - before_bytes) / num_handles),
+        "cpu_us_a_connection": round((connected_s - before_s) / num_handles * 1e6),
+        "cpu_us_a_read": round((read_s - connected_s) / num_asked * 1e6),
+        "cpu_us_a_write": round((written_s - read_s) / num_asked * 1e6),
+    }
+
+
+def _extracted(directory: Path, name: str, is_small: bool, **output: Any) -> dict[str, Any]:
+    num_rows = 4_096 if is_small else 12_288
+    output |= {"rows_per_row_group": ROWS_PER_ROW_GROUP}
+    write_hour(directory, name, NUM_SLOTS, num_rows, output)
+    write_hour(directory, f"{name}-few", 40)
+    _extract(directory / f"{name}-few")
+    before_bytes, started = _peak_bytes(), time.process_time()
+    report = _extract(directory / name)
+    cpu_s = time.process_time() - started
+    return {
+        "num_rows": num_rows,
+        "cpu_s": round(cpu_s, 2),
+        "data_bytes": report.size_bytes,
+        "bytes_a_row": round(report.size_bytes / num_rows),
+        "written_bytes_a_cpu_s": round(report.size_bytes / cpu_s),
+        "peak_bytes": _peak_bytes(),
+        "before_bytes": before_bytes,
     }
 
 
@@ -226,6 +237,12 @@ def _put_statistics(table: Path, stored: Path, tag: str, unit: int) -> DataFile:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(stored, target)
     return DataFile(path=path, url="", size_bytes=1, num_rows=1, partition={"dt": "2"})
+
+
+def _commit(url: str, num_files: int) -> tuple[float, int]:
+    """CPU seconds of the commit, and the peak of memory before it, with the list of files."""
+    files = tuple(file_of(url, name) for name in _names(num_files))
+    return _cpu_s(lambda: commit_files(url, _schema(), files)), _peak_bytes()
 
 
 def _names(num_files: int) -> Iterator[str]:
@@ -267,12 +284,6 @@ def _ask(handles: list[Any], num_asked: int, ask: Callable[[Any], object]) -> No
         ask(handles[number % len(handles)])
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    started = time.monotonic()
-    call()
-    return time.monotonic() - started
-
-
 def _cpu_s(call: Callable[[], object]) -> float:
     started = time.process_time()
     call()
@@ -283,6 +294,12 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def _spent_s(pid: int) -> float:
+    """CPU seconds of a process, of its own and of the system for it."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _resident_bytes(pid: int) -> int:
     pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
@@ -290,6 +307,7 @@ def _resident_bytes(pid: int) -> int:
 
 _PARTS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
     "extraction": extraction,
+    "extraction_alone": extraction_alone,
     "merging": merging,
     "log": log,
     "removal": removal,

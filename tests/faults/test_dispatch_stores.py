@@ -279,9 +279,7 @@ def _put_job(directory: Path, url: str, **options: Any) -> Path:
     files = {block.title: block.text for block in blocks((ROOT / PAGE).read_text())}
     config = yaml.safe_load(files["train.yaml"])
     config["dispatch"] |= {"store": url, "run_id": "run"} | options
-    put_row_files(
-        directory / "table", [FILE_ROWS] * NUM_FILES, "{:02}.parquet", row_group_size=5
-    )
+    put_row_files(directory / "table", [FILE_ROWS] * NUM_FILES, "{:02}.parquet", row_group_size=5)
     config |= {"table": str(directory / "table"), "slots": ["row"], "labels": []}
     config |= {"batch_size": BATCH_ROWS, "memory_budget": 1000}
     (directory / "train.yaml").write_text(yaml.safe_dump(config))
