@@ -1,13 +1,17 @@
-"""Tables of text that fit a terminal: the widest columns are wrapped first, at spaces."""
+"""Tables of text that fit a terminal, where the widest columns are wrapped first, at spaces; and
+tables of HTML.
+"""
 
+import html
 import textwrap
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tabulate import tabulate
 
 _GAP = 2  # spaces between columns
 _LEAST = 8  # a column is not made narrower than this
+_NAMES = 6  # that `short_names` spells out
 
 
 def text_table(
@@ -38,6 +42,21 @@ def text_table(
         disable_numparse=True,
         colalign=["left"] * len(headers) if align is None else list(align),
     )
+
+
+def html_table(head: str, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A paragraph and a table of HTML, as a notebook shows them. Every text is escaped."""
+    names = "".join(f"<th>{html.escape(name)}</th>" for name in headers)
+    cells = ("".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    return f"<p>{html.escape(head)}</p><table><tr>{names}</tr>{body}</table>"
+
+
+def short_names(names: Sequence[str]) -> str:
+    """Names as a list that fits a line: the first six, and how many more there are."""
+    shown = ", ".join(map(repr, names[:_NAMES]))
+    more = len(names) - _NAMES
+    return f"[{shown}, and {more:,} more]" if more > 0 else f"[{shown}]"
 
 
 def column_widths(natural: Sequence[int], words: Sequence[int], width: int) -> list[int]:

@@ -3,7 +3,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.text_table import column_widths, text_table
+from featstore.text_table import column_widths, html_table, short_names, text_table
 
 ROWS = [
     (1, "user", "hash(user_id)", None),
@@ -77,3 +77,18 @@ def test_widths_use_the_room_and_break_no_word_if_they_need_not(
         limit = max(found)
         assert found == [min(word, limit) for word in words]
         assert sum(found) <= room or limit <= 8
+
+
+def test_html_escapes_every_text() -> None:
+    html = html_table("a < b", ("<th>",), [("<td>",), (7,)])
+    assert html == (
+        "<p>a &lt; b</p><table><tr><th>&lt;th&gt;</th></tr>"
+        "<tr><td>&lt;td&gt;</td></tr><tr><td>7</td></tr></table>"
+    )
+
+
+def test_names_fit_a_line() -> None:
+    assert short_names([]) == "[]"
+    assert short_names("abcdef") == "['a', 'b', 'c', 'd', 'e', 'f']"
+    many = [f"slot{i}" for i in range(2_000)]
+    assert short_names(many).endswith("'slot5', and 1,994 more]")

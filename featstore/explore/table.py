@@ -47,6 +47,7 @@ from featstore.table.statistics.gates import stored_checks, stored_warnings
 from featstore.table.statistics.statistics_file import StoredStatistics, find_statistics
 from featstore.table.statistics.table_check import TableCheckReport, check_snapshot
 from featstore.table.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
+from featstore.text_table import html_table
 
 
 def open_table(url: str | Path, version: int | None = None) -> "Table":
@@ -117,6 +118,17 @@ class Table:
     def __repr__(self) -> str:
         at = "" if self.version is None else f", version {self.version}"
         return f"Table({redact(self.url)!r}{at}, {len(self.slots)} slots, {self.num_rows:,} rows)"
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook: its line, and its slots."""
+        return html_table(
+            f"{self!r}, {len(self.partitions):,} partitions",
+            ("number", "slot", "kind", "shape", "operator"),
+            (
+                ("-" if s.number is None else s.number, s.name, s.kind, s.shape_text, s.op or "-")
+                for s in self.slots
+            ),
+        )
 
     def history(self) -> list[Commit]:
         """The commits, newest first, with the metadata that featstore stored in each.

@@ -1,6 +1,5 @@
 """Results that are Arrow tables: as text, as HTML of a notebook, and for pandas and polars."""
 
-import html
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.errors import missing_extra
-from featstore.text_table import text_table
+from featstore.text_table import html_table, text_table
 
 
 class TableResult(ABC):
@@ -45,10 +44,7 @@ class TableResult(ABC):
 
     def _repr_html_(self) -> str:
         headers, cells = self._shown()
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in headers)
-        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in cells)
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<p>{html.escape(self._head())}</p><table><tr>{head}</tr>{body}</table>"
+        return html_table(self._head(), headers, cells)
 
     def to_pandas(self) -> Any:
         """`table` as a pandas DataFrame.

@@ -59,6 +59,7 @@ from featstore.table.open import open_snapshot, open_without_files, stream_data_
 from featstore.table.snapshot import DataFile, Snapshot
 from featstore.tensors.batch import Batch, Device
 from featstore.tensors.buffer_pool import BufferPools
+from featstore.text_table import short_names
 
 _LOG = logging.getLogger(__name__)
 
@@ -264,6 +265,12 @@ class FeatureLoader(IterableDataset[Batch], Closing):
     merge_states = staticmethod(merge_states)
     # What leases are judged by; tests have one in simulated time.
     _clock: Clock = SYSTEM_CLOCK
+
+    def __repr__(self) -> str:
+        request = self._job.request
+        slots = short_names([one.slot.name for one in request.slots])
+        labels = [label.name for label in request.labels]
+        return f"FeatureLoader(slots={slots}, labels={labels}, batch_size={self._job.batch_size})"
 
     def __iter__(self) -> Iteration:
         self._adopt()

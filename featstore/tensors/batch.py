@@ -11,6 +11,7 @@ import torch
 from featstore.errors import nearest
 from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key, Keys
 from featstore.tensors.keyed_jagged import Bag, keyed_jagged
+from featstore.text_table import short_names
 
 Device = torch.device | str | int
 
@@ -144,7 +145,7 @@ class Batch:
 
     def __repr__(self) -> str:
         return (
-            f"Batch(num_rows={self.num_rows}, slots={list(self.slots)}, "
+            f"Batch(num_rows={self.num_rows}, slots={short_names(self.slots)}, "
             f"labels={list(self._names(LABEL))})"
         )
 

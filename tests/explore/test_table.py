@@ -73,6 +73,8 @@ def test_a_table_describes_its_contents(table: Table) -> None:
     assert table.partitions == ({"month": "2013-01"}, {"month": "2013-02"})
     assert [commit.version for commit in table.history()] == [0]
     assert "version 0, 4 slots, 20 rows" in repr(table)
+    assert "20 rows), 2 partitions</p><table>" in table._repr_html_()
+    assert "<td>user</td><td>id</td><td>scalar</td>" in table._repr_html_()
 
 
 def test_inspect_shows_slots_partitions_rows_versions_and_spec_hash(table: Table) -> None:

@@ -65,6 +65,11 @@ def test_without_shuffle_rows_come_in_the_order_of_the_files(table_url: str) -> 
     assert rows_of(FeatureLoader(table_url, slots=["row"], batch_size=33)) == list(range(NUM_ROWS))
 
 
+def test_a_loader_names_what_it_delivers(table_url: str) -> None:
+    with FeatureLoader(table_url, slots=["row"], batch_size=33) as loader:
+        assert repr(loader) == "FeatureLoader(slots=['row'], labels=[], batch_size=33)"
+
+
 @pytest.mark.parametrize("batch_size", [1, 16, 33, 1000])
 def test_every_batch_is_full_but_the_last(table_url: str, batch_size: int) -> None:
     sizes = [
