@@ -20,11 +20,13 @@ import enum
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from featstore.errors import DispatchError
 
 FORMAT = 2
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 class LeaseState(enum.StrEnum):
@@ -105,6 +107,11 @@ class Lease:
         """The value in the store: JSON with sorted keys. Most fields are left out at their default,
         which keeps values short: a store keeps 170 bytes per file (dispatch_simulation.md).
         """
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        """Made once: each change of a lease needs the text before and the text after it."""
         fields: dict[str, Any] = {
             "format": FORMAT,
             "state": self.state.value,
@@ -121,7 +128,7 @@ class Lease:
             if self.shares
             else {}
         )
-        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+        return _ENCODER.encode(fields)
 
     @classmethod
     def decode(cls, text: str) -> "Lease":

@@ -47,9 +47,9 @@ class BatchAligner:
         return found
 
     def rest(self) -> list[Block]:
-        """The rows that wait, once no more come."""
+        """The rows that wait, once no more come: a last, shorter batch."""
         rest, self._waiting = self._waiting, []
-        return rest
+        return [self._straddling(rest)] if rest else []
 
     def _whole(self, block: Block, begin: int) -> Block:
         """The block from `begin` on."""
