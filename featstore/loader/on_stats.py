@@ -57,8 +57,10 @@ class StatsCalls:
             stats: Makes the metrics.
             is_last: Whether the iteration has ended by itself.
         """
+        if self._options is None:
+            return
         now_s = self._clock()
-        if self._options is not None and (is_last or now_s >= self._next_s):
+        if is_last or now_s >= self._next_s:
             self._next_s = now_s + self._options.every_s
             assert callable(self._options.call)
             self._options.call(stats())

@@ -15,7 +15,13 @@ def writable(values: Values) -> Values:
 
 
 def _as_writable(array: Array) -> Array:
-    return array if array.flags.writeable else np.asarray(_WritableView(array))
+    if array.flags.writeable:
+        return array
+    view = _WritableView(array)
+    found = np.asarray(view)
+    # Of no use any more. Whoever drops the last view would have to free it, too.
+    del view.__array_interface__
+    return found
 
 
 class _WritableView:
@@ -28,7 +34,7 @@ class _WritableView:
     def __init__(self, array: Array) -> None:
         address, _ = array.__array_interface__["data"]
         self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
-        self.owner = array
+        self.owner = array if array.base is None else array.base
 
 
 def bfloat16_bits(values: Array) -> Array:

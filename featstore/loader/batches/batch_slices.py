@@ -1,7 +1,7 @@
 """Slices blocks into batches of an exact number of rows, each with its progress."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -11,13 +11,14 @@ from featstore.tensors.batch import Batch
 from featstore.tensors.buffer_pool import BufferPool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class BatchSlice:
     """The rows of one batch as slices of blocks, and what is delivered with it. Without blocks it
     is progress without a batch.
 
     Made by `slice_batches`, in the consumer's thread or in that of the transform. Consumed by the
-    hand-over, which takes `batch()` and `progress` and drops it, as it keeps the blocks alive.
+    hand-over, which takes `batch()` and `progress` and drops it, as it keeps the blocks alive. Not
+    frozen, for the same reason as `Block`, but not changed either.
 
     Attributes:
         blocks: The slices in order; several if the batch straddles blocks.
@@ -28,8 +29,8 @@ class BatchSlice:
 
     blocks: tuple[Block, ...]
     progress: Progress
-    pool: BufferPool | None = field(default=None, compare=False)
-    made: Batch | None = field(default=None, compare=False)
+    pool: BufferPool | None = None
+    made: Batch | None = None
 
     def num_ahead(self, batch_size: int) -> int:
         """How many whole batches the last block still holds after this one."""

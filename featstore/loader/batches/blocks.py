@@ -441,10 +441,10 @@ def groups_of_slices(block: Block, first: int, batch_size: int, pool: BufferPool
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class BlockColumns:
     """The columns of a batch: views of a block, or, if the batch straddles blocks, joined in memory
-    of the pool.
+    of the pool. Not frozen, for the same reason as `Block`.
     """
 
     blocks: Sequence[Block]

@@ -34,6 +34,7 @@ class DynamicEpoch:
         delivery: What is delivered.
         reports: Tells the store of it.
         is_staged: Whether a file is already in the host's cache; such files are claimed first.
+            None: nothing is staged.
 
     Attributes:
         found_all_done: After the end: whether there was nothing to claim from the beginning.
@@ -50,7 +51,7 @@ class DynamicEpoch:
         in_step: bool,
         delivery: Delivery,
         reports: Reports,
-        is_staged: Callable[[DataFile], bool],
+        is_staged: Callable[[DataFile], bool] | None,
     ) -> None:
 
         self._job, self._started, self._epoch, self._in_step = job, started, epoch, in_step
@@ -68,7 +69,7 @@ class DynamicEpoch:
             done=delivery.done,
             clock=started.clock,
             boundaries=self._boundaries,
-            is_staged=lambda path: is_staged(job.files[path][0]),
+            is_staged=None if is_staged is None else lambda path: is_staged(job.files[path][0]),
         )
         reports.begin(self._coordinator)
 

@@ -276,7 +276,7 @@ class Run:
             in_step=self._in_step,
             delivery=self.delivery,
             reports=self._reports,
-            is_staged=self._feed.is_staged,
+            is_staged=self._feed.is_staged if self._feed.stages else None,
         )
 
     def _in_order(self, epoch: int) -> Iterator[BatchSlice]:

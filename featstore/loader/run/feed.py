@@ -168,6 +168,11 @@ class Feed:
         """Ends an epoch: in the next one bad files are counted and warned of again."""
         self._bad_files.clear()
 
+    @property
+    def stages(self) -> bool:
+        """Whether files come from the host's cache."""
+        return self._stager is not None
+
     def is_staged(self, file: DataFile) -> bool:
         """Whether the file, or its decoded columns, are already in the host's cache."""
         stager, decoded = self._stager, self._decoded

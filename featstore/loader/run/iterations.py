@@ -361,14 +361,14 @@ class Iterations:
 
     def _number(self, store: Store, name: str) -> int:
         """The number of the iteration of this name: the first one that is free, or has the name."""
-        number = 0
-        while store.compare_set(f"{self._prefix}passes/{number}", "", name) != name:
+        number, prefix = 0, self._prefix
+        while store.compare_set(f"{prefix}passes/{number}", "", name) != name:
             number += 1
         return number
 
     def _num_iterations(self, store: Store) -> int:
-        number = 0
-        while store.get_or_none(f"{self._prefix}passes/{number}") is not None:
+        number, prefix = 0, self._prefix
+        while store.get_or_none(f"{prefix}passes/{number}") is not None:
             number += 1
         return number
 

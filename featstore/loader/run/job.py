@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import pyarrow as pa
 
@@ -175,7 +175,7 @@ class Job:
         wanted = self.shuffle.interleave if self.shuffle else 1
         return wanted if self.most_open is None else min(wanted, self.most_open)
 
-    @property
+    @cached_property
     def plan_digest(self) -> str:
         """A hash of the files and their splits."""
         return self.plan(epoch=0).digest if self.census is None else self.census.plan
