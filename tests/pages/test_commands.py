@@ -61,7 +61,7 @@ def test_every_block_is_run_by_a_test_or_says_why_not(page: str) -> None:
         test
         for test, text in TESTS.items()
         if f'{name}"' in text
-        and any(way in text for way in ("run_page", "```", "import ROOT, blocks"))
+        and any(way in text for way in ("run_page", "```", "blocks((ROOT / PAGE).read_text())"))
     ]
     assert runs or not left_out, (
         f"{page}: expected a test that runs its blocks and names the page, or blocks with the title "
