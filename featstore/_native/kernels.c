@@ -136,6 +136,22 @@ static PyObject* py_fill_nulls(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+static PyObject* py_bucket_ids(PyObject* self, PyObject* args) {
+  enum { IDS, BUCKETS, COUNT };
+  Py_buffer of[COUNT];
+  long long num_remainders;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*Lw*:bucket_ids", &of[IDS], &num_remainders, &of[BUCKETS])) return NULL;
+  int fits = of[IDS].len == of[BUCKETS].len && of[IDS].len % 8 == 0 && is_aligned(&of[BUCKETS], 8);
+  fits = fits && num_remainders > 0;
+  Py_BEGIN_ALLOW_THREADS
+  if (fits) bucket_ids(of[IDS].buf, of[IDS].len / 8, (uint64_t)num_remainders, of[BUCKETS].buf);
+  Py_END_ALLOW_THREADS
+  release_all(of, COUNT);
+  if (!fits) return wrong("expected as many int64 ids as buckets, and at least one remainder");
+  Py_RETURN_NONE;
+}
+
 static PyObject* py_lists_without_nulls(PyObject* self, PyObject* args) {
   enum { OFFSETS, BITS, VALUES, VALUE_BITS, MARK, NEW_OFFSETS, NEW_VALUES, COUNT };
   Py_buffer of[COUNT];
@@ -641,6 +657,7 @@ static PyMethodDef functions[] = {
     {"count_ids", py_count_ids, METH_VARARGS, "count_ids(values, weights, table, num_known, firsts): known, read, new."},
     {"mark_values", py_mark_values, METH_VARARGS, "mark_values(values, width, bits, bound, small): missing and small ones."},
     {"fill_nulls", py_fill_nulls, METH_VARARGS, "fill_nulls(values, bits, first_bit, mark): the mark where no bit is set."},
+    {"bucket_ids", py_bucket_ids, METH_VARARGS, "bucket_ids(ids, num_remainders, buckets): 0 of 0, else 1 + remainder."},
     {"lists_without_nulls", py_lists_without_nulls, METH_VARARGS, "Null elements dropped, null lists as one mark."},
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
     {"gather_columns", py_gather_columns, METH_VARARGS, "Rows of columns in any order to the parts of buffers, in threads."},

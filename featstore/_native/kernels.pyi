@@ -37,6 +37,11 @@ def fill_nulls(values: Buffer, bits: Buffer, first_bit: int, mark: bytes) -> Non
     validity bitmap `bits` is not set.
     """
 
+def bucket_ids(ids: Buffer, num_remainders: int, buckets: Buffer) -> None:
+    """Writes `1 + ids[i] % num_remainders` to `buckets`, and 0 where the id is 0: int64
+    (num_ids,) each. The remainder is never negative.
+    """
+
 def lists_without_nulls(
     offsets: Buffer,
     offset_width: int,

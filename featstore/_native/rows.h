@@ -59,6 +59,47 @@ static void fill_nulls(char* values, int64_t count, int width, const uint8_t* bi
   }
 }
 
+/* A divisor of numbers below 2^63, which are multiplied instead of divided: with 2^(shift - 1) < divisor <= 2^shift and
+   multiplier = floor(2^(63 + shift) / divisor) + 1, the product of multiplier and divisor exceeds 2^(63 + shift) by at most
+   2^shift, so that floor(number * multiplier / 2^(63 + shift)) is the quotient (Granlund and Montgomery, 1994, theorem 4.2). */
+typedef struct {
+  uint64_t divisor, multiplier;
+  int shift;
+} Divisor;
+
+/* `divisor` is between 1 and 2^63 - 1. */
+static Divisor divisor_of(uint64_t divisor) {
+  Divisor by = {divisor, 0, 0};
+  while (((uint64_t)1 << by.shift) < divisor) by.shift++;
+#ifdef __SIZEOF_INT128__
+  by.multiplier = (uint64_t)(((unsigned __int128)1 << (63 + by.shift)) / divisor) + 1;
+#endif
+  return by;
+}
+
+/* `number` is below 2^63. */
+static inline uint64_t remainder_of(uint64_t number, const Divisor* by) {
+#ifdef __SIZEOF_INT128__
+  uint64_t quotient = (uint64_t)((unsigned __int128)(number << 1) * by->multiplier >> 64) >> by->shift;
+  return number - quotient * by->divisor;
+#else
+  return number % by->divisor;
+#endif
+}
+
+/* The bucket of each id: 0 of 0, otherwise 1 more than the remainder, which is never negative. */
+static void bucket_ids(const char* ids, int64_t count, uint64_t num_remainders, int64_t* buckets) {
+  Divisor by = divisor_of(num_remainders);
+  for (int64_t i = 0; i < count; i++) {
+    int64_t id = int64_at(ids, i);
+    uint64_t ones = id < 0 ? UINT64_MAX : 0;
+    /* Of a negative id, -1 - id is what is left to the next multiple, less one. */
+    uint64_t remainder = remainder_of((uint64_t)id ^ ones, &by);
+    remainder = ones ? num_remainders - 1 - remainder : remainder;
+    buckets[i] = id ? (int64_t)(remainder + 1) : 0;
+  }
+}
+
 typedef struct {
   const void* offsets; /* num_rows + 1 */
   int offset_width;

@@ -21,6 +21,8 @@ from featstore.reading.gather import (
     places_of,
     rebased,
 )
+from featstore.request import slot_shaping
+from featstore.request.slot_shaping import bucketed
 from featstore.schema import Slot, SlotKind
 from tests.native.kernels import KERNELS, NEEDED, without_kernels
 
@@ -300,6 +302,34 @@ def test_lists_that_were_not_looked_up_are_refused(
             np.array([0, 2]),
             1,
         )
+
+
+REMAINDERS = st.one_of(
+    st.integers(1, 2**63 - 2),
+    st.builds(lambda bits, more: max(1, 2**bits + more), st.integers(0, 62), st.integers(-1, 1)),
+)
+
+
+@given(
+    ids=st.lists(st.one_of(INT64, st.integers(-3, 3)), max_size=40),
+    num_remainders=REMAINDERS,
+    times=st.integers(0, 2**63),
+)
+def test_ids_have_the_same_buckets_as_by_numpy(ids: Any, num_remainders: int, times: int) -> None:
+    """Also multiples of the divisor and what is next to them, where a quotient may be wrong."""
+    multiple = times // num_remainders * num_remainders
+    near = [at for at in (multiple - 1, multiple, multiple + 1) if at < 2**63]
+    values = np.array([*ids, *near, *(-at for at in near)], np.int64)
+    found = bucketed(values, num_remainders + 1)
+    assert found.tolist() == [0 if at == 0 else 1 + at % num_remainders for at in values.tolist()]
+    by_numpy = without_kernels(lambda: bucketed(values, num_remainders + 1), slot_shaping)
+    np.testing.assert_array_equal(found, by_numpy)
+
+
+def test_buckets_that_do_not_fit_are_refused() -> None:
+    for ids, num_remainders, room in ((3, 0, 3), (3, -1, 3), (3, 5, 4)):
+        with pytest.raises(ValueError, match="expected as many int64 ids as buckets"):
+            KERNELS.bucket_ids(np.zeros(ids, np.int64), num_remainders, np.zeros(room, np.int64))
 
 
 def test_bitmaps_and_cuts_that_are_too_short_are_refused() -> None:
