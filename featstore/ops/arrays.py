@@ -17,12 +17,15 @@ Integers = NDArray[np.int64]
 Nulls: TypeAlias = Mask | pa.Buffer | None
 """True where an array is null, or its validity bitmap from the first row on; None for no nulls."""
 
-_DTYPES: dict[pa.DataType, Any] = {
-    pa.int32(): np.int32,
-    pa.int64(): np.int64,
-    pa.uint64(): np.uint64,
-    pa.float32(): np.float32,
-    pa.float64(): np.float64,
+_BOOLEAN = pa.bool_().id
+# By the number of the type, whose hash costs more than the view that is made.
+_DTYPES: dict[int, np.dtype[Any]] = {
+    pa.int32().id: np.dtype(np.int32),
+    pa.int64().id: np.dtype(np.int64),
+    pa.uint64().id: np.dtype(np.uint64),
+    pa.float32().id: np.dtype(np.float32),
+    pa.float64().id: np.dtype(np.float64),
+    pa.timestamp("us").id: np.dtype(np.int64),
 }
 
 
@@ -31,10 +34,10 @@ def values_of(array: pa.Array) -> NDArray[Any]:
 
     Booleans are unpacked to a new array; all other types are a view.
     """
-    if pa.types.is_boolean(array.type):
+    type_id = array.type.id
+    if type_id == _BOOLEAN:
         return _bits(array.buffers()[1], array.offset, len(array))
-    dtype = np.dtype(np.int64 if pa.types.is_timestamp(array.type) else _DTYPES[array.type])
-    return _numbers(array.buffers()[1], dtype, array.offset, len(array))
+    return _numbers(array.buffers()[1], _DTYPES[type_id], array.offset, len(array))
 
 
 def nulls_of(array: pa.Array) -> Mask | None:

@@ -64,6 +64,9 @@ SCHEMA = pa.schema(
 )
 
 
+_NO_COUNTS = count_values(np.zeros(0, np.int64))
+
+
 @dataclass(kw_only=True)
 class ColumnStatistics:
     """Statistics of one slot or label.
@@ -132,7 +135,7 @@ class ColumnStatistics:
             number=slot.number,
             kind=str(slot.kind),
             shape=slot.shape_text,
-            exact=count_values(np.zeros(0, np.int64)) if slot.kind is SlotKind.ID else None,
+            exact=_NO_COUNTS if slot.kind is SlotKind.ID else None,
         )
 
     @property
@@ -393,26 +396,33 @@ def _summarize(statistics: ColumnStatistics, slot: Slot, column: pa.Array, weigh
     """Computes top values and quantiles: of exact counts where there are any, and else of the
     sampled rows, each of which stands for `weight` rows.
     """
-    values, lengths = _values(column, slot)
-    missing = _missing(values, slot)
-    num_points = at_most(NUM_POINTS, len(column), ROWS_PER_POINT)
     statistics.sampled = statistics.num_rows * (weight - 1.0)
+    is_counted = statistics.exact is not None
     if statistics.exact is not None:
         _summarize_exact(statistics, slot, statistics.exact)
-    elif slot.kind is SlotKind.ID:
-        statistics.top = Top.of_counts(
-            count_values(values[~missing]), weight, sampled=statistics.sampled
-        )
-    else:
-        points = values[~missing].astype(np.float64)
-        statistics.points, statistics.points_error = _reduced(
-            points, np.full(len(points), weight), num_points
-        )
+    if is_counted and not slot.shape:
+        return
+    values, lengths = _values(column, slot)
+    num_points = at_most(NUM_POINTS, len(column), ROWS_PER_POINT)
+    if not is_counted:
+        _summarize_sample(statistics, slot, values[~_missing(values, slot)], weight, num_points)
     if lengths is not None:
         present = _known_lengths(lengths, values, slot).astype(np.float64)
         statistics.lengths, statistics.lengths_error = _reduced(
             present, np.full(len(present), weight), num_points
         )
+
+
+def _summarize_sample(
+    statistics: ColumnStatistics, slot: Slot, known: Any, weight: float, num_points: int
+) -> None:
+    if slot.kind is SlotKind.ID:
+        statistics.top = Top.of_counts(count_values(known), weight, sampled=statistics.sampled)
+        return
+    points = known.astype(np.float64)
+    statistics.points, statistics.points_error = _reduced(
+        points, np.full(len(points), weight), num_points
+    )
 
 
 def _summarize_exact(statistics: ColumnStatistics, slot: Slot, exact: ValueCounts) -> None:
@@ -427,6 +437,8 @@ def _reduced(
     values: Floats, weights: Floats, num_points: int
 ) -> tuple[tuple[Floats, Floats], float]:
     """The values as at most so many points, and the weight by which a rank may be off for it."""
+    if not len(values):
+        return (values, weights), 0.0
     points = points_of(values, weights, num_points)
     lost = float(weights.sum()) / (2 * num_points) if len(values) > num_points else 0.0
     return points, lost
@@ -501,7 +513,7 @@ def _exact(data: bytes) -> ValueCounts:
 
 
 def _bytes(arrays: tuple[Any, Any]) -> bytes:
-    return b"".join(part.tobytes() for part in arrays)
+    return bytes(arrays[0].tobytes() + arrays[1].tobytes())
 
 
 def _pair(data: bytes, item: Any) -> Any:

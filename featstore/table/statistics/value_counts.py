@@ -100,7 +100,7 @@ def _first_of_equal(ordered: NDArray[Any]) -> NDArray[np.intp]:
     begins = np.empty(len(ordered), np.bool_)
     begins[:1] = True
     np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
-    return np.flatnonzero(begins)
+    return begins.nonzero()[0]
 
 
 def _distances(first: NDArray[np.intp], end: int) -> NDArray[np.int64]:
