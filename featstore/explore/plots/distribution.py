@@ -92,6 +92,7 @@ def _histogram(row: Mapping[str, Any], values: Floats, weights: Floats) -> "Figu
     for quantile in _quartiles(row["quantiles"], low, high):
         axes.axvline(quantile, color=MARKED, linestyle="--")
     axes.tick_params(labelsize=FONT_POINTS)
+    axes.xaxis.get_offset_text().set_fontsize(FONT_POINTS)
     axes.set_ylabel("share of values", fontsize=FONT_POINTS)
     axes.set_xlabel(
         f"value, from {number_text(row['min'])} to {number_text(row['max'])} (dashed: quartiles; "

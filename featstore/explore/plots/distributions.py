@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LIGHT = 0.45  # every second top value, so that one can be told from the next
+_MOST_CHARACTERS = 16  # of a value's text
+_LEAST_BOX = 0.008  # of the width: half of the values may be equal
 
 
 def plot_distributions(table: pa.Table, names: ValueNames) -> "Figure":
@@ -73,7 +75,8 @@ def _boxes(axes: "Axes", quantiles: Sequence[Sequence[float] | None]) -> None:
     places = [i for i, _ in boxes]
     lows = np.array([of_slot[1] for _, of_slot in boxes])
     highs = np.array([of_slot[-2] for _, of_slot in boxes])
-    axes.barh(places, highs - lows, left=lows, color=MARKED)
+    widths = np.maximum(highs - lows, _LEAST_BOX)
+    axes.barh(places, widths, left=np.minimum(lows, 1.0 - widths), color=MARKED)
     axes.plot([of_slot[2] for _, of_slot in boxes], places, "k|", markersize=8.0)
 
 
@@ -81,8 +84,8 @@ def _text(row: Mapping[str, Any], names: ValueNames) -> str:
     if not row["num_values"]:
         return "no values"
     if row["kind"] == SlotKind.FLOAT:
-        low, *_, high = row["quantiles"]
-        return f"{number_text(low)} to {number_text(high)}"
+        low, *_, high = map(number_text, row["quantiles"])
+        return low if low == high else f"{low} to {high}"
     first = row["top"][0]
-    text = short_text(names.text(row["slot"], first["value"]), 12)
+    text = short_text(names.text(row["slot"], first["value"]), _MOST_CHARACTERS)
     return f"{text} {first['share']:.1%}{error_text(first['share_error'])}"

@@ -100,7 +100,7 @@ def number_drawn(rows: Sequence[Any], what: str, most: int = MOST_ROWS) -> str:
 
 
 def coverage_text(share: float) -> str:
-    """A share of rows. It is 0 % or 100 % only if it is exactly none, or all."""
+    """A share of rows or values. It is 0 % or 100 % only if it is exactly none, or all."""
     if share in (0.0, 1.0):
         return f"{share:.0%}"
     return "<0.1%" if share < 0.001 else ">99.9%" if share > 0.999 else f"{share:.1%}"

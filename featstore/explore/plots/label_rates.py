@@ -9,6 +9,7 @@ from featstore.errors import InputError, SelectionError
 from featstore.explore.plots.frame import (
     COLOUR,
     MARKED,
+    coverage_text,
     drawn,
     number_drawn,
     row_figure,
@@ -59,7 +60,9 @@ def plot_rates(
     of_all = f"; dashed: all rows, {base:.3f}" if base is not None else ""
     axes.set_xlabel(_axis_text(label, f"share of values{of_all}"), parse_math=False)
     total = sum(cell["num_values"] for cell in cells)
-    write_values(axes, [f"{_rate_text(cell)} ({cell['num_values'] / total:.1%})" for cell in shown])
+    shares = [coverage_text(cell["num_values"] / total) for cell in shown]
+    rates = map(_rate_text, shown)
+    write_values(axes, [f"{rate} ({share})" for rate, share in zip(rates, shares, strict=True)])
     return figure
 
 

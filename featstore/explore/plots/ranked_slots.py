@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PSI_LEVELS = (0.1, 0.25)
 # Where the axis ends: one slot that has changed completely must not hide all others.
 _LEAST_PSI, _MOST_PSI = 0.3, 1.0
+_LEAST_AUC = 0.6  # where the axis ends at least: chance is not drawn as if it were much
 
 
 def plot_auc(label: str, table: pa.Table) -> "Figure":
@@ -39,6 +40,8 @@ def plot_auc(label: str, table: pa.Table) -> "Figure":
     lengths = [0.0 if row["auc"] is None else row["auc"] - 0.5 for row in shown]
     axes.barh(range(len(shown)), lengths, left=0.5, color=COLOUR)
     axes.axvline(0.5, color="black", linewidth=0.8)
+    low, high = axes.get_xlim()
+    axes.set_xlim(low if min(lengths, default=0.0) < 0.0 else 0.5, max(high, _LEAST_AUC))
     axes.set_xlabel("AUC of the slot alone, out of sample (0.5: says nothing)")
     write_values(axes, [_text(row["auc"]) for row in shown])
     return figure
@@ -56,22 +59,30 @@ def plot_psi(table: pa.Table) -> "Figure":
         [row["slot"] for row in shown], f"What changed in {number_drawn(rows, 'slots')}"
     )
     places = range(len(shown))
-    axes.barh(places, [row["psi"] or 0.0 for row in shown], color=COLOUR)
+    changes = [row["psi"] or 0.0 for row in shown]
+    errors = [row["psi_error"] or 0.0 for row in shown]
+    largest = max(changes, default=0.0)
+    end = min(max(1.05 * largest, _LEAST_PSI), _MOST_PSI)
+    axes.barh(places, changes, color=COLOUR)
+    # What would be marked beyond the axis is marked where that ends: no mark would mean no chance.
     axes.plot(
-        [row["psi_error"] or 0.0 for row in shown],
+        [min(error, end) for error in errors],
         places,
         color=MARKED,
         marker="|",
         linestyle="",
         markeredgewidth=2.0,
+        clip_on=False,
+        zorder=3.0,
     )
     for level in PSI_LEVELS:
         axes.axvline(level, color="grey", linestyle=":", linewidth=0.8)
-    largest = max((row["psi"] or 0.0 for row in shown), default=0.0)
-    end = min(max(1.05 * largest, _LEAST_PSI), _MOST_PSI)
     axes.set_xlim(0.0, end)
     beyond = f"; more than {end:g} is not drawn" if largest > end else ""
-    axes.set_xlabel(f"population stability index (orange: what chance may have made{beyond})")
+    at_end = ", at the end: that or more" if max(errors, default=0.0) > end else ""
+    axes.set_xlabel(
+        f"population stability index (orange: what chance may have made{at_end}{beyond})"
+    )
     write_values(axes, [_text(row["psi"]) for row in shown])
     return figure
 

@@ -43,6 +43,21 @@ def test_shares_of_top_values_and_boxes_of_floats_are_drawn_where_the_table_says
     assert same_colour(picture.colour(axes, (middle - low) / (high - low), 1), "black")
 
 
+def test_floats_that_are_mostly_equal_are_marked_where_they_are() -> None:
+    columns = {
+        "zeros": [0.0] * 95 + [9.0] * 5,
+        "nines": [0.0] * 5 + [9.0] * 95,
+        "constant": [7.0] * 100,
+    }
+    slots = [Slot(name=name, kind=SlotKind.FLOAT) for name in columns]
+    rows = pa.table({name: pa.array(values, pa.float32()) for name, values in columns.items()})
+    figure = profile_rows(rows.to_batches(), slots).plot_distributions()
+    picture, [axes] = render(figure), figure.axes
+    assert same_colour(picture.colour(axes, 0.0, 0, dx=3), "C1")
+    assert same_colour(picture.colour(axes, 1.0, 1, dx=-3), "C1")
+    assert {"0 to 9", "7"} <= set(picture.texts)
+
+
 def test_two_hundred_slots_are_readable() -> None:
     random = np.random.default_rng(0)
     columns = {f"user_category_of_clicks_{i}": random.integers(0, 5 + i, 50) for i in range(200)}

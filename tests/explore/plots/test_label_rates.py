@@ -78,6 +78,13 @@ def test_the_most_frequent_of_many_values_are_drawn_and_the_title_says_so() -> N
     assert {"(all other values)", "(missing)"} <= set(picture.texts)
 
 
+def test_a_share_is_none_only_if_there_are_no_values() -> None:
+    rows = pa.table({"item": [1] * 4999 + [2], "click": [0, 1] * 2500})
+    profile = label_rows(rows.to_batches(), SLOTS[:1], "click")
+    texts = render(profile.plot_rates("item")).texts
+    assert {"0.500 (>99.9%)", "1.000 (<0.1%)"} <= set(texts)
+
+
 def test_rates_of_partitions_are_those_of_the_table() -> None:
     profile = profile_of()
     figure = profile.plot_partitions()

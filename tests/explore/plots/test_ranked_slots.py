@@ -48,6 +48,13 @@ def test_slots_are_ranked_by_their_areas_and_bars_end_there() -> None:
     assert "What 4 slots say of click, each alone" in picture.texts
 
 
+def test_areas_near_a_half_are_not_drawn_as_if_they_were_large() -> None:
+    figure = label_profile_of({"one": 0.513, "two": 0.506}).plot_auc()
+    picture, [axes] = render(figure), figure.axes
+    assert axes.get_xlim() == (0.5, 0.6)
+    assert_bar_ends_at(picture, axes, 0.513, 0)
+
+
 @pytest.mark.parametrize("num_slots", [0, 1, 200])
 def test_any_number_of_slots_is_readable(num_slots: int) -> None:
     names = [f"user_category_of_clicks_{i}" for i in range(num_slots)]
@@ -75,6 +82,14 @@ def test_slots_are_ranked_by_their_change_with_what_chance_may_have_made() -> No
     assert_bar_ends_at(picture, axes, 0.02, 1)
     assert {"0.400", "0.020", "unknown"} <= set(picture.texts)
     assert same_colour(picture.colour(axes, 0.15, 0), "C1")
+
+
+def test_what_chance_may_have_made_is_marked_at_the_end_of_the_axis_if_it_is_beyond() -> None:
+    figure = comparison_of([{"slot": "rare", "psi": 0.1, "psi_error": 7.0}]).plot_drift()
+    picture, [axes] = render(figure), figure.axes
+    assert axes.get_xlim() == (0.0, 0.3)
+    assert same_colour(picture.colour(axes, 0.3, 0), "C1")
+    assert "at the end: that or more" in axes.get_xlabel()
 
 
 def test_one_slot_that_changed_completely_does_not_hide_the_others() -> None:
