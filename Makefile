@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEBIAN_SERVERS := nginx-light rclone chromium
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test test-all lint format faults faults-epochs faults-processes faults-properties fuzz sanitize bench docs dist servers clean
+.PHONY: demo test test-all lint format faults faults-epochs faults-processes faults-properties fuzz sanitize bench docs notebooks dist servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -66,6 +66,11 @@ bench: $(INSTALLED)
 # The site, into build/website/html; a link that leads nowhere fails.
 docs: $(INSTALLED)
 	$(BIN)/python -m website.build
+
+# Executes the notebooks, which are committed with their outputs, on the demo's table.
+notebooks: $(INSTALLED)
+	test -d demo/table || $(BIN)/featstore demo --engine local
+	$(BIN)/python notebooks/execute.py
 
 # Wheels and sdist, each tried in empty environments of every Python found. Where torch is to be had for some of them only:
 # make dist TORCH=3.11

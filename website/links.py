@@ -29,6 +29,8 @@ def site_path(path: PurePosixPath, *, folder: bool) -> PurePosixPath:
         return path / "index.md" if folder else path
     if folder:
         return (path if path.name == "benchmarks" else "source" / path) / "index.md"
+    if path.suffix == ".ipynb":
+        return path.with_suffix(".md")
     return path if path.suffix == ".md" else PurePosixPath("source", f"{path}.md")
 
 

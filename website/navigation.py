@@ -65,6 +65,7 @@ def navigation(titles: Mapping[str, str]) -> list[object]:
     sections = (
         Section(title="How-to", pages=(*howto, *there(("from_tfrecord.md",)))),
         Section(title="Guides", pages=(*there(GUIDES), *sorted(guides, key=by_title))),
+        Section(title="Notebooks", pages=within("notebooks")),
         Section(title="Reference", pages=(*within("reference"), *there(REFERENCE))),
         Section(
             title="Why",

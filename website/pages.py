@@ -4,6 +4,7 @@ from pathlib import Path, PurePosixPath
 
 from website import links, sources
 from website.dialect import for_renderer
+from website.notebooks import notebook_text
 from website.reference.api import api_page
 from website.reference.commands import commands_page
 from website.reference.documents import spec_page, train_page
@@ -21,9 +22,20 @@ _FOLDERS = tuple(PurePosixPath(path) for path in ("docs/decisions", "benchmarks"
 
 def repository_pages(root: Path) -> list[PurePosixPath]:
     """The pages of the repository that the site has, relative to its root."""
-    patterns = ("*.md", "docs/**/*.md", "benchmarks/*.md")
+    patterns = ("*.md", "docs/**/*.md", "benchmarks/*.md", "notebooks/*.ipynb")
     found = (path.relative_to(root) for pattern in patterns for path in root.glob(pattern))
     return sorted(map(PurePosixPath, found))
+
+
+def page_text(root: Path, path: PurePosixPath) -> str:
+    """A page of the repository as Markdown.
+
+    Args:
+        root: The root of the repository.
+        path: One of `repository_pages`.
+    """
+    text = (root / path).read_text()
+    return notebook_text(text) if path.suffix == ".ipynb" else text
 
 
 def pages(root: Path) -> dict[str, str]:
@@ -35,7 +47,7 @@ def pages(root: Path) -> dict[str, str]:
     Raises:
         ValueError: A link leads to nothing.
     """
-    texts = {path: (root / path).read_text() for path in repository_pages(root)}
+    texts = {path: page_text(root, path) for path in repository_pages(root)}
     found = {
         str(links.site_path(path, folder=False)): for_renderer(links.for_site(root, path, text))
         for path, text in texts.items()

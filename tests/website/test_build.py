@@ -67,5 +67,6 @@ def test_every_page_of_the_repository_is_on_the_site() -> None:
         "loader.md",
         "decisions/0094-the-site.md",
         "benchmarks/size.md",
+        "notebooks/01_first_look.md",
     } <= found.keys()
     assert "source/featstore/demo/flights.spec.yaml.md" in found

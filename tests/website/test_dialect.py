@@ -2,14 +2,14 @@
 
 import re
 from collections import Counter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import markdown
 import pytest
 from markdown_it import MarkdownIt
 
 from website.dialect import for_renderer
-from website.pages import repository_pages
+from website.pages import page_text, repository_pages
 
 ROOT = Path(__file__).parents[2]
 COMMON_MARK = MarkdownIt("commonmark").enable("table")
@@ -23,9 +23,9 @@ def as_on_the_site(text: str) -> str:
     return str(markdown.markdown(text, extensions=["tables", "pymdownx.superfences", "toc"]))
 
 
-@pytest.mark.parametrize("page", [str(page) for page in repository_pages(ROOT)])
-def test_both_see_the_same_lists_tables_and_code(page: str) -> None:
-    text = (ROOT / page).read_text()
+@pytest.mark.parametrize("page", repository_pages(ROOT), ids=str)
+def test_both_see_the_same_lists_tables_and_code(page: PurePosixPath) -> None:
+    text = page_text(ROOT, page)
     assert blocks(as_on_the_site(for_renderer(text))) == blocks(COMMON_MARK.render(text))
 
 

@@ -35,6 +35,7 @@ def test_links_in_code_and_to_elsewhere_are_left_alone() -> None:
         ("docs/decisions", True, "decisions/index.md"),
         ("benchmarks", True, "benchmarks/index.md"),
         ("benchmarks/size.md", False, "benchmarks/size.md"),
+        ("notebooks/01_first_look.ipynb", False, "notebooks/01_first_look.md"),
         ("benchmarks/size.py", False, "source/benchmarks/size.py.md"),
         ("featstore/ops", True, "source/featstore/ops/index.md"),
     ],
