@@ -1,15 +1,24 @@
 """Two profiles compared: what changed between days, versions or tables."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from featstore.errors import SelectionError, nearest
 from featstore.explore.plots.ranked_slots import plot_psi
+from featstore.explore.plots.two_sides import plot_two_sides
 from featstore.explore.table_result import TableResult, number_text, share_text
-from featstore.schema import Slot
-from featstore.table.statistics.slot_change import SlotDifference, slot_change
+from featstore.schema import Slot, SlotKind
+from featstore.spec.value_names import ValueNames, short_sign
+from featstore.table.statistics.slot_change import (
+    SlotDifference,
+    ValueShares,
+    new_and_vanished,
+    slot_change,
+    value_shares,
+)
 from featstore.table.statistics.summary import SlotSummary
 
 if TYPE_CHECKING:
@@ -25,6 +34,11 @@ _NUMBERS = (
     "new_share",
     "vanished_share",
 )
+NUM_NAMED = 10  # the most frequent values of each side, new ones and vanished ones, with texts
+_NUM_SHOWN = 3  # of new and vanished values, in a cell of the text
+_VALUES = pa.list_(
+    pa.struct([("value", pa.int64()), ("text", pa.string()), ("share", pa.float64())])
+)
 SCHEMA = pa.schema(
     [
         ("slot", pa.string()),
@@ -35,14 +49,16 @@ SCHEMA = pa.schema(
         ("distinct_before", pa.int64()),
         ("distinct_after", pa.int64()),
         *((name, pa.float64()) for name in _NUMBERS),
+        ("top_new", _VALUES),
+        ("top_vanished", _VALUES),
     ]
 )
 _HEADERS = (
     "slot",
     "kind",
     "psi",
-    "of it chance",
-    "js",
+    "by chance at most",
+    "js (bits)",
     "coverage",
     "distinct",
     "new values",
@@ -61,6 +77,7 @@ class Profiled(Protocol):
     def source(self) -> str: ...
     @property
     def summaries(self) -> Mapping[str, SlotSummary]: ...
+    def names_of(self, wanted: Mapping[str, Collection[int]]) -> ValueNames: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +99,32 @@ class Side:
         return f"{', '.join([f'{self.num_rows:,} rows', *rates])} ({self.source})"
 
 
+@dataclass(frozen=True, kw_only=True)
+class SlotPair:
+    """What is known of a slot on both sides; None on one that lacks it."""
+
+    before: SlotSummary | None
+    after: SlotSummary | None
+
+    @property
+    def slot(self) -> Slot:
+        """The slot after, or that of before if there is none."""
+        [slot, *_] = [side.slot for side in (self.after, self.before) if side is not None]
+        return slot
+
+    def shown(self) -> list[ValueShares]:
+        """The most frequent ids of both sides."""
+        if self.before is None or self.after is None or self.slot.kind is not SlotKind.ID:
+            return []
+        return value_shares(self.before, self.after, NUM_NAMED)
+
+    def new_and_vanished(self) -> tuple[list[ValueShares] | None, list[ValueShares] | None]:
+        """The most frequent new ids, and those that vanished; None where nobody knows."""
+        if self.before is None or self.after is None or self.slot.kind is not SlotKind.ID:
+            return None, None
+        return new_and_vanished(self.before, self.after, NUM_NAMED)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison(TableResult):
     """What changed from one set of rows to another. Made by `Profile.compare`.
@@ -89,6 +132,9 @@ class Comparison(TableResult):
     Attributes:
         before: The first set of rows.
         after: The second.
+        pairs: What is known of each slot on both sides, by the name it has in `table`.
+        names: What the most frequent ids of both sides mean, and those of `top_new` and
+            `top_vanished`.
         table: An Arrow table with a row per slot and the columns below, in the order of the second
             profile, with slots that are only in the first at the end.
 
@@ -98,7 +144,8 @@ class Comparison(TableResult):
             on the side that lacks the slot.
         psi: The population stability index over the listed ids and all others, or ten bins of
             floats with equally many values before; and missing rows. As in the checks of a spec.
-        psi_error: How much of it chance may have made.
+        psi_error: How much of it chance made at most: three standard errors, and what chance adds
+            on average. A value that vanished makes both large.
         jensen_shannon: The Jensen-Shannon divergence in bits, over at most 20 ids of each side.
         new_values, vanished_values: Of id slots, the share of the different values after that were
             not there before, and of those before that are not there after.
@@ -106,11 +153,17 @@ class Comparison(TableResult):
             Otherwise they are estimated from the values with the smallest hashes.
         new_share, vanished_share: The shares of all values that are new, or vanished; known if
             `values_error` is 0.
+        top_new, top_vanished: The most frequent new ids, and those that vanished, at most 10, as a
+            list of `{value, text, share}`: the share of all values on the side that has the id.
+            `text` is null if it is not known. Null if it is not known which ids these are, since
+            the side without them does not list all of its ids.
     """
 
     before: Side
     after: Side
     table: pa.Table
+    pairs: Mapping[str, SlotPair] = field(default_factory=dict, compare=False)
+    names: ValueNames = field(default_factory=ValueNames, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison as JSON types."""
@@ -128,6 +181,25 @@ class Comparison(TableResult):
         """
         return plot_psi(self.table)
 
+    def plot_distribution(self, slot: str) -> "Figure":
+        """The distributions of a slot's values before and after in one picture, as a matplotlib
+        Figure: the most frequent ids of both sides, or the histograms of a float slot.
+
+        Raises:
+            SelectionError: The comparison lacks the slot, one side lacks it, or neither has values.
+            MissingDependencyError: matplotlib is not installed.
+        """
+        if slot not in self.pairs:
+            raise SelectionError(f"no slot {slot!r} in the comparison{nearest(slot, self.pairs)}")
+        pair = self.pairs[slot]
+        if pair.before is None or pair.after is None:
+            lacking = "before" if pair.before is None else "after"
+            raise SelectionError(
+                f"slot {slot!r}: expected it on both sides, found none {lacking}; "
+                "plot_distribution of one side's profile shows it"
+            )
+        return plot_two_sides(slot, pair.before, pair.after, self.names, NUM_NAMED)
+
     def _head(self) -> str:
         return f"before: {self.before}\nafter:  {self.after}"
 
@@ -142,10 +214,39 @@ def compare(before: Profiled, after: Profiled) -> Comparison:
     old = {slot_key(summary.slot): summary for summary in before.summaries.values()}
     new = {slot_key(summary.slot): summary for summary in after.summaries.values()}
     keys = [*new, *(key for key in old if key not in new)]
-    rows = [_row(old.get(key), new.get(key)) for key in keys]
+    pairs = [SlotPair(before=old.get(key), after=new.get(key)) for key in keys]
+    names = _names(before, after, pairs)
     return Comparison(
-        before=_side(before), after=_side(after), table=pa.Table.from_pylist(rows, SCHEMA)
+        before=_side(before),
+        after=_side(after),
+        table=pa.Table.from_pylist([_row(pair, names) for pair in pairs], SCHEMA),
+        # Of two slots with one name the first one counts: the other one is only before.
+        pairs={pair.slot.name: pair for pair in reversed(pairs)},
+        names=names,
     )
+
+
+def _names(before: Profiled, after: Profiled, pairs: Sequence[SlotPair]) -> ValueNames:
+    """What the ids that a comparison shows mean, as far as either side knows, by the slots' names
+    after.
+    """
+    wanted = {pair.slot.name: _ids(pair) for pair in pairs if pair.before and pair.after}
+    known = after.names_of(wanted)
+    old_names = {
+        pair.before.slot.name: pair.slot.name for pair in pairs if pair.before and pair.after
+    }
+    left = {
+        old: wanted[name] - known.by_slot.get(name, {}).keys() for old, name in old_names.items()
+    }
+    older = before.names_of({old: ids for old, ids in left.items() if ids})
+    return known.over(
+        ValueNames(by_slot={new: older.by_slot.get(old, {}) for old, new in old_names.items()})
+    )
+
+
+def _ids(pair: SlotPair) -> set[int]:
+    lists = [pair.shown(), *(found or () for found in pair.new_and_vanished())]
+    return {one.value for values in lists for one in values}
 
 
 def _side(profile: Profiled) -> Side:
@@ -159,11 +260,12 @@ def slot_key(slot: Slot) -> tuple[int | None, str]:
     return slot.number, slot.name if slot.number is None else ""
 
 
-def _row(before: SlotSummary | None, after: SlotSummary | None) -> dict[str, Any]:
+def _row(pair: SlotPair, names: ValueNames) -> dict[str, Any]:
     """The row of a slot, which at least one side has."""
+    before, after, slot = pair.before, pair.after, pair.slot
     found = SlotDifference() if before is None or after is None else slot_change(before, after)
     sides = {"before": before, "after": after}
-    [slot, *_] = [side.slot for side in (after, before) if side is not None]
+    new, vanished = pair.new_and_vanished()
     return {
         "slot": slot.name,
         "number": slot.number,
@@ -171,7 +273,15 @@ def _row(before: SlotSummary | None, after: SlotSummary | None) -> dict[str, Any
         **{f"coverage_{name}": side and side.coverage for name, side in sides.items()},
         **{f"distinct_{name}": side and side.distinct for name, side in sides.items()},
         **asdict(found),
+        "top_new": new and [_named(slot, names, one.value, one.after) for one in new],
+        "top_vanished": vanished
+        and [_named(slot, names, one.value, one.before) for one in vanished],
     }
+
+
+def _named(slot: Slot, names: ValueNames, value: int, share: float | None) -> dict[str, Any]:
+    known = names.known(slot.name, value)
+    return {"value": value, "text": None if known is None else known.text, "share": share}
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -185,6 +295,25 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         number_text(row["jensen_shannon"]),
         " → ".join(map(share_text, coverage)),
         " → ".join("-" if number is None else f"{number:,}" for number in distinct),
-        share_text(row["new_values"], row["values_error"]),
-        share_text(row["vanished_values"], row["values_error"]),
+        changed_text(row, "new"),
+        changed_text(row, "vanished"),
     )
+
+
+def changed_text(row: Mapping[str, Any], which: str) -> str:
+    """The share of the different ids that are new, or vanished, and the most frequent ones of them
+    with their shares of all values.
+
+    Args:
+        row: A row of `Comparison.table`.
+        which: `new` or `vanished`.
+    """
+    share = share_text(row[f"{which}_values"], row["values_error"])
+    values = row[f"top_{which}"] or ()
+    texts = [
+        f"{short_sign(one['value']) if one['text'] is None else one['text']} "
+        f"({share_text(one['share'])})"
+        for one in values[:_NUM_SHOWN]
+    ]
+    more = ["…"] if len(values) > _NUM_SHOWN else []
+    return f"{share}: {'  '.join([*texts, *more])}" if texts else share

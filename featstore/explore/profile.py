@@ -6,7 +6,7 @@ their errors.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -64,6 +64,10 @@ _COPIED = (
 _EXTRACTION_COLUMNS = ("default", "nulls dropped", "text errors", "collisions")
 
 
+# What ids mean, by slot name, as far as it is known.
+NameFinder = Callable[[Mapping[str, Collection[int]]], ValueNames]
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Profile(TableResult):
     """Per-slot statistics of some rows of a table.
@@ -77,6 +81,7 @@ class Profile(TableResult):
             from stored statistics.
         summaries: What is known of each slot, by name: more than `table` shows, for comparisons.
         names: What top values mean.
+        find_names: Finds what other ids of the slots mean, for comparisons.
 
     Columns of `table`:
         slot, number, kind, shape, op: The slot's definition.
@@ -109,6 +114,7 @@ class Profile(TableResult):
     counts: Mapping[str, int] = field(default_factory=dict)
     summaries: Mapping[str, SlotSummary] = field(default_factory=dict, compare=False)
     names: ValueNames = field(default_factory=ValueNames, compare=False)
+    find_names: NameFinder | None = field(default=None, compare=False)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -125,6 +131,18 @@ class Profile(TableResult):
             raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, self.slots)}")
         row: dict[str, Any] = self.table.slice(self.slots.index(slot), 1).to_pylist()[0]
         return row
+
+    def names_of(self, wanted: Mapping[str, Collection[int]]) -> ValueNames:
+        """What ids mean, as far as it is known.
+
+        Args:
+            wanted: Ids by the name of their slot.
+        """
+        left = {
+            slot: set(ids) - self.names.by_slot.get(slot, {}).keys() for slot, ids in wanted.items()
+        }
+        left = {slot: ids for slot, ids in left.items() if ids}
+        return self.names.over(self.find_names(left)) if self.find_names and left else self.names
 
     def compare(self, after: "Profile") -> Comparison:
         """Compares the rows of this profile with those of another one, such as a later day.

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from featstore.explore.profile import Profile
 from featstore.explore.row_profile import profile_rows
 from featstore.schema import Slot, SlotKind
+from featstore.spec.value_names import ValueNames, ValueText
 
 ITEM = Slot(name="item", kind=SlotKind.ID, number=1)
 PRICE = Slot(name="price", kind=SlotKind.FLOAT, number=2)
@@ -54,6 +56,54 @@ def test_the_text_begins_with_the_slots_that_changed_most(before: Profile) -> No
     assert [line.split()[0] for line in text[4:]] == ["price", "item"]
     assert "75.0% → 75.0%" in text[5]
     assert "<table>" in before.compare(after)._repr_html_()
+
+
+def test_new_and_vanished_values_are_named_with_their_shares() -> None:
+    def known(value: int, text: str) -> ValueNames:
+        return ValueNames(by_slot={"item": {value: ValueText(text=text)}})
+
+    before = profile_of({"item": [5, 5, 7, 8]}, ITEM)
+    after = profile_of({"item": [5, 5, 5, 9]}, ITEM)
+    before = replace(before, find_names=lambda _: known(7, "garden"))
+    after = replace(after, names=known(9, "audio"))
+    found = before.compare(after)
+    [row] = found.table.to_pylist()
+    assert row["top_new"] == [{"value": 9, "text": "audio", "share": 0.25}]
+    assert row["top_vanished"] == [
+        {"value": 7, "text": "garden", "share": 0.25},
+        {"value": 8, "text": None, "share": 0.25},
+    ]
+    assert "50.0%: audio (25.0%)" in str(found)
+    assert "66.7%: garden (25.0%)  8 (25.0%)" in str(found)
+
+
+def test_names_of_a_renamed_slot_are_found_by_its_former_name() -> None:
+    before = profile_of({"item": [5, 7]}, ITEM)
+    asked: list[Any] = []
+
+    def find(wanted: Any) -> ValueNames:
+        asked.append(wanted)
+        return ValueNames(by_slot={"item": {7: ValueText(text="garden")}})
+
+    after = profile_of({"article": [5, 5]}, Slot(name="article", kind=SlotKind.ID, number=1))
+    [row] = replace(before, find_names=find).compare(after).table.to_pylist()
+    assert asked == [{"item": {5, 7}}]
+    assert row["top_vanished"] == [{"value": 7, "text": "garden", "share": 0.5}]
+
+
+def test_values_are_not_called_new_or_vanished_where_a_side_lists_only_some() -> None:
+    many = profile_of({"item": np.arange(1, 4_001)}, ITEM)
+    few = profile_of({"item": [5, 5_000]}, ITEM)
+    [grown] = few.compare(many).table.to_pylist()
+    [shrunk] = many.compare(few).table.to_pylist()
+    assert (grown["top_vanished"], shrunk["top_new"]) == (None, None)
+    assert len(grown["top_new"]) == len(shrunk["top_vanished"]) == 10
+    [price] = (
+        profile_of({"price": [1.0, 2.0]}, PRICE)
+        .compare(profile_of({"price": [3.0, 4.0]}, PRICE))
+        .table.to_pylist()
+    )
+    assert (price["top_new"], price["top_vanished"]) == (None, None)
 
 
 def test_results_become_frames_of_pandas_and_polars(before: Profile) -> None:

@@ -21,6 +21,7 @@ from featstore.explore.table_result import number_text, share_text
 from featstore.schema import SlotKind
 from featstore.spec.value_names import ValueNames
 from featstore.table.statistics.sketches import Floats
+from featstore.table.statistics.summary import SlotSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,6 +121,14 @@ def bin_shares(values: Floats, weights: Floats, edges: Floats) -> Floats:
     counts, _ = np.histogram(inside, bins=edges, weights=weights)
     shares: Floats = counts / weights.sum()
     return shares
+
+
+def common_edges(sides: Sequence[SlotSummary]) -> Floats:
+    """The edges of the bins of a histogram of several sides, each of which has values."""
+    ranges = [histogram_range(side.quantiles or (), side.points[0]) for side in sides]
+    lows, highs = zip(*ranges, strict=True)
+    edges: Floats = np.linspace(min(lows), max(highs), NUM_BINS + 1)
+    return edges
 
 
 def histogram_range(quantiles: Sequence[float], values: Floats) -> tuple[float, float]:

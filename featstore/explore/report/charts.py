@@ -8,14 +8,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from featstore.explore.plots.distribution import NUM_BINS, bin_shares, histogram_range
+from featstore.explore.plots.distribution import bin_shares, common_edges
 from featstore.explore.plots.frame import short_text
 from featstore.explore.plots.label_rates import cell_text
+from featstore.explore.plots.two_sides import change_text, side_text
+from featstore.explore.profile import NUM_TOP
 from featstore.explore.table_result import number_text, share_text
 from featstore.spec.value_names import ValueNames
-from featstore.table.statistics.sketches import Floats
+from featstore.table.statistics.slot_change import ValueShares, value_shares
 from featstore.table.statistics.summary import SlotSummary
 
 Chart = dict[str, Any]
@@ -32,36 +32,37 @@ def rounded(value: float | None) -> float | None:
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
-def top_values(
-    row: Mapping[str, Any], names: ValueNames, before: SlotSummary | None
-) -> Chart | None:
-    """The most frequent ids of a slot with their shares, in its own order if it has one.
+def top_values(summary: SlotSummary, names: ValueNames, before: SlotSummary | None) -> Chart | None:
+    """The most frequent ids of a slot with their shares, in its own order if it has one. Beside
+    rows of before, also the most frequent ids of those.
 
     Args:
-        row: The slot's row of `Profile.table`.
+        summary: What is known of the slot.
         names: What ids mean.
-        before: What is known of the slot in the rows of before.
+        before: The same of the rows of before.
 
     Returns:
         The chart; None if there are no values.
     """
-    counted = {value["value"]: value for value in row["top"] or ()}
-    if not counted:
+    nothing = SlotSummary(slot=summary.slot, num_rows=0, num_present=0, num_values=0, distinct=0)
+    found = value_shares(nothing if before is None else before, summary, NUM_TOP)
+    if not found:
         return None
-    old = {} if before is None else _shares(before, counted)
+    compared = before is not None and before.num_values > 0
+    shares = {one.value: one for one in found}
     rows = [
         {
-            "text": short_text(names.text(row["slot"], sign), MOST_CHARACTERS),
-            "figure": _change(old.get(sign, (None, 0.0)), counted[sign]),
-            "value": rounded(counted[sign]["share"]),
-            "before": rounded(old.get(sign, (None, 0.0))[0]),
+            "text": short_text(names.text(summary.slot.name, sign), MOST_CHARACTERS),
+            "figure": _figure(shares[sign], compared=compared),
+            "value": rounded(shares[sign].after),
+            "before": rounded(shares[sign].before) if compared else None,
         }
-        for sign in names.in_order(row["slot"], counted)
+        for sign in names.in_order(summary.slot.name, shares)
     ]
-    others = row["distinct"] - len(rows)
-    about = "about " if row["distinct_error"] else ""
+    others = summary.distinct - sum(not one.has_vanished for one in found)
+    about = "about " if summary.distinct_error else ""
     note = f"{about}{others:,} other values" if others > 0 else "there are no others"
-    return _rows("Most frequent values, share of all values", note, rows, compared=bool(old))
+    return _rows("Most frequent values, share of all values", note, rows, compared=compared)
 
 
 def histogram(summary: SlotSummary, before: SlotSummary | None) -> Chart | None:
@@ -77,7 +78,7 @@ def histogram(summary: SlotSummary, before: SlotSummary | None) -> Chart | None:
     sides = [one for one in (summary, before) if one is not None and one.quantiles]
     if not summary.quantiles:
         return None
-    edges = _edges(sides)
+    edges = common_edges(sides)
     now, *old = [
         [rounded(share) for share in bin_shares(*side.points, edges).tolist()] for side in sides
     ]
@@ -93,14 +94,6 @@ def histogram(summary: SlotSummary, before: SlotSummary | None) -> Chart | None:
         "unit": "share",
         "most": None,
     }
-
-
-def _edges(sides: Sequence[SlotSummary]) -> Floats:
-    """The edges of the bins of a histogram that shows several sides."""
-    ranges = [histogram_range(side.quantiles or (), side.points[0]) for side in sides]
-    lows, highs = zip(*ranges, strict=True)
-    edges: Floats = np.linspace(min(lows), max(highs), NUM_BINS + 1)
-    return edges
 
 
 def label_rates(label: str, slot: Mapping[str, Any], names: ValueNames, rate: float) -> Chart:
@@ -186,21 +179,5 @@ def _rows(
     return {"kind": "rows", "title": title, "note": note, "rows": rows, "compared": compared}
 
 
-def _shares(
-    before: SlotSummary, wanted: Mapping[int, Any]
-) -> dict[int, tuple[float | None, float]]:
-    """The shares of ids before, with their errors; None for one that may have been too rare to be
-    listed.
-    """
-    if not before.num_values:
-        return {}
-    shares = np.minimum(before.counts / before.num_values, 1.0).tolist()
-    errors = (before.count_errors / before.num_values).tolist()
-    known = dict(zip(before.values.tolist(), zip(shares, errors, strict=True), strict=True))
-    absent = (0.0 if before.lists_all else None, 0.0)
-    return {value: known.get(value, absent) for value in wanted}
-
-
-def _change(before: tuple[float | None, float], top: Mapping[str, Any]) -> str:
-    now = share_text(top["share"], top["share_error"])
-    return now if before[0] is None else f"{share_text(*before)} → {now}"
+def _figure(found: ValueShares, *, compared: bool) -> str:
+    return change_text(found) if compared else side_text(found.after, found.after_error)

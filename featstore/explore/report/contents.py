@@ -22,6 +22,7 @@ from featstore.explore.report.charts import (
 from featstore.explore.report.slot_columns import SlotColumn, SlotFigures, facts, slot_columns
 from featstore.explore.table_result import number_text
 from featstore.schema import SlotKind
+from featstore.spec.value_names import ValueNames
 
 _MOST_NAMED = 20  # of the slots that only the rows of before have
 _MOST_SPARKS = 40  # bars of the small picture in a row of the table
@@ -110,7 +111,7 @@ def _slots(
     costs = {row["slot"]: row for row in found.costs.table.to_pylist()}
     changes = {} if comparison is None else _by_name(comparison.table.to_pylist())
     labels = {} if found.label is None else _by_name(found.label.table.to_pylist())
-    charts = _Charts(found)
+    charts = _Charts(found, found.profile.names if comparison is None else comparison.names)
     slots = []
     for row in found.profile.table.to_pylist():
         figures = SlotFigures(
@@ -149,10 +150,15 @@ def _sparks(chart: Chart | None) -> list[int]:
 
 
 class _Charts:
-    """The charts of each slot, from results that are sorted by slot once."""
+    """The charts of each slot, from results that are sorted by slot once.
 
-    def __init__(self, found: ReportFigures) -> None:
-        self._found = found
+    Args:
+        found: The results.
+        names: What the ids of the profiles mean.
+    """
+
+    def __init__(self, found: ReportFigures, names: ValueNames) -> None:
+        self._found, self._names = found, names
         summaries = () if found.before is None else found.before.summaries.values()
         self._before = {slot_key(summary.slot): summary for summary in summaries}
         self._cells = defaultdict[str, list[dict[str, Any]]](list)
@@ -173,7 +179,7 @@ class _Charts:
         before = self._before.get(slot_key(summary.slot))
         if row["kind"] == SlotKind.FLOAT:
             return histogram(summary, before)
-        return top_values(row, self._found.profile.names, before)
+        return top_values(summary, self._names, before)
 
     def _rates(self, slot: str) -> list[Chart]:
         label = self._found.label

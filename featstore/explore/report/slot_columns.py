@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from featstore.explore.comparison import changed_text
 from featstore.explore.plots.frame import coverage_text, short_text
 from featstore.explore.profile import values_text
 from featstore.explore.report.charts import rounded
@@ -155,14 +156,14 @@ def _changes(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     coverage = (row["coverage_before"], row["coverage_after"])
     distinct = (row["distinct_before"], row["distinct_after"])
     counts = ("-" if number is None else f"{number:,}" for number in distinct)
-    psi = f"{number_text(row['psi'])}, of it chance {number_text(row['psi_error'])}"
+    psi = f"{number_text(row['psi'])}, of which chance made at most {number_text(row['psi_error'])}"
     return [
         ("drift (PSI)", psi),
         ("Jensen-Shannon, bits", number_text(row["jensen_shannon"])),
         ("coverage, before → after", " → ".join(map(share_text, coverage))),
         ("different values, before → after", " → ".join(counts)),
         *(
-            (f"{what} values", share_text(row[f"{what}_values"], row["values_error"]))
+            (f"{what} values", changed_text(row, what))
             for what in ("new", "vanished")
             if row[f"{what}_values"] is not None
         ),

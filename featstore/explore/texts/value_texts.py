@@ -1,5 +1,6 @@
 """Profiles and rows of a table with the texts of their signs."""
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,8 @@ def named_profile(profile: Profile, snapshot: Snapshot) -> Profile:
         row["slot"]: {value["value"] for value in row["top"] or ()}
         for row in profile.table.select(["slot", "top"]).to_pylist()
     }
-    return replace(profile, names=find_names(snapshot, wanted))
+    finder = functools.partial(find_names, snapshot)
+    return replace(profile, names=finder(wanted), find_names=finder)
 
 
 def named_label_profile(profile: LabelProfile, snapshot: Snapshot) -> LabelProfile:

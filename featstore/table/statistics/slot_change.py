@@ -3,6 +3,7 @@
 Both sides are `SlotSummary`s: of stored statistics, or of counted rows, or one of each.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +45,35 @@ class SlotDifference:
     vanished_share: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ValueShares:
+    """An id's shares of all values on both sides, with their errors of 95 %.
+
+    Attributes:
+        value: The id.
+        before: Its share before; None if it may have been too rare to be listed.
+        before_error: The error of `before`.
+        after: Its share after; None as before.
+        after_error: The error of `after`.
+    """
+
+    value: int
+    before: float | None
+    before_error: float = 0.0
+    after: float | None
+    after_error: float = 0.0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was surely not there before."""
+        return self.before == 0.0
+
+    @property
+    def has_vanished(self) -> bool:
+        """Whether it is surely not there after."""
+        return self.after == 0.0
+
+
 def slot_change(before: SlotSummary, after: SlotSummary) -> SlotDifference:
     """Compares a slot's summaries.
 
@@ -76,6 +106,62 @@ def cells(before: SlotSummary, after: SlotSummary) -> tuple[Floats, Floats]:
         )
         one, other = (_binned(side, edges) for side in (before, after))
     return _with_missing(before, one), _with_missing(after, other)
+
+
+def value_shares(before: SlotSummary, after: SlotSummary, num_top: int) -> list[ValueShares]:
+    """The most frequent ids of both sides: those of after, then others of before.
+
+    Args:
+        before: An id slot before.
+        after: The slot after.
+        num_top: How many ids of each side.
+    """
+    top = dict.fromkeys([*after.values[:num_top].tolist(), *before.values[:num_top].tolist()])
+    return _with_shares(before, after, list(top))
+
+
+def new_and_vanished(
+    before: SlotSummary, after: SlotSummary, num_top: int
+) -> tuple[list[ValueShares] | None, list[ValueShares] | None]:
+    """The most frequent new ids, and the most frequent ones that vanished.
+
+    Either is None where the other side does not list all of its ids, so that nobody knows.
+    """
+    new = after.values[~np.isin(after.values, before.values)][:num_top].tolist()
+    gone = before.values[~np.isin(before.values, after.values)][:num_top].tolist()
+    return (
+        _with_shares(before, after, new) if before.lists_all else None,
+        _with_shares(before, after, gone) if after.lists_all else None,
+    )
+
+
+def _with_shares(
+    before: SlotSummary, after: SlotSummary, values: Sequence[int]
+) -> list[ValueShares]:
+    old, new = _shares(before), _shares(after)
+    return [
+        ValueShares(
+            value=value,
+            before=old.get(value, _absent(before))[0],
+            before_error=old.get(value, _absent(before))[1],
+            after=new.get(value, _absent(after))[0],
+            after_error=new.get(value, _absent(after))[1],
+        )
+        for value in values
+    ]
+
+
+def _shares(side: SlotSummary) -> dict[int, tuple[float | None, float]]:
+    """The shares of the listed ids and their errors. An estimate is at most 1."""
+    whole = max(side.num_values, 1)
+    shares = np.minimum(side.counts / whole, 1.0).tolist()
+    errors = (side.count_errors / whole).tolist()
+    return dict(zip(side.values.tolist(), zip(shares, errors, strict=True), strict=True))
+
+
+def _absent(side: SlotSummary) -> tuple[float | None, float]:
+    """The share of an id that is not listed, and its error."""
+    return (0.0 if side.lists_all else None), 0.0
 
 
 def _distribution(side: SlotSummary) -> Distribution:

@@ -85,7 +85,7 @@ def same_colour(found: Any, expected: str) -> bool:
 
 
 def assert_bar_ends_at(
-    picture: Picture, axes: Axes, value: float, row: int, colour: str = "C0"
+    picture: Picture, axes: Axes, value: float, row: float, colour: str = "C0"
 ) -> None:
     """A horizontal bar is drawn to a value, and not beyond it."""
     assert same_colour(picture.colour(axes, value, row, dx=-3), colour)

@@ -40,7 +40,7 @@ def names(demo: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_the_blocks_of_the_page_run_in_order(names: dict[str, Any]) -> None:
-    assert len(_BLOCKS) == 5
+    assert len(_BLOCKS) == 6
     for block in _BLOCKS:
         exec(block, names)
     assert isinstance(names["table"], Table)

@@ -20,29 +20,25 @@ from featstore.table.statistics.summary import SlotSummary
 NAMES = ValueNames(
     by_slot={"hour": {7: ValueText(text="07:00", rank=7), 3: ValueText(text="03:00", rank=3)}}
 )
-TOP: Any = {
-    "slot": "hour",
-    "distinct": 5,
-    "distinct_error": 0.0,
-    "top": [
-        {"value": 7, "share": 0.5, "share_error": 0.0},
-        {"value": 3, "share": 0.25, "share_error": 0.01},
-    ],
-}
 
 
-def of_ids(counts: dict[int, float], *, lists_all: bool) -> SlotSummary:
+def of_ids(
+    counts: dict[int, float], *, lists_all: bool, error: float = 2.0, distinct: int | None = None
+) -> SlotSummary:
     return SlotSummary(
         slot=Slot(name="hour", kind=SlotKind.ID),
         num_rows=100,
         num_present=100,
-        num_values=100,
-        distinct=len(counts),
+        num_values=round(sum(counts.values())) if distinct is None else 100,
+        distinct=len(counts) if distinct is None else distinct,
         values=np.array(list(counts), np.int64),
         counts=np.array(list(counts.values()), np.float64),
-        count_errors=np.full(len(counts), 0.0 if lists_all else 2.0),
+        count_errors=np.full(len(counts), 0.0 if lists_all else error),
         lists_all=lists_all,
     )
+
+
+TOP = of_ids({7: 50.0, 3: 25.0}, lists_all=False, error=1.0, distinct=5)
 
 
 def of_floats(values: list[float]) -> SlotSummary:
@@ -63,7 +59,7 @@ def test_values_come_in_the_order_of_their_slot_with_their_texts() -> None:
     chart: Any = top_values(TOP, NAMES, None)
     assert [row["text"] for row in chart["rows"]] == ["03:00", "07:00"]
     assert [row["value"] for row in chart["rows"]] == [0.25, 0.5]
-    assert [row["figure"] for row in chart["rows"]] == ["25.0% ±1.0%", "50.0%"]
+    assert [row["figure"] for row in chart["rows"]] == ["25.0% ±1.0%", "50.0% ±1.0%"]
     assert chart["note"] == "3 other values"
     assert not chart["compared"]
 
@@ -76,17 +72,32 @@ def test_a_value_that_was_not_there_before_had_no_share_if_all_are_known(
     lists_all: bool, before: dict[str, float | None]
 ) -> None:
     chart: Any = top_values(TOP, NAMES, of_ids({7: 40.0, 9: 60.0}, lists_all=lists_all))
-    assert {row["text"]: row["before"] for row in chart["rows"]} == before
+    assert {row["text"]: row["before"] for row in chart["rows"]} == before | {"9": 0.6}
     assert chart["compared"]
-    assert chart["rows"][1]["figure"] == f"40.0%{'' if lists_all else ' ±2.0%'} → 50.0%"
+    error = "" if lists_all else " ±2.0%"
+    assert [row["figure"] for row in chart["rows"]] == [
+        f"{'none' if lists_all else 'rare'} → 25.0% ±1.0%",
+        f"40.0%{error} → 50.0% ±1.0%",
+        f"60.0%{error} → rare",
+    ]
+
+
+def test_a_value_that_vanished_is_drawn_with_its_text() -> None:
+    after = of_ids({3: 100.0}, lists_all=True)
+    chart: Any = top_values(after, NAMES, of_ids({3: 40.0, 7: 60.0}, lists_all=True))
+    assert [(row["text"], row["figure"]) for row in chart["rows"]] == [
+        ("03:00", "40.0% → 100.0%"),
+        ("07:00", "60.0% → none"),
+    ]
+    assert [(row["value"], row["before"]) for row in chart["rows"]] == [(1.0, 0.4), (0.0, 0.6)]
+    assert chart["note"] == "there are no others"
 
 
 def test_a_slot_without_values_has_no_chart_of_them() -> None:
-    assert top_values({**TOP, "top": []}, NAMES, None) is None
-    assert top_values({**TOP, "top": None}, NAMES, None) is None
+    assert top_values(of_ids({}, lists_all=True), NAMES, None) is None
     assert histogram(of_floats([]), of_floats([1.0, 2.0])) is None
     chart: Any = top_values(TOP, NAMES, of_ids({}, lists_all=True))
-    assert chart["compared"]
+    assert not chart["compared"]
 
 
 def test_a_histogram_has_all_values_and_its_scale_holds_both_sides() -> None:
