@@ -17,7 +17,7 @@ from featstore.errors import InputError, SelectionError, nearest
 from featstore.explore.plots.label_rates import plot_partition_rates, plot_rates
 from featstore.explore.plots.ranked_slots import plot_auc
 from featstore.explore.row_profile import known_values
-from featstore.explore.table_result import TableResult, number_text, share_text
+from featstore.explore.table_result import TableResult, nullable_integers, number_text, share_text
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace
 from featstore.ops.arrays import values_of
 from featstore.schema import Slot, SlotKind
@@ -55,6 +55,7 @@ CELLS = pa.schema(
         ("slot", pa.string()),
         ("cell", pa.string()),
         ("value", pa.int64()),
+        ("text", pa.string()),
         ("low", pa.float64()),
         ("high", pa.float64()),
         ("num_values", pa.int64()),
@@ -86,10 +87,11 @@ class LabelProfile(TableResult):
         num_known: The rows whose label is known: the others are left out.
         num_positive: The rows whose label is 1.
         table: An Arrow table with a row per slot and the columns below.
-        cells: An Arrow table with a row per cell of each slot: `slot`, `cell`, and `value`, or
-            `low` and `high`; `num_values`, `num_positive`, `rate`, `rate_low`, `rate_high`. `cell`
-            is `value` (of the 100 most frequent ids), `bin` (of floats from `low` to `high`, 20
-            with about equally many values), `other` or `missing`.
+        cells: An Arrow table with a row per cell of each slot: `slot`, `cell`, and `value`
+            with its `text` (null if it is not known), or `low` and `high`; `num_values`,
+            `num_positive`, `rate`, `rate_low`, `rate_high`. `cell` is `value` (of the 100 most
+            frequent ids), `bin` (of floats from `low` to `high`, 20 with about equally many
+            values), `other` or `missing`.
         partitions: An Arrow table with a row per partition: `partition`, `num_rows`, `num_known`,
             `num_positive`, `rate`, `rate_low`, `rate_high`. Empty for a table without partitions.
         names: What ids mean.
@@ -166,16 +168,9 @@ class LabelProfile(TableResult):
             "num_rows": self.num_rows,
             "num_known": self.num_known,
             "num_positive": self.num_positive,
-            "slots": [self._with_texts(self[name]) for name in self.table["slot"].to_pylist()],
+            "slots": [self[name] for name in self.table["slot"].to_pylist()],
             "partitions": self.partitions.to_pylist(),
         }
-
-    def _with_texts(self, row: dict[str, Any]) -> dict[str, Any]:
-        """A slot's row, with the known texts of the values of its cells."""
-        known = (self.names.known(row["slot"], cell["value"] or 0) for cell in row["cells"])
-        pairs = zip(row["cells"], known, strict=True)
-        cells = [cell | {"text": None if value is None else value.text} for cell, value in pairs]
-        return row | {"cells": cells}
 
     def _head(self) -> str:
         return (
@@ -249,7 +244,9 @@ def label_rows(
         num_known=int(total[0]),
         num_positive=int(total[2]),
         table=pa.Table.from_pylist([row for row, _ in found], SCHEMA),
-        cells=pa.Table.from_pylist([cell for _, cells in found for cell in cells], CELLS),
+        cells=nullable_integers(
+            pa.Table.from_pylist([cell for _, cells in found for cell in cells], CELLS)
+        ),
         partitions=_partition_table(partitions),
     )
 

@@ -1,7 +1,11 @@
 """A table as users see it: its contents, rows, samples, profiles, and SQL views."""
 
+import functools
+import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +22,7 @@ from featstore.explore.profile import Profile, numeric_labels
 from featstore.explore.reading_costs import ReadingCosts, reading_costs, spread
 from featstore.explore.row_profile import profile_rows
 from featstore.explore.stored import stored_profile
+from featstore.explore.table_result import nullable_integers
 from featstore.explore.texts.value_texts import named_label_profile, named_profile, named_rows
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.extraction.unit_statistics import gather_rows
@@ -48,6 +53,8 @@ from featstore.table.statistics.statistics_file import StoredStatistics, find_st
 from featstore.table.statistics.table_check import TableCheckReport, check_snapshot
 from featstore.table.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
 from featstore.text_table import html_table
+
+_MOST_SAMPLED = 16  # files of which a sample reads some rows, if they have enough
 
 
 def open_table(url: str | Path, version: int | None = None) -> "Table":
@@ -171,31 +178,48 @@ class Table:
         Args:
             slots: Names and globs of slots; by default all.
             where: A predicate; by default every row is read.
+
+        Returns:
+            The rows. `to_pandas()` of them keeps signs: an integer column with nulls becomes
+            pandas' `Int64`, where pyarrow alone makes rounded floats of it.
         """
         schema = _arrow_schema(selected_schema(self.schema, slots))
-        return pa.Table.from_batches(self.to_batches(slots, where), schema)
+        return nullable_integers(pa.Table.from_batches(self.to_batches(slots, where), schema))
 
     def sample(self, num_rows: int = 1000, *, seed: int = 0) -> pa.Table:
-        """Random rows from a few random data files, for a quick look.
+        """Random rows from all over the table, for a quick look.
 
-        The sample is not representative of the table, since only a few files are read. For one that
-        is, use `where="sample(column, rate, seed)"` with `to_arrow`.
+        They are drawn from 16 data files that are evenly spaced in the table's order, such as that
+        of days; from more only if these have too few rows. Each file gives rows in proportion to
+        its size, from as few random row groups as have so many. Rows of one file may be alike, so
+        take figures from a profile, or from `to_arrow` with `where="sample(column, rate, seed)"`,
+        which reads all files.
 
         Args:
             num_rows: The number of rows. Fewer are returned if the table has fewer.
             seed: The same seed draws the same rows of the same snapshot.
+
+        Returns:
+            The rows in the table's order.
         """
-        rng, files, num_available = random.Random(seed), [], 0
-        for file in rng.sample(self.snapshot.data_files, len(self.snapshot.data_files)):
-            files.append(file)
-            num_available += file.num_rows
-            if num_available >= 2 * num_rows:  # enough that rows are drawn from within files
-                break
-        batches = self._read(files, self.schema, None)
-        rows = pa.Table.from_batches(batches, _arrow_schema(self.schema))
-        return rows.take(
-            pa.array(sorted(rng.sample(range(len(rows)), min(num_rows, len(rows)))), pa.int64())
-        )
+        rng, schema = random.Random(seed), _arrow_schema(self.schema)
+        files = _sampled_files(self.snapshot.data_files, num_rows)
+        ends = list(itertools.accumulate(file.num_rows for file in files))
+        total = ends[-1] if ends else 0
+        rows = rng.sample(range(total), min(num_rows, total))
+        wanted = Counter(bisect_right(ends, row) for row in rows)
+        chosen = [place for place in range(len(files)) if wanted[place]]
+        opened = self._opened((files[place] for place in chosen), self.schema)
+        parts = [
+            _drawn(
+                functools.partial(read_tables, footer, self.schema, file.partition, groups),
+                footer.row_group_rows,
+                wanted[place],
+                rng,
+            )
+            for place, (file, footer, groups) in zip(chosen, opened, strict=True)
+        ]
+        return nullable_integers(pa.concat_tables([schema.empty_table(), *parts]).combine_chunks())
 
     def head(
         self, num_rows: int = 10, slots: Sequence[str] | None = None, where: str | None = None
@@ -215,7 +239,7 @@ class Table:
             num_read += batches[-1].num_rows
             if num_read >= num_rows:
                 break
-        return pa.Table.from_batches(batches, schema)
+        return nullable_integers(pa.Table.from_batches(batches, schema))
 
     def profile(
         self, where: str | None = None, slots: Sequence[str] | None = None, *, stored: bool = False
@@ -502,6 +526,16 @@ class Table:
     ) -> Iterator[pa.RecordBatch]:
         read = schema if where is None else _with_columns(schema, self.schema, where.columns)
         names_out = _arrow_schema(schema).names
+        for file, footer, groups in self._opened(files, read):
+            for table in read_tables(footer, read, file.partition, groups):
+                rows = table if where is None else table.filter(where.mask(table))
+                # Columns that only the predicate needs are dropped here.
+                yield from rows.select(names_out).combine_chunks().to_batches()
+
+    def _opened(
+        self, files: Iterable[DataFile], read: SlotSchema
+    ) -> Iterator[tuple[DataFile, OpenFile, list[OpenFile]]]:
+        """Each file, open until the next one is asked for, with the open files of its groups."""
         for file, sources in _sources(self._with_groups_of(files, read)):
             names = [file.path, *(group.path for group in file.groups)]
             with ExitStack() as stack:
@@ -509,10 +543,7 @@ class Table:
                     stack.enter_context(OpenFile(*named))
                     for named in zip(sources, names, strict=True)
                 ]
-                for table in read_tables(footer, read, file.partition, groups):
-                    rows = table if where is None else table.filter(where.mask(table))
-                    # Columns that only the predicate needs are dropped here.
-                    yield from rows.select(names_out).combine_chunks().to_batches()
+                yield file, footer, groups
 
     def _with_groups_of(self, files: Iterable[DataFile], read: SlotSchema) -> Iterator[DataFile]:
         """The files, without those of slot groups that have no column to read."""
@@ -537,6 +568,39 @@ def matching_files(files: Sequence[DataFile], where: Where | None) -> Sequence[D
         return files
     # None means that the partition values do not decide.
     return tuple(file for file in files if where.matches_partition(file.partition) is not False)
+
+
+def _sampled_files(files: Sequence[DataFile], num_rows: int) -> list[DataFile]:
+    """Evenly spaced files with so many rows, or all files. Pure."""
+    num_files = _MOST_SAMPLED
+    while True:
+        chosen = spread(files, num_files)
+        if len(chosen) == len(files) or sum(file.num_rows for file in chosen) >= num_rows:
+            return chosen
+        num_files *= 2
+
+
+def _drawn(
+    read: Callable[[Sequence[int]], Iterable[pa.Table]],
+    row_group_rows: Sequence[int],
+    num_rows: int,
+    rng: random.Random,
+) -> pa.Table:
+    """Random rows of a file, from as few of its row groups as have so many.
+
+    Args:
+        read: Reads row groups.
+        row_group_rows: The rows of each row group.
+        num_rows: How many rows. The file has them.
+        rng: Chooses row groups and rows.
+    """
+    row_groups, num_found = list[int](), 0
+    for index in rng.sample(range(len(row_group_rows)), len(row_group_rows)):
+        if num_found < num_rows:
+            row_groups.append(index)
+            num_found += row_group_rows[index]
+    rows = pa.concat_tables(read(sorted(row_groups)))
+    return rows.take(pa.array(sorted(rng.sample(range(len(rows)), num_rows)), pa.int64()))
 
 
 def _arrow_schema(schema: SlotSchema) -> pa.Schema:

@@ -1,5 +1,6 @@
 """Results that are Arrow tables: as text, as HTML of a notebook, and for pandas and polars."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +9,8 @@ import pyarrow as pa
 
 from featstore.errors import missing_extra
 from featstore.text_table import html_table, text_table
+
+_FORMAT = "1.4.0"  # of the metadata: the version of pandas that defined it
 
 
 class TableResult(ABC):
@@ -47,13 +50,13 @@ class TableResult(ABC):
         return html_table(self._head(), headers, cells)
 
     def to_pandas(self) -> Any:
-        """`table` as a pandas DataFrame.
+        """`table` as a pandas DataFrame. Integer columns with nulls are of the type `Int64`.
 
         Raises:
             MissingDependencyError: pandas is not installed.
         """
         try:
-            return self.table.to_pandas()
+            return nullable_integers(self.table).to_pandas()
         except ModuleNotFoundError as error:
             raise missing_extra("to_pandas()", error) from error
 
@@ -68,6 +71,30 @@ class TableResult(ABC):
         except ModuleNotFoundError as error:
             raise missing_extra("to_polars()", error) from error
         return polars.from_arrow(self.table)
+
+
+def nullable_integers(table: pa.Table) -> pa.Table:
+    """The same table, of which pyarrow's `to_pandas()` makes pandas' nullable integers where an
+    integer column holds nulls. By itself it makes floats of these, which round signs.
+
+    Only the metadata of the schema changes: pyarrow reads the types of the frame from there.
+    """
+    columns = [
+        {
+            "name": column.name,
+            "field_name": column.name,
+            "pandas_type": str(column.type),
+            "numpy_type": str(column.type).replace("int", "Int").replace("uInt", "UInt"),
+            "metadata": None,
+        }
+        for i, column in enumerate(table.schema)
+        if pa.types.is_integer(column.type) and table.column(i).null_count
+    ]
+    metadata = {k: v for k, v in (table.schema.metadata or {}).items() if k != b"pandas"}
+    if columns:
+        frame = {"index_columns": [], "column_indexes": [], "columns": columns}
+        metadata[b"pandas"] = json.dumps({**frame, "pandas_version": _FORMAT}).encode()
+    return table.replace_schema_metadata(metadata or None)
 
 
 def number_text(value: float | None) -> str:

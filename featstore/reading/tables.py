@@ -19,6 +19,7 @@ def read_tables(
     schema: SlotSchema,
     partition: Mapping[str, str | None],
     groups: Sequence[OpenFile] = (),
+    row_groups: Sequence[int] | None = None,
 ) -> Iterator[pa.Table]:
     """Reads a file as one table per row group.
 
@@ -30,6 +31,7 @@ def read_tables(
         schema: The columns to read, in their order.
         partition: Values of the partition keys, as text.
         groups: The open files of its slot groups.
+        row_groups: The row groups to read, in this order; None reads all.
 
     Raises:
         DataFileError: A file is damaged, or a column has another type.
@@ -38,7 +40,7 @@ def read_tables(
     others = tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
     reader = aligned_reader(file, groups, Selection(slots=schema.slots, others=others))
     target = schema.to_arrow(nullable=True, partition_keys=True)
-    for index in range(len(file.row_group_rows)):
+    for index in range(len(file.row_group_rows)) if row_groups is None else row_groups:
         rows = reader.read([index])
         columns = {
             name: nan_to_null(

@@ -15,6 +15,7 @@ import featstore
 from featstore.errors import InputError, SelectionError, SpecError, TableNotFoundError
 from featstore.explore.table import Table
 from featstore.extraction.job import ExtractJob
+from featstore.reading.tables import read_tables
 from featstore.spec.lint import lint
 from tests.parquet_files import put_parquet
 
@@ -131,6 +132,59 @@ def test_head_and_sample_give_rows(table: Table) -> None:
     assert sample.num_rows == 5
     assert sample.equals(table.sample(5))
     assert table.sample(500).num_rows == 20
+
+
+def many_files(home: Path, num_files: int, num_rows: int) -> Table:
+    """Plain files of rows with a number, ten a row group, in a partition each."""
+    for number in range(num_files):
+        (home / f"dt={number:03d}").mkdir()
+        ids = pa.array(range(num_rows * number + 1, num_rows * (number + 1) + 1), pa.int64())
+        path = home / f"dt={number:03d}" / "part.parquet"
+        pq.write_table(pa.table({"id": ids}), path, row_group_size=10)
+    return featstore.open_table(home)
+
+
+def test_a_sample_has_rows_of_evenly_spaced_files(tmp_path: Path) -> None:
+    table = many_files(tmp_path, num_files=40, num_rows=50)
+    sample = table.sample(400)
+    days = [int(day) for day in sample["dt"].to_pylist()]
+    assert sorted(set(days)) == [i * 40 // 16 for i in range(16)]
+    assert days == sorted(days)
+    assert max(days.count(day) for day in days) < 50
+    ids = sample["id"].to_pylist()
+    assert len(set(ids)) == 400
+    assert [(number - 1) // 50 for number in ids] == days
+    assert table.sample(400, seed=1)["id"].to_pylist() != ids
+
+
+def test_a_sample_reads_more_files_if_few_have_too_few_rows(tmp_path: Path) -> None:
+    table = many_files(tmp_path, num_files=40, num_rows=5)
+    assert len(set(table.sample(100)["id"].to_pylist())) == 100
+    assert sorted(table.sample(1_000)["id"].to_pylist()) == list(range(1, 201))
+
+
+def test_a_sample_reads_few_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, read = many_files(tmp_path, num_files=2, num_rows=500), list[Any]()
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        read.append(kwargs.get("row_groups", args[4]))
+        return read_tables(*args, **kwargs)
+
+    monkeypatch.setattr("featstore.explore.table.read_tables", noted)
+    assert table.sample(20).num_rows == 20
+    assert len(read) == 2
+    assert 2 <= sum(map(len, read)) <= 4
+
+
+def test_frames_of_rows_keep_signs_beside_missing_ones(table: Table) -> None:
+    rows = table.to_arrow()
+    frame = rows.to_pandas()
+    assert rows["user"].null_count
+    assert str(frame["user"].dtype) == "Int64"
+    assert frame["user"].dropna().tolist() == rows["user"].drop_null().to_pylist()
+    assert str(table.sample(20).to_pandas()["user"].dtype) == "Int64"
+    assert str(table.head(20).to_pandas()["user"].dtype) == "Int64"
+    assert table.named(rows).to_pandas()["user"].notna().sum() == frame["user"].notna().sum()
 
 
 def test_a_sample_of_no_rows_is_empty(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from featstore.explore.label_profile import LabelProfile
 from featstore.explore.profile import Profile
+from featstore.explore.table_result import nullable_integers
 from featstore.schema import SlotKind
 from featstore.spec.value_names import ValueNames
 from featstore.table.snapshot import Snapshot
@@ -30,7 +31,17 @@ def named_label_profile(profile: LabelProfile, snapshot: Snapshot) -> LabelProfi
     for cell in profile.cells.select(["slot", "value"]).to_pylist():
         if cell["value"] is not None:
             wanted[cell["slot"]].add(cell["value"])
-    return replace(profile, names=find_names(snapshot, wanted))
+    names = find_names(snapshot, wanted)
+    return replace(profile, names=names, cells=_with_texts(profile.cells, names))
+
+
+def _with_texts(cells: pa.Table, names: ValueNames) -> pa.Table:
+    """The cells with the texts of their values, where these are known."""
+    pairs = zip(cells["slot"].to_pylist(), cells["value"].to_pylist(), strict=True)
+    known = [None if value is None else names.known(slot, value) for slot, value in pairs]
+    texts = [None if value is None else value.text for value in known]
+    place = cells.column_names.index("text")
+    return cells.set_column(place, cells.field(place), pa.array(texts, pa.string()))
 
 
 def named_rows(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
@@ -47,7 +58,7 @@ def named_rows(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
     for name, ids in columns.items():
         texts = pa.array([_text(names, name, row) for row in ids], _text_type(rows[name].type))
         rows = rows.set_column(rows.column_names.index(name), name, texts)
-    return rows
+    return nullable_integers(rows)
 
 
 def _flat(rows: list[Any]) -> list[int]:

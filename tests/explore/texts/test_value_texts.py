@@ -53,6 +53,16 @@ def table(tmp_path: Path) -> Table:
     return featstore.open_table(url)
 
 
+def test_cells_of_a_label_have_texts_and_frames_keep_their_signs(table: Table) -> None:
+    cells = table.label_profile("click").cells
+    frame = cells.to_pandas()
+    assert str(frame["value"].dtype) == "Int64"
+    assert frame["value"].dropna().tolist() == cells["value"].drop_null().to_pylist()
+    users = frame[frame["slot"] == "user_slot"].set_index("text")
+    assert users.loc["ann", "num_values"] == 3
+    assert set(frame[frame["slot"] == "hidden"]["text"]) == {None}
+
+
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_profile_shows_texts_and_unknown_signs_short(table: Table, stored: bool) -> None:
     profile = table.profile(stored=stored)
