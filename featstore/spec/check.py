@@ -5,6 +5,7 @@ Every function raises or yields a SpecError with the path in the document.
 
 import graphlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 import pyarrow as pa
@@ -145,7 +146,8 @@ def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:
     """Whether a name refers to a node (True) or to an input column (False).
 
     A node that has the name of its own input reads the input. If another node reads a name that
-    both an input and a node have, it is ambiguous, which is an error.
+    both an input and a node have, it is ambiguous, which is an error, unless the node only hashes
+    this input: then it is the input, of which a cross has the same ids as of the node.
 
     Args:
         spec: The spec.
@@ -155,9 +157,11 @@ def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:
     """
     is_node = name in spec.by_name and name != reader
     if is_node and name in spec.inputs:
+        if _only_hashes(spec.by_name[name]):
+            return False
         expected = (
             f"one meaning of {name!r} (an input and the node of {spec.by_name[name].where}: rename "
-            f"that node)"
+            f"that node, which changes none of its values)"
         )
         raise wrong(where, expected, name)
     if not is_node and name not in spec.inputs:
@@ -165,6 +169,14 @@ def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:
             where, "an input column or a node", name, {*spec.inputs, *spec.by_name} - {name}
         )
     return is_node
+
+
+def _only_hashes(node: Node) -> bool:
+    """Whether a node is the hash of the input of its name, and nothing else."""
+    plain = replace(
+        node, slot=None, store=True, share_slot=None, values=None, where="", encode="sign"
+    )
+    return plain == Node(name=node.name, op="hash", of=(node.name,))
 
 
 def ordered(spec: Spec) -> list[Node]:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from featstore.errors import SpecError
+from featstore.extraction.extractor import Extractor
 from featstore.schema import Slot, SlotKind
 from featstore.spec.graph import Graph, build_graph
 from featstore.spec.meaning import semantic_hashes
@@ -594,10 +595,40 @@ def test_a_node_may_not_shadow_an_input_that_another_node_reads() -> None:
     reader = node(slot=3, name="bin", op="bucketize", of="price", boundaries=[1])
     message = (
         r"^slots\[2\].of: expected one meaning of 'price' \(an input and the node of slots\[1\]: "
-        r"rename that node\)"
+        r"rename that node, which changes none of its values\)"
     )
     with pytest.raises(SpecError, match=message):
         graph(USER, shadow, reader)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"max_len": 2}, {"default": ["a"]}, {"fill": ["a"]}, {"op": "distinct"}, {"of": "user_id"}],
+)
+def test_a_node_that_is_more_than_the_hash_of_its_input_shadows_it(changes: dict[str, Any]) -> None:
+    shadow = node(name="tags", of="tags") | changes
+    with pytest.raises(SpecError, match=r"expected one meaning of 'tags'"):
+        graph(shadow, node(slot=3, name="crossed", op="cross", of=["tags", "flag"]))
+
+
+def test_the_hash_of_an_input_may_have_its_name_and_both_be_read() -> None:
+    rows = pa.record_batch(
+        {"tags": [["a", None, "b"], [], None, ["a"]], "flag": [True, False, True, None]}
+    )
+    one, other = (
+        Extractor(load_spec({"spec": 1, "inputs": INPUTS, "slots": slots}))
+        for slots in (
+            [
+                node(name=name, of="tags"),
+                node(slot=3, name="crossed", op="cross", of=[name, "flag"]),
+            ]
+            for name in ("tags", "hashed")
+        )
+    )
+    assert one(rows)["crossed"].equals(other(rows)["crossed"])
+    assert one(rows)["crossed"].null_count < 4
+    # The values are hashed once, and `values: none` speaks of them by either name.
+    assert len(one.graph.steps) == len(other.graph.steps)
 
 
 def test_a_spec_without_slots_is_refused() -> None:
