@@ -44,12 +44,20 @@ def text_table(
     )
 
 
-def html_table(head: str, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A paragraph and a table of HTML, as a notebook shows them. Every text is escaped."""
+def html_table(
+    head: str,
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    foot: Sequence[str] = (),
+) -> str:
+    """A table of HTML, as a notebook shows it, between a paragraph and some more. Every text is
+    escaped.
+    """
     names = "".join(f"<th>{html.escape(name)}</th>" for name in headers)
     cells = ("".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) for row in rows)
     body = "".join(f"<tr>{row}</tr>" for row in cells)
-    return f"<p>{html.escape(head)}</p><table><tr>{names}</tr>{body}</table>"
+    first, *last = (f"<p>{html.escape(text)}</p>" if text else "" for text in (head, *foot))
+    return f"{first}<table><tr>{names}</tr>{body}</table>{''.join(last)}"
 
 
 def short_names(names: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ OWNERS = {
     "fsspec": {"featstore.files"},
     "matplotlib": {"featstore.explore"},
     "obstore": {"featstore.files"},
-    "polars": {"featstore.explore"},
+    "polars": {"featstore.explore", "featstore.table_result"},
     "pyspark": {
         "featstore.extraction.spark",
         "featstore.extraction.hive",

@@ -194,7 +194,7 @@ slots_option = click.option(
 exact_option = click.option(
     "--exact",
     is_flag=True,
-    help="Count the rows exactly even if statistics are stored. Only the rows give label rates.",
+    help="Count the rows exactly even if statistics are stored.",
 )
 compare_option = click.option(
     "--compare", metavar="URL", help="Compare with this table, which came before."

@@ -58,6 +58,7 @@ def inspect(table: str, version: int | None, as_json: bool) -> None:
         "featstore table profile --table /data/ctr",
         "featstore table profile --table /data/ctr --slots 'price*' --where \"dt >= '2026-11-01'\"",
         "featstore table profile --table /data/ctr --label click",
+        "featstore table profile --table /data/ctr --label click --slots category",
         "featstore table profile --table /data/ctr --days 2026-11-01 2026-11-02",
         "featstore table profile --table /data/ctr --compare /data/ctr --compare-version 7",
     ]
@@ -70,8 +71,9 @@ def inspect(table: str, version: int | None, as_json: bool) -> None:
 @click.option(
     "--label",
     metavar="NAME",
-    help="Count the rows against this label, of 0 and 1: its rate by value, bin and partition, and "
-    "what each slot alone says of it.",
+    help="Count the rows against this label, of 0 and 1: its rate by partition and what each slot "
+    "alone says of it; with --slots of three or fewer also its rate by value or bin, which --json "
+    "has for all slots.",
 )
 @compare_option
 @compare_version_option
@@ -81,7 +83,8 @@ def profile(table: str, version: int | None, as_json: bool, **options: Any) -> N
     """Print coverage, distinct values, top values and quantiles per slot.
 
     They come from stored statistics if possible, otherwise from the rows. Figures that are
-    estimates show their error after ±. With --label, --compare or --days, print slots against a
+    estimates show their error after ±. With --exact, --json has the label rates of top values.
+    With --label, --compare or --days, print slots against a
     label, or what changed.
     """
     question = load("featstore.explore.questions").Question(**options)

@@ -9,7 +9,6 @@ import pyarrow as pa
 from featstore.errors import SelectionError, nearest
 from featstore.explore.plots.ranked_slots import plot_psi
 from featstore.explore.plots.two_sides import plot_two_sides
-from featstore.explore.table_result import TableResult, number_text, share_text
 from featstore.schema import Slot, SlotKind
 from featstore.spec.value_names import ValueNames, short_sign
 from featstore.table.statistics.slot_change import (
@@ -20,6 +19,7 @@ from featstore.table.statistics.slot_change import (
     value_shares,
 )
 from featstore.table.statistics.summary import SlotSummary
+from featstore.table_result import TableResult, number_text, share_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

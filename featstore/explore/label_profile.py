@@ -14,10 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.errors import InputError, SelectionError, nearest
-from featstore.explore.plots.label_rates import plot_partition_rates, plot_rates
+from featstore.explore.plots.label_rates import (
+    cell_text,
+    cells_in_order,
+    plot_partition_rates,
+    plot_rates,
+)
 from featstore.explore.plots.ranked_slots import plot_auc
 from featstore.explore.row_profile import known_values
-from featstore.explore.table_result import TableResult, nullable_integers, number_text, share_text
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace
 from featstore.ops.arrays import values_of
 from featstore.schema import Slot, SlotKind
@@ -30,6 +34,8 @@ from featstore.table.statistics.value_counts import (
     merge_counts,
     most_frequent,
 )
+from featstore.table_result import TableResult, nullable_integers, number_text, share_text
+from featstore.text_table import text_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,6 +78,9 @@ PARTITIONS = pa.schema(
         *_RATE,
     ]
 )
+_MOST_TEXTS = 3  # slots of which the text has the rates by value
+_MOST_CELLS = 20  # values of a slot in the text, beside all others
+_RATE_HEADERS = ("value", "rate", "interval of 95 %", "values")
 _HEADERS = ("slot", "kind", "auc", "mutual information", "information value", "coverage", "cells")
 
 
@@ -192,6 +201,34 @@ class LabelProfile(TableResult):
                 f"{row['num_cells']:,}",
             )
             for row in rows
+        ]
+
+    def text(self, width: int | None = None) -> str:
+        """The profile as text, with tables of `width` characters at most if given. Of at most three
+        slots it has the rates by value or bin, too.
+        """
+        slots = self.table["slot"].to_pylist() if self.table.num_rows <= _MOST_TEXTS else []
+        cells = [
+            f"\n{slot}\n{text_table(self._rates(slot), _RATE_HEADERS, width=width)}"
+            for slot in slots
+        ]
+        return "\n".join([super().text(width), *cells])
+
+    def _rates(self, slot: str) -> list[Sequence[str]]:
+        """The rates by value or bin: of ids the most frequent ones, and all others together."""
+        shown, hidden = cells_in_order(slot, self[slot]["cells"], self.names, _MOST_CELLS)
+        more = [(f"({len(hidden):,} more values counted: `cells`, --json)", "", "", "")]
+        return [
+            *(
+                (
+                    cell_text(slot, cell, self.names),
+                    number_text(cell["rate"]),
+                    f"{number_text(cell['rate_low'])} to {number_text(cell['rate_high'])}",
+                    f"{cell['num_values']:,}",
+                )
+                for cell in shown
+            ),
+            *(more if hidden else []),
         ]
 
     def _foot(self) -> Sequence[str]:

@@ -13,8 +13,8 @@ from featstore.errors import InputError
 from featstore.explore.plots.frame import drawn, number_drawn
 from featstore.explore.plots.heat_map import PSI, SHARES, ColourScale, plot_heat_map
 from featstore.explore.profile import Profile
-from featstore.explore.table_result import TableResult, number_text, share_text
 from featstore.table.statistics.sketches import Floats
+from featstore.table_result import TableResult, number_text, share_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,10 +18,10 @@ from featstore.explore.comparison import Comparison, compare
 from featstore.explore.plots.coverage import plot_coverage
 from featstore.explore.plots.distribution import plot_distribution
 from featstore.explore.plots.distributions import plot_distributions
-from featstore.explore.table_result import TableResult, error_text, number_text
 from featstore.schema import SlotKind, SlotSchema
 from featstore.spec.value_names import ValueNames
 from featstore.table.statistics.summary import SlotSummary
+from featstore.table_result import TableResult, error_text, number_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

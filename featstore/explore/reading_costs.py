@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 
 from featstore.explore.plots.costs import plot_costs
-from featstore.explore.table_result import TableResult, number_text
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.reading.aligned import aligned_reader
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.schema import Slot
 from featstore.table.snapshot import DataFile
+from featstore.table_result import TableResult, number_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

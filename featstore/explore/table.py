@@ -22,7 +22,6 @@ from featstore.explore.profile import Profile, numeric_labels
 from featstore.explore.reading_costs import ReadingCosts, reading_costs, spread
 from featstore.explore.row_profile import profile_rows
 from featstore.explore.stored import stored_profile
-from featstore.explore.table_result import nullable_integers
 from featstore.explore.texts.value_texts import named_label_profile, named_profile, named_rows
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.extraction.unit_statistics import gather_rows
@@ -52,6 +51,7 @@ from featstore.table.statistics.gates import stored_checks, stored_warnings
 from featstore.table.statistics.statistics_file import StoredStatistics, find_statistics
 from featstore.table.statistics.table_check import TableCheckReport, check_snapshot
 from featstore.table.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
+from featstore.table_result import nullable_integers
 from featstore.text_table import html_table
 
 _MOST_SAMPLED = 16  # files of which a sample reads some rows, if they have enough

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from featstore.errors import OperatorError
@@ -148,7 +149,8 @@ class Extractor:
         Nothing is counted.
 
         Args:
-            row: Raw values by column, as for `one`.
+            row: Raw values by column, as for `one`, or a row of a pandas DataFrame: NaN is missing
+                in every column.
 
         Returns:
             The values. `str()` of it is a table, and `.of(slot)` only what a slot is made of.
@@ -157,7 +159,7 @@ class Extractor:
             InputError, OperatorError: As for `one`.
         """
         self._check_row(row)
-        batch = self._single(row)
+        batch = self._single({name: _without_nan(value) for name, value in row.items()})
         self.bind(batch.schema)
         values = list(self._intake.take(batch, REQUEST, Findings(), skips=False).columns)
         for step in self._graph.steps:
@@ -281,6 +283,10 @@ class _BatchCounts:
 
     counted: list[_StepCounts] = field(default_factory=list)
     filled: dict[int, Mask] = field(default_factory=dict)
+
+
+def _without_nan(value: object) -> object:
+    return None if isinstance(value, (float, np.floating)) and np.isnan(value) else value
 
 
 def _result(step: Step, inputs: list[pa.Array], counts: Counter[str] | None) -> pa.Array:

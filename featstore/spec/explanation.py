@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,10 +10,37 @@ import pyarrow as pa
 from featstore.errors import SelectionError, nearest
 from featstore.ops.ids import fields_of, is_hashed
 from featstore.ops.lists import is_list
-from featstore.spec.graph import Graph
-from featstore.text_table import text_table
+from featstore.ops.registry import OPERATORS
+from featstore.spec.graph import Graph, Step
+from featstore.table_result import TableResult
 
 _HEADERS = ("of", "step", "reads", "value")
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("of", "step", "meaning")),
+        ("reads", pa.list_(pa.int64())),
+        ("stored", pa.bool_()),
+        ("value", pa.string()),
+    ]
+)
+# What steps besides operators do, by the names of their functions.
+_MEANINGS = {
+    "read_column": "the raw value in the declared type",
+    "clean": "NaN and null elements made missing",
+    "empty_as_null": "empty texts made missing",
+    "align": "the events of the sequence, aligned",
+    "column_of": "one column of the aligned events",
+    "fill_null": "`default` or `fill` in place of missing",
+    "hash_values": "xxhash64 of each value's text",
+    "sign_column": "the id: slot number and hashes mixed, as a positive number",
+    "index_column": "the index, from 1",
+    "index_list_column": "the indices, from 1",
+    "float_column": "as float32",
+}
+_OPERATORS = {
+    "hash": "the hashes, cut to `max_len`",
+    "cross": "the hashes of the members side by side",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,28 +52,42 @@ class ExplainedStep:
         step: What was computed: `raw` for a raw column, otherwise the operator, or the name of the
             function that defaults, hashes or stores.
         reads: The positions of what it was computed from.
+        meaning: What the step does, in words; empty for most operators, whose page tells it.
         value: The value; None if it is missing. Of hashed values the hash of each member.
     """
 
     of: str
     step: str
     reads: tuple[int, ...]
+    meaning: str = ""
     value: Any
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Explanation(TableResult):
     """All values that were computed for one row, in the order of computation.
 
     Attributes:
         steps: The raw columns, then the steps. `reads` are positions here.
         outputs: The position of each stored column.
         sources: By slot, all positions that it is computed from, its own included.
+        table: An Arrow table with a row per step: `of`, `step`, `meaning`, `reads`, `stored`
+            (whether it is a stored column) and `value` as text, null if it is missing.
     """
 
     steps: tuple[ExplainedStep, ...]
     outputs: Mapping[str, int]
     sources: Mapping[str, frozenset[int]]
+    table: pa.Table = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        stored = set(self.outputs.values())
+        rows = [
+            asdict(step)
+            | {"stored": i in stored, "value": None if step.value is None else _shown(step.value)}
+            for i, step in enumerate(self.steps)
+        ]
+        object.__setattr__(self, "table", pa.Table.from_pylist(rows, SCHEMA))
 
     def of(self, slot: str) -> "Explanation":
         """Only what a slot is made of; positions are renumbered.
@@ -59,12 +100,7 @@ class Explanation:
         kept = sorted(self.sources[slot])
         place = {old: new for new, old in enumerate(kept)}
         steps = (
-            ExplainedStep(
-                of=step.of,
-                step=step.step,
-                reads=tuple(place[i] for i in step.reads),
-                value=step.value,
-            )
+            replace(step, reads=tuple(place[i] for i in step.reads))
             for step in (self.steps[i] for i in kept)
         )
         return Explanation(
@@ -73,26 +109,22 @@ class Explanation:
             sources={slot: frozenset(place.values())},
         )
 
-    def text(self, width: int | None = None) -> str:
-        """A table of text, of `width` characters at most if given. A stored column ends the steps
-        that it is computed by.
-        """
+    def _head(self) -> str:
+        return ""
+
+    def _shown(self) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        """A stored column ends the steps that it is computed by."""
         stored = {position: name for name, position in self.outputs.items()}
-        rows = [
+        return _HEADERS, [
             (
                 stored.get(i, step.of),
-                f"{step.step}, stored" if i in stored else step.step,
+                f"{step.step}{', stored' if i in stored else ''}"
+                f"{f': {step.meaning}' if step.meaning else ''}",
                 ", ".join(f"{self.steps[j].of} ({self.steps[j].step})" for j in step.reads),
                 _shown(step.value),
             )
             for i, step in enumerate(self.steps)
         ]
-        return text_table(rows, _HEADERS, width=width)
-
-    def __str__(self) -> str:
-        return self.text()
-
-    __repr__ = __str__
 
     def as_dict(self) -> dict[str, Any]:
         """The explanation as JSON types."""
@@ -113,8 +145,9 @@ def explanation_of(graph: Graph, values: Sequence[pa.Array]) -> Explanation:
     steps = [
         ExplainedStep(
             of=step.owner,
-            step=step.op if step.op in step.function.__name__ else step.function.__name__,
+            step=_name(step),
             reads=step.inputs,
+            meaning=_meaning(step),
             value=_value(array),
         )
         for step, array in zip(graph.steps, values[len(graph.columns) :], strict=True)
@@ -125,6 +158,21 @@ def explanation_of(graph: Graph, values: Sequence[pa.Array]) -> Explanation:
         outputs=dict(zip(names, graph.outputs, strict=True)),
         sources=graph.sources,
     )
+
+
+def _is_operator(step: Step) -> bool:
+    known = OPERATORS.get(step.op)
+    return step.function is known.function if known else step.function.__name__ not in _MEANINGS
+
+
+def _name(step: Step) -> str:
+    """The operator of a step, or the name of the function that prepares or stores its values."""
+    return step.op if _is_operator(step) else step.function.__name__
+
+
+def _meaning(step: Step) -> str:
+    texts = _OPERATORS if _is_operator(step) else _MEANINGS
+    return texts.get(_name(step), "")
 
 
 def _shown(value: Any) -> str:

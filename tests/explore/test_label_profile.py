@@ -141,15 +141,36 @@ def test_the_most_frequent_ids_are_cells_and_the_others_one() -> None:
     assert (cells[-1]["cell"], cells[-1]["num_values"]) == ("other", 50)
 
 
+def test_the_text_of_few_slots_has_the_rates_by_value_and_bin() -> None:
+    item = np.repeat(np.arange(1, 31), 40)
+    lines = str(frame(item, np.arange(len(item)) % 2, item)).splitlines()
+    place = lines.index("item")
+    assert lines[place + 1].split("  ")[0] == "value"
+    assert lines[place + 3].split()[:2] == ["1", "0.5"]
+    assert lines[place + 3].split()[-1] == "40"
+    # 30 values, of which 20 are shown, and no missing rows.
+    assert lines[place + 23] == "(10 more values counted: `cells`, --json)"
+    assert lines[lines.index("price") + 3].split()[-1] in ("40", "80")
+    assert lines[lines.index("tags") + 3].startswith("(missing)")
+
+
+def test_the_text_of_many_slots_has_no_rates_by_value() -> None:
+    slots = [Slot(name=f"item{i}", kind=SlotKind.ID, number=i) for i in range(1, 5)]
+    rows = pa.table({**{slot.name: [5, 7] for slot in slots}, "click": [0, 1]})
+    text = str(label_rows(rows.to_batches(), slots, "click"))
+    assert "interval of 95 %" not in text
+    assert "interval of 95 %" in str(label_rows(rows.to_batches(), slots[:3], "click"))
+
+
 def test_values_that_are_neither_0_nor_1_are_refused() -> None:
     with pytest.raises(InputError, match="label 'click': expected 0 and 1, found 3"):
         frame([1, 2], [1, 3])
 
 
-def test_the_text_begins_with_the_slot_that_says_most_and_ends_with_the_days() -> None:
+def test_the_text_begins_with_the_slot_that_says_most_and_has_the_days_below() -> None:
     text = str(frame([1, 1, 2, 2] * 50, [1, 1, 0, 0] * 50)).splitlines()
     assert text[0] == "200 rows, click 0.5 of 200 known (from the rows: exact)"
     assert text[3].split()[:2] == ["item", "id"]
-    assert text[-1].startswith("dt=a: 200 rows, click 0.5 (0.43")
+    assert text[text.index("") - 1].startswith("dt=a: 200 rows, click 0.5 (0.43")
     with pytest.raises(SelectionError, match="no slot 'itm' in the profile; did you mean 'item'"):
         frame([1], [1])["itm"]

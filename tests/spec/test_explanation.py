@@ -3,6 +3,7 @@
 import datetime
 from typing import Any
 
+import pandas  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,13 +46,13 @@ def test_a_slot_is_explained_from_its_raw_columns_to_its_sign() -> None:
     values = {(step.of, step.step): step.value for step in found.steps}
     assert values["user", "raw"] == "ann"
     assert values["hour", "hour"] == 17
-    (user,), (hour,) = values["who", "hash"], values["who_x_hour", "hash_values"]
+    (user,), (hour,) = values["who", "hash_values"], values["who_x_hour", "hash_values"]
     assert values["who_x_hour", "cross"] == (user, hour)
     assert found.steps[-1].value == Extractor(SPEC).one(ROW)["who_x_hour"]
     assert {step.of for step in found.steps} == {"user", "at", "who", "hour", "who_x_hour"}
     assert "2026-11-01T17:00:00+00:00" in str(found)
     last = str(found).splitlines()[-1].split()
-    assert last[:3] == ["who_x_hour", "sign_column,", "stored"]
+    assert last[:3] == ["who_x_hour", "sign_column,", "stored:"]
 
 
 def test_reads_are_positions_of_earlier_steps() -> None:
@@ -87,11 +88,41 @@ def test_a_missing_value_is_shown_where_it_becomes_one() -> None:
     assert (set(before), last) == ({"missing"}, "0")
 
 
+def test_each_step_of_a_hash_has_its_name_and_its_meaning() -> None:
+    found = Extractor(SPEC).explain(ROW).of("who")
+    assert [(step.step, step.meaning) for step in found.steps] == [
+        ("raw", ""),
+        ("read_column", "the raw value in the declared type"),
+        ("clean", "NaN and null elements made missing"),
+        ("hash_values", "xxhash64 of each value's text"),
+        ("hash", "the hashes, cut to `max_len`"),
+        ("sign_column", "the id: slot number and hashes mixed, as a positive number"),
+    ]
+    assert "hash_values: xxhash64 of each value's text" in str(found)
+    frame = found.to_pandas()
+    assert frame["stored"].tolist() == [False] * 5 + [True]
+    assert frame["value"].iloc[0] == "'ann'"
+    assert "<table>" in found._repr_html_()
+
+
+def test_a_row_of_pandas_is_missing_where_it_is_nan() -> None:
+    row: Any = pandas.DataFrame([ROW | {"user": float("nan"), "tags": float("nan")}]).iloc[0]
+    found = Extractor(SPEC).explain(row)
+    stored = {name: found.steps[position].value for name, position in found.outputs.items()}
+    assert stored == Extractor(SPEC).one(ROW | {"user": None, "tags": None})
+
+
 def test_json_types_hold_all_steps() -> None:
     found = Extractor(SPEC).explain(ROW)
     content = found.as_dict()
     assert len(content["steps"]) == len(found.steps)
-    assert content["steps"][0] == {"of": "user", "step": "raw", "reads": (), "value": "ann"}
+    assert content["steps"][0] == {
+        "of": "user",
+        "step": "raw",
+        "reads": (),
+        "meaning": "",
+        "value": "ann",
+    }
 
 
 def test_an_unknown_slot_and_a_row_without_a_column_are_named() -> None:

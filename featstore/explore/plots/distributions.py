@@ -15,9 +15,9 @@ from featstore.explore.plots.frame import (
     short_text,
     write_values,
 )
-from featstore.explore.table_result import error_text, number_text
 from featstore.schema import SlotKind
 from featstore.spec.value_names import ValueNames
+from featstore.table_result import error_text, number_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

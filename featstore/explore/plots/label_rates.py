@@ -1,5 +1,6 @@
 """A label's rate by the values or bins of a slot, and by partition, with Wilson intervals."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,15 @@ from featstore.explore.plots.frame import (
     short_text,
     write_values,
 )
-from featstore.explore.table_result import number_text
 from featstore.spec.value_names import ValueNames
+from featstore.table_result import number_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_VALUES = 40
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
 def plot_rates(
@@ -46,13 +48,11 @@ def plot_rates(
         raise SelectionError(
             f"slot {slot!r} has no cells to plot: expected rows with a known label, found none"
         )
-    values = {cell["value"]: cell for cell in cells if cell["cell"] == "value"}
-    most_frequent = drawn(list(values), MOST_VALUES)
-    ordered = [values[sign] for sign in names.in_order(slot, most_frequent)]
-    shown = [*ordered, *(cell for cell in cells if cell["cell"] != "value")]
+    shown, hidden = cells_in_order(slot, cells, names, MOST_VALUES)
     title = f"{short_text(label)} by {short_text(slot)}"
-    if len(values) > len(ordered):
-        title += f": {number_drawn(list(values), 'values counted', MOST_VALUES)}"
+    if hidden:
+        values = [cell for cell in cells if cell["cell"] == "value"]
+        title += f": {number_drawn(values, 'values counted', MOST_VALUES)}"
     figure, [axes] = row_figure([cell_text(slot, cell, names) for cell in shown], title)
     _intervals(axes, shown)
     if base is not None:
@@ -88,6 +88,43 @@ def plot_partition_rates(label: str, partitions: pa.Table) -> "Figure":
     axes.set_xlabel(_axis_text(label, "rows with a label"), parse_math=False)
     write_values(axes, [f"{_rate_text(row)} ({row['num_known']:,})" for row in shown])
     return figure
+
+
+def cells_in_order(
+    slot: str, cells: Sequence[Mapping[str, Any]], names: ValueNames, most: int
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """The cells to show: the most frequent ids in the slot's own order, if it has one, then all
+    other cells; and the cells of the other ids. Ids that are all numbers, such as hours that were
+    hashed, are in the order of the numbers where all are shown.
+
+    Args:
+        slot: The slot.
+        cells: Its rows of `LabelProfile.cells`.
+        names: What ids mean.
+        most: How many ids to show.
+    """
+    values = {cell["value"]: cell for cell in cells if cell["cell"] == "value"}
+    frequent = list(values)[:most]
+    others = [cell for cell in cells if cell["cell"] != "value"]
+    shows_all = len(values) <= most and not any(cell["cell"] == "other" for cell in others)
+    numbers = _numbers(slot, frequent, names) if shows_all else None
+    order = list(numbers) if numbers else names.in_order(slot, frequent)
+    hidden = [values[sign] for sign in list(values)[most:]]
+    return [*(values[sign] for sign in order), *others], hidden
+
+
+def _numbers(slot: str, signs: Sequence[int], names: ValueNames) -> dict[int, float] | None:
+    """The numbers that signs mean, ascending; None if the slot has an order of its own, or if a
+    text is not known or no number.
+    """
+    if names.has_order(slot):
+        return None
+    known = [names.known(slot, sign) for sign in signs]
+    texts = ["" if value is None else value.text for value in known]
+    if not all(map(_NUMBER.fullmatch, texts)):
+        return None
+    found = zip(signs, map(float, texts), strict=True)
+    return dict(sorted(found, key=lambda pair: pair[1]))
 
 
 def cell_text(slot: str, cell: Mapping[str, Any], names: ValueNames) -> str:

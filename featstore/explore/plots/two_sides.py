@@ -16,11 +16,11 @@ from featstore.explore.plots.frame import (
     short_text,
     write_values,
 )
-from featstore.explore.table_result import share_text
 from featstore.schema import SlotKind
 from featstore.spec.value_names import ValueNames
 from featstore.table.statistics.slot_change import ValueShares, value_shares
 from featstore.table.statistics.summary import SlotSummary
+from featstore.table_result import share_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

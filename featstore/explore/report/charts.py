@@ -10,13 +10,13 @@ from typing import Any
 
 from featstore.explore.plots.distribution import bin_shares, common_edges
 from featstore.explore.plots.frame import short_text
-from featstore.explore.plots.label_rates import cell_text
+from featstore.explore.plots.label_rates import cell_text, cells_in_order
 from featstore.explore.plots.two_sides import change_text, side_text
 from featstore.explore.profile import NUM_TOP
-from featstore.explore.table_result import number_text, share_text
 from featstore.spec.value_names import ValueNames
 from featstore.table.statistics.slot_change import ValueShares, value_shares
 from featstore.table.statistics.summary import SlotSummary
+from featstore.table_result import number_text, share_text
 
 Chart = dict[str, Any]
 
@@ -105,9 +105,7 @@ def label_rates(label: str, slot: Mapping[str, Any], names: ValueNames, rate: fl
         names: What ids mean.
         rate: The label's rate in all rows.
     """
-    cells = {cell["value"]: cell for cell in slot["cells"] if cell["cell"] == "value"}
-    ordered = [cells[sign] for sign in names.in_order(slot["slot"], list(cells)[:_MOST_VALUES])]
-    others = [cell for cell in slot["cells"] if cell["cell"] != "value"]
+    shown, hidden = cells_in_order(slot["slot"], slot["cells"], names, _MOST_VALUES)
     rows = [
         {
             "text": short_text(cell_text(slot["slot"], cell, names), MOST_CHARACTERS),
@@ -116,11 +114,10 @@ def label_rates(label: str, slot: Mapping[str, Any], names: ValueNames, rate: fl
             "low": rounded(cell["rate_low"]),
             "high": rounded(cell["rate_high"]),
         }
-        for cell in [*ordered, *others]
+        for cell in shown
         if cell["rate"] is not None
     ]
-    hidden = len(cells) - len(ordered)
-    left_out = f"; {hidden} less frequent values counted are not shown" if hidden else ""
+    left_out = f"; {len(hidden)} less frequent values counted are not shown" if hidden else ""
     note = f"lines: intervals of 95 %; dashed: {share_text(rate)}, the rate of all rows{left_out}"
     return _rows(f"Rate of {short_text(label)}", note, rows) | {"baseline": rounded(rate)}
 

@@ -20,9 +20,9 @@ from featstore.explore.report.charts import (
     top_values,
 )
 from featstore.explore.report.slot_columns import SlotColumn, SlotFigures, facts, slot_columns
-from featstore.explore.table_result import number_text
 from featstore.schema import SlotKind
 from featstore.spec.value_names import ValueNames
+from featstore.table_result import number_text
 
 _MOST_NAMED = 20  # of the slots that only the rows of before have
 _MOST_SPARKS = 40  # bars of the small picture in a row of the table

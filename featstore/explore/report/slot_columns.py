@@ -11,8 +11,8 @@ from featstore.explore.comparison import changed_text
 from featstore.explore.plots.frame import coverage_text, short_text
 from featstore.explore.profile import values_text
 from featstore.explore.report.charts import rounded
-from featstore.explore.table_result import error_text, number_text, share_text
 from featstore.spec.value_names import ValueNames
+from featstore.table_result import error_text, number_text, share_text
 
 _NAME_CHARACTERS = 100
 _VALUES_CHARACTERS = 160

@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from featstore.explore.label_profile import LabelProfile
 from featstore.explore.profile import Profile
-from featstore.explore.table_result import nullable_integers
 from featstore.schema import SlotKind
 from featstore.spec.value_names import ValueNames
 from featstore.table.snapshot import Snapshot
 from featstore.table.statistics.stored_names import find_names
+from featstore.table_result import nullable_integers
 
 
 def named_profile(profile: Profile, snapshot: Snapshot) -> Profile:

@@ -5,44 +5,58 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from featstore.errors import InputError
 from featstore.redaction import redact
 from featstore.spec.model import DataCheck
 from featstore.table.layout import partition_path
 from featstore.table.snapshot import Snapshot
 from featstore.table.statistics.gates import CheckResult, Load, Outcome, Partition, run_checks
-from featstore.text_table import text_table
+from featstore.table_result import TableResult
 
 _HEADERS = ("outcome", "check", "column", "partition", "value", "expected", "note")
 _ALIGN = ("left", "left", "left", "left", "right", "left", "left")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableCheckReport:
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("outcome", "check", "column", "partition")),
+        *((name, pa.float64()) for name in ("value", "error", "at_least", "at_most")),
+        ("note", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TableCheckReport(TableResult):
     """The results of checks on a table.
 
     Attributes:
         table_url: The table.
         version: Its version; None for plain Parquet.
         results: The results, by partition.
+        table: An Arrow table with a row per result: `outcome`, `check`, `column`, `partition` (such
+            as `dt=2026-11-01`), `value`, `error`, `at_least`, `at_most` and `note`, as of
+            `CheckResult`.
     """
 
     table_url: str = field(repr=False)
     version: int | None
     results: tuple[CheckResult, ...]
+    table: pa.Table = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        rows = [
+            result.as_dict() | {"partition": partition_path(result.partition)}
+            for result in self.results
+        ]
+        object.__setattr__(self, "table", pa.Table.from_pylist(rows, SCHEMA))
 
     @property
     def ok(self) -> bool:
         """Whether no check of severity `fail` failed."""
         return all(result.outcome is not Outcome.FAIL for result in self.results)
-
-    def text(self, width: int | None = None) -> str:
-        """A table, of `width` characters at most if given, and a summary."""
-        rows = [_cells(result) for result in self.results]
-        return "\n".join([text_table(rows, _HEADERS, align=_ALIGN, width=width), self._summary()])
-
-    def __str__(self) -> str:
-        return self.text()
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON types."""
@@ -53,10 +67,20 @@ class TableCheckReport:
             "results": [result.as_dict() for result in self.results],
         }
 
-    def _summary(self) -> str:
+    def _head(self) -> str:
+        return ""
+
+    def _shown(self) -> tuple[Sequence[str], list[Sequence[object]]]:
+        return _HEADERS, [_cells(result) for result in self.results]
+
+    def _align(self) -> Sequence[str]:
+        return _ALIGN
+
+    def _foot(self) -> Sequence[str]:
+        """A summary."""
         found = Counter(result.outcome for result in self.results)
         counts = ", ".join(f"{found[outcome]:,} {outcome}" for outcome in Outcome if found[outcome])
-        return f"{redact(self.table_url)}: {len(self.results):,} checks: {counts}"
+        return [f"{redact(self.table_url)}: {len(self.results):,} checks: {counts}"]
 
 
 def check_snapshot(

@@ -60,6 +60,33 @@ def test_bins_of_floats_are_drawn_from_the_lowest_on() -> None:
     assert_interval(picture, axes, profile["price"]["cells"][3], 3)
 
 
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["9", "-1", "10"], ["-1", "9", "10"]),
+        (["9", "x", "10"], None),
+        (["9", "1e3", "10"], None),
+    ],
+)
+def test_ids_that_are_all_numbers_are_in_the_order_of_the_numbers(
+    texts: list[str], expected: list[str] | None
+) -> None:
+    known = {10 + i: ValueText(text=text) for i, text in enumerate(texts)}
+    profile = replace(profile_of(), names=ValueNames(by_slot={"item": known}))
+    labels = [text.get_text() for text in profile.plot_rates("item").axes[0].get_yticklabels()]
+    values = [cell["value"] for cell in profile["item"]["cells"] if cell["cell"] == "value"]
+    assert labels[:-1] == (expected or [known[value].text for value in values])
+
+
+def test_numbers_among_many_others_are_in_the_order_of_their_counts() -> None:
+    profile = profile_of(num_rows=1_000, num_items=60)
+    known = {10 + i: ValueText(text=str(60 - i)) for i in range(60)}
+    profile = replace(profile, names=ValueNames(by_slot={"item": known}))
+    labels = [text.get_text() for text in profile.plot_rates("item").axes[0].get_yticklabels()]
+    values = [cell["value"] for cell in profile["item"]["cells"] if cell["cell"] == "value"]
+    assert labels[:-1] == [known[value].text for value in values[:40]]
+
+
 def test_texts_stand_for_signs_in_the_slots_own_order() -> None:
     texts = {10: ValueText(text="c", rank=2), 11: ValueText(text="a", rank=0)}
     profile = replace(profile_of(), names=ValueNames(by_slot={"item": texts}))

@@ -70,6 +70,18 @@ def test_the_report_is_a_table_with_a_summary(url: str) -> None:
     assert max(map(len, open_table(url).check().text(60).splitlines()[:-1])) <= 60
 
 
+def test_the_report_is_a_result_for_notebooks(url: str) -> None:
+    report = open_table(url).check()
+    assert repr(report) == str(report)
+    html = report._repr_html_()
+    assert html.startswith("<table>")
+    assert html.endswith(" 4 checks: 3 pass, 1 warn</p>")
+    frame = report.to_pandas()
+    assert frame["outcome"].tolist() == ["pass", "pass", "pass", "warn"]
+    assert frame["partition"].iloc[-1] == "dt=2026-11-02"
+    assert (frame["value"].iloc[-1], frame["at_least"].iloc[-1]) == (8.0, 10.0)
+
+
 def test_the_checks_of_another_spec_may_be_run(url: str, tmp_path: Path) -> None:
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(document({"check": "coverage", "of": "*", "at_least": 1})))

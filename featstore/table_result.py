@@ -24,11 +24,15 @@ class TableResult(ABC):
 
     @abstractmethod
     def _head(self) -> str:
-        """The lines above the table of text."""
+        """The lines above the table of text; empty for none."""
 
     @abstractmethod
-    def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+    def _shown(self) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         """The headers and the cells of the table of text."""
+
+    def _align(self) -> Sequence[str] | None:
+        """`left` or `right` for each column of the table of text; None for all left."""
+        return None
 
     def _foot(self) -> Sequence[str]:
         """The lines below the table of text."""
@@ -37,7 +41,9 @@ class TableResult(ABC):
     def text(self, width: int | None = None) -> str:
         """The result as text, with a table of `width` characters at most if given."""
         headers, rows = self._shown()
-        return "\n".join([self._head(), text_table(rows, headers, width=width), *self._foot()])
+        head = [text] if (text := self._head()) else []
+        table = text_table(rows, headers, align=self._align(), width=width)
+        return "\n".join([*head, table, *self._foot()])
 
     def __str__(self) -> str:
         return self.text()
@@ -47,7 +53,7 @@ class TableResult(ABC):
 
     def _repr_html_(self) -> str:
         headers, cells = self._shown()
-        return html_table(self._head(), headers, cells)
+        return html_table(self._head(), headers, cells, self._foot())
 
     def to_pandas(self) -> Any:
         """`table` as a pandas DataFrame. Integer columns with nulls are of the type `Int64`.
