@@ -1,4 +1,6 @@
-"""The functions that users call: import, extract into a table, fit, relabel, compact, delete."""
+"""The functions that users call: import, preview, extract into a table, fit, relabel, compact,
+delete.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,6 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from featstore.errors import InputError
+from featstore.explore.preview import preview as preview
 from featstore.extraction.days import Days, DaysReport, extract_days
 from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.groups.group_job import LABELS, GroupJob, extract_group

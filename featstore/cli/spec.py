@@ -109,9 +109,10 @@ def diff(old: str, spec: str, as_json: bool) -> None:
 def preview(
     spec: str, input_url: str, rows: int, slot: str | None, table: str | None, as_json: bool
 ) -> None:
-    """Print what the slots hold over the first raw rows, without writing anything.
+    """Print what the slots hold over raw rows from all over the input, without writing anything.
 
-    That is coverage, and top values with their label rates, or quantiles.
+    That is coverage, the AUC of each slot alone for labels of 0 and 1, and top values with their
+    label rates, or quantiles. With --table also of a sample of as many of its rows.
     """
     look = load("featstore.explore.preview").preview
     found = look(spec, input_url, num_rows=rows, slot=slot, table_url=table)

@@ -1,32 +1,61 @@
-"""What the slots of a spec would hold, from the first raw rows and without a commit."""
+"""What the slots of a spec would hold, from raw rows of all places and without a commit."""
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from featstore.errors import InputError, SpecError, nearest
-from featstore.explore.profile import Profile, numeric_labels
+from featstore.explore.label_profile import label_rows
+from featstore.explore.profile import Profile, numeric_labels, result_schema
 from featstore.explore.row_profile import profile_rows
-from featstore.explore.table import Table, open_table
+from featstore.explore.spread import spread_with_rows
+from featstore.explore.table import open_table
+from featstore.explore.texts.value_texts import named_profile
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.raw import RawFile, find_raw_files, plan_units
+from featstore.extraction.raw import RawFile, Unit, find_raw_files, plan_units
 from featstore.extraction.texts.slot_texts import SlotTexts
 from featstore.extraction.unit import extract_range
 from featstore.reading.missing import marks_to_nulls
 from featstore.redaction import redact
 from featstore.schema import Slot, SlotKind
+from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.value_names import ValueNames, ValueText, short_sign
-from featstore.table.statistics.stored_names import find_names
-from featstore.text_table import text_table
+from featstore.table_result import TableResult, number_text
 
 NUM_ROWS = 10_000
 _NUM_TOP = 5  # top values that the text shows
 _HEADERS = ("slot", "from", "kind", "shape", "coverage", "distinct", "quantiles or top values")
+
+
+# The columns of a profile's table that a preview has, too.
+_COPIED = (
+    "slot",
+    "number",
+    "kind",
+    "shape",
+    "num_present",
+    "coverage",
+    "distinct",
+    "mean",
+    "min",
+    "max",
+    "quantiles",
+    "top",
+)
+_TOP = pa.struct(
+    [
+        ("value", pa.int64()),
+        ("text", pa.string()),
+        ("share", pa.float64()),
+        ("label_rates", pa.map_(pa.string(), pa.float64())),
+    ]
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +66,16 @@ class PreviewedSlot:
         source: `preview` or `table`.
         statistics: The slot's row of `Profile.table`, as JSON types. Each of its top values has a
             `text` besides; None if it is not known.
+        auc: For each label of 0 and 1, the AUC of the slot alone over the same rows, as of
+            `LabelProfile`; None if it is not known.
     """
 
     source: str
     statistics: Mapping[str, Any]
+    auc: Mapping[str, float | None]
 
-    @property
-    def cells(self) -> tuple[object, ...]:
-        """Its row of the table of text."""
+    def cells(self, labels: Sequence[str]) -> tuple[object, ...]:
+        """Its row of the table of text, with the AUC for these labels."""
         row = self.statistics
         is_float = row["kind"] == SlotKind.FLOAT
         return (
@@ -54,6 +85,7 @@ class PreviewedSlot:
             row["shape"],
             f"{row['coverage']:.1%}",
             f"{row['distinct']:,}",
+            *(number_text(self.auc.get(label)) for label in labels),
             " ".join(f"{number:.4g}" for number in row["quantiles"] or ())
             if is_float
             else "  ".join(map(_top_text, row["top"][:_NUM_TOP])),
@@ -61,85 +93,146 @@ class PreviewedSlot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preview:
-    """The slots of a spec over the first raw rows, and those of a table.
+class PreviewedRows:
+    """The rows on one side of a preview.
 
     Attributes:
-        input_url: The raw input.
-        num_rows: The rows that were extracted.
+        url: The raw input, or the table.
+        num_rows: The rows that were looked at.
+        num_all: All rows there.
         label_rates: The mean of each label over them; None if no row has it.
+    """
+
+    url: str = field(repr=False)
+    num_rows: int
+    num_all: int
+    label_rates: Mapping[str, float | None]
+
+    def __str__(self) -> str:
+        which = "all" if self.num_rows == self.num_all else f"{self.num_rows:,} of"
+        rates = (f"{name} {number_text(rate)}" for name, rate in self.label_rates.items())
+        return ", ".join([f"{which} {self.num_all:,} rows of {redact(self.url)}", *rates])
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Preview(TableResult):
+    """The slots of a spec over raw rows, and those of a table over some of its rows.
+
+    Attributes:
+        rows: The raw rows that were extracted.
+        table_rows: The rows of the table; None without one.
+        table: An Arrow table with a row per item of `slots`: `from`, `slot`, `number`, `kind`,
+            `shape`, `num_present`, `coverage`, `distinct`, `mean`, `min`, `max`, `quantiles`, `top`
+            (a list of `{value, text, share, label_rates}`), and `auc_LABEL` for each label of 0
+            and 1.
         slots: The previewed slots, each before the table's slot of the same number, then the
             table's other slots.
     """
 
-    input_url: str = field(repr=False)
-    num_rows: int
-    label_rates: Mapping[str, float | None]
+    rows: PreviewedRows
+    table_rows: PreviewedRows | None = None
     slots: tuple[PreviewedSlot, ...]
+    table: pa.Table = field(init=False, compare=False)
 
-    def text(self, width: int | None = None) -> str:
-        """The preview as text, with a table of `width` characters at most if given."""
-        rates = (
-            f"{name} {'-' if rate is None else format(rate, '.4g')}"
-            for name, rate in self.label_rates.items()
+    def __post_init__(self) -> None:
+        rows = [
+            {
+                "from": slot.source,
+                **{name: slot.statistics[name] for name in _COPIED},
+                **{f"auc_{label}": slot.auc.get(label) for label in self.labels},
+            }
+            for slot in self.slots
+        ]
+        fields = [result_schema(()).field(name) for name in _COPIED if name != "top"]
+        schema = pa.schema(
+            [
+                ("from", pa.string()),
+                *fields,
+                ("top", pa.list_(_TOP)),
+                *((f"auc_{label}", pa.float64()) for label in self.labels),
+            ]
         )
-        head = ", ".join([f"the first {self.num_rows:,} rows of {redact(self.input_url)}", *rates])
-        table = text_table([slot.cells for slot in self.slots], _HEADERS, width=width)
-        return f"{head}\n{table}"
+        object.__setattr__(self, "table", pa.Table.from_pylist(rows, schema))
 
-    def __str__(self) -> str:
-        return self.text()
+    @property
+    def labels(self) -> list[str]:
+        """The labels of 0 and 1 on either side."""
+        return list(dict.fromkeys(label for slot in self.slots for label in slot.auc))
+
+    def _head(self) -> str:
+        beside = [] if self.table_rows is None else [f"table: {self.table_rows}"]
+        return "\n".join([str(self.rows), *beside])
+
+    def _shown(self) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        aucs = [f"auc ({label})" for label in self.labels]
+        headers = (*_HEADERS[:-1], *aucs, _HEADERS[-1])
+        return headers, [slot.cells(self.labels) for slot in self.slots]
 
     def as_dict(self) -> dict[str, Any]:
         """The preview as JSON types."""
         return {
-            "input": redact(self.input_url),
-            "num_rows": self.num_rows,
-            "label_rates": dict(self.label_rates),
-            "slots": [{"from": slot.source, **slot.statistics} for slot in self.slots],
+            "input": redact(self.rows.url),
+            "num_rows": self.rows.num_rows,
+            "num_input_rows": self.rows.num_all,
+            "label_rates": dict(self.rows.label_rates),
+            "num_table_rows": None if self.table_rows is None else self.table_rows.num_rows,
+            "slots": [
+                {"from": slot.source, **slot.statistics, "auc": dict(slot.auc)}
+                for slot in self.slots
+            ],
         }
 
 
 def preview(
-    spec_url: str,
-    input_url: str,
+    spec: Spec | str | Path,
+    input_url: str | Path,
     *,
     num_rows: int = NUM_ROWS,
     slot: str | None = None,
-    table_url: str | None = None,
+    table_url: str | Path | None = None,
 ) -> Preview:
-    """Extracts the first raw rows in memory, and profiles the slots.
+    """Extracts some raw rows in memory, and profiles the slots, also against labels of 0 and 1.
+
+    The rows are the first ones of 16 row groups (or files of text) that are evenly spaced in the
+    input; of more if these have too few. Nothing is written.
 
     Args:
-        spec_url: The spec.
+        spec: The spec, or the URL of its YAML file.
         input_url: Raw rows: a file, a directory or a glob.
         num_rows: How many rows to extract.
         slot: Only this slot, by name or number; by default all.
-        table_url: A table whose slots are shown beside, from its stored statistics if possible.
+        table_url: A table whose slots are shown beside, over a sample of as many of its rows.
+
+    Returns:
+        The preview. `str()` of it is a table, and so is what a notebook shows.
 
     Raises:
         SpecError: The spec is wrong, or has no such slot.
         InputError: There are no raw rows, or they do not fit the spec.
         OperatorError: An operator failed; names the slot and the row.
     """
-    spec = load_spec(spec_url)
-    extractor = Extractor(spec)
+    parsed = spec if isinstance(spec, Spec) else load_spec(spec)
+    extractor = Extractor(parsed)
     slots = _wanted(extractor, slot)
     raw: list[pa.RecordBatch] = []
     extractor.watch(raw.append)
-    files = find_raw_files(input_url, {}, (), spec.inputs)
-    rows = _first_rows(extractor, files, input_url, num_rows)
-    profile = profile_rows(
-        marks_to_nulls(rows, extractor.schema.slots).to_batches(),
-        slots,
-        numeric_labels(extractor.schema),
+    files = find_raw_files(str(input_url), {}, (), parsed.inputs)
+    rows = marks_to_nulls(
+        _some_rows(extractor, files, str(input_url), num_rows), extractor.schema.slots
     )
-    found = _with_texts(profile, _names(extractor, profile, raw), "preview")
-    others = [] if table_url is None else _of_table(open_table(table_url))
+    labels = numeric_labels(extractor.schema)
+    profile = profile_rows(rows.to_batches(), slots, labels)
+    names = _names(extractor, profile, raw)
+    found = _previewed(profile, names, "preview", _aucs(rows, slots, labels))
+    table_rows, others = (None, []) if table_url is None else _of_table(table_url, num_rows)
     return Preview(
-        input_url=input_url,
-        num_rows=profile.num_rows,
-        label_rates=profile.label_rates,
+        rows=PreviewedRows(
+            url=str(input_url),
+            num_rows=profile.num_rows,
+            num_all=sum(sum(file.row_groups) for file in files),
+            label_rates=profile.label_rates,
+        ),
+        table_rows=table_rows,
         slots=tuple(_beside(found, others)),
     )
 
@@ -155,23 +248,47 @@ def _wanted(extractor: Extractor, slot: str | None) -> Sequence[Slot]:
     return found
 
 
-def _first_rows(
+def _some_rows(
     extractor: Extractor, files: Sequence[RawFile], input_url: str, num_rows: int
 ) -> pa.Table:
-    units = plan_units(files, num_rows)
-    batches, num_found = [], 0
-    ranges = ((raw, unit.partition) for unit in units for raw in unit.ranges)
-    extracted = itertools.chain.from_iterable(
-        extract_range(raw, extractor, partition) for raw, partition in ranges
-    )
-    for batch in extracted:
-        batches.append(batch.slice(0, num_rows - num_found))
-        num_found += batches[-1].num_rows
-        if num_found >= num_rows:
-            break
-    if not num_found:
+    """The first rows of evenly spaced row groups, in their order."""
+    units = plan_units(files, 1)  # a row group each
+    chosen = spread_with_rows(units, lambda unit: unit.num_rows, num_rows)
+    batches: list[pa.RecordBatch] = []
+    left = num_rows
+    for i, unit in enumerate(chosen):
+        # Whoever has fewer rows leaves more for the others; the last ones get the rest.
+        later = sum(other.num_rows for other in chosen[i + 1 :])
+        wanted = min(unit.num_rows, max(-(-left // (len(chosen) - i)), left - later))
+        found = list(_first_rows(extractor, unit, wanted))
+        left -= sum(batch.num_rows for batch in found)
+        batches += found
+    if not batches:
         raise InputError(f"{redact(input_url)}: expected raw rows to preview, found none")
     return pa.Table.from_batches(batches)
+
+
+def _first_rows(extractor: Extractor, unit: Unit, num_rows: int) -> Iterator[pa.RecordBatch]:
+    """The first so many extracted rows of a unit."""
+    for raw in unit.ranges:
+        for batch in extract_range(raw, extractor, unit.partition):
+            if num_rows <= 0:
+                return
+            yield batch.slice(0, num_rows)
+            num_rows -= batch.num_rows
+
+
+def _aucs(
+    rows: pa.Table, slots: Sequence[Slot], labels: Sequence[str]
+) -> dict[str, dict[str, float | None]]:
+    """The AUC of each slot alone, by label of 0 and 1 and by slot."""
+    found = {}
+    for label in labels:
+        if set(pc.unique(rows[label]).cast(pa.float64()).to_pylist()) <= {0.0, 1.0, None}:
+            profile = label_rows(rows.to_batches(), slots, label).table
+            pairs = zip(profile["slot"].to_pylist(), profile["auc"].to_pylist(), strict=True)
+            found[label] = dict(pairs)
+    return found
 
 
 def _names(extractor: Extractor, profile: Profile, raw: Sequence[pa.RecordBatch]) -> ValueNames:
@@ -189,22 +306,34 @@ def _names(extractor: Extractor, profile: Profile, raw: Sequence[pa.RecordBatch]
     return ValueNames(by_slot=by_slot)
 
 
-def _of_table(table: Table) -> list[PreviewedSlot]:
-    profile = table.profile(stored=True)
-    rows = profile.table.select(["slot", "top"]).to_pylist()
-    signs = {row["slot"]: {top["value"] for top in row["top"] or ()} for row in rows}
-    names = find_names(table.snapshot, {name: found for name, found in signs.items() if found})
-    return _with_texts(profile, names, "table")
+def _of_table(url: str | Path, num_rows: int) -> tuple[PreviewedRows, list[PreviewedSlot]]:
+    """The slots of a table, over a sample of its rows."""
+    table = open_table(url)
+    rows, labels = table.sample(num_rows), numeric_labels(table.schema)
+    profile = named_profile(profile_rows(rows.to_batches(), table.slots, labels), table.snapshot)
+    looked_at = PreviewedRows(
+        url=table.url,
+        num_rows=profile.num_rows,
+        num_all=table.num_rows,
+        label_rates=profile.label_rates,
+    )
+    return looked_at, _previewed(profile, profile.names, "table", _aucs(rows, table.slots, labels))
 
 
-def _with_texts(profile: Profile, names: ValueNames, source: str) -> list[PreviewedSlot]:
-    """The slots of a profile, with the texts of their top values."""
+def _previewed(
+    profile: Profile,
+    names: ValueNames,
+    source: str,
+    aucs: Mapping[str, Mapping[str, float | None]],
+) -> list[PreviewedSlot]:
+    """The slots of a profile, with the texts of their top values and their AUC."""
     found = []
     for row in profile.table.to_pylist():
         known = [names.known(row["slot"], top["value"]) for top in row["top"] or ()]
         texts = [None if value is None else value.text for value in known]
         top = [one | {"text": text} for one, text in zip(row["top"] or (), texts, strict=True)]
-        found.append(PreviewedSlot(source=source, statistics={**row, "top": top}))
+        auc = {label: by_slot[row["slot"]] for label, by_slot in aucs.items()}
+        found.append(PreviewedSlot(source=source, statistics={**row, "top": top}, auc=auc))
     return found
 
 

@@ -162,12 +162,6 @@ def reading_costs(
     )
 
 
-def spread(files: Sequence[DataFile], most: int = NUM_FILES) -> list[DataFile]:
-    """At most `most` of the files, spread evenly over all of them."""
-    num = min(most, len(files))
-    return [files[i * len(files) // num] for i in range(num)]
-
-
 def _decode_ns(
     base: OpenFile, groups: Sequence[OpenFile], slot: Slot, cpu_clock_ns: Callable[[], int]
 ) -> float | None:

@@ -19,8 +19,9 @@ from featstore.explore.description import Description, describe
 from featstore.explore.label_profile import LabelProfile, label_rows
 from featstore.explore.partition_profiles import PartitionProfiles, partition_profiles
 from featstore.explore.profile import Profile, numeric_labels
-from featstore.explore.reading_costs import ReadingCosts, reading_costs, spread
+from featstore.explore.reading_costs import NUM_FILES, ReadingCosts, reading_costs
 from featstore.explore.row_profile import profile_rows
+from featstore.explore.spread import spread, spread_with_rows
 from featstore.explore.stored import stored_profile
 from featstore.explore.texts.value_texts import named_label_profile, named_profile, named_rows
 from featstore.explore.views import duckdb_view, polars_view
@@ -53,8 +54,6 @@ from featstore.table.statistics.table_check import TableCheckReport, check_snaps
 from featstore.table.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
 from featstore.table_result import nullable_integers
 from featstore.text_table import html_table
-
-_MOST_SAMPLED = 16  # files of which a sample reads some rows, if they have enough
 
 
 def open_table(url: str | Path, version: int | None = None) -> "Table":
@@ -203,7 +202,7 @@ class Table:
             The rows in the table's order.
         """
         rng, schema = random.Random(seed), _arrow_schema(self.schema)
-        files = _sampled_files(self.snapshot.data_files, num_rows)
+        files = spread_with_rows(self.snapshot.data_files, lambda file: file.num_rows, num_rows)
         ends = list(itertools.accumulate(file.num_rows for file in files))
         total = ends[-1] if ends else 0
         rows = rng.sample(range(total), min(num_rows, total))
@@ -390,7 +389,9 @@ class Table:
         schema = selected_schema(self.schema, slots)
         files = list(self._with_groups_of(self._files(self._where(where)), schema))
         sizes = ColumnSizes.of(files, Selection(slots=schema.slots))
-        return reading_costs(sizes, schema.slots, _sources(spread(files) if decode else []))
+        return reading_costs(
+            sizes, schema.slots, _sources(spread(files, NUM_FILES) if decode else [])
+        )
 
     def duckdb(self, connection: Any = None) -> Any:
         """The rows as a lazy duckdb relation, which duckdb itself reads.
@@ -568,16 +569,6 @@ def matching_files(files: Sequence[DataFile], where: Where | None) -> Sequence[D
         return files
     # None means that the partition values do not decide.
     return tuple(file for file in files if where.matches_partition(file.partition) is not False)
-
-
-def _sampled_files(files: Sequence[DataFile], num_rows: int) -> list[DataFile]:
-    """Evenly spaced files with so many rows, or all files. Pure."""
-    num_files = _MOST_SAMPLED
-    while True:
-        chosen = spread(files, num_files)
-        if len(chosen) == len(files) or sum(file.num_rows for file in chosen) >= num_rows:
-            return chosen
-        num_files *= 2
 
 
 def _drawn(

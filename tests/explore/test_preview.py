@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import featstore
+from featstore import api
 from featstore.errors import InputError, SpecError
 from featstore.explore.preview import Preview, preview
 
@@ -53,10 +54,13 @@ def lines(found: Preview) -> list[str]:
 def test_a_slot_is_shown_with_its_values_and_their_label_rates() -> None:
     found = preview("new.yaml", "raw", num_rows=60, slot="who_x_hour")
     assert lines(found) == [
-        "the first 60 rows of raw, click 0.6667",
-        "slot from kind shape coverage distinct quantiles or top values",
-        "---------- ------- ---- ------ -------- -------- " + lines(found)[2].split()[-1],
-        "who_x_hour preview id scalar 90.0% 4 ann & 01:00 (37.0%, click 1) ann & 00:00 (29.6%, click "
+        "60 of 120 rows of raw, click 0.6667",
+        "slot from kind shape coverage distinct auc (click) quantiles or top values",
+        "---------- ------- ---- ------ -------- -------- ----------- "
+        + lines(found)[2].split()[-1],
+        "who_x_hour preview id scalar 90.0% 4 "
+        + lines(found)[3].split()[6]
+        + " ann & 01:00 (37.0%, click 1) ann & 00:00 (29.6%, click "
         "1) bob & 01:00 (18.5%, click 0) bob & 00:00 (14.8%, click 0)",
     ]
 
@@ -66,7 +70,7 @@ def test_slots_stand_beside_those_of_the_table() -> None:
     found = preview("new.yaml", "raw", num_rows=90, slot="103", table_url="table")
     shown = [(slot.source, slot.statistics["slot"]) for slot in found.slots]
     assert shown == [("preview", "hour"), ("table", "who"), ("table", "cost")]
-    assert lines(found)[4].startswith("who table id scalar 90.0% 2 ann (")
+    assert lines(found)[5].startswith("who table id scalar ")
     every = preview("new.yaml", "raw", table_url="table")
     assert [(slot.source, slot.statistics["slot"]) for slot in every.slots] == [
         ("preview", "who"),
@@ -77,7 +81,15 @@ def test_slots_stand_beside_those_of_the_table() -> None:
         ("preview", "who_x_hour"),
     ]
     of_preview, of_table = every.slots[2].statistics, every.slots[3].statistics
-    assert every.num_rows == 120
+    assert every.rows.num_rows == 120
+    assert every.table_rows is not None
+    assert every.table_rows.num_rows == 120
+    assert lines(every)[:2] == [
+        "all 120 rows of raw, click 0.6667",
+        "table: all 120 rows of table, click 0.6667",
+    ]
+    assert "click 1" in lines(every)[5]
+    assert every.slots[0].auc == {"click": pytest.approx(every.slots[1].auc["click"], abs=0.05)}
     for key in ("coverage", "min", "max", "mean"):
         assert of_preview[key] == of_table[key]
 
@@ -85,7 +97,36 @@ def test_slots_stand_beside_those_of_the_table() -> None:
 @pytest.mark.parametrize(("num_rows", "expected"), [(1, 1), (60, 60), (61, 61), (1_000, 120)])
 @pytest.mark.usefixtures("here")
 def test_as_many_rows_are_read_as_are_asked_for(num_rows: int, expected: int) -> None:
-    assert preview("spec.yaml", "raw", num_rows=num_rows).num_rows == expected
+    assert preview("spec.yaml", "raw", num_rows=num_rows).rows.num_rows == expected
+
+
+def test_rows_come_from_all_days_and_of_short_files_all(here: Path) -> None:
+    rows = pq.ParquetFile(here / "raw/dt=1/a.parquet").read()
+    for day, num_rows in enumerate([3, 60, 60], 3):
+        (here / f"raw/dt={day}").mkdir()
+        seen = rows.slice(0, num_rows).set_column(0, "user", pa.array([f"day{day}"] * num_rows))
+        pq.write_table(seen, here / f"raw/dt={day}/a.parquet")
+    found = preview("spec.yaml", "raw", num_rows=100, slot="who")
+    (who,) = found.slots
+    counts = {top["text"]: top["count"] for top in who.statistics["top"]}
+    assert found.rows.num_rows == 100
+    assert (counts["day3"], counts["day4"], counts["day5"]) == (3, 29, 28)
+    assert found.rows.num_all == 243
+
+
+def test_the_result_is_a_frame_with_an_auc_for_labels_of_0_and_1(here: Path) -> None:
+    for path in here.glob("raw/*/*.parquet"):
+        rows = pq.ParquetFile(path).read()
+        pq.write_table(rows.append_column("dwell", pa.array([i % 5 for i in range(60)])), path)
+    spec = SPEC.replace("clicked: long", "clicked: long, dwell: long")
+    Path("two.yaml").write_text(spec.replace("{click: clicked}", "{click: clicked, dwell: dwell}"))
+    found = api.preview("two.yaml", "raw", table_url="table")
+    frame = found.to_pandas()
+    assert frame["from"].tolist() == ["preview", "table"] * 2
+    assert frame["auc_click"].notna().all()
+    assert "auc_dwell" not in frame
+    assert "<table>" in found._repr_html_()
+    assert found.as_dict()["slots"][0]["auc"] == {"click": frame["auc_click"][0]}
 
 
 def test_nothing_is_written(here: Path) -> None:

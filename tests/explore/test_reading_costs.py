@@ -10,12 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import featstore
 from featstore.errors import DataFileError, SelectionError
-from featstore.explore.reading_costs import reading_costs, spread
+from featstore.explore.reading_costs import reading_costs
 from featstore.explore.table import Table
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.reading.file_columns import Selection
@@ -149,17 +147,6 @@ def test_a_table_without_rows_has_no_times(tmp_path: Path) -> None:
     found = featstore.open_table(tmp_path).reading_costs()
     assert found.num_decoded_rows == 0
     assert "unknown" in "".join(found.plot_costs().axes[1].texts[0].get_text())
-
-
-@given(st.integers(0, 100), st.integers(1, 8))
-def test_files_are_spread_over_all(num_files: int, most: int) -> None:
-    files: Any = list(range(num_files))
-    found: Any = spread(files, most)
-    assert len(found) == len(set(found)) == min(num_files, most)
-    assert found == sorted(found)
-    if found:
-        assert found[0] == 0
-        assert found[-1] >= num_files - 1 - num_files // len(found)
 
 
 def test_the_text_begins_with_the_slots_that_take_most_time(table: Table) -> None:

@@ -225,4 +225,4 @@ def test_a_format_is_told_by_the_name(name: str, expected: str | None) -> None:
 
 def test_a_preview_reads_text_too(tmp_path: Path, spec: Path) -> None:
     found = preview(str(spec), str(write(tmp_path / "x.csv")))
-    assert found.num_rows == 3
+    assert found.rows.num_rows == 3
