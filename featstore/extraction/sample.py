@@ -39,7 +39,13 @@ def lint_sample(report: LintReport, raw_url: str) -> LintReport:
     extractor = Extractor(spec)
     batch, origin = _first_rows(raw_url, extractor, spec.inputs)
     extractor(batch, origin)
-    note = f"operators of your own treat each of {batch.num_rows} rows of {redact(raw_url)} alone"
+    rows = f"{batch.num_rows} rows of {redact(raw_url)}"
+    has_own = any(is_user_operator(node.op) for node in spec.nodes)
+    note = (
+        f"operators of your own treat each of {rows} alone"
+        if has_own
+        else f"{rows} fit the inputs; there are no operators of your own to try on them"
+    )
     return replace(
         report,
         findings=(*report.findings, *find_dependent_rows(spec, batch)),

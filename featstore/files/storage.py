@@ -52,6 +52,7 @@ _CLIENT_OPTIONS = {
 _NUM_RETRIES = 4
 # Of a sequential read: large enough that the cost per call does not count.
 _BLOCK_BYTES = 8 << 20
+_NUM_TRIES = 3  # of making a directory and a file in it, while another run removes empty ones
 # The size of a reader's requests when it reads a remote file in place. Larger ones fetch more bytes
 # that are not used, smaller ones take more round trips.
 BUFFER_BYTES = 1 << 20
@@ -329,12 +330,32 @@ def open_write(url: str) -> Iterator[IO[bytes]]:
         yield file
 
 
+def _created(path: Path) -> IO[bytes]:
+    """A new file, with its directory. Another run that removes empty directories
+    (`remove_empty_directories`) may take this one away before the file is in it.
+    """
+    for _ in range(_NUM_TRIES):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            return path.open("wb")
+    return path.open("wb")
+
+
+def remove_empty_directories(root: Path) -> None:
+    """Removes a local directory and those in it, if there is no file in any of them."""
+    below = sorted(root.rglob("*"), reverse=True)
+    if all(path.is_dir() and not path.is_symlink() for path in below):
+        for path in [*below, root]:
+            # Someone else may have put a file there, or have removed it.
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
 @contextlib.contextmanager
 def _renamed_when_complete(path: Path) -> Iterator[IO[bytes]]:
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
-        with partial.open("wb") as file:
+        with _created(partial) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

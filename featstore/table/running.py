@@ -17,7 +17,16 @@ from dataclasses import dataclass, field
 
 from featstore.errors import CommitConflictError
 from featstore.files.listings import list_files
-from featstore.files.storage import check_store, delete, join, modified_s, open_write, size_bytes
+from featstore.files.storage import (
+    check_store,
+    delete,
+    join,
+    local_path,
+    modified_s,
+    open_write,
+    remove_empty_directories,
+    size_bytes,
+)
 from featstore.redaction import redact
 from featstore.table.layout import RUNS_DIR
 from featstore.table.metadata import to_json
@@ -85,16 +94,34 @@ def marked(table_url: str, tag: str) -> Iterator[Mark]:
     """
     check_store(table_url)
     mark = Mark(url=join(table_url, RUNS_DIR, tag))
-    mark.write()
-    thread = threading.Thread(target=mark.run, name="featstore-mark")
-    thread.start()
+    with _without_empty_directories(table_url):
+        mark.write()
+        thread = threading.Thread(target=mark.run, name="featstore-mark")
+        thread.start()
+        try:
+            yield mark
+        finally:
+            # The thread ends before the mark is removed: a renewal after that would create it
+            # again.
+            mark.end()
+            thread.join()
+            mark.remove()
+
+
+@contextlib.contextmanager
+def _without_empty_directories(table_url: str) -> Iterator[None]:
+    """Removes the directories of a new local table if the block fails and leaves no file in them.
+
+    A run that lives has its mark there, so its directories stay.
+    """
+    root = local_path(table_url)
+    is_new = root is not None and not root.exists()
     try:
-        yield mark
-    finally:
-        # The thread ends before the mark is removed: a renewal after that would create it again.
-        mark.end()
-        thread.join()
-        mark.remove()
+        yield
+    except BaseException:
+        if root is not None and is_new:
+            remove_empty_directories(root)
+        raise
 
 
 def check_not_removed(mark: Mark, table_url: str, files: Sequence[DataFile]) -> None:

@@ -275,6 +275,29 @@ def test_a_slot_group_of_a_spec_with_checks_is_extracted_without_them(
     ]
 
 
+def test_a_refused_first_extraction_leaves_no_directories(job: ExtractJob, write_raw: Any) -> None:
+    write_raw("a.parquet", 20)
+    refused = with_checks(job, {"check": "rows", "at_least": 100})
+    with pytest.raises(CheckFailedError):
+        extract_files(refused)
+    assert not Path(job.table_url).exists()
+    extract_files(job)
+    before = {path.name for path in Path(job.table_url).iterdir()}
+    with pytest.raises(CheckFailedError):
+        extract_files(replace(refused, partition={"dt": "2026-11-02"}, run_id="second"))
+    assert before <= {path.name for path in Path(job.table_url).iterdir()}
+
+
+def test_a_refused_extraction_leaves_a_directory_that_was_there(
+    job: ExtractJob, write_raw: Any
+) -> None:
+    write_raw("a.parquet", 20)
+    Path(job.table_url).mkdir()
+    with pytest.raises(CheckFailedError):
+        extract_files(with_checks(job, {"check": "rows", "at_least": 100}))
+    assert Path(job.table_url).is_dir()
+
+
 def test_a_result_is_stored_and_read_back() -> None:
     result = CheckResult(
         check="drift",

@@ -89,6 +89,16 @@ def test_lint_says_what_it_tried(write_spec: Callable[..., Any], prices: str) ->
     assert CliRunner().invoke(cli.cli, ["spec", "lint", url, "--sample", prices]).exit_code == 2
 
 
+def test_lint_says_that_there_are_no_operators_to_try(
+    write_spec: Callable[..., Any], prices: str
+) -> None:
+    slots = [{"slot": 1, "name": "cost", "op": "log1p", "of": "price"}]
+    [*_, note] = lint_sample(write_spec(slots), prices).notes
+    assert note == (
+        f"1000 rows of {prices} fit the inputs; there are no operators of your own to try on them"
+    )
+
+
 def test_an_operator_that_fails_on_the_sample_is_named(
     write_spec: Callable[..., Any], prices: str
 ) -> None:

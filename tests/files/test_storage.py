@@ -377,3 +377,32 @@ def test_a_second_name_elsewhere_is_a_copy_made_once() -> None:
 def test_only_object_stores_are_tried_for_put_if_absent(tmp_path: Path) -> None:
     assert storage.has_put_if_absent(str(tmp_path / "table"))
     assert not (tmp_path / "table").exists()
+
+
+def test_only_directories_without_any_file_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "empty/a/b").mkdir(parents=True)
+    storage.remove_empty_directories(tmp_path / "empty")
+    assert not (tmp_path / "empty").exists()
+    (tmp_path / "used/a/b").mkdir(parents=True)
+    (tmp_path / "used/c").write_text("x")
+    storage.remove_empty_directories(tmp_path / "used")
+    assert (tmp_path / "used/a/b").is_dir()
+    storage.remove_empty_directories(tmp_path / "none")
+
+
+def test_a_file_is_written_although_others_remove_its_empty_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, removed = Path.mkdir, list[Path]()
+
+    def removed_once(path: Path, *args: Any, **kwargs: Any) -> None:
+        real(path, *args, **kwargs)
+        if not removed:
+            removed.append(path)
+            path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", removed_once)
+    with storage.open_write(str(tmp_path / "new/file")) as file:
+        file.write(b"x")
+    assert removed == [tmp_path / "new"]
+    assert (tmp_path / "new/file").read_bytes() == b"x"
