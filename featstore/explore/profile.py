@@ -42,7 +42,7 @@ _COLUMNS = (
     "coverage",
     "distinct",
     "values/row",
-    "quantiles or top values (share)",
+    "quantiles (1 25 50 75 99 %) or top values (share)",
 )
 # The columns of a profile's table that are attributes of a summary.
 _COPIED = (
