@@ -257,9 +257,11 @@ def _some_rows(
     batches: list[pa.RecordBatch] = []
     left = num_rows
     for i, unit in enumerate(chosen):
-        # Whoever has fewer rows leaves more for the others; the last ones get the rest.
+        # Each gives an equal part of what is left, and more if the later ones have too few.
         later = sum(other.num_rows for other in chosen[i + 1 :])
         wanted = min(unit.num_rows, max(-(-left // (len(chosen) - i)), left - later))
+        if wanted <= 0:
+            break
         found = list(_first_rows(extractor, unit, wanted))
         left -= sum(batch.num_rows for batch in found)
         batches += found
@@ -272,10 +274,10 @@ def _first_rows(extractor: Extractor, unit: Unit, num_rows: int) -> Iterator[pa.
     """The first so many extracted rows of a unit."""
     for raw in unit.ranges:
         for batch in extract_range(raw, extractor, unit.partition):
-            if num_rows <= 0:
-                return
             yield batch.slice(0, num_rows)
             num_rows -= batch.num_rows
+            if num_rows <= 0:
+                return
 
 
 def _aucs(
