@@ -148,7 +148,7 @@ def _plain_copy(device: torch.device) -> Copy:
 
 
 def _batch(columns: PackedColumns, batch: Batch) -> Batch:
-    return Batch(columns, num_rows=batch.num_rows, extras=batch.extras, is_padding=batch.is_padding)
+    return Batch(columns, num_rows=len(batch), extras=batch.extras, is_padding=batch.is_padding)
 
 
 def _pinned(num_bytes: int) -> torch.Tensor:

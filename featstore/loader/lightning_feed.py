@@ -1,0 +1,69 @@
+"""Batches for a Lightning Trainer, which asks for one batch more than it trains on."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from featstore.errors import ConfigError
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.tensors.batch import Batch
+
+
+class Stateful(Protocol):
+    """A source of batches that says how far it is: a loader, or a StatefulDataLoader over one."""
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+class LightningFeed:
+    """Iterates over a source for a Lightning Trainer, whose checkpoints then hold exactly the
+    batches that were trained on.
+
+    A Trainer that does not know the number of batches has always asked for the next one when it
+    trains on one, and for none at the end. So a batch counts as delivered when the next one is
+    asked for, as in a FeatureLoader, where a StatefulDataLoader counts it at once. The feed has no
+    length, since with one the Trainer would not ask ahead. For one consumer.
+
+    Args:
+        source: A loader, or torchdata's StatefulDataLoader over one.
+
+    Raises:
+        ConfigError: The source has no state, as torch's DataLoader: a checkpoint would be empty,
+            and the epoch begin anew after it, without a word.
+    """
+
+    def __init__(self, source: Stateful) -> None:
+        if not (hasattr(source, "state_dict") and hasattr(source, "load_state_dict")):
+            raise ConfigError(
+                "LightningFeed: expected a loader, or torchdata's StatefulDataLoader over one, "
+                f"found {type(source).__module__}.{type(source).__name__}, which has no state: a "
+                "checkpoint would not say which rows were trained on; give it the loader itself, "
+                "or StatefulDataLoader(loader, batch_size=None, num_workers=...)"
+            )
+        self._source = source
+        self._state: dict[str, Any] | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches, counts_at_once = iter(self._source), not isinstance(self._source, FeatureLoader)
+        while True:
+            state = self._source.state_dict() if counts_at_once else None
+            batch = next(batches, None)
+            if batch is None:
+                self._state = None  # The source's own: all is delivered.
+                return
+            self._state = state
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The source's state, in which the batch that was asked for last is not delivered, unless
+        the iteration has ended.
+        """
+        return self._source.state_dict() if self._state is None else self._state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes the next iteration continue where the state was saved."""
+        self._state = None
+        self._source.load_state_dict(state)

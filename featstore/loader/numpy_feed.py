@@ -1,0 +1,21 @@
+"""Batches as numpy arrays, for numpy, JAX and others: what `FeatureLoader.numpy()` returns."""
+
+from collections.abc import Iterable, Iterator
+
+from featstore.tensors.batch import Batch
+from featstore.tensors.numpy_batch import NumpyBatch, numpy_batch
+
+
+class NumpyFeed:
+    """Iterates like its source, with arrays in place of tensors. Nothing is copied, and the state
+    of a loader follows the loop.
+
+    Args:
+        source: A loader, or a DataLoader over one.
+    """
+
+    def __init__(self, source: Iterable[Batch]) -> None:
+        self._source = source
+
+    def __iter__(self) -> Iterator[NumpyBatch]:
+        return map(numpy_batch, self._source)
