@@ -44,6 +44,7 @@ def begun(loaders: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     for rank, loader in enumerate(loaders):
         monkeypatch.setenv("RANK", str(rank))
         found.append(iter(loader))
+        found[-1].state_dict()  # It begins, as this rank.
     return found
 
 
