@@ -172,7 +172,7 @@ class Batch:
 
     def get(self, slot: str, default: Any = None) -> Any:
         """The slot's column, or `default` if the batch does not have it."""
-        return self[slot] if slot in self else default
+        return self._of_slots().get(slot, default)
 
     def made(self) -> Mapping[Key, Column]:
         """Every column by its role (`slot`, `label`, `weight`) and name."""
@@ -310,9 +310,7 @@ class Batch:
         return made
 
     def _with(self, columns: Columns) -> "Batch":
-        return Batch(
-            columns, num_rows=len(self), extras=self.extras, is_padding=self.is_padding
-        )
+        return Batch(columns, num_rows=len(self), extras=self.extras, is_padding=self.is_padding)
 
 
 def _is_ids(column: Column) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import torch
@@ -75,6 +75,6 @@ def _array(name: str, tensor: torch.Tensor) -> Array:
             f"{tensor.dtype} on {tensor.device}: select the slot with dtype float16 or without "
             "dtype, and take arrays from the loader, not from to_device()"
         )
-    array: Any = array_of(tensor).view()
+    array: Array = array_of(tensor).view()
     array.flags.writeable = False
     return array

@@ -195,7 +195,7 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
 ) -> None:
     """The holder was seen to live when the ranks ran out of rows, and dies before they stop."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    loaders, batches, other = [], [], None
+    loaders, batches, other = [], list[Any](), None
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
         loaders.append(make(url, store, tail=tail))
