@@ -91,8 +91,8 @@ class Columns(Protocol):
 
 
 class Batch:
-    """A batch of B rows: `batch["slot"]` is a tensor `(B,)` or `(B, width)`, or a `Jagged`, with ids
-    as int64 and floats as float32 unless the slot was requested otherwise.
+    """A batch of B rows: `batch["slot"]` is a tensor `(B,)` or `(B, width)`, or a `Jagged`, ids
+    as int64 and floats as float32, unless the slot was requested otherwise.
 
     It has the methods of a mapping from the slots' names to their columns: `keys`, `values`,
     `items`, `get`, iteration over names, `dict(batch)` and `**batch`. `len(batch)` is B, the number
