@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from featstore.errors import ConfigError
+from torch import distributed
+
+from featstore.errors import ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch
 
@@ -59,11 +61,44 @@ class LightningFeed:
 
     def state_dict(self) -> dict[str, Any]:
         """The source's state, in which the batch that was asked for last is not delivered, unless
-        the iteration has ended.
+        the iteration has ended. In a job of several ranks, the states of all of them: all must call
+        it together, as they must call `save_checkpoint` of a Trainer.
         """
-        return self._source.state_dict() if self._state is None else self._state
+        own = self._source.state_dict() if self._state is None else self._state
+        if _num_ranks() == 1:
+            return own
+        states: list[Any] = [None] * _num_ranks()
+        distributed.all_gather_object(states, own)
+        return {"ranks": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next iteration continue where the state was saved."""
+        """Makes the next iteration continue where the state was saved. A loader takes the states of
+        any number of ranks.
+
+        Raises:
+            StateError: The source is a StatefulDataLoader, and the number of ranks another one; and
+                what the source's own `load_state_dict` raises.
+        """
         self._state = None
-        self._source.load_state_dict(state)
+        self._source.load_state_dict(_own(state, isinstance(self._source, FeatureLoader)))
+
+
+def _own(state: Mapping[str, Any], can_merge: bool) -> Any:
+    """What the source of this rank is to load of a feed's state."""
+    states = state.get("ranks")
+    if states is None:
+        return state
+    if can_merge:
+        return FeatureLoader.merge_states(states)
+    if len(states) != _num_ranks():
+        raise StateError(
+            f"LightningFeed: expected the state of {_num_ranks()} ranks, found that of "
+            f"{len(states)}: the states of StatefulDataLoaders are for as many ranks as saved "
+            "them; start so many, or give the Trainer LightningFeed of the loader itself"
+        )
+    return states[distributed.get_rank() if len(states) > 1 else 0]
+
+
+def _num_ranks() -> int:
+    is_job = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if is_job else 1

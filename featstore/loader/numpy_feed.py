@@ -8,7 +8,7 @@ from featstore.tensors.numpy_batch import NumpyBatch, numpy_batch
 
 class NumpyFeed:
     """Iterates like its source, with arrays in place of tensors. Nothing is copied, and the state
-    of a loader follows the loop.
+    of a loader follows the loop. An iteration begins with its first batch.
 
     Args:
         source: A loader, or a DataLoader over one.
@@ -18,4 +18,5 @@ class NumpyFeed:
         self._source = source
 
     def __iter__(self) -> Iterator[NumpyBatch]:
-        return map(numpy_batch, self._source)
+        for batch in self._source:
+            yield numpy_batch(batch)

@@ -1,0 +1,62 @@
+"""Warns of checkpoints of Lightning that do not hold how far a loader is.
+
+A Trainer saves the states of those loaders that have one. torch's DataLoader has none, so the
+checkpoint lacks it without a word. Lightning makes callbacks that packages name in the entry points
+`lightning.pytorch.callbacks_factory` (pyproject.toml) for each Trainer: this is one.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.run.device import DeviceFeed
+
+
+class WarnsOfLostState:
+    """Warns once, when a checkpoint is saved while a Trainer reads a FeatureLoader through what has
+    no state. To be mixed with Lightning's `Callback`.
+    """
+
+    _has_warned = False
+
+    def on_save_checkpoint(self, trainer: Any, *_: Any) -> None:
+        """Called by the Trainer in all ranks."""
+        if self._has_warned or not trainer.is_global_zero:
+            return
+        for loader in _loaders(trainer.train_dataloader):
+            if _loses_state(loader):
+                self._has_warned = True
+                warnings.warn(
+                    "the checkpoint does not hold which rows were trained on, so a restart from it "
+                    f"begins the epoch anew: {type(loader).__name__} over a FeatureLoader has no "
+                    "state; give the Trainer LightningFeed(loader), or LightningFeed("
+                    "StatefulDataLoader(loader, batch_size=None, num_workers=...)), of "
+                    "featstore.loader.lightning_feed",
+                    stacklevel=2,
+                )
+
+
+def callbacks() -> list[Any]:
+    """The callbacks of each Trainer. Called by Lightning."""
+    base = import_module("lightning.pytorch.callbacks").Callback
+    return [type("WarnsOfLostState", (WarnsOfLostState, base), {})()]
+
+
+def _loaders(found: Any) -> Iterator[Any]:
+    """The loaders in what a Trainer was given: one, or lists and dicts of them."""
+    parts = found.values() if isinstance(found, Mapping) else found
+    if parts is not found or isinstance(found, list | tuple):
+        for part in parts:
+            yield from _loaders(part)
+    else:
+        yield found
+
+
+def _loses_state(loader: Any) -> bool:
+    if isinstance(loader, DataLoader):
+        return isinstance(loader.dataset, FeatureLoader) and not hasattr(loader, "state_dict")
+    return isinstance(loader, DeviceFeed)
