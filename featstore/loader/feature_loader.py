@@ -279,6 +279,11 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         return Iteration(self, LoaderWorker.here())
 
     @property
+    def num_epochs(self) -> int:
+        """How many epochs each iteration reads."""
+        return self._iterations.num_epochs
+
+    @property
     def is_awaiting_shares(self) -> bool:
         """Whether the next iteration begins with a state of which other DataLoader workers have
         their parts. Asked by `Iteration`.

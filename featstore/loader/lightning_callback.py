@@ -1,8 +1,8 @@
 """Warns of checkpoints of Lightning that do not hold how far a loader is.
 
 A Trainer saves the states of those loaders that have one. torch's DataLoader has none, so the
-checkpoint lacks it without a word. Lightning makes callbacks that packages name in the entry points
-`lightning.pytorch.callbacks_factory` (pyproject.toml) for each Trainer: this is one.
+checkpoint lacks it without a word. For each Trainer Lightning makes the callbacks that packages name
+in entry points (pyproject.toml), of one group for each of its two packages: this is one.
 """
 
 import warnings
@@ -40,10 +40,18 @@ class WarnsOfLostState:
                 )
 
 
-def callbacks() -> list[Any]:
-    """The callbacks of each Trainer. Called by Lightning."""
-    base = import_module("lightning.pytorch.callbacks").Callback
-    return [type("WarnsOfLostState", (WarnsOfLostState, base), {})()]
+def of_lightning() -> list[Any]:
+    """The callbacks of each Trainer of the package `lightning`, which calls this."""
+    return [_callback("lightning.pytorch")]
+
+
+def of_pytorch_lightning() -> list[Any]:
+    """The callbacks of each Trainer of the package `pytorch_lightning`, which calls this."""
+    return [_callback("pytorch_lightning")]
+
+
+def _callback(package: str) -> Any:
+    return type("WarnsOfLostState", (WarnsOfLostState, import_module(package).Callback), {})()
 
 
 def _loaders(found: Any) -> Iterator[Any]:

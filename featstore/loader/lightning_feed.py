@@ -27,7 +27,11 @@ class LightningFeed:
     A Trainer that does not know the number of batches has always asked for the next one when it
     trains on one, and for none at the end. So a batch counts as delivered when the next one is
     asked for, as in a FeatureLoader, where a StatefulDataLoader counts it at once. The feed has no
-    length, since with one the Trainer would not ask ahead. For one consumer.
+    length, since with one the Trainer would not ask ahead.
+
+    Epoch n of the Trainer is iteration n of the loader: a Trainer also iterates, and drops the first
+    batch, where it goes on to fit after an epoch's end, and does not load a state there. For one
+    consumer.
 
     Args:
         source: A loader, or torchdata's StatefulDataLoader over one.
@@ -47,8 +51,25 @@ class LightningFeed:
             )
         self._source = source
         self._state: dict[str, Any] | None = None
+        self._epoch: int | None = None  # None: where the source is.
+
+    @property
+    def sampler(self) -> "LightningFeed":
+        """What the Trainer tells the number of its epoch: the feed."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration the one of this epoch of the Trainer. The one under way goes on.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+        """
+        self._epoch = epoch
 
     def __iter__(self) -> Iterator[Batch]:
+        loader = getattr(self._source, "dataset", self._source)
+        if self._epoch is not None and isinstance(loader, FeatureLoader):
+            loader.set_epoch(self._epoch * loader.num_epochs)
         batches, counts_at_once = iter(self._source), not isinstance(self._source, FeatureLoader)
         while True:
             state = self._source.state_dict() if counts_at_once else None
@@ -79,7 +100,7 @@ class LightningFeed:
             StateError: The source is a StatefulDataLoader, and the number of ranks another one; and
                 what the source's own `load_state_dict` raises.
         """
-        self._state = None
+        self._state = self._epoch = None
         self._source.load_state_dict(_own(state, isinstance(self._source, FeatureLoader)))
 
 
