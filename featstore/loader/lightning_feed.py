@@ -20,6 +20,26 @@ class Stateful(Protocol):
     def load_state_dict(self, state: Any) -> None: ...
 
 
+class TrainerEpoch:
+    """The number of the Trainer's epoch, which the Trainer tells to what it finds as
+    `batch_sampler.sampler` of a loader. (A `sampler` of its own would make the loader shuffled in
+    its eyes.)
+
+    Attributes:
+        epoch: The epoch that the next iteration is to read; None: the one where the source is.
+    """
+
+    epoch: int | None = None
+
+    @property
+    def sampler(self) -> "TrainerEpoch":
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the Trainer at the begin of each epoch. An iteration under way goes on."""
+        self.epoch = epoch
+
+
 class LightningFeed:
     """Iterates over a source for a Lightning Trainer, whose checkpoints then hold exactly the
     batches that were trained on.
@@ -51,25 +71,13 @@ class LightningFeed:
             )
         self._source = source
         self._state: dict[str, Any] | None = None
-        self._epoch: int | None = None  # None: where the source is.
-
-    @property
-    def sampler(self) -> "LightningFeed":
-        """What the Trainer tells the number of its epoch: the feed."""
-        return self
-
-    def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration the one of this epoch of the Trainer. The one under way goes on.
-
-        Args:
-            epoch: Number of the epoch, from 0.
-        """
-        self._epoch = epoch
+        self.batch_sampler = TrainerEpoch()
 
     def __iter__(self) -> Iterator[Batch]:
         loader = getattr(self._source, "dataset", self._source)
-        if self._epoch is not None and isinstance(loader, FeatureLoader):
-            loader.set_epoch(self._epoch * loader.num_epochs)
+        epoch = self.batch_sampler.epoch
+        if epoch is not None and isinstance(loader, FeatureLoader):
+            loader.set_epoch(epoch * loader.num_epochs)
         batches, counts_at_once = iter(self._source), not isinstance(self._source, FeatureLoader)
         while True:
             state = self._source.state_dict() if counts_at_once else None
@@ -100,7 +108,7 @@ class LightningFeed:
             StateError: The source is a StatefulDataLoader, and the number of ranks another one; and
                 what the source's own `load_state_dict` raises.
         """
-        self._state = self._epoch = None
+        self._state = self.batch_sampler.epoch = None
         self._source.load_state_dict(_own(state, isinstance(self._source, FeatureLoader)))
 
 
