@@ -1,8 +1,8 @@
 """Warns of checkpoints of Lightning that do not hold how far a loader is.
 
 A Trainer saves the states of those loaders that have one. torch's DataLoader has none, so the
-checkpoint lacks it without a word. For each Trainer Lightning makes the callbacks that packages name
-in entry points (pyproject.toml), of one group for each of its two packages: this is one.
+checkpoint lacks it without a word. For each Trainer Lightning makes the callbacks that packages
+name in entry points (pyproject.toml). This is one, for both of Lightning's packages.
 """
 
 import warnings

@@ -49,8 +49,8 @@ class LightningFeed:
     asked for, as in a FeatureLoader, where a StatefulDataLoader counts it at once. The feed has no
     length, since with one the Trainer would not ask ahead.
 
-    Epoch n of the Trainer is iteration n of the loader: a Trainer also iterates, and drops the first
-    batch, where it goes on to fit after an epoch's end, and does not load a state there. For one
+    Epoch n of the Trainer is iteration n of the loader, also where the Trainer makes an iteration,
+    takes its first batch and drops both, as it does when it fits for a second time. For one
     consumer.
 
     Args:

@@ -23,7 +23,7 @@ QUIET = (
 )
 
 
-class Model(lightning.LightningModule):
+class Model(lightning.LightningModule):  # type: ignore[misc]
     """Keeps the rows of each epoch, by the number that the Trainer gives it."""
 
     def __init__(self) -> None:

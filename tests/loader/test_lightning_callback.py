@@ -56,7 +56,7 @@ def warned(loaders: Any, *, is_global_zero: bool = True) -> int:
 def test_only_what_reads_a_loader_and_has_no_state_is_warned_of(table_url: str) -> None:
     with FeatureLoader(table_url, slots=["row"]) as loader:
         lost = DataLoader(loader, batch_size=None)
-        other = DataLoader([1, 2, 3])  # type: ignore[arg-type]
+        other: DataLoader[Any] = DataLoader([1, 2, 3])  # type: ignore[arg-type]
         kept = [loader, LightningFeed(loader), StatefulDataLoader(loader, batch_size=None), other]
         assert [warned(one) for one in (*kept, kept, None)] == [0] * 6
         held = [lost, [other, lost], {"a": other, "b": {"c": lost}}, loader.to_device("cpu")]

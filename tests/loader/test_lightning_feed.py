@@ -1,6 +1,6 @@
 """A feed for Lightning: by itself, and in a real Trainer that stops and goes on."""
 
-import itertools
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def test_a_state_leaves_out_the_batch_that_was_asked_for_last(
         with loader_for(table_url, order=order) as loader:
             feed = feed_of(loader, source)
             batches = iter(feed)
-            asked = [rows_of([batch]) for batch in itertools.islice(batches, num_asked)]
+            asked = [rows_of([batch]) for batch in islice(batches, num_asked)]
             state = feed.state_dict()
             del batches
         with loader_for(table_url, order=order) as loader:
@@ -134,7 +134,9 @@ def test_states_of_all_ranks_continue_on_another_number_of_them(
 
 
 @pytest.mark.parametrize("order", ["dynamic", "static"])
-@pytest.mark.parametrize("source", [*SOURCES[:2], pytest.param("2 workers", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "source", [*SOURCES[:2], pytest.param("2 workers", marks=pytest.mark.slow)]
+)
 def test_a_trainer_that_stops_and_goes_on_trains_on_every_row_of_each_epoch_once(
     table_url: str, tmp_path: Path, source: str, order: str
 ) -> None:
@@ -152,7 +154,7 @@ def test_a_trainer_that_stops_and_goes_on_trains_on_every_row_of_each_epoch_once
             lightning_jobs.trainer(tmp_path, max_epochs=3).fit(
                 second, feed_of(loader, source), ckpt_path=tmp_path / f"step={num_steps}.ckpt"
             )
-        before, after = (sum(one.epochs.values(), []) for one in (first, second))
+        before, after = (list(chain(*one.epochs.values())) for one in (first, second))
         assert 0 < len(before) <= num_steps * 40
         found = before + after
         parts = [found[first : first + NUM_ROWS] for first in range(0, len(found), NUM_ROWS)]
@@ -177,3 +179,21 @@ def test_the_first_check_of_validation_and_another_fit_skip_no_epoch(
     assert {n: sorted(rows) for n, rows in model.checked.items()} == {
         n: list(range(NUM_ROWS)) for n in range(4)
     }
+
+
+def test_a_checkpoint_of_an_epochs_end_goes_on_with_whole_epochs_though_without_a_state(
+    table_url: str, tmp_path: Path
+) -> None:
+    """Lightning loads no state of a loader there, so one epoch comes in the order of the first."""
+    with loader_for(table_url) as loader:
+        epochs = [rows_of(loader) for _ in range(4)]
+    with loader_for(table_url) as loader:
+        trainer = lightning_jobs.trainer(tmp_path, max_epochs=2)
+        trainer.fit(lightning_jobs.Model(), LightningFeed(loader))
+        trainer.save_checkpoint(tmp_path / "end.ckpt")
+    model = lightning_jobs.Model()
+    with loader_for(table_url) as loader:
+        lightning_jobs.trainer(tmp_path, max_epochs=4).fit(
+            model, LightningFeed(loader), ckpt_path=tmp_path / "end.ckpt"
+        )
+    assert model.epochs == {2: epochs[0], 3: epochs[3]}

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -42,14 +43,18 @@ else:
 """
 
 
-def rows(table_url: str, directory: Path, source: str, part: str, num_ranks: int) -> list[list[int]]:
+def rows(
+    table_url: str, directory: Path, source: str, part: str, num_ranks: int
+) -> list[list[int]]:
     """The rows of each epoch, of all ranks."""
     script = directory / "worker.py"
     script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{WORKER}")
     done = torchrun(script, table_url, directory, source, part, num_processes=num_ranks)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = [json.loads((directory / f"{part}-{rank}.json").read_text()) for rank in range(num_ranks)]
-    return [sum((one[epoch] for one in found), []) for epoch in found[0]]
+    found = [
+        json.loads((directory / f"{part}-{rank}.json").read_text()) for rank in range(num_ranks)
+    ]
+    return [list(chain(*(one[epoch] for one in found))) for epoch in found[0]]
 
 
 @pytest.mark.parametrize(("source", "num_ranks"), [("loader", 2), ("loader", 1), ("workers", 2)])

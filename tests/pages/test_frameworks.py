@@ -36,7 +36,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_each_recipe_trains(directory: Path) -> None:
     """The jobs of tensorflow and JAX are written, and run by the other test."""
-    assert run_page(PAGE, directory) == 15
+    assert run_page(PAGE, directory) == 14
 
 
 @needs_frameworks

@@ -98,7 +98,7 @@ def test_a_dataloader_passes_a_batch_on_as_it_is(table_url: str) -> None:
     """Of a `collections.abc.Mapping` it would make a dict, without labels."""
     batch = make(table_url)
     assert not isinstance(batch, Mapping)
-    assert default_convert(batch) is batch
+    assert default_convert(batch) is batch  # type: ignore[no-untyped-call]
 
 
 def test_rows_of_a_padding_batch_do_not_count_but_are_there(table_url: str) -> None:

@@ -76,9 +76,9 @@ def test_what_numpy_does_not_have_is_refused(tmp_path: Path, table_url: str) -> 
     assert batch["price"].dtype == torch.bfloat16
     with pytest.raises(
         TypeError,
-        match="column 'price': expected a CPU tensor of a dtype that numpy has, found "
-        "torch.bfloat16 on cpu: select the slot with dtype float16",
+        match=r"column 'price': expected a CPU tensor of a dtype that numpy has, found "
+        r"torch\.bfloat16 on cpu: select the slot with dtype float16",
     ):
         numpy_batch(batch)
-    with pytest.raises(TypeError, match="column 'row': expected a CPU tensor.*found .*on meta"):
+    with pytest.raises(TypeError, match=r"column 'row': expected a CPU tensor.*found .*on meta"):
         numpy_batch(make(table_url).to("meta"))

@@ -1,7 +1,7 @@
 """Batches on a device, copied there ahead of the training loop."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
