@@ -16,7 +16,9 @@ def unchanged(batch: Any) -> Any:
     return batch
 
 
-@pytest.mark.parametrize("options", [{"transform": unchanged}, {"tail": "pad"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"transform": unchanged}, {"tail": "pad"}], ids=["transform", "pad"]
+)
 def test_what_is_not_known_before_the_first_batch_is_refused(
     table_url: str, options: dict[str, Any]
 ) -> None:
