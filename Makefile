@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEBIAN_SERVERS := nginx-light rclone chromium
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test test-all lint format faults faults-epochs faults-processes faults-properties fuzz sanitize bench docs notebooks dist servers clean
+.PHONY: demo test test-all lint format faults faults-epochs faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -51,6 +51,15 @@ faults-processes:
 faults-properties:
 	$(CAMPAIGN) -m hypothesis tests/dispatch tests/staging tests/contracts tests/loader tests/tensors tests/native
 	$(CAMPAIGN) tests/native/test_mutants.py
+
+# tensorflow and JAX, in an environment of their own, and the tests that need it.
+FRAMEWORKS := build/frameworks/installed
+$(FRAMEWORKS): $(INSTALLED) benchmarks/training_parts/environment.py
+	rm -rf $(@D)
+	$(BIN)/python benchmarks/training_parts/environment.py $(@D)
+
+frameworks: $(FRAMEWORKS)
+	$(BIN)/python -m pytest tests/loader/test_tensorflow_dataset.py tests/loader/test_numpy_feed.py tests/pages/test_frameworks.py
 
 SECONDS ?= 300
 fuzz: $(INSTALLED)

@@ -191,13 +191,13 @@ def _opened_and_closed(table: Path, cache: Path) -> None:
 def _read(batches: Any) -> None:
     """Asks for all columns of all batches."""
     for batch in batches:
-        for _, column in batch.items():
+        for column in batch.made().values():
             assert isinstance(column, torch.Tensor | Jagged)
 
 
 def _gathers(dataset: SampleDataset, repeats: int) -> dict[str, float]:
     """Random rows, gathered by the dataset and by plain numpy, in turn."""
-    columns = {key: _plain(column) for key, column in dataset[:].items()}
+    columns = {key: _plain(column) for key, column in dataset[:].made().items()}
     rng, times = np.random.default_rng(8), {"samples": list[float](), "numpy": list[float]()}
     for number in range(repeats + 10):
         rows = rng.integers(0, len(dataset), BATCH_ROWS)

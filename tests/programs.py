@@ -30,14 +30,26 @@ def run_python(
     """Runs a program to its end, which must have this status unless it is None. `variables` are
     added to the environment.
     """
+    command = command_of(program, *arguments, warnings=warnings)
+    return _run(command, status=status, variables=variables, **how)
+
+
+def run_with(
+    python: Path, script: Path, *arguments: object, variables: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script by another interpreter to its end, which must have the status 0."""
+    return _run([python, script, *map(str, arguments)], status=0, variables=variables)
+
+
+def _run(
+    command: Sequence[str | Path],
+    *,
+    status: int | None,
+    variables: Mapping[str, str] | None,
+    **how: Any,
+) -> subprocess.CompletedProcess[str]:
     options: dict[str, Any] = {"env": os.environ | dict(variables or {}), "timeout": 300} | how
-    done = subprocess.run(
-        command_of(program, *arguments, warnings=warnings),
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     assert status in (None, done.returncode), f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done
 

@@ -38,6 +38,8 @@ OWNERS = {
         "featstore.loader.batches",
         "featstore.loader.run",
         "featstore.loader.feature_loader",
+        "featstore.loader.lightning_callback",
+        "featstore.loader.lightning_feed",
         "featstore.sampling",
         "featstore.demo",
         "featstore.dispatch.stores.torch_store",

@@ -1,8 +1,8 @@
-"""An environment that has tensorflow beside the project's own libraries.
+"""Environments that have tensorflow, or JAX too, beside the project's own libraries.
 
-tensorflow is not installed for the project: it is large, and binds numpy and protobuf to versions
-of its own. The environment here holds tensorflow and what it depends on; everything else, torch
-among it, it finds in the project's environment. So each side of a comparison runs the same torch.
+They are not installed for the project: they are large, and bind numpy and protobuf to versions of
+their own. An environment here holds them and what they depend on; everything else, torch among it,
+it finds in the project's environment. So each side of a comparison runs the same torch.
 """
 
 import subprocess
@@ -11,7 +11,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
-TENSORFLOW = "tensorflow-cpu==2.21.0"
+TENSORFLOW, JAX = "tensorflow-cpu==2.21.0", "jax[cpu]==0.10.2"
 
 
 def tensorflow_python(directory: Path) -> str:
@@ -19,15 +19,25 @@ def tensorflow_python(directory: Path) -> str:
 
     Installing takes about a minute and 1.5 GB of disk.
     """
-    root = directory / TENSORFLOW.replace("==", "-")
+    return python_with(directory / TENSORFLOW.replace("==", "-"), TENSORFLOW)
+
+
+def python_with(root: Path, *packages: str) -> str:
+    """The interpreter of the environment at this path, which is made with these packages if it is
+    not there.
+    """
     python, done = root / "bin" / "python", root / "installed"
     if not done.exists():
-        print(f"installing {TENSORFLOW} into {root}", flush=True)
+        print(f"installing {', '.join(packages)} into {root}", flush=True)
         venv.create(root, clear=True, symlinks=True)
         pip = [sys.executable, "-m", "pip", "--python", str(python)]
-        subprocess.run([*pip, "install", "--quiet", TENSORFLOW], check=True)
+        subprocess.run([*pip, "install", "--quiet", *packages], check=True)
         own = Path(sysconfig.get_path("purelib", vars={"base": str(root)}))
         # Searched after the environment's own libraries.
         (own / "project.pth").write_text(sysconfig.get_path("purelib") + "\n")
         done.touch()
     return str(python)
+
+
+if __name__ == "__main__":
+    python_with(Path(sys.argv[1]), TENSORFLOW, JAX)

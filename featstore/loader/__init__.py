@@ -9,6 +9,8 @@
 | feature_loader.py | `FeatureLoader`, where plan, dispatch, staging and the rooms meet |
 | stage.py | `featstore stage`: fills a cache before a run |
 | train_check.py, config_schema.py | `featstore train check` and `featstore schema train` |
+| lightning_feed.py, numpy_feed.py, tensorflow_dataset.py | batches for other frameworks |
+| lightning_callback.py | warns of a Lightning checkpoint without a loader's state |
 | on_stats.py, prometheus.py | metrics for others, while a loader runs |
 | stats.py, bad_files.py, cleanup.py | what is counted, skipped and closed |
 

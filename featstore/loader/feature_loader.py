@@ -27,6 +27,7 @@ from featstore.errors import ConfigError, StateError, require_boolean, require_i
 from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.batches.transform import Transform, checked_transform
+from featstore.loader.numpy_feed import NumpyFeed
 from featstore.loader.on_stats import OnStats, StatsCalls
 from featstore.loader.plan.data_files import Census, Listing
 from featstore.loader.plan.follow import Follow, Following
@@ -43,9 +44,10 @@ from featstore.loader.run.job import Job
 from featstore.loader.run.shares import require_own
 from featstore.loader.run.staging_share import decoded_room, limited, share_of, staging_for
 from featstore.loader.run.state import LoaderState, merge_states
-from featstore.loader.run.step_agreement import JOIN, require_tail
+from featstore.loader.run.step_agreement import JOIN, PAD, require_tail
 from featstore.loader.run.worker import LoaderWorker
 from featstore.loader.stats import Stats
+from featstore.loader.tensorflow_dataset import tensorflow_dataset
 from featstore.request.matching import Listed, SelectedFiles, matching_files, selected
 from featstore.request.negatives import Negatives
 from featstore.request.option_values import as_options
@@ -68,8 +70,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
     """Batches of the selected slots of a table.
 
     Iterate the loader, or wrap it as `DataLoader(loader, batch_size=None, num_workers=k)`, whose
-    workers share each epoch, every row once. Each iteration reads the next `num_epochs` epochs. A
-    batch counts as delivered when the next one is asked for, or at `ack()`.
+    workers share each epoch, every row once. Each iteration reads the next `num_epochs` epochs. It
+    begins when its first batch is asked for, and then ends the one before. A batch counts as
+    delivered when the next one is asked for, or at `ack()`.
 
     Not thread-safe: one thread iterates and calls the other methods. Only `close()`, which the end
     of a `with` block calls, may come from any thread. docs/loader.md describes each option.
@@ -273,14 +276,29 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         return f"FeatureLoader(slots={slots}, labels={labels}, batch_size={self._job.batch_size})"
 
     def __iter__(self) -> Iteration:
+        return Iteration(self, LoaderWorker.here())
+
+    @property
+    def num_epochs(self) -> int:
+        """How many epochs each iteration reads."""
+        return self._iterations.num_epochs
+
+    @property
+    def is_awaiting_shares(self) -> bool:
+        """Whether the next iteration begins with a state of which other DataLoader workers have
+        their parts. Asked by `Iteration`.
+        """
+        return self._share is not None
+
+    def begin_run(self, worker: LoaderWorker) -> Run:
+        """Begins a new iteration, and ends the one under way. Called by `Iteration`.
+
+        Args:
+            worker: Which worker this process is.
+        """
         self._adopt()
         if self._run is not None:
             self._run.close()
-        return Iteration(self, self.begin_run() if self._share is None else None)
-
-    def begin_run(self) -> Run:
-        """Begins a new iteration. Called by `Iteration`; does not end the one under way."""
-        worker = LoaderWorker.here()
         if self._share is not None:
             self._restored, self._share = self._iterations.meet(self._share, worker), None
         started = self._iterations.begin(worker)
@@ -356,6 +374,36 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             ConfigError: `prefetch` is below 1.
         """
         return DeviceFeed(self, device, prefetch=prefetch)
+
+    def numpy(self) -> NumpyFeed:
+        """Iterates like the loader, with read-only numpy arrays in place of tensors.
+
+        Returns:
+            An iterable of `NumpyBatch`: `slots`, `labels`, `weight`, `extras`. Nothing is copied,
+            and the loader's state follows the loop.
+        """
+        return NumpyFeed(self)
+
+    def to_tf(self) -> Any:
+        """The batches as a `tf.data.Dataset`. Each iteration of the dataset is one of the loader.
+
+        The loader's state counts a batch when the dataset asks for the next one, which may be
+        before it is trained on, as Keras's `fit` asks ahead.
+
+        Returns:
+            Elements are `(slots, labels)`, or `(slots, labels, weight)` if there are weights:
+            dicts of tensors by name. Lists are ragged tensors.
+
+        Raises:
+            MissingDependencyError: tensorflow is not installed.
+            ConfigError: The loader has a `transform` or tail `pad`, or a slot is bfloat16.
+        """
+        if self._job.transform is not None or self._job.tail == PAD:
+            raise ConfigError(
+                "to_tf(): expected a loader without transform and tail pad: what they make is not "
+                "known before the first batch; use the dataset's map(), and tail drop"
+            )
+        return tensorflow_dataset(self.numpy(), self._job.request)
 
     def ack(self) -> None:
         """Counts the last batch as delivered now, not only when the next one is asked for."""

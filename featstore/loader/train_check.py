@@ -202,10 +202,8 @@ def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
 
 def _slot_column(item: SlotRequest, sizes: ColumnSizes) -> CheckedColumn:
     slot = item.slot
-    dtype = item.dtype or ("int64" if slot.kind is SlotKind.ID else "float32")
+    dtype, width, is_jagged = item.batch_dtype, item.batch_width, item.is_jagged
     item_bytes = _ITEM_BYTES.get(dtype, 8 if slot.kind is SlotKind.ID else 4)
-    width = item.pad or slot.width
-    is_jagged = slot.is_list and item.pad is None
     num_items = sizes.values_per_row(slot.name) if is_jagged else (width or 1)
     return CheckedColumn(
         name=slot.name,
@@ -254,7 +252,7 @@ def _head(config: Mapping[str, Any], num_rows: int) -> dict[str, list[Any]]:
 
 def _rows(batch: Batch) -> dict[str, list[Any]]:
     rows: dict[str, list[Any]] = {}
-    for (_, name), column in batch.items():
+    for (_, name), column in batch.made().items():
         if isinstance(column, Jagged):
             values, ends = column.values.tolist(), column.offsets.tolist()
             rows[name] = [values[first:end] for first, end in itertools.pairwise(ends)]

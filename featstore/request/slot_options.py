@@ -36,6 +36,21 @@ class SlotRequest:
     dtype: str | None = None
 
     @property
+    def is_jagged(self) -> bool:
+        """Whether batches hold the slot as values and offsets."""
+        return self.slot.is_list and self.pad is None
+
+    @property
+    def batch_width(self) -> int | None:
+        """The width of the matrix that batches hold; None if it is a vector, or jagged."""
+        return self.pad or self.slot.width
+
+    @property
+    def batch_dtype(self) -> str:
+        """The dtype of the values in batches."""
+        return self.dtype or ("int64" if self.slot.kind is SlotKind.ID else "float32")
+
+    @property
     def key(self) -> list[object]:
         """The slot's part of the request's digest. Options that were added later are in it only
         where they are used, so that older digests stay valid.

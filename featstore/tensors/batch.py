@@ -1,6 +1,6 @@
 """`Batch`, which the training loop gets, and its columns."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -91,8 +91,13 @@ class Columns(Protocol):
 
 
 class Batch:
-    """A batch of rows: `batch["slot"]` is a tensor `(num_rows,)` or `(num_rows, width)`, or a
-    `Jagged`, with ids as int64 and floats as float32 unless the slot was requested otherwise.
+    """A batch of B rows: `batch["slot"]` is a tensor `(B,)` or `(B, width)`, or a `Jagged`, ids
+    as int64 and floats as float32, unless the slot was requested otherwise.
+
+    It has the methods of a mapping from the slots' names to their columns: `keys`, `values`,
+    `items`, `get`, iteration over names, `dict(batch)` and `**batch`. `len(batch)` is B, the number
+    of rows, as of a tensor. It is no `collections.abc.Mapping`: torch's DataLoader makes a dict of
+    such, without labels (docs/decisions/0091-batches-in-other-frameworks.md).
 
     Tensors that the loader delivers in the same process are views of decoded memory that other
     batches share. They are read-only by contract; `clone()` gives tensors that may be written. A
@@ -102,8 +107,8 @@ class Batch:
     All tensors are made when the first column is asked for. Not thread-safe while that happens.
 
     Attributes:
-        num_rows: Number of rows.
-        extras: The extra columns, an Arrow table of num_rows rows.
+        num_rows: How many rows count: B, or 0 in a padding batch.
+        extras: The extra columns, an Arrow table of B rows.
         is_padding: Whether the rows were delivered before, and are repeated so that all ranks make
             the same number of steps. They must not count.
     """
@@ -111,7 +116,8 @@ class Batch:
     def __init__(
         self, columns: Columns, *, num_rows: int, extras: pa.Table, is_padding: bool = False
     ) -> None:
-        self.num_rows = num_rows
+        self._length = num_rows
+        self.num_rows = 0 if is_padding else num_rows
         self.is_padding = is_padding
         self.extras = extras
         self._columns = columns
@@ -140,8 +146,11 @@ class Batch:
     def __contains__(self, slot: object) -> bool:
         return slot in self.slots
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.slots)
+
     def __len__(self) -> int:
-        return self.num_rows
+        return self._length
 
     def __repr__(self) -> str:
         return (
@@ -149,18 +158,34 @@ class Batch:
             f"labels={list(self._names(LABEL))})"
         )
 
-    def items(self) -> Iterator[tuple[Key, Column]]:
-        """Every column with its role (`slot`, `label`, `weight`) and name."""
-        return iter(self._all().items())
+    def keys(self) -> KeysView[str]:
+        """Names of the slots, in the order of the selection."""
+        return dict.fromkeys(self.slots).keys()
+
+    def values(self) -> ValuesView[Any]:
+        """The columns of the slots."""
+        return self._of_slots().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Each slot's name and column."""
+        return self._of_slots().items()
+
+    def get(self, slot: str, default: Any = None) -> Any:
+        """The slot's column, or `default` if the batch does not have it."""
+        return self._of_slots().get(slot, default)
+
+    def made(self) -> Mapping[Key, Column]:
+        """Every column by its role (`slot`, `label`, `weight`) and name."""
+        return self._all()
 
     @cached_property
     def labels(self) -> Mapping[str, torch.Tensor]:
-        """Each label as float32 (num_rows,)."""
+        """Each label as float32 (B,)."""
         return {name: self._column((LABEL, name)) for name in self._names(LABEL)}
 
     @property
     def weight(self) -> torch.Tensor | None:
-        """float32 (num_rows,); None if the loader was given no weight."""
+        """float32 (B,); None if the loader was given no weight."""
         names = self._names(WEIGHT)
         return self._column((WEIGHT, names[0])) if names else None
 
@@ -172,7 +197,7 @@ class Batch:
                 columns.
 
         Returns:
-            float32 (num_rows, k), in the order of `slots`, with NaN for missing values.
+            float32 (B, k), in the order of `slots`, with NaN for missing values.
 
         Raises:
             TypeError: A slot holds ids, or lists that were not padded.
@@ -182,7 +207,7 @@ class Batch:
         if not columns:
             raise ValueError("dense(): expected at least one slot, found none")
         dense = columns[0].new_empty(
-            (self.num_rows, sum(column.shape[1] for column in columns)), dtype=torch.float32
+            (len(self), sum(column.shape[1] for column in columns)), dtype=torch.float32
         )
         # Copied slice by slice: `torch.cat` wakes torch's threads, which then spin on the cores
         # that decode.
@@ -234,13 +259,13 @@ class Batch:
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (
             self._columns.packed(),
-            self.num_rows,
+            len(self),
             _to_ipc(self.extras),
             self.is_padding,
         )
 
     def _dense_column(self, name: str) -> torch.Tensor:
-        """The slot's values: (num_rows, width)."""
+        """The slot's values: (B, width)."""
         column: Column = self[name]
         if isinstance(column, Jagged):
             raise TypeError(
@@ -252,7 +277,7 @@ class Batch:
                 f"dense(): slot {name!r} holds ids, which float32 cannot represent: take them with "
                 f"to_kjt() or batch[{name!r}]"
             )
-        return column.reshape(self.num_rows, -1) if column.dim() > 1 else column[:, None]
+        return column.reshape(len(self), -1) if column.dim() > 1 else column[:, None]
 
     def _bag(self, name: str) -> Bag:
         column = self[name]
@@ -263,9 +288,13 @@ class Batch:
         if isinstance(column, Jagged):
             return column.values, column.lengths()
         lengths = torch.full(
-            (self.num_rows,), column.shape[1] if column.dim() > 1 else 1, device=column.device
+            (len(self),), column.shape[1] if column.dim() > 1 else 1, device=column.device
         )
         return column.reshape(-1), lengths
+
+    def _of_slots(self) -> dict[str, Any]:
+        columns = self._all()
+        return {name: columns[SLOT, name] for name in self.slots}
 
     def _names(self, role: str) -> tuple[str, ...]:
         return self._columns.keys.names[role]
@@ -281,9 +310,7 @@ class Batch:
         return made
 
     def _with(self, columns: Columns) -> "Batch":
-        return Batch(
-            columns, num_rows=self.num_rows, extras=self.extras, is_padding=self.is_padding
-        )
+        return Batch(columns, num_rows=len(self), extras=self.extras, is_padding=self.is_padding)
 
 
 def _is_ids(column: Column) -> bool:

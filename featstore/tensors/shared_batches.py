@@ -82,7 +82,7 @@ def shared(batch: Batch) -> Batch:
     sent = SharedColumns(
         buffers=columns.buffers, places=columns.places, memory=memory, shared_buffer=shared_buffer
     )
-    return _batch_of(sent, array, batch.num_rows, batch.is_padding)
+    return _batch_of(sent, array, len(batch), batch.is_padding)
 
 
 def _taken(num_bytes: int) -> tuple[SharedBuffer, Array]:
@@ -182,7 +182,7 @@ def _reduce(batch: Batch) -> tuple[Any, ...]:
     memory = (
         columns.memory if shared_buffer is None else (shared_buffer.address, len(columns.memory))
     )
-    return _received, (memory, columns.places, num_bytes, batch.num_rows, batch.is_padding)
+    return _received, (memory, columns.places, num_bytes, len(batch), batch.is_padding)
 
 
 ForkingPickler.register(Batch, _reduce)

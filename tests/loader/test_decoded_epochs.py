@@ -71,7 +71,7 @@ def content(batches: Iterable[Batch]) -> list[Any]:
     """All bits of all batches."""
     return [
         (
-            [(key, _bits(column)) for key, column in batch.items()],
+            [(key, _bits(column)) for key, column in batch.made().items()],
             batch.extras.to_pylist(),
             batch.num_rows,
         )

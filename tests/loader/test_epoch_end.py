@@ -195,12 +195,13 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
 ) -> None:
     """The holder was seen to live when the ranks ran out of rows, and dies before they stop."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    loaders, batches, other = [], [], None
+    loaders, batches, other = [], list[Any](), None
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
         loaders.append(make(url, store, tail=tail))
         other = other or Other(loaders[0], store)  # Before a feeder claims all that there is.
         batches.append(iter(loaders[-1].to_device("cpu") if is_fed else loaders[-1]))
+        batches[-1].state_dict()  # It begins, as this rank.
     assert loaders[0]._run is not None
     assert other is not None
     assert other.keys.prefix == loaders[0]._run._started.prefix
@@ -384,6 +385,7 @@ def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(
         monkeypatch.setenv("RANK", str(rank))
         loaders.append(make(url, store, tail="drop", lease_s=30.0))
         batches.append(iter(loaders[-1]))
+        batches[-1].state_dict()  # It begins, as this rank.
     late, early = batches
     assert loaders[0]._run is not None
     keys = EpochKeys(loaders[0]._run._started.prefix, 0)

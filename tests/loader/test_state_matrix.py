@@ -44,6 +44,7 @@ def begun(loaders: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     for rank, loader in enumerate(loaders):
         monkeypatch.setenv("RANK", str(rank))
         found.append(iter(loader))
+        found[-1].state_dict()  # It begins, as this rank.
     return found
 
 
@@ -139,6 +140,7 @@ def fed(loaders: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     for rank, loader in enumerate(loaders):
         monkeypatch.setenv("RANK", str(rank))
         feeds.append(iter(loader.to_device("cpu", prefetch=100)))
+        feeds[-1].state_dict()  # It begins, as this rank.
     return feeds
 
 

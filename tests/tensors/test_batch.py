@@ -1,12 +1,14 @@
 import io
 import multiprocessing
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import torch
+from torch.utils.data import default_convert
 
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch, Jagged
@@ -67,6 +69,52 @@ def test_a_batch_has_each_column_in_its_shape(table_url: str) -> None:
 def test_a_slot_that_was_not_selected_answers_with_the_nearest(table_url: str) -> None:
     with pytest.raises(KeyError, match="no slot 'tag' in the batch; did you mean 'tags'"):
         make(table_url)["tag"]
+
+
+def test_a_batch_has_the_methods_of_a_mapping_of_its_slots(table_url: str) -> None:
+    batch = make(table_url)
+    names = ["row", "half", "tags", "pair"]
+    assert list(batch) == list(batch.keys()) == list(batch.slots) == names
+    assert [name for name, _ in batch.items()] == names
+    assert batch.keys() & {"row", "click"} == {"row"}
+    assert all(column is batch[name] for name, column in batch.items())
+    assert all(
+        mine is theirs for mine, theirs in zip(batch.values(), dict(batch).values(), strict=True)
+    )
+    assert [name in batch for name in (*names, "click")] == [True] * 4 + [False]
+    assert batch.get("row") is batch["row"]
+    assert (batch.get("click"), batch.get("click", 7)) == (None, 7)
+    assert len(batch) == batch.num_rows == 50
+
+
+def test_a_model_takes_a_batch_as_keywords(table_url: str) -> None:
+    def model(*, row: torch.Tensor, **others: Any) -> tuple[list[int], list[str]]:
+        return row.tolist(), list(others)
+
+    assert model(**make(table_url)) == (list(range(50)), ["half", "tags", "pair"])
+
+
+def test_a_dataloader_passes_a_batch_on_as_it_is(table_url: str) -> None:
+    """Of a `collections.abc.Mapping` it would make a dict, without labels."""
+    batch = make(table_url)
+    assert not isinstance(batch, Mapping)
+    assert default_convert(batch) is batch  # type: ignore[no-untyped-call]
+
+
+def test_rows_of_a_padding_batch_do_not_count_but_are_there(table_url: str) -> None:
+    batch = make(table_url)
+    padding = Batch(batch.columns, num_rows=50, extras=batch.extras, is_padding=True)
+    copies = (
+        padding,
+        padding.clone(),
+        padding.to("cpu"),
+        pickle.loads(pickle.dumps(padding)),
+    )
+    for found in copies:
+        assert (found.num_rows, len(found), found.is_padding) == (0, 50, True)
+        assert found["row"].tolist() == list(range(50))
+        assert found.dense(["half"]).shape == (50, 1)
+        assert found.extras.num_rows == 50
 
 
 @pytest.mark.parametrize("batch_size", [7, 16, 50, 1000])

@@ -93,8 +93,8 @@ def _result(batch: Batch, result: Any) -> Batch:
             f"expected a Batch or a mapping of slots to tensors, found {type(result).__name__}"
         )
     for name, column in result.items():
-        _require_column(name, column, batch.num_rows)
-    columns = dict(batch.items()) | {(SLOT, name): column for name, column in result.items()}
+        _require_column(name, column, len(batch))
+    columns = dict(batch.made()) | {(SLOT, name): column for name, column in result.items()}
     slots_first = sorted(columns, key=lambda key: key[0] != SLOT)
     return Batch(
         TensorColumns({key: columns[key] for key in slots_first}),

@@ -1,7 +1,7 @@
 """Batches on a device, copied there ahead of the training loop."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -47,25 +47,22 @@ class DeviceFeed:
             if self._device.type == "cuda"
             else _plain_copy(self._device)
         )
-        return Feeding(iter(self._source), copy, self._prefetch)
+        return Feeding(self._source, copy, self._prefetch)
 
 
 class Feeding:
-    """One iteration of a feed. For one consumer; the thread ends when it is dropped or closed."""
+    """One iteration of a feed. It begins when its first batch, or its state, is asked for. For one
+    consumer; the thread ends when it is dropped or closed.
+    """
 
-    def __init__(self, batches: Iterator[Batch], copy: Copy, prefetch: int) -> None:
-        self._iteration = batches.run_ahead() if isinstance(batches, Iteration) else None
-        state_of = getattr(batches, "state_dict", None) if self._iteration is None else None
-        self._state_of = state_of
-        self._state: dict[str, Any] | None = state_of() if state_of else None
+    def __init__(self, source: Iterable[Batch], copy: Copy, prefetch: int) -> None:
+        self._source, self._copy = source, copy
         self._queue, self._has_ended = StageQueue[_Sent](ahead=prefetch - 1), False
-        copies = ((copy(batch), state_of() if state_of else None) for batch in batches)
-        # A daemon, for the reason given in batches/pipeline.py.
-        thread = threading.Thread(
-            target=fill, args=(self._queue, copies), name="featstore-feed", daemon=True
-        )
-        self._end = when_gone(self, _Ending(self._queue, self._iteration, thread))
-        thread.start()
+        self._iteration: Iteration | None = None
+        self._state_of: Callable[[], dict[str, Any]] | None = None
+        self._state: dict[str, Any] | None = None
+        self._has_begun = False
+        self._end: Callable[[], object] = self._queue.close  # Until it begins.
 
     def __iter__(self) -> "Feeding":
         return self
@@ -73,6 +70,7 @@ class Feeding:
     def __next__(self) -> Batch:
         if self._has_ended:
             raise StopIteration
+        self._begin()
         try:
             if self._iteration is not None:
                 self._iteration.acknowledge()
@@ -96,6 +94,7 @@ class Feeding:
         Raises:
             StateError: The source has no state.
         """
+        self._begin()
         if self._iteration is not None:
             return self._iteration.state_dict()
         if self._state is None:
@@ -107,7 +106,28 @@ class Feeding:
 
     def close(self) -> None:
         """Ends the iteration and joins the thread. May be called more than once."""
+        self._has_begun = True
         self._end()
+
+    def _begin(self) -> None:
+        """Begins, unless it has: a DataLoader's workers read from `iter` on."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        batches = iter(self._source)
+        if isinstance(batches, Iteration):
+            self._iteration = batches.run_ahead()
+        else:
+            self._state_of = getattr(batches, "state_dict", None)
+        state_of, copy = self._state_of, self._copy
+        self._state = state_of() if state_of else None
+        copies = ((copy(batch), state_of() if state_of else None) for batch in batches)
+        # A daemon, for the reason given in batches/pipeline.py.
+        thread = threading.Thread(
+            target=fill, args=(self._queue, copies), name="featstore-feed", daemon=True
+        )
+        self._end = when_gone(self, _Ending(self._queue, self._iteration, thread))
+        thread.start()
 
 
 class CudaCopies:
@@ -148,7 +168,7 @@ def _plain_copy(device: torch.device) -> Copy:
 
 
 def _batch(columns: PackedColumns, batch: Batch) -> Batch:
-    return Batch(columns, num_rows=batch.num_rows, extras=batch.extras, is_padding=batch.is_padding)
+    return Batch(columns, num_rows=len(batch), extras=batch.extras, is_padding=batch.is_padding)
 
 
 def _pinned(num_bytes: int) -> torch.Tensor:

@@ -136,7 +136,7 @@ class WriteCheck:
     """
 
     def __init__(self, batch: Batch) -> None:
-        self._columns = dict(batch.items())
+        self._columns = dict(batch.made())
         self._sums = {key: _checksum(column) for key, column in self._columns.items()}
 
     def require_unwritten(self) -> None:

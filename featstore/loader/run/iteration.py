@@ -7,13 +7,20 @@ from featstore.cleanup import when_gone
 from featstore.errors import StateError
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.run.epochs import Run
+from featstore.loader.run.worker import LoaderWorker
 from featstore.tensors.batch import Batch
 
 
 class Owner(Protocol):
     """The loader over which an iteration runs."""
 
-    def begin_run(self) -> Run:
+    @property
+    def is_awaiting_shares(self) -> bool:
+        """Whether the next iteration begins with a state of which other DataLoader workers have
+        their parts.
+        """
+
+    def begin_run(self, worker: LoaderWorker) -> Run:
         """Begins a new iteration over the loader's epochs, which replaces the current one."""
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -28,26 +35,27 @@ class Iteration:
     """The batches of one iteration. Its threads end when it is dropped, as by a loop that ends or
     breaks.
 
+    It begins when its first batch, or its state, is asked for. So an iterator that a framework
+    makes and does not use skips no epoch, and does not end another one.
+
     Args:
         owner: The loader. The iteration keeps it alive, since it owns the directories that the run
             uses.
-        run: Makes the batches; None: it is begun when the first batch is asked for.
+        worker: Which worker this process is.
     """
 
-    def __init__(self, owner: Owner, run: Run | None) -> None:
-        self._owner = owner
+    def __init__(self, owner: Owner, worker: LoaderWorker) -> None:
+        self._owner, self._worker = owner, worker
         self._run: Run | None = None
         # Kept here, since in the run the generator and the run would keep each other alive.
         self._slices: Iterator[BatchSlice] = iter(())
         self._close: Callable[[], object] = lambda: None  # Until it begins.
-        if run is not None:
-            self._take(run)
 
     def __iter__(self) -> "Iteration":
         return self
 
     def __next__(self) -> Batch:
-        run = self._run or self._take(self._owner.begin_run())
+        run = self._begun()
         _require_open(run)
         if run.delivery.is_closed:
             raise StopIteration
@@ -75,8 +83,7 @@ class Iteration:
         """From now on a thread other than the consumer's asks for batches. A batch counts as given,
         and then as delivered, only when the consumer calls `give` and `acknowledge`.
         """
-        run = self._run or self._take(self._owner.begin_run())
-        run.delivery.run_ahead()
+        self._begun().delivery.run_ahead()
         return self
 
     def give(self) -> None:
@@ -98,9 +105,9 @@ class Iteration:
         torchdata's StatefulDataLoader expects of an iterator. After the last batch it is at the end
         of the epoch that was read, not at the beginning of the next.
         """
-        return (
-            self._owner.state_dict() if self._run is None else self._run.state_handed_over.to_json()
-        )
+        if self._run is None and self._owner.is_awaiting_shares:
+            return self._owner.state_dict()
+        return self._begun().state_handed_over.to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a state. Waits for the other workers of the DataLoader, each of which
@@ -108,7 +115,10 @@ class Iteration:
         """
         self._close()
         self._owner.load_state_dict(state)
-        self._take(self._owner.begin_run())
+        self._take(self._owner.begin_run(self._worker))
+
+    def _begun(self) -> Run:
+        return self._run or self._take(self._owner.begin_run(self._worker))
 
     def _take(self, run: Run) -> Run:
         self._run, self._slices = run, run.slices()

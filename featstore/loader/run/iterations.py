@@ -110,7 +110,7 @@ class Iterations:
                 "nothing left; give each run its own run_id, equal in all of its workers "
                 "(torchrun --rdzv-id does)"
             )
-        self._options, self._loader_key, self._num_epochs = options, loader_key, num_epochs
+        self._options, self._loader_key, self.num_epochs = options, loader_key, num_epochs
         self._client = uuid.uuid4().hex
         self._owner = os.getpid()
         self._in_job = in_job = options.store == AUTO and num_processes(os.environ) > 1
@@ -375,7 +375,7 @@ class Iterations:
     def _epoch_of(self, store: Store, number: int) -> int:
         chosen = store.get_or_none(f"{self._prefix}epoch")
         first_number, first_epoch = map(int, chosen.split()) if chosen else (0, self._first_epoch)
-        return first_epoch + (number - first_number) * self._num_epochs
+        return first_epoch + (number - first_number) * self.num_epochs
 
 
 def _shared_address(options: Dispatch, in_job: bool) -> StoreAddress | None:

@@ -168,7 +168,7 @@ def _weightless(key: Key, column: Column) -> Column:
 def padding_of(batch: Batch) -> Batch:
     """A padding batch: the rows of `batch`, with `is_padding` true, and weights, if any, zero."""
     columns = WeightlessColumns(batch.columns)
-    return Batch(columns, num_rows=batch.num_rows, extras=batch.extras, is_padding=True)
+    return Batch(columns, num_rows=len(batch), extras=batch.extras, is_padding=True)
 
 
 def some_rows(jobs: Iterable[Job]) -> BatchSlice:

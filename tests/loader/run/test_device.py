@@ -243,6 +243,35 @@ def test_a_feed_over_what_has_no_state_says_so_when_asked_for_it(table_url: str)
         batches.close()
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_feed_that_is_not_used_skips_no_epoch_and_starts_no_thread(
+    table_url: str, num_workers: int
+) -> None:
+    with loader_for(table_url, shuffle=True) as loader:
+        epochs = [rows_of(loader) for _ in range(2)]
+        loader.set_epoch(0)
+        source = DataLoader(loader, batch_size=None, num_workers=num_workers)
+        feed = DeviceFeed(source if num_workers else loader, "cpu")
+        for expected in epochs:
+            unused = [iter(feed) for _ in range(3)]
+            assert our_threads() == set()
+            found = rows_of(feed)
+            assert sorted(found) == sorted(expected) if num_workers else found == expected
+            del unused
+    assert loader.state_dict()["epoch"] == 2
+
+
+def test_a_feed_that_was_closed_before_its_first_batch_says_so(table_url: str) -> None:
+    with loader_for(table_url) as loader:
+        batches = iter(loader.to_device("cpu"))
+        for _ in range(2):
+            batches.close()
+        with pytest.raises(StateError, match="closed before its end"):
+            next(batches)
+        assert our_threads() == set()
+        assert loader.state_dict()["epoch"] == 0
+
+
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 

@@ -10,8 +10,11 @@ from featstore.errors import StateError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.epochs import Run
 from featstore.loader.run.iteration import Iteration
+from featstore.loader.run.worker import LoaderWorker
 from tests.loader.conftest import NUM_ROWS, rows_of
 from tests.process import our_threads
+
+ALONE = LoaderWorker(index=0, num_workers=1, session="direct", is_dataloader=False)
 
 
 class Owner:
@@ -20,10 +23,16 @@ class Owner:
     def __init__(self, loader: FeatureLoader) -> None:
         self.loader, self.num_runs = loader, 0
         self.told: list[bool] = []
+        self.run: Run | None = None
 
-    def begin_run(self) -> Run:
+    @property
+    def is_awaiting_shares(self) -> bool:
+        return self.loader.is_awaiting_shares
+
+    def begin_run(self, worker: LoaderWorker) -> Run:
         self.num_runs += 1
-        return self.loader.begin_run()
+        self.run = self.loader.begin_run(worker)
+        return self.run
 
     def state_dict(self) -> dict[str, Any]:
         return self.loader.state_dict()
@@ -43,7 +52,7 @@ def owner(table_url: str) -> Iterator[Owner]:
 
 
 def test_a_run_begins_when_the_first_batch_is_asked_for_and_only_once(owner: Owner) -> None:
-    iteration = Iteration(owner, None)
+    iteration = Iteration(owner, ALONE)
     assert owner.num_runs == 0
     assert rows_of(iteration) == list(range(NUM_ROWS))
     assert list(iteration) == []
@@ -51,7 +60,7 @@ def test_a_run_begins_when_the_first_batch_is_asked_for_and_only_once(owner: Own
 
 
 def test_an_iteration_that_nobody_has_any_more_ends_its_threads(owner: Owner) -> None:
-    iteration = Iteration(owner, owner.begin_run())
+    iteration = Iteration(owner, ALONE)
     next(iteration)
     assert our_threads()
     del iteration
@@ -59,7 +68,7 @@ def test_an_iteration_that_nobody_has_any_more_ends_its_threads(owner: Owner) ->
 
 
 def test_a_closed_iteration_says_so_and_may_be_closed_again(owner: Owner) -> None:
-    iteration = Iteration(owner, None)
+    iteration = Iteration(owner, ALONE)
     next(iteration)
     for _ in range(2):
         iteration.close()
@@ -71,11 +80,11 @@ def test_a_closed_iteration_says_so_and_may_be_closed_again(owner: Owner) -> Non
 def test_its_state_counts_the_batch_that_was_handed_out_and_goes_on_behind_it(
     owner: Owner,
 ) -> None:
-    iteration = Iteration(owner, None)
+    iteration = Iteration(owner, ALONE)
     before = rows_of(islice(iteration, 2))
     state = iteration.state_dict()
     iteration.close()
-    other = Iteration(owner, None)
+    other = Iteration(owner, ALONE)
     other.load_state_dict(state)
     assert before + rows_of(other) == list(range(NUM_ROWS))
 
@@ -83,12 +92,36 @@ def test_its_state_counts_the_batch_that_was_handed_out_and_goes_on_behind_it(
 def test_a_batch_that_was_made_ahead_is_delivered_only_when_the_consumer_says_so(
     owner: Owner,
 ) -> None:
-    run = owner.begin_run()
-    iteration = Iteration(owner, run).run_ahead()
+    iteration = Iteration(owner, ALONE).run_ahead()
     list(islice(iteration, 3))
+    run = owner.run
+    assert run is not None
     iteration.acknowledge()
     assert dict(run.delivery.done) == {}
     iteration.give()
     iteration.acknowledge()
     assert dict(run.delivery.done) == {0: 60}
     iteration.close()
+
+
+def test_an_iterator_that_is_not_used_skips_no_epoch_and_ends_no_other(
+    table_url: str,
+) -> None:
+    with FeatureLoader(table_url, slots=["row"], batch_size=60, shuffle=True) as loader:
+        epochs = [rows_of(loader) for _ in range(2)]
+        loader.set_epoch(0)
+        iter(loader)
+        used = iter(loader)
+        found = next(used)["row"].tolist()
+        iter(loader)
+        assert found + rows_of(used) == epochs[0]
+        iter(loader)
+        assert rows_of(loader) == epochs[1]
+
+
+def test_an_iteration_ends_the_one_before_when_its_first_batch_is_asked_for(owner: Owner) -> None:
+    first, second = iter(owner.loader), iter(owner.loader)
+    next(first)
+    next(second)
+    with pytest.raises(StateError, match="closed before its end"):
+        next(first)

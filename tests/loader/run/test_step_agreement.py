@@ -188,9 +188,11 @@ def test_an_iteration_begun_before_is_refused(
     uneven_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     options = {"tail": "pad", "order": "rank"}
-    loaders(uneven_url, tmp_path, 2, monkeypatch, **options)
+    (_, first), _ = loaders(uneven_url, tmp_path, 2, monkeypatch, **options)
+    first.state_dict()  # It begins.
+    (_, again), _ = loaders(uneven_url, tmp_path, 2, monkeypatch, **options)
     with pytest.raises(DispatchError, match="tail pad: this iteration was begun before"):
-        loaders(uneven_url, tmp_path, 2, monkeypatch, **options)
+        next(again)
 
 
 def test_a_single_rank_needs_no_agreement_and_an_exhausted_one_stays_so(

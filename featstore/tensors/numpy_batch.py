@@ -1,0 +1,80 @@
+"""`NumpyBatch`: a batch as numpy arrays, for code that does not compute with torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+import torch
+
+from featstore.reading.buffers import Array
+from featstore.tensors.batch import Batch, Column, Jagged
+from featstore.tensors.dtypes import array_of
+
+
+class JaggedArray(NamedTuple):
+    """A variable-length column: row i is `values[offsets[i]:offsets[i + 1]]`. JAX takes it as a
+    tree of two arrays, as all named tuples.
+
+    Attributes:
+        values: int64 or float32 (num_values,), or the dtype that the slot was requested with.
+        offsets: int64 (B + 1,), from 0 to num_values.
+    """
+
+    values: Array
+    offsets: Array
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class NumpyBatch:
+    """A batch of B rows as read-only arrays, which share the memory of the batch.
+
+    Attributes:
+        slots: Each slot's array, (B,) or (B, width), or `JaggedArray`, by name.
+        labels: Each label as float32 (B,), by name.
+        weight: float32 (B,); None if the loader was given no weight.
+        extras: The extra columns, an Arrow table of B rows.
+        num_rows: How many rows count: B, or 0 in a padding batch.
+        is_padding: Whether this is a padding batch of `tail: pad`.
+    """
+
+    slots: Mapping[str, Array | JaggedArray]
+    labels: Mapping[str, Array]
+    weight: Array | None
+    extras: pa.Table
+    num_rows: int
+    is_padding: bool
+
+
+def numpy_batch(batch: Batch) -> NumpyBatch:
+    """The batch as arrays.
+
+    Raises:
+        TypeError: A slot is bfloat16, which numpy does not have, or on a device.
+    """
+    return NumpyBatch(
+        slots={name: _column(name, column) for name, column in batch.items()},
+        labels={name: _array(name, label) for name, label in batch.labels.items()},
+        weight=None if batch.weight is None else _array("weight", batch.weight),
+        extras=batch.extras,
+        num_rows=batch.num_rows,
+        is_padding=batch.is_padding,
+    )
+
+
+def _column(name: str, column: Column) -> Array | JaggedArray:
+    if isinstance(column, Jagged):
+        return JaggedArray(_array(name, column.values), _array(name, column.offsets))
+    return _array(name, column)
+
+
+def _array(name: str, tensor: torch.Tensor) -> Array:
+    if tensor.dtype == torch.bfloat16 or tensor.device.type != "cpu":
+        raise TypeError(
+            f"column {name!r}: expected a CPU tensor of a dtype that numpy has, found "
+            f"{tensor.dtype} on {tensor.device}: select the slot with dtype float16 or without "
+            "dtype, and take arrays from the loader, not from to_device()"
+        )
+    array: Array = array_of(tensor).view()
+    array.flags.writeable = False
+    return array
