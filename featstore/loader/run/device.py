@@ -10,7 +10,7 @@ import torch
 from featstore.cleanup import when_gone
 from featstore.errors import StateError, require_integer
 from featstore.loader.batches.pipeline import StageQueue, fill
-from featstore.loader.run.iteration import Iteration
+from featstore.loader.run.iteration import RunsAhead
 from featstore.tensors.batch import Batch, Device
 from featstore.tensors.packed import PackedColumns, pack
 
@@ -54,7 +54,7 @@ class Feeding:
     """One iteration of a feed. For one consumer; the thread ends when it is dropped or closed."""
 
     def __init__(self, batches: Iterator[Batch], copy: Copy, prefetch: int) -> None:
-        self._iteration = batches.run_ahead() if isinstance(batches, Iteration) else None
+        self._iteration = batches.run_ahead() if isinstance(batches, RunsAhead) else None
         state_of = getattr(batches, "state_dict", None) if self._iteration is None else None
         self._state_of = state_of
         self._state: dict[str, Any] | None = state_of() if state_of else None
@@ -159,7 +159,7 @@ class _Ending:
     """Ends and joins the thread of a feed. Has no reference to the feed, whose finalizer it is."""
 
     def __init__(
-        self, queue: StageQueue[Any], iteration: Iteration | None, thread: threading.Thread
+        self, queue: StageQueue[Any], iteration: RunsAhead | None, thread: threading.Thread
     ) -> None:
         self._queue, self._iteration, self._thread = queue, iteration, thread
 

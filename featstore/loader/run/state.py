@@ -17,6 +17,7 @@ from featstore.errors import StateError
 from featstore.intervals import united
 
 FORMAT = 1
+MIXED_FORMAT = "mixed_format"  # The key by which the state of a mixture is known.
 _SAME = {
     "table": "table, or another version of it",
     "plan": "`where`, seed, shuffle.within or set of files",
@@ -83,6 +84,11 @@ class LoaderState:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "LoaderState":
         """The state. StateError for data of another format, or damaged data."""
+        if isinstance(data, Mapping) and MIXED_FORMAT in data:
+            raise StateError(
+                "loader state: of a mixture of tables, for a loader of one: load it into a loader "
+                "made of the config with which it was saved"
+            )
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             found = data.get("format") if isinstance(data, Mapping) else data
             raise StateError(f"loader state: expected format {FORMAT}, found {found!r}")
