@@ -14,7 +14,8 @@ import featstore
 from featstore.cli.program import cli
 from featstore.errors import ConfigError, SelectionError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.train_check import check
+from featstore.loader.train_check import MixedCheck, TrainCheck
+from featstore.loader.train_check import check as check_any
 from tests.parquet_files import put_parquet
 
 SPEC: dict[str, Any] = {
@@ -36,6 +37,13 @@ SPEC: dict[str, Any] = {
     ],
 }
 NUM_ROWS = 300
+
+
+def check(*arguments: Any, **options: Any) -> TrainCheck:
+    """The check of a config of one table."""
+    found = check_any(*arguments, **options)
+    assert isinstance(found, TrainCheck)
+    return found
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def _columns(request: Request) -> dict[str, dict[str, Any]]:
         }
         for item in request.slots
     }
-    weight = {} if request.weight is None else {request.weight.name: {}}
+    weight: dict[str, Any] = {} if request.weight is None else {request.weight.name: {}}
     return {
         "slots": slots,
         "labels": {label.name: {} for label in request.labels},

@@ -23,8 +23,11 @@ _MOST_EMPTY = 8
 class MixOwner(Protocol):
     """The loader over which an iteration runs."""
 
-    names: Sequence[str]
-    stop: str
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    @property
+    def stop(self) -> str: ...
 
     def sequence(self, epoch: int) -> TableSequence:
         """The tables of an epoch's batches."""
