@@ -42,7 +42,7 @@ def test_the_sequence_is_frozen() -> None:
 
 def test_seeds_and_epochs_have_sequences_of_their_own() -> None:
     found = {
-        tuple(TableSequence([1, 1, 1], seed, epoch).table(n) for n in range(30))
+        tuple(TableSequence([1, 1, 1], seed, epoch).table(n) for n in range(300))
         for seed in range(3)
         for epoch in range(3)
     }

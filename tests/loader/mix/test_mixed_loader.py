@@ -1,0 +1,427 @@
+"""Batches of several tables: shares, ends, states, workers, and the methods of a loader."""
+
+import inspect
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from featstore.errors import (
+    BudgetError,
+    ConfigError,
+    DataFileError,
+    DispatchError,
+    SelectionError,
+    StateError,
+)
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.mix.mixed_loader import MixedLoader
+from featstore.loader.prometheus import LoaderCollector
+from featstore.loader.run.worker import LoaderWorker
+from tests.loader.conftest import merged_state, rows_of
+from tests.loader.mix.conftest import LARGE, SMALL, mixed
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),  # of torchdata
+]
+Tables = list[dict[str, Any]]
+STOPS = ("first_exhausted", "all_exhausted")
+# Methods that other parts of featstore call, not users.
+INTERNAL = {"begin_run", "tell_stats", "require_fit", "share_with", "job", "from_config"}
+
+
+def drawn(batches: Iterable[Any]) -> list[list[int]]:
+    return [batch["row"].tolist() for batch in batches]
+
+
+def table_of(rows: list[int]) -> int:
+    (table,) = {int(row >= 1000) for row in rows}
+    return table
+
+
+def round_trip(state: dict[str, Any]) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(json.dumps(state))
+    return loaded
+
+
+def test_an_epoch_ends_with_the_first_table_that_is_exhausted(tables: Tables) -> None:
+    with mixed(tables) as loader:
+        batches = drawn(loader)
+        rows = [row for batch in batches for row in batch]
+        assert max(Counter(rows).values()) == 1
+        assert set(rows) >= SMALL or set(rows) >= LARGE
+        assert not set(rows) >= SMALL | LARGE
+        share = sum(table_of(batch) for batch in batches) / len(batches)
+        assert abs(share - 0.25) < 3 / len(batches)
+
+
+def test_or_when_each_table_was_read_to_its_end(tables: Tables) -> None:
+    even = [{**each, "weight": 1} for each in tables]
+    with mixed(even, stop="all_exhausted") as loader:
+        counts = Counter(row for batch in drawn(loader) for row in batch)
+        assert {counts[row] for row in LARGE} == {1}
+        assert {counts[row] for row in SMALL} <= {3, 4}  # Whole passes, and a part of one.
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_epochs_differ_and_repeat(tables: Tables, stop: str) -> None:
+    with mixed(tables, stop=stop) as loader:
+        first, second = drawn(loader), drawn(loader)
+        assert first != second
+        loader.set_epoch(0)
+        assert drawn(loader) == first
+        loader.set_epoch(1)
+        assert drawn(loader) == second
+
+
+@pytest.mark.parametrize("order", ["dynamic", "static", "rank"])
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_loader_goes_on_after_any_batch_and_at_the_end(
+    tables: Tables, stop: str, order: str
+) -> None:
+    with mixed(tables, stop=stop, order=order) as loader:
+        first, second = drawn(loader), drawn(loader)
+    for num_batches in range(len(first) + 1):
+        with mixed(tables, stop=stop, order=order) as loader:
+            before = drawn(batch for batch, _ in zip(loader, range(num_batches), strict=False))
+            loader.ack()
+            state = round_trip(loader.state_dict())
+            # `zip` has drawn one more, which counts once it is acknowledged.
+            before = first[: state["position"]]
+        with mixed(tables, stop=stop, order=order) as loader:
+            loader.load_state_dict(state)
+            assert round_trip(loader.state_dict()) == state
+            assert before + drawn(loader) == first
+            assert drawn(loader) == second
+    with mixed(tables, stop=stop, order=order) as loader:
+        drawn(loader)
+        state = round_trip(loader.state_dict())
+        assert (state["epoch"], state["ended"]) == (0, True)
+    with mixed(tables, stop=stop, order=order) as loader:
+        loader.load_state_dict(state)
+        assert drawn(loader) == second
+
+
+def test_a_batch_counts_when_the_next_one_is_asked_for_or_it_is_acknowledged(
+    tables: Tables,
+) -> None:
+    with mixed(tables) as loader:
+        assert loader.state_dict()["position"] == 0
+        batches = iter(loader)
+        next(batches)
+        assert loader.state_dict()["position"] == 0
+        next(batches)
+        assert loader.state_dict()["position"] == 1
+        loader.ack()
+        loader.ack()
+        assert loader.state_dict()["position"] == 2
+
+
+def test_the_weights_may_have_changed(tables: Tables) -> None:
+    with mixed(tables) as loader:
+        batches = iter(loader)
+        before = [next(batches)["row"].tolist() for _ in range(6)]
+        loader.ack()
+        state = loader.state_dict()
+    even = [{**each, "weight": 1} for each in tables]
+    with mixed(even, stop="first_exhausted") as loader:
+        loader.load_state_dict(state)
+        rest = drawn(loader)
+    assert max(Counter(row for batch in before + rest for row in batch).values()) == 1
+    assert abs(sum(map(table_of, rest)) / len(rest) - 0.5) < 3 / len(rest)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_thread_that_copies_ahead_changes_no_batch_and_no_state(
+    tables: Tables, stop: str
+) -> None:
+    with mixed(tables, stop=stop) as loader:
+        expected = drawn(loader)
+    with mixed(tables, stop=stop) as loader:
+        feed = iter(loader.to_device("cpu", prefetch=3))
+        for num_batches, rows in enumerate(expected):
+            assert next(feed)["row"].tolist() == rows
+            assert loader.state_dict()["position"] == num_batches
+            assert feed.state_dict()["position"] == num_batches + 1
+        state = round_trip(feed.state_dict())
+        assert next(feed, None) is None
+        assert loader.state_dict()["ended"]
+    with mixed(tables, stop=stop) as loader:
+        loader.load_state_dict(state)
+        assert drawn(loader) == []
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_dataloader_workers_share_each_pass(tables: Tables, stop: str) -> None:
+    with mixed(tables, stop=stop) as loader:
+        for _ in range(2):
+            batches = drawn(DataLoader(loader, batch_size=None, num_workers=2))
+            counts = Counter(row for batch in batches for row in batch)
+            if stop == "all_exhausted":
+                assert counts.keys() == SMALL | LARGE
+            else:
+                assert max(counts.values()) == 1
+                assert counts.keys() >= SMALL or counts.keys() >= LARGE
+        with pytest.raises(StateError, match="the batches were read by DataLoader workers"):
+            loader.state_dict()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_stateful_dataloader_goes_on_after_any_batch(tables: Tables, num_workers: int) -> None:
+    def batches_of(loader: MixedLoader) -> StatefulDataLoader:
+        return StatefulDataLoader(loader, batch_size=None, num_workers=num_workers)
+
+    steps: list[tuple[list[int], Any]] = []
+    with mixed(tables) as loader:
+        batches, rows = batches_of(loader), list[int]()
+        for batch in batches:
+            rows += batch["row"].tolist()
+            steps.append((list(rows), batches.state_dict()))
+    chosen = steps[:: len(steps) // 3]
+    for before, state in chosen:
+        with mixed(tables) as loader:
+            batches = batches_of(loader)
+            batches.load_state_dict(state)
+            counts = Counter(before + rows_of(batches))
+            assert max(counts.values()) == 1
+            assert counts.keys() >= SMALL or counts.keys() >= LARGE
+            if num_workers < 2:
+                assert counts.keys() == set(rows)
+
+
+def test_a_stateful_dataloader_of_several_workers_needs_a_single_pass(tables: Tables) -> None:
+    with mixed(tables, stop="all_exhausted") as loader:
+        batches = StatefulDataLoader(loader, batch_size=None, num_workers=2)
+        with pytest.raises(StateError, match="expected stop first_exhausted, found all_exhausted"):
+            drawn(batches)
+
+
+def ranks(
+    tables: Tables, store: Path, num_ranks: int, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> list[MixedLoader]:
+    """The loaders of several ranks, for one thread to read in turn."""
+    dispatch = {"store": f"sqlite://{store}", "run_id": "a"}
+    monkeypatch.setenv("WORLD_SIZE", str(num_ranks))
+    return [mixed(tables, dispatch=dispatch, **options) for _ in range(num_ranks)]
+
+
+def begun(loaders: list[MixedLoader], monkeypatch: pytest.MonkeyPatch, state: Any = None) -> Any:
+    found = []
+    for rank, loader in enumerate(loaders):
+        monkeypatch.setenv("RANK", str(rank))
+        if state is not None:
+            loader.load_state_dict(state)
+    for rank, loader in enumerate(loaders):
+        monkeypatch.setenv("RANK", str(rank))
+        found.append(iter(loader))
+    return found
+
+
+def in_turn(iterations: list[Any], num_steps: int = 10_000) -> list[int]:
+    """The rows of some steps, in each of which every rank that has not ended takes a batch."""
+    rows, living = list[int](), list(iterations)
+    for _ in range(num_steps):
+        taken = [(each, next(each, None)) for each in living]
+        living = [each for each, batch in taken if batch is not None]
+        for _, batch in taken:
+            rows += [] if batch is None else batch["row"].tolist()
+    return rows
+
+
+@pytest.mark.parametrize(("num_saved", "num_resumed"), [(2, 1), (2, 3), (1, 2)])
+@pytest.mark.parametrize("num_steps", [0, 3])
+def test_merged_states_of_ranks_go_on_with_another_number_of_them(
+    tables: Tables,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    num_saved: int,
+    num_resumed: int,
+    num_steps: int,
+) -> None:
+    saved = ranks(tables, tmp_path / "saved.sqlite", num_saved, monkeypatch)
+    before = in_turn(begun(saved, monkeypatch), num_steps)
+    state = round_trip(merged_state(saved))  # type: ignore[arg-type]
+    assert state["position"] == num_steps
+    resumed = ranks(tables, tmp_path / "resumed.sqlite", num_resumed, monkeypatch)
+    counts = Counter(before + in_turn(begun(resumed, monkeypatch, state), 60))
+    assert max(counts.values()) == 1
+    assert counts.keys() >= SMALL or counts.keys() >= LARGE
+    for loader in resumed:
+        loader.close()
+
+
+def test_several_ranks_read_each_row_of_all_tables(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaders = ranks(tables, tmp_path / "s.sqlite", 2, monkeypatch, stop="all_exhausted")
+    counts = Counter(in_turn(begun(loaders, monkeypatch), 100))
+    assert counts.keys() == SMALL | LARGE
+    for loader in loaders:
+        loader.close()
+
+
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+def test_ranks_make_the_same_number_of_steps(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: str
+) -> None:
+    loaders = ranks(tables, tmp_path / "s.sqlite", 2, monkeypatch, order="static", tail=tail)
+    iterations = begun(loaders, monkeypatch)
+    steps = [len(drawn(each)) for each in iterations]
+    assert steps[0] == steps[1] > 0
+    for loader in loaders:
+        loader.close()
+
+
+def test_a_table_without_rows_for_a_worker_is_left_out(
+    tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    filtered = [tables[0], {**tables[1], "where": "row < 0"}]
+    with mixed(filtered, stop="all_exhausted") as loader:
+        counts = Counter(row for batch in drawn(loader) for row in batch)
+    assert set(counts) == LARGE
+    with mixed(filtered) as loader:
+        assert set(rows_of(loader)) < LARGE
+
+
+def test_a_table_of_which_others_read_all_is_left_out_with_a_warning(
+    tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    filtered = [tables[0], {**tables[1], "where": "row < 0", "weight": 100}]
+    with mixed(filtered, stop="all_exhausted") as loader:
+        assert set(rows_of(loader)) == LARGE
+    assert "tables[1]" in caplog.text
+    assert "8 passes in a row gave this worker no batch" in caplog.text
+
+
+def test_an_error_names_the_table(tables: Tables) -> None:
+    with pytest.raises(SelectionError, match=r"^tables\[1\] \(.*small\): .*no column 'rwo'"):
+        mixed([tables[0], {**tables[1], "where": "rwo > 1"}])
+
+
+def test_two_entries_of_the_same_rows_are_refused(tables: Tables) -> None:
+    with pytest.raises(ConfigError, match=r"tables\[2\].*expected other rows than those of tables"):
+        mixed([*tables, tables[0]])
+
+
+def test_partitions_of_one_table_are_mixed(table_url: str) -> None:
+    days = [{"table": table_url, "where": f"dt = '2026-11-0{day}'"} for day in (1, 4)]
+    with mixed(days) as loader:
+        rows = set(rows_of(loader))
+    assert rows >= set(range(70)) or rows >= set(range(115, 216))
+    assert rows <= set(range(70)) | set(range(115, 216))
+
+
+def test_a_state_that_does_not_fit_loads_nothing(tables: Tables) -> None:
+    with mixed(tables, seed=1) as other:
+        state = other.state_dict()
+    with mixed(tables) as loader:
+        before = loader.state_dict()
+        with pytest.raises(StateError, match=r"tables\[0\].*saved with another seed"):
+            loader.load_state_dict(
+                {**state, "tables": [before["tables"][0], state["tables"][1]][::-1]}
+            )
+        assert loader.state_dict() == before
+        with pytest.raises(StateError, match="saved with another stop"):
+            loader.load_state_dict({**before, "stop": "all_exhausted"})
+
+
+def test_a_damaged_file_ends_the_iteration_after_the_batches_before_it(
+    tables: Tables, tmp_path: Path
+) -> None:
+    for name in ("0.parquet", "1.parquet"):
+        (tmp_path / name).write_bytes(Path(tables[1]["table"], name).read_bytes())
+    with mixed([tables[0], {"table": str(tmp_path)}], shuffle=None) as loader:
+        data = bytearray((tmp_path / "1.parquet").read_bytes())
+        data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)
+        (tmp_path / "1.parquet").write_bytes(data)
+        batches, seen = iter(loader), list[int]()
+        with pytest.raises(DataFileError):
+            while True:
+                seen += next(batches)["row"].tolist()
+        assert set(range(1000, 1021)) <= set(seen)
+        with pytest.raises(StateError, match="this iteration has failed; iterate anew"):
+            next(batches)
+
+
+def test_a_newer_iteration_and_close_end_the_one_before(tables: Tables) -> None:
+    with mixed(tables) as loader:
+        first = iter(loader)
+        next(first)
+        iter(loader)
+        with pytest.raises(StateError, match="closed before its end"):
+            next(first)
+        second = iter(loader)
+        next(second)
+        loader.close()
+        with pytest.raises(StateError, match="closed before its end"):
+            for _ in second:
+                pass
+        assert rows_of(loader)
+
+
+def test_it_has_the_methods_of_a_loader() -> None:
+    def public(kind: type) -> dict[str, Any]:
+        return {
+            name: list(inspect.signature(getattr(kind, name)).parameters)
+            for name in dir(kind)
+            if name in vars(FeatureLoader) and not name.startswith("_") and name not in INTERNAL
+        }
+
+    assert public(MixedLoader) == public(FeatureLoader)
+    assert FeatureLoader.merge_states is MixedLoader.merge_states
+    assert issubclass(MixedLoader, FeatureLoader.__bases__)
+    assert {"__len__", "__bool__", "__enter__", "__iter__"} <= set(dir(MixedLoader))
+
+
+def test_what_a_mixture_does_not_have_says_so(tables: Tables) -> None:
+    with mixed(tables, order="static") as loader:
+        assert loader
+        with pytest.raises(TypeError, match="a mixture of tables has no len"):
+            len(loader)
+        with pytest.raises(DispatchError, match="a mixture, which has no order replay"):
+            loader.recorded_order()
+        with pytest.raises(ConfigError, match="epoch"):
+            loader.set_epoch(-1)
+
+
+def test_metrics_are_those_of_all_tables(tables: Tables) -> None:
+    told: list[dict[str, Any]] = []
+    with mixed(tables, on_stats={"call": told.append, "every_s": 0}) as loader:
+        num_batches = len(drawn(loader))
+        stats = loader.stats()
+        assert stats["batches"] == num_batches == stats["stages"]["delivery"]["batches"]
+        assert len(told) == num_batches + 1
+        assert [told[-1]["tables"][i]["batches"] for i in "01"] == [
+            stats["tables"][i]["batches"] for i in "01"
+        ]
+        assert loader.verdict().startswith("tables[")
+        names = {family.name for family in LoaderCollector({"train": loader}).collect()}
+        assert "featstore_loader_rows" in names
+
+
+def test_memory_and_threads_are_divided(tables: Tables) -> None:
+    with mixed(tables, memory_budget=1000, decode_threads=7) as loader:
+        for each in loader._loaders:
+            share = each.job.share_of_host(LoaderWorker.here())
+            assert (share.budget_bytes, share.num_threads) == (500, 3)
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_cache_that_holds_one_file_of_each_table_is_enough(
+    tables: Tables, tmp_path: Path, is_shared: bool
+) -> None:
+    """A loader that waited for room that an idle one pins would wait forever."""
+    largest = max(path.stat().st_size for each in tables for path in Path(each["table"]).iterdir())
+    staging: dict[str, Any] = {"mode": "whole", "budget_bytes": 4 * largest + 1000}
+    if is_shared:
+        staging["directory"] = str(tmp_path / "cache")
+    with mixed(tables, staging=staging, shuffle=None, stop="all_exhausted") as loader:
+        assert set(rows_of(loader)) == LARGE | SMALL
+    with pytest.raises(BudgetError, match=r"tables\[0\]"):
+        mixed(tables, staging={**staging, "budget_bytes": largest + 10})
