@@ -31,7 +31,7 @@ def test_the_condition_of_an_entry_holds_besides_that_of_the_config() -> None:
 
 
 def test_names_tell_the_number_and_no_secret() -> None:
-    configs = [{"table": "s3://key:secret@bucket/t"}, {"table": object()}]
+    configs: list[dict[str, Any]] = [{"table": "s3://key:secret@bucket/t"}, {"table": object()}]
     first, second = table_names(configs)
     assert first.startswith("tables[0] (")
     assert "secret" not in first

@@ -61,5 +61,5 @@ def test_ids_of_other_slot_numbers_are_refused_since_their_signs_differ(tmp_path
         spec = featstore.load_spec({"spec": 1, "inputs": {"user": "string"}, "slots": slots})
         featstore.extract(spec, str(tmp_path / "raw"), str(tmp_path / f"t{slot}"))
     tables = [{"table": str(tmp_path / f"t{slot}")} for slot in (1, 2)]
-    with pytest.raises(ConfigError, match="slots: 'user' differs .* slot 1, .* slot 2"):
+    with pytest.raises(ConfigError, match=r"slots: 'user' differs .* slot 1, .* slot 2"):
         mixed(tables, slots=["user"], labels=[])

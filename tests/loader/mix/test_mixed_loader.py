@@ -1,6 +1,7 @@
 """Batches of several tables: shares, ends, states, workers, and the methods of a loader."""
 
 import inspect
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ from featstore.loader.prometheus import LoaderCollector
 from featstore.loader.run.worker import LoaderWorker
 from tests.loader.conftest import merged_state, rows_of
 from tests.loader.mix.conftest import LARGE, SMALL, mixed
+from tests.tiers import tiered
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -51,14 +53,14 @@ def round_trip(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_an_epoch_ends_with_the_first_table_that_is_exhausted(tables: Tables) -> None:
-    with mixed(tables) as loader:
+    even = [{**each, "weight": 1} for each in tables]
+    with mixed(even) as loader:
         batches = drawn(loader)
-        rows = [row for batch in batches for row in batch]
-        assert max(Counter(rows).values()) == 1
-        assert set(rows) >= SMALL or set(rows) >= LARGE
-        assert not set(rows) >= SMALL | LARGE
-        share = sum(table_of(batch) for batch in batches) / len(batches)
-        assert abs(share - 0.25) < 3 / len(batches)
+    rows = [row for batch in batches for row in batch]
+    assert max(Counter(rows).values()) == 1
+    assert set(rows) > SMALL
+    assert not set(rows) >= LARGE
+    assert abs(sum(map(table_of, batches)) / len(batches) - 0.5) < 3 / len(batches)
 
 
 def test_or_when_each_table_was_read_to_its_end(tables: Tables) -> None:
@@ -80,30 +82,37 @@ def test_epochs_differ_and_repeat(tables: Tables, stop: str) -> None:
         assert drawn(loader) == second
 
 
-@pytest.mark.parametrize("order", ["dynamic", "static", "rank"])
+@pytest.mark.parametrize(
+    "order", tiered(["dynamic", "static", "rank"], lambda order: order != "dynamic")
+)
 @pytest.mark.parametrize("stop", STOPS)
 def test_a_loader_goes_on_after_any_batch_and_at_the_end(
     tables: Tables, stop: str, order: str
 ) -> None:
-    with mixed(tables, stop=stop, order=order) as loader:
+    options = {"stop": stop, "order": order, "batch_size": 15}
+    with mixed(tables, **options) as loader:
         first, second = drawn(loader), drawn(loader)
     for num_batches in range(len(first) + 1):
-        with mixed(tables, stop=stop, order=order) as loader:
-            before = drawn(batch for batch, _ in zip(loader, range(num_batches), strict=False))
+        with mixed(tables, **options) as loader:
+            before = drawn(itertools.islice(loader, num_batches))
             loader.ack()
             state = round_trip(loader.state_dict())
-            # `zip` has drawn one more, which counts once it is acknowledged.
-            before = first[: state["position"]]
-        with mixed(tables, stop=stop, order=order) as loader:
+            assert (state["position"], state["ended"]) == (num_batches, False)
+        with mixed(tables, **options) as loader:
             loader.load_state_dict(state)
             assert round_trip(loader.state_dict()) == state
             assert before + drawn(loader) == first
             assert drawn(loader) == second
-    with mixed(tables, stop=stop, order=order) as loader:
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_after_the_end_of_an_epoch_the_next_one_follows(tables: Tables, stop: str) -> None:
+    with mixed(tables, stop=stop) as loader:
         drawn(loader)
         state = round_trip(loader.state_dict())
-        assert (state["epoch"], state["ended"]) == (0, True)
-    with mixed(tables, stop=stop, order=order) as loader:
+        second = drawn(loader)
+    assert (state["epoch"], state["ended"]) == (0, True)
+    with mixed(tables, stop=stop) as loader:
         loader.load_state_dict(state)
         assert drawn(loader) == second
 
@@ -322,10 +331,9 @@ def test_a_state_that_does_not_fit_loads_nothing(tables: Tables) -> None:
         state = other.state_dict()
     with mixed(tables) as loader:
         before = loader.state_dict()
-        with pytest.raises(StateError, match=r"tables\[0\].*saved with another seed"):
-            loader.load_state_dict(
-                {**state, "tables": [before["tables"][0], state["tables"][1]][::-1]}
-            )
+        mismatch = [before["tables"][0], state["tables"][1]]
+        with pytest.raises(StateError, match=r"tables\[1\].*saved with another"):
+            loader.load_state_dict({**state, "tables": mismatch})
         assert loader.state_dict() == before
         with pytest.raises(StateError, match="saved with another stop"):
             loader.load_state_dict({**before, "stop": "all_exhausted"})
@@ -341,9 +349,8 @@ def test_a_damaged_file_ends_the_iteration_after_the_batches_before_it(
         data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)
         (tmp_path / "1.parquet").write_bytes(data)
         batches, seen = iter(loader), list[int]()
-        with pytest.raises(DataFileError):
-            while True:
-                seen += next(batches)["row"].tolist()
+        with pytest.raises(DataFileError, match=r"1\.parquet"):
+            seen.extend(row for batch in batches for row in batch["row"].tolist())
         assert set(range(1000, 1021)) <= set(seen)
         with pytest.raises(StateError, match="this iteration has failed; iterate anew"):
             next(batches)
