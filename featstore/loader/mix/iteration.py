@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from featstore.errors import StateError
-from featstore.loader.mix.sequence import TableSequence
 from featstore.loader.mix.state import MixedState, num_passes
+from featstore.loader.mix.turns import Turns
 from featstore.loader.run.iteration import Iteration
 from featstore.loader.run.iterations import StartedIteration
 from featstore.request.mixed_tables import ALL_EXHAUSTED
@@ -29,11 +29,8 @@ class MixOwner(Protocol):
     @property
     def stop(self) -> str: ...
 
-    def sequence(self, epoch: int) -> TableSequence:
-        """The tables of an epoch's batches."""
-
-    def position_at(self, started: StartedIteration) -> int:
-        """How many batches of the iteration a loaded state has delivered."""
+    def turns_at(self, started: StartedIteration) -> Turns:
+        """The turns with which an iteration begins."""
 
     def tell_stats(self, *, is_last: bool) -> None:
         """As of `iteration.Owner`."""
@@ -47,9 +44,9 @@ class MixOwner(Protocol):
 class MixedIteration:
     """The batches of one iteration over a mixture. For one consumer.
 
-    Positions count batches: those that were drawn, given to the consumer, and delivered. The three
-    differ only where a thread runs ahead of the consumer: that thread draws, and changes nothing
-    that the consumer changes.
+    Three counts of batches follow each other: of those drawn from the tables, of those given to the
+    consumer, and of those delivered, which it has acknowledged. Where a thread runs ahead of the
+    consumer, that thread draws, and changes nothing that the consumer changes.
 
     Args:
         owner: The loader, which the iteration keeps alive.
@@ -58,15 +55,14 @@ class MixedIteration:
 
     def __init__(self, owner: MixOwner, iterations: Sequence[Iteration]) -> None:
         self._owner, self._iterations = owner, iterations
-        self._sequence: TableSequence | None = None  # None: it has not begun.
-        self._drawn: deque[int] = deque()  # The tables of drawn batches, until they are given.
-        self._unacknowledged: set[int] = set()
-        self._num_drawn = self._num_given = self._num_delivered = 0
+        self._drawn = self._given = self._delivered = Turns((), ())  # Until it begins.
+        # Of batches that are drawn and not yet given: their tables, and the turns after each.
+        self._ahead: deque[tuple[int, Turns]] = deque()
+        self._unacknowledged: set[int] = set()  # The tables of batches that are given.
         self._exhausted: set[int] = set()
-        self._left_out: frozenset[int] = frozenset()
         self._num_empty = [0] * len(iterations)  # Passes in a row without a batch.
         self._epoch = 0
-        self._is_ahead = self._has_failed = False
+        self._has_begun = self._is_ahead = self._has_failed = False
         self.has_ended = False
 
     def __iter__(self) -> "MixedIteration":
@@ -97,7 +93,7 @@ class MixedIteration:
 
     def begin(self) -> None:
         """Begins the iteration, unless it has begun."""
-        if self._sequence is not None:
+        if self._has_begun:
             return
         passes = num_passes(self._owner.stop)
         for table, iteration in enumerate(self._iterations):
@@ -108,9 +104,8 @@ class MixedIteration:
                 self._exhausted.add(table)
         started = self._iterations[0].begin().started
         self._epoch = started.first_epoch // passes
-        self._num_drawn = self._owner.position_at(started)
-        self._num_given = self._num_delivered = self._num_drawn
-        self._sequence = self._owner.sequence(self._epoch)
+        self._drawn = self._given = self._delivered = self._owner.turns_at(started)
+        self._has_begun = True
 
     def run_ahead(self) -> "MixedIteration":
         """As of `Iteration`."""
@@ -122,17 +117,17 @@ class MixedIteration:
 
     def give(self) -> None:
         """As of `Iteration`."""
-        if self._drawn:
-            table = self._drawn.popleft()
+        if self._ahead:
+            table, turns = self._ahead.popleft()
             self._iterations[table].give()
-            self._count_given(table)
+            self._note_given(table, turns)
 
     def acknowledge(self) -> None:
         """Counts the batches that the consumer has as delivered."""
         for table in sorted(self._unacknowledged):
             self._iterations[table].acknowledge()
             self._unacknowledged.discard(table)
-        self._num_delivered = self._num_given
+        self._delivered = self._given
 
     def close(self) -> None:
         """Ends the iteration before its end. May be called more than once, from any thread."""
@@ -145,7 +140,7 @@ class MixedIteration:
         return MixedState(
             stop=self._owner.stop,
             epoch=self._epoch,
-            position=self._num_delivered,
+            turns=self._delivered,
             tables=tuple(table_states),
             ended=self.has_ended,
         )
@@ -170,7 +165,7 @@ class MixedIteration:
         return MixedState(
             stop=self._owner.stop,
             epoch=self._epoch,
-            position=self._num_given,
+            turns=self._given,
             tables=tuple(iteration.state_dict() for iteration in self._iterations),
         ).to_json()
 
@@ -184,45 +179,39 @@ class MixedIteration:
 
     def _next_batch(self) -> Batch | None:
         """The next batch; None at the end."""
-        while (table := self._next_table()) is not None:
+        while not self._is_over():
+            table = self._drawn.next_table()
             batch = next(self._iterations[table], None)
             if batch is not None:
-                self._num_empty[table] = 0
                 self._hand_over(table)
                 return batch
             self._exhausted.add(table)
-            if self._owner.stop != ALL_EXHAUSTED:
-                return None
-            self._count_empty(table)
+            self._note_empty(table)
         return None
 
-    def _next_table(self) -> int | None:
-        """The table of the next batch; None if every table is exhausted."""
-        num_tables = len(self._iterations)
-        if self._owner.stop == ALL_EXHAUSTED and len(self._exhausted) == num_tables:
-            return None
-        assert self._sequence is not None
-        if len(self._left_out) == num_tables:
-            return None
-        return self._sequence.table(self._num_drawn, self._left_out)
+    def _is_over(self) -> bool:
+        """Whether as many tables are exhausted as end the epoch."""
+        is_all = self._owner.stop == ALL_EXHAUSTED
+        return len(self._exhausted) >= (len(self._iterations) if is_all else 1)
 
     def _hand_over(self, table: int) -> None:
         self._owner.tell_stats(is_last=False)
-        self._num_drawn += 1
+        self._num_empty[table] = 0
+        self._drawn = self._drawn.after(table)
         if self._is_ahead:
-            self._drawn.append(table)
+            self._ahead.append((table, self._drawn))
         else:
-            self._count_given(table)
+            self._note_given(table, self._drawn)
 
-    def _count_given(self, table: int) -> None:
+    def _note_given(self, table: int, turns: Turns) -> None:
         self._unacknowledged.add(table)
-        self._num_given += 1
+        self._given = turns
 
-    def _count_empty(self, table: int) -> None:
+    def _note_empty(self, table: int) -> None:
         """Counts a pass that has ended since the last batch. Leaves the table out after several."""
         self._num_empty[table] += 1
         if self._num_empty[table] > _MOST_EMPTY:
-            self._left_out |= {table}
+            self._drawn = self._drawn.without(table)
             _LOG.warning(
                 "%s: %d passes in a row gave this worker no batch, because its rows are filtered "
                 "out, or there are fewer batches than workers: the epoch goes on without it here",

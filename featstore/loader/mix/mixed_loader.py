@@ -11,9 +11,9 @@ from featstore.closing import Closing
 from featstore.errors import ConfigError, DispatchError, require_integer
 from featstore.loader.mix.columns import require_alike
 from featstore.loader.mix.iteration import MixedIteration
-from featstore.loader.mix.sequence import TableSequence
 from featstore.loader.mix.state import MixedState, merge_any_states, naming, num_passes
 from featstore.loader.mix.stats import summed_stats
+from featstore.loader.mix.turns import Turns
 from featstore.loader.on_stats import OnStats, StatsCalls, on_stats_options
 from featstore.loader.run.device import DeviceFeed
 from featstore.loader.run.iteration import Iteration
@@ -147,8 +147,8 @@ class MixedLoader(IterableDataset[Batch], Closing):
             loader.set_epoch(epoch * num_passes(self.stop))
 
     def state_dict(self) -> dict[str, Any]:
-        """What this process has delivered: the states of all tables, and the position in the
-        sequence of tables. May be called between any two batches.
+        """What this process has delivered: the states of all tables, and how many batches each has
+        given. May be called between any two batches.
 
         Raises:
             StateError: As of `FeatureLoader`.
@@ -157,15 +157,17 @@ class MixedLoader(IterableDataset[Batch], Closing):
         states = [loader.state_dict() for loader in self._loaders]
         if self._iteration is not None:
             return self._iteration.state(states).to_json()
-        epoch = int(states[0]["first_epoch"]) // num_passes(self.stop)
-        restored = self._restored
-        position = 0 if restored is None or restored.epoch != epoch else restored.position
-        state = MixedState(stop=self.stop, epoch=epoch, position=position, tables=tuple(states))
-        return state.to_json()
+        first_epoch = int(states[0]["first_epoch"])
+        return MixedState(
+            stop=self.stop,
+            epoch=first_epoch // num_passes(self.stop),
+            turns=self._turns(self._restored, first_epoch),
+            tables=tuple(states),
+        ).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration continue where the state was saved, on any number of workers.
-        The weights may have changed: from the saved position on batches are drawn by the new ones.
+        The weights may have changed: the batches from then on are drawn by the new ones.
 
         Args:
             state: As of `FeatureLoader`.
@@ -230,26 +232,21 @@ class MixedLoader(IterableDataset[Batch], Closing):
         """
         self._stats_calls.tell(self.stats, is_last=is_last)
 
-    def sequence(self, epoch: int) -> TableSequence:
-        """The tables of an epoch's batches. Called by `MixedIteration`.
-
-        Args:
-            epoch: The epoch.
-        """
-        return TableSequence(self._weights, self._loaders[0].job.seed, epoch)
-
-    def position_at(self, started: StartedIteration) -> int:
-        """How many batches of an iteration the loaded state has delivered. Called by
-        `MixedIteration`.
+    def turns_at(self, started: StartedIteration) -> Turns:
+        """The turns with which an iteration begins: those of the loaded state, if it is of the same
+        epoch and weights. Called by `MixedIteration`.
 
         Args:
             started: The iteration of the first table.
         """
-        restored = self._restored
-        if restored is None or started.number != 0:
-            return 0
-        epoch = started.first_epoch // num_passes(self.stop)
-        return restored.position if restored.epoch == epoch else 0
+        saved = self._restored if started.number == 0 else None
+        return self._turns(saved, started.first_epoch)
+
+    def _turns(self, saved: MixedState | None, first_epoch: int) -> Turns:
+        begin = Turns.begin(self._weights)
+        if saved is None or saved.epoch != first_epoch // num_passes(self.stop):
+            return begin
+        return saved.turns if saved.turns.weights == begin.weights else begin
 
     def _forget(self) -> None:
         if self._iteration is not None:

@@ -1,4 +1,4 @@
-"""The state of a mixture: those of its tables' loaders, and the position in the sequence of tables.
+"""The state of a mixture: those of its tables' loaders, and whose turn it is.
 
 The format is a contract (docs/contracts.md, tests/golden/mixed_state.json).
 """
@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from featstore.errors import FeatstoreError, StateError
-from featstore.loader.run.state import MIXED_FORMAT, merge_states
-from featstore.request.mixed_tables import ALL_EXHAUSTED, FIRST_EXHAUSTED
+from featstore.loader.mix.turns import Turns
+from featstore.loader.run.state import MIXED_FORMAT, LoaderState, merge_states
+from featstore.request.mixed_tables import ALL_EXHAUSTED
 
 FORMAT = 1
 # The loader of a table that may be read several times in an epoch has this many epochs for each:
@@ -25,21 +26,29 @@ class MixedState:
     Attributes:
         stop: As of `MixedTables`.
         epoch: The epoch of the mixture.
-        position: How many batches a worker has delivered of it: of several workers the one that
-            has delivered the most.
+        turns: The batches that a worker has delivered of it: of several workers the one that has
+            delivered the most.
         ended: Whether these workers have ended the epoch.
         tables: The state of each table's loader.
     """
 
     stop: str
     epoch: int
-    position: int
+    turns: Turns
     tables: tuple[dict[str, Any], ...]
     ended: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `json.dumps`."""
-        return {MIXED_FORMAT: FORMAT, **asdict(self), "tables": list(self.tables)}
+        turns = {key: list(values) for key, values in asdict(self.turns).items()}
+        return {
+            MIXED_FORMAT: FORMAT,
+            "stop": self.stop,
+            "epoch": self.epoch,
+            **turns,
+            "tables": list(self.tables),
+            "ended": self.ended,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "MixedState":
@@ -53,11 +62,19 @@ class MixedState:
             )
         try:
             fields = {key: value for key, value in data.items() if key != MIXED_FORMAT}
-            state = cls(**{**fields, "tables": tuple(map(dict, data["tables"]))})
+            turns = Turns(
+                weights=tuple(map(float, fields.pop("weights"))),
+                num_batches=tuple(map(int, fields.pop("num_batches"))),
+            )
+            tables = tuple(map(dict, fields.pop("tables")))
+            state = cls(**{**fields, "epoch": int(data["epoch"])}, turns=turns, tables=tables)
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"state of a mixture: damaged, or edited by hand: {error}") from error
-        if not isinstance(state.epoch, int) or not isinstance(state.position, int):
-            raise StateError("state of a mixture: damaged: epoch and position are no integers")
+        if {len(turns.weights), len(turns.num_batches)} != {len(tables)}:
+            raise StateError(
+                f"state of a mixture: damaged: expected weights and num_batches of {len(tables)} "
+                f"tables, found {len(turns.weights)} and {len(turns.num_batches)}"
+            )
         return state
 
     def require_fit(self, stop: str, num_tables: int) -> None:
@@ -82,7 +99,8 @@ class MixedState:
         first = epoch * num_passes(self.stop)
         begun = {"epoch": first, "first_epoch": first, "complete": [], "partial": {}}
         tables = [{k: v for k, v in each.items() if k != "ended"} | begun for each in self.tables]
-        return MixedState(stop=self.stop, epoch=epoch, position=0, tables=tuple(tables))
+        turns = Turns.begin(self.turns.weights)
+        return MixedState(stop=self.stop, epoch=epoch, turns=turns, tables=tuple(tables))
 
 
 def num_passes(stop: str) -> int:
@@ -103,8 +121,8 @@ def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merges the states that all workers saved at one step into one state.
 
     A worker that has ended its iteration may be merged with others that have not. Between two
-    epochs of one iteration workers may be in different epochs; save one step later then. The same
-    holds for two passes over a table of a mixture with `stop: all_exhausted`.
+    epochs of one iteration workers may be in different epochs; save one step later then. In a
+    mixture they may be in different passes over a table: the merged state is in the earliest one.
 
     Args:
         states: The results of `state_dict` of all workers.
@@ -113,7 +131,7 @@ def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         A state for `load_state_dict`, with any number of workers.
 
     Raises:
-        StateError: The states are not of one step of one run, or are in different epochs or passes.
+        StateError: The states are not of one step of one run, or are in different epochs.
     """
     states = list(states)
     if not any(isinstance(state, Mapping) and MIXED_FORMAT in state for state in states):
@@ -126,7 +144,7 @@ def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return MixedState(
         stop=first.stop,
         epoch=first.epoch,
-        position=max(state.position for state in parsed),
+        turns=max((state.turns for state in parsed), key=lambda turns: sum(turns.num_batches)),
         ended=all(state.ended for state in parsed),
         tables=tuple(merged),
     ).to_json()
@@ -143,16 +161,12 @@ def _require_same(state: MixedState, first: MixedState) -> None:
 
 
 def _merged(i: int, states: Sequence[MixedState]) -> dict[str, Any]:
-    """The state of one table's loader. StateError where the workers are in different passes over
-    it: what is left of two passes is no state of one.
+    """The state of one table's loader, in the earliest pass that a worker is in. What faster workers
+    have delivered of later passes is left out, so it is read again.
     """
-    tables = [state.tables[i] for state in states]
-    passes = sorted({int(table.get("epoch", 0)) % MOST_PASSES for table in tables})
-    if states[0].stop == ALL_EXHAUSTED and len(passes) > 1:
-        raise StateError(
-            f"merge_states: tables[{i}]: the workers are in different passes over the table "
-            f"({', '.join(map(str, passes))}), and what is left of several passes cannot be "
-            f"continued: save one or some steps later, or use stop: {FIRST_EXHAUSTED}"
-        )
     with naming(f"tables[{i}]"):
-        return merge_states(tables)
+        tables = [LoaderState.from_json(state.tables[i]) for state in states]
+        earliest = min(table.epoch for table in tables)
+        if states[0].stop == ALL_EXHAUSTED:
+            tables = [table.in_pass(earliest) for table in tables]
+        return merge_states(table.to_json() for table in tables)

@@ -268,7 +268,8 @@ class Run:
         if self._follower is not None:
             self._follower.finish(self._job.files)
             self._job = self._job.of_plan(NewFiles(files={}, table=self._job.table))
-        self.delivery.end_epoch(is_last=is_last, **self._plan_of_state())
+        plan = self._plan_of_state()
+        self.delivery.end_epoch(is_last=is_last, keeps_done=self.pauses, **plan)
         self._feed.end_epoch()
 
     def _plan_of_state(self) -> dict[str, Any]:

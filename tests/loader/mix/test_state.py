@@ -9,6 +9,7 @@ import pytest
 from featstore.errors import ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.mix.state import MOST_PASSES, MixedState, merge_any_states, naming
+from featstore.loader.mix.turns import Turns
 from featstore.loader.run.state import LoaderState
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "mixed_state.json"
@@ -24,7 +25,9 @@ def state_of(worker: int, num_workers: int = 2, **keys: Any) -> dict[str, Any]:
     """The state of one worker of a mixture of two tables."""
     own = {"num_workers": num_workers, "workers": (worker,)}
     tables = tuple(table_state(**own, **each) for each in keys.pop("tables", ({}, {})))
-    known = {"stop": "first_exhausted", "epoch": 0, "position": 3}
+    counts = keys.pop("num_batches", (1,) * len(tables))
+    turns = Turns((1.0,) * len(tables), counts)
+    known = {"stop": "first_exhausted", "epoch": 0, "turns": turns}
     return MixedState(**{**known, **keys}, tables=tables).to_json()
 
 
@@ -32,7 +35,8 @@ def test_the_format_is_frozen() -> None:
     golden = json.loads(GOLDEN.read_text())
     state = MixedState.from_json(golden)
     assert state.to_json() == golden
-    assert (state.stop, state.epoch, state.position) == ("all_exhausted", 3, 41)
+    assert (state.stop, state.epoch) == ("all_exhausted", 3)
+    assert state.turns == Turns((3.0, 0.5), (35, 6))
     assert [each["epoch"] - 3 * MOST_PASSES for each in state.tables] == [0, 1]
 
 
@@ -45,7 +49,12 @@ def test_the_format_is_frozen() -> None:
         ({"mixed_format": 1}, "damaged, or edited by hand"),
         ({**state_of(0), "more": 1}, "damaged, or edited by hand"),
         ({**state_of(0), "tables": [3]}, "damaged, or edited by hand"),
-        ({**state_of(0), "position": "3"}, "epoch and position are no integers"),
+        ({**state_of(0), "epoch": "x"}, "damaged, or edited by hand"),
+        ({**state_of(0), "weights": [1, "x"]}, "damaged, or edited by hand"),
+        (
+            {**state_of(0), "num_batches": [1]},
+            "damaged: expected weights and num_batches of 2 tables, found 2 and 1",
+        ),
     ],
     ids=str,
 )
@@ -57,16 +66,16 @@ def test_other_data_is_refused(data: Any, message: str) -> None:
 def test_a_loader_of_one_table_refuses_the_state_of_a_mixture(table_url: str) -> None:
     with (
         FeatureLoader(table_url, slots=["row"]) as loader,
-        pytest.raises(StateError, match="of a mixture of tables, for a loader of one"),
+        pytest.raises(StateError, match="that of a loader of one table, found that of a mixture"),
     ):
         loader.load_state_dict(state_of(0))
 
 
 def test_the_states_of_all_workers_make_one() -> None:
-    first = state_of(0, position=3, tables=({"done": {0: 5}}, {}))
-    second = state_of(1, position=4, tables=({"done": {1: "complete"}}, {"done": {0: 2}}))
+    first = state_of(0, num_batches=(2, 1), tables=({"done": {0: 5}}, {}))
+    second = state_of(1, num_batches=(2, 2), tables=({"done": {1: "complete"}}, {"done": {0: 2}}))
     found = MixedState.from_json(FeatureLoader.merge_states([first, second]))
-    assert found.position == 4
+    assert found.turns.num_batches == (2, 2)
     assert [LoaderState.from_json(each).done for each in found.tables] == [
         {0: 5, 1: "complete"},
         {0: 2},
@@ -85,7 +94,7 @@ def test_after_its_end_the_next_epoch_begins() -> None:
     tables = ({"done": {0: 5}, "epoch": 1, **passes}, {"epoch": 2, **passes})
     state = state_of(0, 1, stop="all_exhausted", ended=True, tables=tables)
     found = MixedState.from_json(state).to_continue
-    assert (found.epoch, found.position, found.ended) == (1, 0, False)
+    assert (found.epoch, found.turns, found.ended) == (1, Turns.begin([1.0, 1.0]), False)
     for each in map(LoaderState.from_json, found.tables):
         assert (each.epoch, each.first_epoch, each.done) == (MOST_PASSES, MOST_PASSES, {})
 
@@ -107,13 +116,21 @@ def test_states_that_are_not_of_one_step_are_refused(other: dict[str, Any], mess
         merge_any_states([state_of(0), other])
 
 
-def test_workers_in_different_passes_over_a_table_are_refused_by_name() -> None:
-    states = [
-        state_of(i, stop="all_exhausted", tables=({}, {"epoch": i, "num_epochs": MOST_PASSES}))
-        for i in (0, 1)
+def test_workers_in_different_passes_go_on_in_the_earliest_of_them() -> None:
+    passes = {"num_epochs": MOST_PASSES}
+    tables: list[dict[str, Any]] = [
+        {"epoch": 5, "done": {0: 7}},
+        {"epoch": 6, "done": {2: 3}, "ended": {1: "complete", 2: 8}},
+        {"epoch": 7, "done": {3: 3}, "ended": {4: "complete"}},
     ]
-    with pytest.raises(StateError, match=r"tables\[1\]: .* different passes .*\(0, 1\)"):
-        merge_any_states(states)
+    states = [
+        state_of(i, 3, stop="all_exhausted", tables=({}, {**passes, **table}))
+        for i, table in enumerate(tables)
+    ]
+    found = LoaderState.from_json(merge_any_states(states)["tables"][1])
+    assert (found.epoch, found.first_epoch, found.workers) == (5, 0, (0, 1, 2))
+    # Of a worker that is two passes ahead nothing is known of this one: its rows come again.
+    assert (found.done, found.ended) == ({0: 7, 1: "complete", 2: 8}, None)
 
 
 def test_an_error_is_named_and_stays_of_its_kind() -> None:
