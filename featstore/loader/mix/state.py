@@ -161,8 +161,8 @@ def _require_same(state: MixedState, first: MixedState) -> None:
 
 
 def _merged(i: int, states: Sequence[MixedState]) -> dict[str, Any]:
-    """The state of one table's loader, in the earliest pass that a worker is in. What faster workers
-    have delivered of later passes is left out, so it is read again.
+    """The state of one table's loader, in the earliest pass that a worker is in. What others have
+    delivered of later passes is left out, so it is read again.
     """
     with naming(f"tables[{i}]"):
         tables = [LoaderState.from_json(state.tables[i]) for state in states]

@@ -1,5 +1,5 @@
-"""Which table the next batch comes from: a pure function of the weights and of how many batches each
-table has given (docs/contracts.md, golden in tests).
+"""Which table the next batch comes from: a pure function of the weights and of how many batches
+each table has given (docs/contracts.md, golden in tests).
 
 A table with a share `s` of the weights is to have given `s * n` of the first `n` batches, so its
 batch `j` is due at `n = j / s`. Batch `n` comes from the table whose next batch is due first, among

@@ -316,9 +316,7 @@ class Delivery:
         if self.is_ahead:
             self._changed.notify_all()
 
-    def _turn(
-        self, epoch: int, *, is_last: bool, keeps_done: bool = False, **plan: Any
-    ) -> None:
+    def _turn(self, epoch: int, *, is_last: bool, keeps_done: bool = False, **plan: Any) -> None:
         at, done = self._position
         self._ended = replace(at, done=done) if is_last else None
         first_epoch = epoch if is_last else at.first_epoch

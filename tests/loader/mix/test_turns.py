@@ -52,9 +52,9 @@ def test_from_any_counts_the_shares_are_reached_and_kept(
 @pytest.mark.parametrize(
     ("weights", "expected"),
     [
-        ([3, 1], "001000100010"),
+        ([3, 1], "000100010001"),
         ([3, 1, 2], "020102020102"),
-        ([0.7, 0.2, 0.1], "001000102000"),
+        ([0.7, 0.2, 0.1], "000100100200"),
         ([1], "000000000000"),
     ],
     ids=str,
