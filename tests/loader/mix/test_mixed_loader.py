@@ -2,15 +2,11 @@
 
 import inspect
 import itertools
-import json
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from featstore.errors import (
     BudgetError,
@@ -24,32 +20,17 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.mix.mixed_loader import MixedLoader
 from featstore.loader.prometheus import LoaderCollector
 from featstore.loader.run.worker import LoaderWorker
-from tests.loader.conftest import merged_state, rows_of
-from tests.loader.mix.conftest import LARGE, SMALL, mixed
+from tests.loader.conftest import rows_of
+from tests.loader.mix.conftest import LARGE, SMALL, STOPS, Tables, drawn, mixed, round_trip
 from tests.tiers import tiered
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),  # of torchdata
-]
-Tables = list[dict[str, Any]]
-STOPS = ("first_exhausted", "all_exhausted")
 # Methods that other parts of featstore call, not users.
 INTERNAL = {"begin_run", "tell_stats", "require_fit", "share_with", "job", "from_config"}
-
-
-def drawn(batches: Iterable[Any]) -> list[list[int]]:
-    return [batch["row"].tolist() for batch in batches]
 
 
 def table_of(rows: list[int]) -> int:
     (table,) = {int(row >= 1000) for row in rows}
     return table
-
-
-def round_trip(state: dict[str, Any]) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(json.dumps(state))
-    return loaded
 
 
 def test_an_epoch_ends_with_the_first_table_that_is_exhausted(tables: Tables) -> None:
@@ -164,127 +145,6 @@ def test_a_thread_that_copies_ahead_changes_no_batch_and_no_state(
     with mixed(tables, stop=stop) as loader:
         loader.load_state_dict(state)
         assert drawn(loader) == []
-
-
-@pytest.mark.parametrize("stop", STOPS)
-def test_dataloader_workers_share_each_pass(tables: Tables, stop: str) -> None:
-    with mixed(tables, stop=stop) as loader:
-        for _ in range(2):
-            batches = drawn(DataLoader(loader, batch_size=None, num_workers=2))
-            counts = Counter(row for batch in batches for row in batch)
-            if stop == "all_exhausted":
-                assert counts.keys() == SMALL | LARGE
-            else:
-                assert max(counts.values()) == 1
-                assert counts.keys() >= SMALL or counts.keys() >= LARGE
-        with pytest.raises(StateError, match="the batches were read by DataLoader workers"):
-            loader.state_dict()
-
-
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
-def test_a_stateful_dataloader_goes_on_after_any_batch(tables: Tables, num_workers: int) -> None:
-    def batches_of(loader: MixedLoader) -> StatefulDataLoader:
-        return StatefulDataLoader(loader, batch_size=None, num_workers=num_workers)
-
-    steps: list[tuple[list[int], Any]] = []
-    with mixed(tables) as loader:
-        batches, rows = batches_of(loader), list[int]()
-        for batch in batches:
-            rows += batch["row"].tolist()
-            steps.append((list(rows), batches.state_dict()))
-    chosen = steps[:: len(steps) // 3]
-    for before, state in chosen:
-        with mixed(tables) as loader:
-            batches = batches_of(loader)
-            batches.load_state_dict(state)
-            counts = Counter(before + rows_of(batches))
-            assert max(counts.values()) == 1
-            assert counts.keys() >= SMALL or counts.keys() >= LARGE
-            if num_workers < 2:
-                assert counts.keys() == set(rows)
-
-
-def test_a_stateful_dataloader_of_several_workers_needs_a_single_pass(tables: Tables) -> None:
-    with mixed(tables, stop="all_exhausted") as loader:
-        batches = StatefulDataLoader(loader, batch_size=None, num_workers=2)
-        with pytest.raises(StateError, match="expected stop first_exhausted, found all_exhausted"):
-            drawn(batches)
-
-
-def ranks(
-    tables: Tables, store: Path, num_ranks: int, monkeypatch: pytest.MonkeyPatch, **options: Any
-) -> list[MixedLoader]:
-    """The loaders of several ranks, for one thread to read in turn."""
-    dispatch = {"store": f"sqlite://{store}", "run_id": "a"}
-    monkeypatch.setenv("WORLD_SIZE", str(num_ranks))
-    return [mixed(tables, dispatch=dispatch, **options) for _ in range(num_ranks)]
-
-
-def begun(loaders: list[MixedLoader], monkeypatch: pytest.MonkeyPatch, state: Any = None) -> Any:
-    found = []
-    for rank, loader in enumerate(loaders):
-        monkeypatch.setenv("RANK", str(rank))
-        if state is not None:
-            loader.load_state_dict(state)
-    for rank, loader in enumerate(loaders):
-        monkeypatch.setenv("RANK", str(rank))
-        found.append(iter(loader))
-    return found
-
-
-def in_turn(iterations: list[Any], num_steps: int = 10_000) -> list[int]:
-    """The rows of some steps, in each of which every rank that has not ended takes a batch."""
-    rows, living = list[int](), list(iterations)
-    for _ in range(num_steps):
-        taken = [(each, next(each, None)) for each in living]
-        living = [each for each, batch in taken if batch is not None]
-        for _, batch in taken:
-            rows += [] if batch is None else batch["row"].tolist()
-    return rows
-
-
-@pytest.mark.parametrize(("num_saved", "num_resumed"), [(2, 1), (2, 3), (1, 2)])
-@pytest.mark.parametrize("num_steps", [0, 3])
-def test_merged_states_of_ranks_go_on_with_another_number_of_them(
-    tables: Tables,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    num_saved: int,
-    num_resumed: int,
-    num_steps: int,
-) -> None:
-    saved = ranks(tables, tmp_path / "saved.sqlite", num_saved, monkeypatch)
-    before = in_turn(begun(saved, monkeypatch), num_steps)
-    state = round_trip(merged_state(saved))  # type: ignore[arg-type]
-    assert sum(state["num_batches"]) == num_steps
-    resumed = ranks(tables, tmp_path / "resumed.sqlite", num_resumed, monkeypatch)
-    counts = Counter(before + in_turn(begun(resumed, monkeypatch, state), 60))
-    assert max(counts.values()) == 1
-    assert counts.keys() >= SMALL or counts.keys() >= LARGE
-    for loader in resumed:
-        loader.close()
-
-
-def test_several_ranks_read_each_row_of_all_tables(
-    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaders = ranks(tables, tmp_path / "s.sqlite", 2, monkeypatch, stop="all_exhausted")
-    counts = Counter(in_turn(begun(loaders, monkeypatch), 100))
-    assert counts.keys() == SMALL | LARGE
-    for loader in loaders:
-        loader.close()
-
-
-@pytest.mark.parametrize("tail", ["drop", "pad"])
-def test_ranks_make_the_same_number_of_steps(
-    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: str
-) -> None:
-    loaders = ranks(tables, tmp_path / "s.sqlite", 2, monkeypatch, order="static", tail=tail)
-    iterations = begun(loaders, monkeypatch)
-    steps = [len(drawn(each)) for each in iterations]
-    assert steps[0] == steps[1] > 0
-    for loader in loaders:
-        loader.close()
 
 
 def test_a_table_without_rows_for_a_worker_is_left_out(
