@@ -159,8 +159,8 @@ class MixedIteration:
         if is_one_of_several and self._owner.stop == ALL_EXHAUSTED:
             raise StateError(
                 "a StatefulDataLoader of several workers: expected stop first_exhausted, found "
-                f"{ALL_EXHAUSTED}: workers may be in different passes over a table, whose states "
-                "cannot be merged; use one worker, or the other stop"
+                f"{ALL_EXHAUSTED}: workers may be in different passes over a table, and when they "
+                "restore, each has only its own state; use one worker, or the other stop"
             )
         return MixedState(
             stop=self._owner.stop,
@@ -173,8 +173,8 @@ class MixedIteration:
         """As of `Iteration`: the other workers of the DataLoader load theirs meanwhile."""
         self.close()
         self._owner.load_state_dict(state)
-        anew = MixedIteration(self._owner, self._owner.iterations())
-        self.__dict__ = anew.__dict__
+        # From here on it is a new iteration.
+        self.__dict__ = MixedIteration(self._owner, self._owner.iterations()).__dict__
         self.begin()
 
     def _next_batch(self) -> Batch | None:
