@@ -29,11 +29,11 @@ def test_dataloader_workers_share_each_pass(tables: Tables, stop: str) -> None:
         for _ in range(2):
             batches = drawn(DataLoader(loader, batch_size=None, num_workers=2))
             counts = Counter(row for batch in batches for row in batch)
+            # Who holds which splits is chance, and so is with which table a worker ends.
             if stop == "all_exhausted":
                 assert counts.keys() == SMALL | LARGE
             else:
                 assert max(counts.values()) == 1
-                assert counts.keys() >= SMALL or counts.keys() >= LARGE
         with pytest.raises(StateError, match="the batches were read by DataLoader workers"):
             loader.state_dict()
 
@@ -56,8 +56,7 @@ def test_a_stateful_dataloader_goes_on_after_any_batch(tables: Tables, num_worke
             batches.load_state_dict(state)
             counts = Counter(before + rows_of(batches))
             assert max(counts.values()) == 1
-            assert counts.keys() >= SMALL or counts.keys() >= LARGE
-            if num_workers < 2:
+            if num_workers < 2:  # With several it is chance which splits each holds at its end.
                 assert counts.keys() == set(rows)
 
 
@@ -117,7 +116,8 @@ def test_merged_states_of_ranks_go_on_with_another_number_of_them(
     resumed = ranks(tables, tmp_path / "resumed.sqlite", num_resumed, monkeypatch)
     counts = Counter(before + in_turn(begun(resumed, monkeypatch, state), 60))
     assert max(counts.values()) == 1
-    assert counts.keys() >= SMALL or counts.keys() >= LARGE
+    if num_resumed == 1:
+        assert counts.keys() >= SMALL or counts.keys() >= LARGE
     for loader in resumed:
         loader.close()
 
