@@ -36,6 +36,7 @@ OWNERS = {
     "torch": {
         "featstore.tensors",
         "featstore.loader.batches",
+        "featstore.loader.mix",
         "featstore.loader.run",
         "featstore.loader.feature_loader",
         "featstore.loader.lightning_callback",

@@ -6,6 +6,7 @@
 | rows/ | files to decoded rows: row groups of claimed splits, filtered and shaped |
 | batches/ | rows to batches: put in order, gathered, cut, transformed |
 | run/ | one iteration over epochs: claims, threads, delivery, state, the end |
+| mix/ | batches of several tables, drawn by weight |
 | feature_loader.py | `FeatureLoader`, where plan, dispatch, staging and the rooms meet |
 | stage.py | `featstore stage`: fills a cache before a run |
 | train_check.py, config_schema.py | `featstore train check` and `featstore schema train` |

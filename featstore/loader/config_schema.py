@@ -20,10 +20,11 @@ from featstore.loader.on_stats import OnStats
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
+from featstore.request.mixed_tables import ENTRY_KEYS, STOPS
 from featstore.request.negatives import Negatives
 from featstore.request.request import LABEL_KEYS, LabelRequest
 from featstore.request.slot_options import SLOT_KEYS, SlotRequest
-from featstore.request.train_config import KEYS
+from featstore.request.train_config import KEYS, MIX_KEYS
 from featstore.staging.options import Staging
 
 # What a config gives as a mapping of fields (`as_options`).
@@ -40,8 +41,29 @@ def train_schema() -> dict[str, Any]:
         schema = _LISTS[key]() if key in _LISTS else of_type(hints[key], OPTIONS) or {}
         schema = schema if key in _REQUIRED else or_null(schema)
         properties[key] = schema | {"description": texts[key]}
-    schema = object_schema(properties, _REQUIRED)
-    return {"$schema": DRAFT, "title": "featstore training config", **schema}
+    schema = object_schema(properties | _mixing(), ["slots"])
+    one_source = {"oneOf": [{"required": ["table"]}, {"required": [MIX_KEYS[0]]}]}
+    return {"$schema": DRAFT, "title": "featstore training config", **schema, **one_source}
+
+
+def _mixing() -> dict[str, Schema]:
+    """The keys `tables` and `stop`."""
+    text = {"type": "string"}
+    fields = (text, {"type": "number", "exclusiveMinimum": 0}, or_null(text))
+    entry = object_schema(dict(zip(ENTRY_KEYS, fields, strict=True)), ["table"])
+    tables = {
+        "type": "array",
+        "items": entry,
+        "minItems": 1,
+        "description": "In place of `table`: several tables, batches of which are drawn by "
+        "`weight` (1 if none is given). `where` of an entry holds besides that of the config.",
+    }
+    stop = {
+        "enum": list(STOPS),
+        "description": "Beside `tables`: an epoch ends with the first table that is exhausted, "
+        "or when each was read to its end at least once.",
+    }
+    return {MIX_KEYS[0]: tables, MIX_KEYS[1]: stop}
 
 
 def _slots() -> Schema:

@@ -27,8 +27,10 @@ from featstore.errors import ConfigError, StateError, require_boolean, require_i
 from featstore.loader.bad_files import ERROR, SKIP, checked
 from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.batches.transform import Transform, checked_transform
+from featstore.loader.mix.mixed_loader import MixedLoader, mixed_loader
+from featstore.loader.mix.state import merge_any_states
 from featstore.loader.numpy_feed import NumpyFeed
-from featstore.loader.on_stats import OnStats, StatsCalls
+from featstore.loader.on_stats import OnStats, StatsCalls, on_stats_options
 from featstore.loader.plan.data_files import Census, Listing
 from featstore.loader.plan.follow import Follow, Following
 from featstore.loader.plan.ordering import DYNAMIC, RANK, STATIC, Ordering
@@ -42,8 +44,8 @@ from featstore.loader.run.iteration import Iteration
 from featstore.loader.run.iterations import Iterations
 from featstore.loader.run.job import Job
 from featstore.loader.run.shares import require_own
-from featstore.loader.run.staging_share import decoded_room, limited, share_of, staging_for
-from featstore.loader.run.state import LoaderState, merge_states
+from featstore.loader.run.staging_share import decoded_room, divided, limited, share_of, staging_for
+from featstore.loader.run.state import LoaderState
 from featstore.loader.run.step_agreement import JOIN, PAD, require_tail
 from featstore.loader.run.worker import LoaderWorker
 from featstore.loader.stats import Stats
@@ -237,7 +239,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         self._job = replace(self._job, most_open=most_open)
         self._iterations = Iterations(options, self._job.key, num_epochs, self._clock)
         self._stats = Stats()
-        self._stats_calls = StatsCalls(_on_stats(on_stats))
+        self._stats_calls = StatsCalls(on_stats_options(on_stats))
         self._restored: LoaderState | None = None
         self._share: LoaderState | None = None
         self._run: Run | None = None
@@ -251,8 +253,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
     @classmethod
     def from_config(
         cls, source: str | Path | Mapping[str, Any], **overrides: Any
-    ) -> "FeatureLoader":
-        """Makes the loader that a training config describes.
+    ) -> "FeatureLoader | MixedLoader":
+        """Makes the loader that a training config describes: with `tables` in place of `table`, one
+        that draws batches of several tables, with the same methods.
 
         Args:
             source: Path or URL of a YAML file, or a mapping. Its keys are the parameters of
@@ -263,9 +266,10 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             ConfigError: The config cannot be parsed, has an unknown key, or lacks `table` or
                 `slots`; and everything that `FeatureLoader` raises.
         """
-        return cls(**load_train_config(source, overrides))
+        config = load_train_config(source, overrides)
+        return mixed_loader(config, cls) if "tables" in config else cls(**config)
 
-    merge_states = staticmethod(merge_states)
+    merge_states = staticmethod(merge_any_states)
     # What leases are judged by; tests have one in simulated time.
     _clock: Clock = SYSTEM_CLOCK
 
@@ -452,6 +456,37 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             )
         return self._start(*self._iterations.next_iteration(), LoaderWorker.here()).to_json()
 
+    def require_fit(self, state: Mapping[str, Any]) -> LoaderState:
+        """The state, parsed. StateError if it is of another table, selection, seed or format.
+
+        Args:
+            state: As of `load_state_dict`.
+        """
+        saved = LoaderState.from_json(state)
+        saved.require_fit(self._job.at(saved.followed).start(0, 0, LoaderWorker.here()))
+        return saved
+
+    def share_with(self, num_loaders: int) -> None:
+        """Makes this loader one of several that one loop reads in turn, before its first iteration.
+        It takes an equal part of memory, threads and staging budget, and does not wait for rows
+        that living workers hold, as these may wait for it.
+
+        Args:
+            num_loaders: How many there are, this one included.
+        """
+        self._job = replace(self._job, num_sharing=num_loaders, in_step=True)
+        if (options := self._staging) is None:
+            return
+        if options.directory is None:
+            self._staging = options = divided(options, num_loaders)
+        self._staging = staging_for(options, self._job)
+        self._job = replace(self._job, most_open=limited(options, self._job).most_open)
+
+    @property
+    def job(self) -> Job:
+        """What is read and how."""
+        return self._job
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration continue where the state was saved, on any number of workers.
 
@@ -465,9 +500,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             StateError: The state belongs to another table, selection, seed or format, it lacks
                 workers of its step, or DataLoader workers still run, which would not get the state.
         """
-        saved = LoaderState.from_json(state)
-        worker = LoaderWorker.here()
-        saved.require_fit(self._job.at(saved.followed).start(0, 0, worker))
+        saved, worker = self.require_fit(state), LoaderWorker.here()
         self._adopt()
         if worker.is_dataloader and len(saved.workers) == 1:
             require_own(saved, worker)
@@ -597,15 +630,16 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             return None
         if self._stager is None:
             options, worker = self._staging, get_worker_info()
-            if worker is not None:
-                self._job = limited(options, self._job, worker.num_workers)
-                options = share_of(options, self._job, worker.num_workers)
+            # A loop asks loaders in turn as a DataLoader asks its workers.
+            num_in_turn = worker.num_workers if worker else int(self._job.num_sharing > 1)
+            if num_in_turn:
+                self._job = limited(options, self._job, num_in_turn)
+                options = share_of(options, self._job, num_in_turn)
             selection = self._job.request.selection
             source = staging_source(selection, accepts_bad=self._job.on_bad_file == SKIP)
             self._stager = Stager(options, source)
             if options.decoded:
-                num_workers = 0 if worker is None else worker.num_workers
-                room_bytes = decoded_room(options, self._job, num_workers)
+                room_bytes = decoded_room(options, self._job, num_in_turn)
                 self._decoded = DecodedFiles(self._stager, selection, room_bytes)
             when_gone(self, self._stager.close)
         return self._stager
@@ -615,14 +649,6 @@ def _shuffle(shuffle: Shuffle | Mapping[str, Any] | bool | None) -> Shuffle | No
     if isinstance(shuffle, bool):
         return Shuffle() if shuffle else None
     return as_options(Shuffle, shuffle, "shuffle")
-
-
-def _on_stats(
-    option: OnStats | Mapping[str, Any] | Callable[[dict[str, Any]], object] | str | None,
-) -> OnStats | None:
-    if isinstance(option, str) or callable(option):
-        return OnStats(call=option)
-    return as_options(OnStats, option, "on_stats")
 
 
 def _follow(

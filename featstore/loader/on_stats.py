@@ -1,12 +1,13 @@
 """Hands the metrics of a loader to the user's function while it runs."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from featstore.errors import ConfigError
 from featstore.loader.plan.functions import function_of
+from featstore.request.option_values import as_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,15 @@ class OnStats:
             raise ConfigError(
                 f"on_stats.every_s: expected seconds, 0 or more, found {self.every_s!r}"
             )
+
+
+def on_stats_options(
+    option: OnStats | Mapping[str, Any] | Callable[[dict[str, Any]], object] | str | None,
+) -> OnStats | None:
+    """The options, as a config or a caller gives them."""
+    if isinstance(option, str) or callable(option):
+        return OnStats(call=option)
+    return as_options(OnStats, option, "on_stats")
 
 
 class StatsCalls:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from featstore.decoded.decoded_cache import DecodedCache
@@ -13,6 +13,7 @@ from featstore.errors import ConfigError
 from featstore.files.storage import local_path
 from featstore.host import num_cores
 from featstore.redaction import redact
+from featstore.request.mixed_tables import mixed_tables
 from featstore.request.negatives import Negatives
 from featstore.request.option_values import as_options
 from featstore.request.request import Request, resolve
@@ -75,6 +76,12 @@ def warm(config_url: str, *, table: str | None = None) -> WarmReport:
         StagingError: A file cannot be fetched.
     """
     config = load_train_config(config_url, {} if table is None else {"table": table})
+    configs = mixed_tables(config).configs if "tables" in config else [config]
+    return _together([_warm(each) for each in configs])
+
+
+def _warm(config: Mapping[str, Any]) -> WarmReport:
+    """Stages what is read of one table."""
     options = _options(config.get("staging"))
     snapshot = open_snapshot(str(config["table"]), None)
     negatives = as_options(Negatives, config.get("negatives"), "negatives")
@@ -91,6 +98,18 @@ def warm(config_url: str, *, table: str | None = None) -> WarmReport:
         for staged in stager.stage(item for file in chosen for item in stage_items(file, file)):
             staged.release()
         return WarmReport(num_files=len(chosen), counts=stager.stats())
+
+
+def _together(reports: Sequence[WarmReport]) -> WarmReport:
+    """The sums of the reports of several tables."""
+    names = [field.name for field in fields(StagingStats)]
+    counts = {name: sum(getattr(each.counts, name) for each in reports) for name in names}
+    decoded = [each.decoded_bytes for each in reports if each.decoded_bytes is not None]
+    return WarmReport(
+        num_files=sum(each.num_files for each in reports),
+        counts=StagingStats(**counts),
+        decoded_bytes=sum(decoded) if decoded else None,
+    )
 
 
 def list(directory: str, *, width: int | None = None) -> str:  # noqa: A001  named like its command

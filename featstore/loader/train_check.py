@@ -13,6 +13,7 @@ from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.loader.plan.splitting import make_splits, split_size
 from featstore.redaction import redact
 from featstore.request.matching import matching_files
+from featstore.request.mixed_tables import mixed_tables
 from featstore.request.negatives import Negatives
 from featstore.request.option_values import as_options
 from featstore.request.request import Request, resolve
@@ -132,7 +133,43 @@ class TrainCheck:
         )
 
 
-def check(config_url: str, *, head: int = 0, table: str | None = None) -> TrainCheck:
+@dataclass(frozen=True, kw_only=True)
+class MixedCheck:
+    """What a training config with `tables` reads.
+
+    Attributes:
+        config: The config.
+        stop: When an epoch ends: `first_exhausted` or `all_exhausted`.
+        shares: Each table's share of the batches, from 0 to 1.
+        tables: What is read of each.
+    """
+
+    config: str
+    stop: str
+    shares: tuple[float, ...]
+    tables: tuple[TrainCheck, ...]
+
+    def text(self, width: int | None = None) -> str:
+        """The checks as text, with tables of `width` characters at most if given."""
+        parts = [f"{len(self.tables)} tables, stop {self.stop}"]
+        for i, (share, table) in enumerate(zip(self.shares, self.tables, strict=True)):
+            parts.append(f"tables[{i}], {share:.1%} of the batches\n\n{table.text(width)}")
+        return "\n\n".join(parts)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The checks as JSON types."""
+        return {
+            "config": self.config,
+            "stop": self.stop,
+            "shares": list(self.shares),
+            "tables": [table.as_dict() for table in self.tables],
+        }
+
+
+def check(config_url: str, *, head: int = 0, table: str | None = None) -> TrainCheck | MixedCheck:
     """Checks everything about a training config that a run checks before its first batch.
 
     Args:
@@ -149,8 +186,22 @@ def check(config_url: str, *, head: int = 0, table: str | None = None) -> TrainC
         DataFileError: A data file cannot be read.
     """
     config = load_train_config(config_url, {} if table is None else {"table": table})
+    if "tables" not in config:
+        return _check(config_url, config, head)
+    FeatureLoader.from_config(config).close()
+    mixed = mixed_tables(config)
+    return MixedCheck(
+        config=redact(config_url),
+        stop=mixed.stop,
+        shares=tuple(weight / sum(mixed.weights) for weight in mixed.weights),
+        tables=tuple(_check(config_url, each, head) for each in mixed.configs),
+    )
+
+
+def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
+    """The check of one table."""
     snapshot = open_snapshot(str(config["table"]))
-    FeatureLoader(**config | {"table": snapshot}).close()
+    FeatureLoader(**{**config, "table": snapshot}).close()
     arguments = {key: config[key] for key in _ARGUMENTS if key in config}
     negatives = as_options(Negatives, config.get("negatives"), "negatives")
     request = resolve(snapshot.schema, **arguments, negatives=negatives)
@@ -168,7 +219,7 @@ def check(config_url: str, *, head: int = 0, table: str | None = None) -> TrainC
         num_rows=sum(file.num_rows for file in files),
         num_footers=len(sampled),
         columns=tuple(_columns(request, ColumnSizes.of(sampled, request.selection))),
-        head=_head(config | {"table": snapshot}, head) if head else None,
+        head=_head({**config, "table": snapshot}, head) if head else None,
     )
 
 

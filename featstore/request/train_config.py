@@ -35,6 +35,8 @@ KEYS = (
     "progress",
     "debug",
 )
+# Instead of `table`: several tables, and when an epoch of them ends.
+MIX_KEYS = ("tables", "stop")
 
 
 def load_train_config(
@@ -47,26 +49,43 @@ def load_train_config(
             it is relative to the working directory.
         overrides: Values that replace those of the config.
 
+    Returns:
+        The arguments. With `tables` in place of `table`, `request.mixed_tables` makes those of one
+        loader for each table of them.
+
     Raises:
-        ConfigError: Not a config, an unknown key (the nearest known one is named), or no `table` or
-            `slots`.
+        ConfigError: Not a config, an unknown key (the nearest known one is named), no `slots`, or
+            neither or both of `table` and `tables`.
     """
     name = "training config" if isinstance(source, Mapping) else redact(str(source))
     config = dict(source) if isinstance(source, Mapping) else _parse(str(source), name)
     config |= overrides or {}
+    known = (*KEYS, *MIX_KEYS)
     for key in config:
-        if key not in KEYS:
+        if key not in known:
             raise ConfigError(
-                f"{name}: unknown key {key!r}{nearest(str(key), KEYS)}; there are {', '.join(KEYS)}"
+                f"{name}: unknown key {key!r}{nearest(str(key), known)}; there are "
+                f"{', '.join(known)}"
             )
-    for key in ("table", "slots"):
-        if config.get(key) is None:
-            raise ConfigError(f"{name}: expected a key {key!r}, found none")
+    _require_one_source(name, config)
+    if config.get("slots") is None:
+        raise ConfigError(f"{name}: expected a key 'slots', found none")
     return {
         "labels": (),
         "extras": (),
         **{key: value for key, value in config.items() if value is not None},
     }
+
+
+def _require_one_source(name: str, config: Mapping[str, Any]) -> None:
+    """ConfigError unless there is one of `table` and `tables`."""
+    is_mixed = config.get("tables") is not None
+    if is_mixed and config.get("table") is not None:
+        raise ConfigError(f"{name}: expected a key 'table' or 'tables', found both")
+    if not is_mixed and config.get("table") is None:
+        raise ConfigError(f"{name}: expected a key 'table', or 'tables', found none")
+    if not is_mixed and config.get("stop") is not None:
+        raise ConfigError(f"{name}: stop: expected it beside `tables`, found `table`")
 
 
 def _parse(url: str, name: str) -> dict[str, Any]:

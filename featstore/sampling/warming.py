@@ -46,6 +46,11 @@ def warm_decoded(config_url: str, *, table: str | None = None) -> DecodedReport:
         Everything that `SampleDataset` raises.
     """
     config = load_train_config(config_url, {} if table is None else {"table": table})
+    if "tables" in config:
+        raise ConfigError(
+            "tables: expected `table`, since a SampleDataset is of one table, found `tables`: warm "
+            "each of them with a config of its own"
+        )
     options = as_options(Staging, config.get("staging"), "staging") or Staging()
     if options.directory is None:
         raise ConfigError("staging.directory: expected the cache to fill, found none in the config")

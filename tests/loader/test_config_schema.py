@@ -17,7 +17,7 @@ from featstore.loader.config_schema import OPTIONS, train_schema
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.request.request import LABEL_KEYS, LabelRequest
 from featstore.request.slot_options import SLOT_KEYS, SlotRequest
-from featstore.request.train_config import KEYS
+from featstore.request.train_config import KEYS, MIX_KEYS
 from featstore.table.snapshot import Snapshot
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def examples() -> Iterator[tuple[str, Any]]:
     for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")):
         found = re.findall(r"```yaml[^\n]*\n(.*?)```", page.read_text(), re.DOTALL)
         for i, block in enumerate(found):
-            if re.search(r"^table:", block, re.MULTILINE):
+            if re.search(r"^tables?:", block, re.MULTILINE):
                 document = load_yaml(block)
                 yield f"{page.name} {i}", document
 
@@ -115,9 +115,38 @@ def test_unknown_keys_and_missing_ones_are_refused_by_schema_and_loader(
         FeatureLoader.from_config(document)
 
 
+ENTRY = {"table": "t", "weight": 0.5, "where": "x > 1"}
+
+
+def test_tables_take_the_place_of_a_table() -> None:
+    for stop in ({}, {"stop": "all_exhausted"}):
+        assert VALIDATOR.is_valid({"slots": ["a"], "tables": [ENTRY, {"table": "u"}], **stop})
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"table": "t", "tables": [ENTRY]},
+        {"tables": []},
+        {"tables": ["t"]},
+        {"tables": [{"weight": 1}]},
+        {"tables": [{**ENTRY, "weight": 0}]},
+        {"tables": [{**ENTRY, "wait": 1}]},
+        {"tables": [ENTRY], "stop": "never"},
+    ],
+    ids=json.dumps,
+)
+def test_malformed_mixtures_are_refused_by_schema_and_loader(keys: dict[str, Any]) -> None:
+    document = {"slots": ["a"], **keys}
+    assert not VALIDATOR.is_valid(document)
+    with pytest.raises(ConfigError):
+        FeatureLoader.from_config(document)
+
+
 def test_it_is_a_schema_with_a_described_key_for_each_that_the_parser_knows() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
-    assert tuple(SCHEMA["properties"]) == KEYS
+    assert tuple(SCHEMA["properties"]) == (*KEYS, *MIX_KEYS)
     assert all(entry["description"] for entry in SCHEMA["properties"].values())
     for keys, request, own in (
         (SLOT_KEYS, SlotRequest, {"slot"}),

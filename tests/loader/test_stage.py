@@ -72,6 +72,23 @@ def test_another_table_than_the_config_names_can_be_warmed(
     assert stage.warm(config, table=f"{table}/dt=*").num_files == 1
 
 
+def test_the_files_of_all_tables_of_a_mixture_are_warmed(tmp_path: Path, table: str) -> None:
+    put_parquet(tmp_path / "other" / "a.parquet", {"user": pa.array(range(100), pa.int64())})
+    url, cache = tmp_path / "mixed.yaml", tmp_path / "cache"
+    url.write_text(f"""
+tables: [{{table: {table}, where: "dt = '1'"}}, {{table: {tmp_path}/other}}]
+slots: [user]
+staging: {{directory: {cache}, mode: whole}}
+""")
+    assert _run("warm", str(url)).startswith("2 files: 2 staged (0 of them by ranges), 0 were")
+    listed = _run("list", str(cache))
+    assert f"{tmp_path}/t/dt=1/a.parquet" in listed
+    assert f"{tmp_path}/other/a.parquet" in listed
+    with FeatureLoader.from_config(str(url), stop="all_exhausted") as loader:
+        assert sum(batch.num_rows for batch in loader) >= 5100
+        assert loader.stats()["staging_fetched_bytes"] == 0
+
+
 def test_a_config_without_a_directory_cannot_be_warmed(tmp_path: Path, table: str) -> None:
     (tmp_path / "train.yaml").write_text(f"table: {table}\nslots: [user]\n")
     with pytest.raises(

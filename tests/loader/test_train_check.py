@@ -14,7 +14,8 @@ import featstore
 from featstore.cli.program import cli
 from featstore.errors import ConfigError, SelectionError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.train_check import check
+from featstore.loader.train_check import MixedCheck, TrainCheck
+from featstore.loader.train_check import check as check_any
 from tests.parquet_files import put_parquet
 
 SPEC: dict[str, Any] = {
@@ -36,6 +37,13 @@ SPEC: dict[str, Any] = {
     ],
 }
 NUM_ROWS = 300
+
+
+def check(*arguments: Any, **options: Any) -> TrainCheck:
+    """The check of a config of one table."""
+    found = check_any(*arguments, **options)
+    assert isinstance(found, TrainCheck)
+    return found
 
 
 @pytest.fixture
@@ -194,3 +202,24 @@ def test_a_table_of_plain_parquet_has_no_version(here: Path) -> None:
     found = check(config(here, table="plain.parquet", slots=["x"], labels=["y"]), head=5)
     assert (found.version, found.num_rows) == (None, 2)
     assert found.head == {"x": [1.0, 2.0], "y": [0.0, 1.0]}
+
+
+def test_each_table_of_a_mixture_is_checked(here: Path) -> None:
+    tables = [{"table": "table", "where": "dt = '1'", "weight": 3}, {"table": "table"}]
+    url = config(here, table=None, tables=tables, stop="all_exhausted")
+    found = check_any(url, head=2)
+    assert isinstance(found, MixedCheck)
+    assert found.shares == (0.75, 0.25)
+    assert [table.num_rows for table in found.tables] == [NUM_ROWS, 2 * NUM_ROWS]
+    told = CliRunner().invoke(cli, ["train", "check", url], catch_exceptions=False).output
+    assert "2 tables, stop all_exhausted" in told
+    assert "tables[0], 75.0% of the batches" in told
+    as_json = CliRunner().invoke(cli, ["train", "check", url, "--json"], catch_exceptions=False)
+    assert [table["num_files"] for table in json.loads(as_json.output)["tables"]] == [1, 2]
+
+
+def test_a_mixture_whose_columns_differ_does_not_pass_the_check(here: Path) -> None:
+    put_parquet(here / "other" / "a.parquet", {"user": [1], "price": [1.0]})
+    tables = [{"table": "table"}, {"table": "other"}]
+    with pytest.raises(SelectionError, match=r"tables\[1\] \(other\): .*'tags'"):
+        check_any(config(here, table=None, tables=tables, labels=[]))

@@ -50,3 +50,10 @@ def test_a_config_without_a_directory_cannot_be_warmed(tmp_path: Path, table_url
     path.write_text(f"table: {table_url}\nslots: [row]\n")
     with pytest.raises(ConfigError, match=r"staging.directory: expected the cache to fill"):
         warm_decoded(str(path))
+
+
+def test_tables_of_a_mixture_are_decoded_one_by_one(tmp_path: Path, table_url: str) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(f"tables: [{{table: {table_url}}}]\nslots: [row]\n")
+    with pytest.raises(ConfigError, match=r"tables: expected `table`.*found `tables`: warm each"):
+        warm_decoded(str(path))

@@ -149,16 +149,19 @@ class Delivery:
             self._stop_epoch, self._limits = epoch, limits
             self._deliver_without_batch()
 
-    def end_epoch(self, *, is_last: bool, **plan: Any) -> None:
+    def end_epoch(self, *, is_last: bool, keeps_done: bool = False, **plan: Any) -> None:
         """Moves the state to the next epoch, once all of this one is delivered.
 
         Args:
             is_last: Whether the run ends, so that the next epoch is of another run.
+            keeps_done: Whether the state keeps what is delivered of this one even if it is not the
+                last.
             plan: The fields of a state that change with the plan of a followed table.
         """
         self.require_own_process()
         with self._lock:
-            self._turn(self._position[0].epoch + 1, is_last=is_last, **plan)
+            epoch = self._position[0].epoch + 1
+            self._turn(epoch, is_last=is_last, keeps_done=keeps_done, **plan)
             self._claims.clear()
 
     def reopen(self) -> None:
@@ -313,13 +316,13 @@ class Delivery:
         if self.is_ahead:
             self._changed.notify_all()
 
-    def _turn(self, epoch: int, *, is_last: bool, **plan: Any) -> None:
+    def _turn(self, epoch: int, *, is_last: bool, keeps_done: bool = False, **plan: Any) -> None:
         at, done = self._position
         self._ended = replace(at, done=done) if is_last else None
         first_epoch = epoch if is_last else at.first_epoch
         # Of several workers, one may end earlier. Its state keeps how the epoch ended, so that it
         # can be merged with those of workers that are still in it.
-        ended = done if is_last and at.num_workers > 1 else None
+        ended = done if (is_last or keeps_done) and at.num_workers > 1 else None
         turned = replace(at, epoch=epoch, first_epoch=first_epoch, ended=ended, done={}, **plan)
         self._position = turned, {}
 

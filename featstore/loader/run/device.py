@@ -10,7 +10,7 @@ import torch
 from featstore.cleanup import when_gone
 from featstore.errors import StateError, require_integer
 from featstore.loader.batches.pipeline import StageQueue, fill
-from featstore.loader.run.iteration import Iteration
+from featstore.loader.run.iteration import RunsAhead
 from featstore.tensors.batch import Batch, Device
 from featstore.tensors.packed import PackedColumns, pack
 
@@ -58,7 +58,7 @@ class Feeding:
     def __init__(self, source: Iterable[Batch], copy: Copy, prefetch: int) -> None:
         self._source, self._copy = source, copy
         self._queue, self._has_ended = StageQueue[_Sent](ahead=prefetch - 1), False
-        self._iteration: Iteration | None = None
+        self._iteration: RunsAhead | None = None
         self._state_of: Callable[[], dict[str, Any]] | None = None
         self._state: dict[str, Any] | None = None
         self._has_begun = False
@@ -115,7 +115,7 @@ class Feeding:
             return
         self._has_begun = True
         batches = iter(self._source)
-        if isinstance(batches, Iteration):
+        if isinstance(batches, RunsAhead):
             self._iteration = batches.run_ahead()
         else:
             self._state_of = getattr(batches, "state_dict", None)
@@ -179,7 +179,7 @@ class _Ending:
     """Ends and joins the thread of a feed. Has no reference to the feed, whose finalizer it is."""
 
     def __init__(
-        self, queue: StageQueue[Any], iteration: Iteration | None, thread: threading.Thread
+        self, queue: StageQueue[Any], iteration: RunsAhead | None, thread: threading.Thread
     ) -> None:
         self._queue, self._iteration, self._thread = queue, iteration, thread
 

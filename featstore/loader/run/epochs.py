@@ -51,6 +51,8 @@ class Run:
         delivery: What is pending and delivered.
         steps: The steps on which ranks agree; None if ranks may make different numbers of steps.
         follows: Whether the table is followed.
+        pauses: Whether `slices` yields None between two epochs.
+        is_between_epochs: Whether it has just done so.
 
     Raises:
         ConfigError: A table is followed in a DataLoader worker.
@@ -69,6 +71,7 @@ class Run:
         decoded: DecodedFiles | None = None,
     ) -> None:
         self._job, self._started, self._stats = job.at(start.followed), started, stats
+        self.pauses = self.is_between_epochs = False
         self.follows = job.follow is not None
         if self.follows and started.is_dataloader:
             raise ConfigError(
@@ -143,9 +146,13 @@ class Run:
             )
         return self.delivery.state_with_given
 
-    def slices(self) -> Iterator[BatchSlice]:
+    @property
+    def started(self) -> StartedIteration:
+        return self._started
+
+    def slices(self) -> Iterator[BatchSlice | None]:
         """The batch slices of all remaining epochs. The consumer takes the next one only when the
-        last one is added to the delivery.
+        last one is added to the delivery. If it `pauses`, None comes between two epochs.
 
         Raises:
             DispatchError: An earlier start of the run has read all rows, or no worker could read
@@ -170,6 +177,10 @@ class Run:
             self._stats.counts["epochs"] += 1
             self._judge(epoch, self._times().since(before))
             self._end_epoch(is_last=epoch + 1 == end and not self.follows)
+            if self.pauses and epoch + 1 < end:
+                self.is_between_epochs = True
+                yield None
+                self.is_between_epochs = False
         if finds_all_done and not self.follows:
             self._report_all_done(end)
         self._has_ended = True
@@ -257,7 +268,8 @@ class Run:
         if self._follower is not None:
             self._follower.finish(self._job.files)
             self._job = self._job.of_plan(NewFiles(files={}, table=self._job.table))
-        self.delivery.end_epoch(is_last=is_last, **self._plan_of_state())
+        plan = self._plan_of_state()
+        self.delivery.end_epoch(is_last=is_last, keeps_done=self.pauses, **plan)
         self._feed.end_epoch()
 
     def _plan_of_state(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The iterator of a training loop."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, runtime_checkable
 
 from featstore.cleanup import when_gone
 from featstore.errors import StateError
@@ -31,6 +31,21 @@ class Owner(Protocol):
         """Called for each batch before it is handed out, and at the end of the iteration."""
 
 
+@runtime_checkable
+class RunsAhead(Iterator[Batch], Protocol):
+    """An iteration that a thread may run ahead of its consumer: of a loader, or of a mixture."""
+
+    def run_ahead(self) -> Self: ...
+
+    def give(self) -> None: ...
+
+    def acknowledge(self) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
 class Iteration:
     """The batches of one iteration. Its threads end when it is dropped, as by a loop that ends or
     breaks.
@@ -48,14 +63,36 @@ class Iteration:
         self._owner, self._worker = owner, worker
         self._run: Run | None = None
         # Kept here, since in the run the generator and the run would keep each other alive.
-        self._slices: Iterator[BatchSlice] = iter(())
+        self._slices: Iterator[BatchSlice | None] = iter(())
         self._close: Callable[[], object] = lambda: None  # Until it begins.
 
     def __iter__(self) -> "Iteration":
         return self
 
     def __next__(self) -> Batch:
-        run = self._begun()
+        batch = self._next_of_epoch()
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def begin(self) -> Run:
+        """Begins the iteration, unless it has begun."""
+        return self._run or self._take(self._owner.begin_run(self._worker))
+
+    def pause_at_epochs(self) -> None:
+        """From now on StopIteration is raised at the end of each epoch, and the next epoch follows
+        when a batch is asked for after it.
+        """
+        self.begin().pauses = True
+
+    def wait_delivered(self) -> None:
+        """Waits until the consumer has acknowledged all batches, if a thread runs ahead of it."""
+        if self._run is not None:
+            self._run.delivery.wait()
+
+    def _next_of_epoch(self) -> Batch | None:
+        """The next batch; None at a pause."""
+        run = self.begin()
         _require_open(run)
         if run.delivery.is_closed:
             raise StopIteration
@@ -63,7 +100,10 @@ class Iteration:
         try:
             if not run.delivery.is_ahead:
                 run.acknowledge()
-            made = run.batch(self._next_slice(run))
+            rows = self._next_slice(run)
+            if run.is_between_epochs:
+                return None
+            made = run.batch(rows)
             if made is None:
                 run.finish()
                 self._owner.tell_stats(is_last=True)
@@ -83,7 +123,7 @@ class Iteration:
         """From now on a thread other than the consumer's asks for batches. A batch counts as given,
         and then as delivered, only when the consumer calls `give` and `acknowledge`.
         """
-        self._begun().delivery.run_ahead()
+        self.begin().delivery.run_ahead()
         return self
 
     def give(self) -> None:
@@ -107,7 +147,7 @@ class Iteration:
         """
         if self._run is None and self._owner.is_awaiting_shares:
             return self._owner.state_dict()
-        return self._begun().state_handed_over.to_json()
+        return self.begin().state_handed_over.to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a state. Waits for the other workers of the DataLoader, each of which
@@ -117,19 +157,18 @@ class Iteration:
         self._owner.load_state_dict(state)
         self._take(self._owner.begin_run(self._worker))
 
-    def _begun(self) -> Run:
-        return self._run or self._take(self._owner.begin_run(self._worker))
-
     def _take(self, run: Run) -> Run:
         self._run, self._slices = run, run.slices()
         self._close = when_gone(self, run.close)
         return run
 
     def _next_slice(self, run: Run) -> BatchSlice | None:
-        """The next slice with rows; None at the end. Progress of slices without rows is added to
-        the delivery.
+        """The next slice with rows; None at the end, or at a pause. Progress of slices without rows
+        is added to the delivery.
         """
         for rows in self._slices:
+            if rows is None:
+                return None
             if rows.blocks:
                 return rows
             run.add_without_batch(rows)

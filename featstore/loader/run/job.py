@@ -51,6 +51,8 @@ class Job:
         section_key: The partition key of `shuffle.within`, in the order of which the files are.
         most_open: How many splits may be open at once because of the staging budget; None: any
             number.
+        num_sharing: How many loaders one loop reads in turn, which share the memory, the threads
+            and the staging budget of their process.
         ends_finished: Whether an iteration that an earlier start of the run has read ends empty;
             otherwise that is an error.
     """
@@ -82,13 +84,14 @@ class Job:
     ends_finished: bool = False
     most_open: int | None = None
     section_key: pa.Field | None = None
+    num_sharing: int = 1
 
     def share_of_host(self, worker: LoaderWorker) -> HostShare:
         """The threads and the memory budget of one of its workers."""
         share = HostShare.of(worker)
         return HostShare(
-            num_threads=self.decode_threads or share.num_threads,
-            budget_bytes=self.budget_bytes or share.budget_bytes,
+            num_threads=max(1, (self.decode_threads or share.num_threads) // self.num_sharing),
+            budget_bytes=max(1, (self.budget_bytes or share.budget_bytes) // self.num_sharing),
         )
 
     def in_parts(self, listing: Listing) -> "Job":

@@ -26,8 +26,29 @@ def staging_for(options: Staging | None, job: Job) -> Staging | None:
     if not sizes:
         return options if options.decoded else None
     if options.mode != "ranges":
-        require_fits(sizes, options.num_budget_bytes, num_open=_num_parts(job))
+        require_fits(sizes, _budget_bytes(options, job), num_open=_num_parts(job))
     return options
+
+
+def _budget_bytes(options: Staging, job: Job) -> int:
+    """What the loader may pin. Of loaders that are read in turn, which share a directory, each may
+    pin an equal part: one that waited for what an idle one pins would wait forever.
+    """
+    return options.num_budget_bytes // (job.num_sharing if options.directory else 1)
+
+
+def divided(options: Staging, num_loaders: int) -> Staging:
+    """The options of one of several loaders with private directories, for an equal part of what
+    all of them may take.
+    """
+    connections, rate = options.max_connections, options.num_bytes_per_s
+    return replace(
+        options,
+        budget_bytes=max(1, options.num_budget_bytes // num_loaders),
+        ahead_bytes=max(1, options.ahead.max_bytes // num_loaders),
+        max_connections=None if connections is None else max(1, connections // num_loaders),
+        max_bytes_per_s=None if rate is None else max(1, rate // num_loaders),
+    )
 
 
 def limited(options: Staging | None, job: Job, num_workers: int = 0) -> Job:
@@ -43,11 +64,12 @@ def limited(options: Staging | None, job: Job, num_workers: int = 0) -> Job:
     sizes = [] if options is None or options.mode == "ranges" else _staged_sizes(options, job)
     if options is None or not sizes or (num_workers and options.directory is None):
         return job
+    budget_bytes = _budget_bytes(options, job)
     largest = list(accumulate(sorted((size for _, size in sizes), reverse=True), initial=0))
     num_open = job.num_open
     while num_open > 1:
         num_files = _num_files(job, num_open, num_workers)
-        if largest[min(num_files, len(sizes))] <= options.num_budget_bytes:
+        if largest[min(num_files, len(sizes))] <= budget_bytes:
             break
         num_open -= 1
     if num_open < job.num_open:
@@ -70,17 +92,16 @@ def share_of(options: Staging, job: Job, num_workers: int) -> Staging:
     """
     if options.directory is None:
         return options
+    budget_bytes = _budget_bytes(options, job)
     if options.mode == "ranges":
         return replace(
             options,
-            ahead_bytes=max(
-                1, min(options.num_budget_bytes // (2 * num_workers), options.ahead.max_bytes)
-            ),
+            ahead_bytes=max(1, min(budget_bytes // (2 * num_workers), options.ahead.max_bytes)),
         )
     sizes = _staged_sizes(options, job)
     num_files = _num_files(job, job.num_open, num_workers)
-    require_fits(sizes, options.num_budget_bytes, num_open=num_files)
-    room_bytes = options.num_budget_bytes // num_workers - (num_files // num_workers - 1) * max(
+    require_fits(sizes, budget_bytes, num_open=num_files)
+    room_bytes = budget_bytes // num_workers - (num_files // num_workers - 1) * max(
         (size for _, size in sizes), default=0
     )
     return replace(options, ahead_bytes=max(1, min(room_bytes, options.ahead.max_bytes)))
@@ -96,7 +117,7 @@ def decoded_room(options: Staging, job: Job, num_workers: int = 0) -> int:
         job: The job.
         num_workers: As of `limited`.
     """
-    budget_bytes, num_sharing = options.num_budget_bytes, max(1, num_workers)
+    budget_bytes, num_sharing = _budget_bytes(options, job), max(1, num_workers)
     sizes = sorted((size for _, size in _staged_sizes(options, job)), reverse=True)
     if options.directory is None:
         num_workers, num_sharing = 0, 1

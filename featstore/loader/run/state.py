@@ -17,6 +17,7 @@ from featstore.errors import StateError
 from featstore.intervals import united
 
 FORMAT = 1
+MIXED_FORMAT = "mixed_format"  # The key by which the state of a mixture is known.
 _SAME = {
     "table": "table, or another version of it",
     "plan": "`where`, seed, shuffle.within or set of files",
@@ -46,7 +47,7 @@ class LoaderState:
         done: What was delivered of the current epoch.
         followed: Of a followed table, as `Follower.followed`; otherwise None.
         ended: What one of several workers had delivered of the epoch before, in which others may
-            still be.
+            still be: once its iteration has ended, and in each epoch of a table of a mixture.
     """
 
     table: str
@@ -83,6 +84,11 @@ class LoaderState:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "LoaderState":
         """The state. StateError for data of another format, or damaged data."""
+        if isinstance(data, Mapping) and MIXED_FORMAT in data:
+            raise StateError(
+                "loader state: expected that of a loader of one table, found that of a mixture: "
+                "load it into a loader made of the config with which it was saved"
+            )
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             found = data.get("format") if isinstance(data, Mapping) else data
             raise StateError(f"loader state: expected format {FORMAT}, found {found!r}")
@@ -129,6 +135,15 @@ class LoaderState:
         assert self.ended is not None
         epoch, first_epoch = self.epoch - 1, self.epoch - self.num_epochs
         return replace(self, epoch=epoch, first_epoch=first_epoch, done=self.ended, ended=None)
+
+    def in_pass(self, epoch: int) -> "LoaderState":
+        """The state of a worker of a mixture as of an earlier epoch of its iteration, in which
+        others still are. Of the one before its own it knows what it has delivered.
+        """
+        if epoch == self.epoch:
+            return self
+        known = self.ended if epoch == self.epoch - 1 else None
+        return replace(self, epoch=epoch, done=known or {}, ended=None)
 
     def require_complete(self) -> None:
         """StateError if workers of the step are missing."""

@@ -125,3 +125,38 @@ def test_an_iteration_ends_the_one_before_when_its_first_batch_is_asked_for(owne
     next(second)
     with pytest.raises(StateError, match="closed before its end"):
         next(first)
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_an_iteration_that_pauses_stops_at_the_end_of_each_epoch(
+    table_url: str, is_ahead: bool
+) -> None:
+    with FeatureLoader(table_url, slots=["row"], batch_size=60, num_epochs=3) as loader:
+        owner = Owner(loader)
+        iteration = Iteration(owner, ALONE)
+        iteration.pause_at_epochs()
+        if is_ahead:
+            iteration.run_ahead()
+        for epoch in range(3):
+            assert iteration.begin().delivery.epoch == epoch
+            rows = []
+            for _ in range(5):
+                rows += next(iteration)["row"].tolist()
+                if is_ahead:
+                    iteration.give()
+                    iteration.acknowledge()
+            assert rows == list(range(NUM_ROWS))
+            assert next(iteration, None) is None
+        assert list(iteration) == []
+        assert owner.num_runs == 1
+        assert owner.told == [*[False] * 15, True]
+
+
+def test_at_a_pause_the_state_is_at_the_begin_of_the_next_epoch(table_url: str) -> None:
+    with FeatureLoader(table_url, slots=["row"], batch_size=60, num_epochs=2) as loader:
+        iteration = Iteration(Owner(loader), ALONE)
+        iteration.pause_at_epochs()
+        assert rows_of(iteration) == list(range(NUM_ROWS))
+        state = iteration.state_dict()
+        assert (state["epoch"], state["first_epoch"], state["complete"]) == (1, 0, [])
+        assert rows_of(iteration) == list(range(NUM_ROWS))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from featstore.errors import BudgetError
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.run.job import Job
-from featstore.loader.run.staging_share import decoded_room, limited, share_of, staging_for
+from featstore.loader.run.staging_share import decoded_room, divided, limited, share_of, staging_for
 from featstore.request.matching import Partition
 from featstore.request.request import Request
 from featstore.schema import SlotSchema
@@ -176,3 +176,36 @@ def test_open_decoded_columns_take_what_pinned_files_leave(
 
 def test_half_of_the_budget_is_for_files_that_are_listed_later() -> None:
     assert decoded_room(OPTIONS, replace(job_of(10), files={})) == 500
+
+
+@given(st.integers(1, 4000), st.integers(1, 8), st.integers(1, 20), st.integers(1, 10**6))
+def test_private_directories_of_loaders_read_in_turn_share_what_is_allowed(
+    budget_bytes: int, num_loaders: int, connections: int, rate: int
+) -> None:
+    options = Staging(
+        budget_bytes=budget_bytes,
+        ahead_bytes=budget_bytes,
+        max_connections=connections,
+        max_bytes_per_s=rate,
+    )
+    part = divided(options, num_loaders)
+    for name in ("budget_bytes", "ahead_bytes", "max_connections", "max_bytes_per_s"):
+        of_all, of_one = getattr(options, name), getattr(part, name)
+        assert of_one >= 1
+        assert of_one * num_loaders <= max(of_all, num_loaders)
+
+
+def test_what_is_unlimited_stays_so_when_it_is_divided() -> None:
+    part = divided(Staging(), 3)
+    assert (part.max_connections, part.max_bytes_per_s) == (None, None)
+    assert part.num_budget_bytes == Staging().num_budget_bytes // 3
+
+
+def test_of_a_directory_that_loaders_share_each_pins_its_part() -> None:
+    job = replace(job_of(200, 200, 200, interleave=3), num_sharing=2)
+    assert staging_for(OPTIONS, job) == OPTIONS
+    limit = limited(OPTIONS, job, 1)
+    assert (limited(OPTIONS, job).num_open, limit.num_open) == (2, 1)
+    assert share_of(OPTIONS, limit, 1).ahead.max_bytes == 300
+    with pytest.raises(BudgetError, match="600"):
+        staging_for(OPTIONS, replace(job_of(600), num_sharing=2))
