@@ -15,8 +15,8 @@ from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.bad_files import SKIP
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.blocks import ColumnDemand
-from featstore.loader.plan.follow import Follower, NewFiles
 from featstore.loader.plan.fair_shares import uneven_shares
+from featstore.loader.plan.follow import Follower, NewFiles
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.dynamic_epoch import DynamicEpoch
 from featstore.loader.run.feed import Feed
