@@ -145,7 +145,7 @@ class TrainCheck:
         if self.order != DYNAMIC or not uneven_shares(self.num_splits, _NUM_RANKS[-1]):
             return ""
         shares = ", ".join(
-            "{} ranks {} to {}".format(ranks, *splits_of_shares(self.num_splits, ranks))
+            f"{ranks} ranks {_span(*splits_of_shares(self.num_splits, ranks))}"
             for ranks in _NUM_RANKS
         )
         return (
@@ -248,6 +248,10 @@ def _arrow_bytes(type_: pa.DataType, stored_bytes: float) -> float:
         return float(type_.bit_width / 8)
     except ValueError:
         return stored_bytes
+
+
+def _span(least: int, most: int) -> str:
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def _order(config: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ distributed.destroy_process_group()
 """
 
 
-def run_ranks(directory: Path, num_ranks: int, num_files: int, **options: object) -> list[list]:
+def run_ranks(directory: Path, num_ranks: int, num_files: int, **options: object) -> list[Any]:
     """What each rank read in each epoch, and what it was warned of."""
     table = put_row_files(directory / "table", [ROWS] * num_files, row_group_size=ROWS)
     (directory / "rank.py").write_text(RANK)

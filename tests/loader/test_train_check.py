@@ -194,3 +194,23 @@ def test_a_table_of_plain_parquet_has_no_version(here: Path) -> None:
     found = check(config(here, table="plain.parquet", slots=["x"], labels=["y"]), head=5)
     assert (found.version, found.num_rows) == (None, 2)
     assert found.head == {"x": [1.0, 2.0], "y": [0.0, 1.0]}
+
+
+def test_the_shares_of_ranks_are_shown_where_there_are_few_splits(here: Path) -> None:
+    text = str(check(config(here)))
+    assert (
+        "splits of ranks in step: 2 ranks 1, 4 ranks 0 to 1, 8 ranks 0 to 1; 10 for each are "
+        "even enough (dispatch.split_rows, smaller files)"
+    ) in text
+    assert "splits of ranks" not in str(check(config(here, order="static")))
+    assert "splits of ranks" not in str(check(config(here, order={"kind": "rank"})))
+
+
+def test_the_share_of_the_files_bytes_grows_with_the_selection(here: Path) -> None:
+    files_bytes = sum(path.stat().st_size for path in (here / "table").glob("dt=*/*.parquet"))
+    few, many = check(config(here, slots=["price"])), check(config(here, slots=["*"]))
+    assert few.files_bytes == many.files_bytes == files_bytes
+    share = few.stored_bytes_per_row * few.num_rows / files_bytes
+    assert f", {share:.0%} of the bytes of the files" in str(few)
+    assert few.stored_bytes_per_row < many.stored_bytes_per_row
+    assert many.stored_bytes_per_row * many.num_rows < files_bytes

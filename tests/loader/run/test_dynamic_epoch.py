@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -85,7 +86,7 @@ def test_a_worker_alone_claims_each_split_once_and_a_second_finds_all_done(
 
 @pytest.mark.parametrize("how", [{"in_step": True}, {"is_dataloader": True}])
 def test_workers_of_one_pace_claim_their_share_before_they_claim_what_is_left(
-    job: Job, tmp_path: Path, how: dict[str, bool]
+    job: Job, tmp_path: Path, how: dict[str, Any]
 ) -> None:
     workers = [
         Worker(job, tmp_path, place=replace(PLACE, index=index, num_workers=2, **how))
