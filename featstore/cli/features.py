@@ -77,7 +77,11 @@ def demo(directory: str, engine: str, num_rows: int | None) -> None:
     help="With --group: the kept column that identifies each row, if the raw files changed.",
 )
 def extract(spec: str, input_url: str, table_url: str, **options: Any) -> None:
-    """Extract features from raw rows into a table, without Spark."""
+    """Extract features from raw rows into a table, without Spark.
+
+    An equal run commits nothing: the same spec and input. `output` in the spec, which says how
+    files are cut, is not compared; to cut files anew, extract into a new table.
+    """
     with load("featstore.extraction.progress_bar").ProgressBar() as bar:
         report = load("featstore.api").extract(spec, input_url, table_url, progress=bar, **options)
     show(report)

@@ -255,6 +255,14 @@ class Coordinator(Closing):
         """Whether all splits were done when `claims` ended. False if others still hold some."""
         return not self._survey.pending(len(self._plan), len(self._plan))
 
+    def num_unclaimed(self) -> int:
+        """How many splits of the plan no worker has come to yet. One read of the store."""
+        with self._claiming:
+            self._require_usable()
+            cursor = int(self._store.get_or_none(self._keys.cursor) or 0)
+        complete = sum(i >= cursor and rows == "complete" for i, rows in self._done.items())
+        return max(0, len(self._plan) - cursor - complete)
+
     @property
     def quarantined(self) -> list[str]:
         """The splits of the epoch, or parts of them, that are quarantined, each as `{split id} from

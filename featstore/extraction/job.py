@@ -149,6 +149,11 @@ class ExtractReport:
         )
         warned = [f"warning: {warning}" for warning in self.warnings]
         found = describe(self.counts, self.examples, self.num_rows_skipped)
+        if not self.committed:
+            text += (
+                "; equal is the same spec apart from `output`, and the same input: to cut files "
+                "anew, extract into a new table"
+            )
         return "\n".join([text, *warned, *found])
 
 

@@ -563,10 +563,15 @@ class FeatureLoader(IterableDataset[Batch], Closing):
 
     def verdict(self) -> str:
         """What this process's last epoch waited for and what would help, in one line; empty before
-        the end of the first.
+        the end of the first. Where DataLoader workers read the batches, it says where theirs are.
 
         Also logged at level info by `featstore.loader`.
         """
+        if not self._stats.verdict and self._iterations.has_workers():
+            return (
+                "DataLoader workers read the batches: each logs its own verdict at level info "
+                "(logger featstore.loader), and on_stats gets its numbers"
+            )
         return self._stats.verdict
 
     def close(self) -> None:

@@ -11,9 +11,14 @@ Item = TypeVar("Item")
 # Below this share of waiting, which includes the wait for the first batch, faster data would hardly
 # shorten the epoch. Chosen, not measured.
 _IDLE_SHARE = 0.1
+# Threads that together work for a smaller share of an epoch are not what it waited for. Chosen.
+_BUSY_SHARE = 0.5
+# A smaller share of padding is not worth a word: a table is rarely divided better. Chosen.
+_PADDING_SHARE = 0.1
 _COUNTS = (
     "rows",
     "batches",
+    "padding_batches",
     "epochs",
     "null_labels_dropped",
     "null_labels_filled",
@@ -37,12 +42,17 @@ class EpochTimes:
         data_wait_s: How long the consumer waited for batches.
         decode_s: How long the decoding thread worked.
         staging_wait_s: How long the decoding thread waited for staged files.
+        assemble_s: How long the assembling thread worked.
+        first_wait_s: The part of `data_wait_s` before the first batch, or, where the worker read in
+            several rounds, before the first batch of each.
     """
 
     total_s: float
     data_wait_s: float
     decode_s: float
     staging_wait_s: float
+    assemble_s: float = 0.0
+    first_wait_s: float = 0.0
 
     def since(self, before: "EpochTimes") -> "EpochTimes":
         """The difference to an earlier reading."""
@@ -105,6 +115,8 @@ class Stats:
             data_wait_s=self.seconds["wait_s"],
             decode_s=self.seconds["decode_s"],
             staging_wait_s=staging_wait_s,
+            assemble_s=self.seconds["assemble_s"],
+            first_wait_s=self.seconds["first_wait_s"],
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,23 +179,60 @@ class Stats:
 
 
 def verdict(times: EpochTimes) -> str:
-    """The bottleneck of an epoch (model, remote store or decoding) with the shares of its time, and
-    what would make the epoch shorter, in one line.
+    """The bottleneck of an epoch (model, remote store, start, decoding or assembling) with the
+    shares of its time, and what would make the epoch shorter, in one line.
     """
     total_s = max(times.total_s, 1e-9)
     waited = min(1.0, times.data_wait_s / total_s)
     shares = (
-        f"{times.total_s:.1f} s, of which training waited {waited:.0%} for data, decoding worked "
-        f"{times.decode_s / total_s:.0%} and waited {times.staging_wait_s / total_s:.0%} for files"
+        f"{times.total_s:.1f} s, of which training waited {waited:.0%} for data "
+        f"({min(waited, times.first_wait_s / total_s):.0%} before first batches), decoding worked "
+        f"{times.decode_s / total_s:.0%} and waited {times.staging_wait_s / total_s:.0%} for "
+        f"files, and assembling worked {times.assemble_s / total_s:.0%}"
     )
+    return f"{shares}: {_bottleneck(times, total_s, waited)}"
+
+
+def _bottleneck(times: EpochTimes, total_s: float, waited: float) -> str:
     if waited < _IDLE_SHARE:
-        return f"{shares}: the model is the bottleneck; a quicker step is all that would help"
-    if times.staging_wait_s >= times.decode_s:
+        return "the model is the bottleneck; a quicker step is all that would help"
+    if times.staging_wait_s >= max(times.decode_s, 1e-9):
         return (
-            f"{shares}: the remote store is the bottleneck; fewer slots, staging.mode ranges, a "
+            "the remote store is the bottleneck; fewer slots, staging.mode ranges, a "
             "staging.directory that is kept (`featstore stage warm`) or more bandwidth would help"
         )
+    if times.first_wait_s >= times.data_wait_s / 2:
+        return (
+            "the start of the epoch is the bottleneck, when nothing is made ahead; a smaller "
+            "shuffle.window_rows, smaller row groups, or more rows in an epoch would help"
+        )
+    if times.decode_s + times.assemble_s < _BUSY_SHARE * total_s:
+        return (
+            "no stage was busy: its threads waited for a core, or for rows that other workers "
+            "hold; fewer processes, or fewer threads in each (OMP_NUM_THREADS), would help"
+        )
+    if times.decode_s >= times.assemble_s:
+        return (
+            "decoding is the bottleneck; fewer slots, more cores or more worker processes would "
+            "help"
+        )
     return (
-        f"{shares}: decoding is the bottleneck; fewer slots, more cores or more worker processes "
-        f"would help"
+        "assembling is the bottleneck, which puts rows in order and makes batches; fewer slots, "
+        "order dynamic instead of static, more cores or more worker processes would help"
+    )
+
+
+def padding_note(num_padding: int, num_steps: int) -> str:
+    """What a verdict says of padding; empty if there is little.
+
+    Args:
+        num_padding: The padding batches of an iteration.
+        num_steps: All of its batches.
+    """
+    if num_padding <= _PADDING_SHARE * num_steps:
+        return ""
+    return (
+        f"{num_padding} of {num_steps} steps were padding, since other ranks had more rows: more "
+        "splits (a smaller dispatch.split_rows, smaller row groups or files) or order static would "
+        "help"
     )

@@ -10,6 +10,8 @@ import pyarrow as pa
 from featstore.dispatch.options import Dispatch
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.column_sizes import ColumnSizes
+from featstore.loader.plan.fair_shares import EVEN_SPLITS, splits_of_shares, uneven_shares
+from featstore.loader.plan.ordering import DYNAMIC
 from featstore.loader.plan.splitting import make_splits, split_size
 from featstore.redaction import redact
 from featstore.request.matching import matching_files
@@ -30,6 +32,8 @@ _OFFSET_BYTES = 8
 _ITEM_BYTES = {"int32": 4, "float16": 2, "bfloat16": 2}
 # Footers that are read for the bytes of columns, of files spread evenly over the sorted paths.
 _MAX_FOOTERS = 16
+# Numbers of ranks of which the shares of an epoch are shown.
+_NUM_RANKS = (2, 4, 8)
 _HEADERS = ("name", "role", "kind", "batch", "dtype", "stored B/row", "batch B/row")
 _ALIGN = ("left", "left", "left", "left", "left", "right", "right")
 
@@ -75,6 +79,8 @@ class TrainCheck:
         num_files: The data files whose partitions can match `where`.
         num_splits: The splits of one epoch.
         num_rows: The rows of these files. Fewer are delivered if `where` chooses among them.
+        files_bytes: The bytes of these files, all of their columns.
+        order: Which worker reads which rows.
         num_footers: The files of which the bytes per row are a mean.
         columns: The columns of the batches.
         head: The first rows, as a batch holds them, by column. None where they were not asked for.
@@ -86,6 +92,8 @@ class TrainCheck:
     num_files: int
     num_splits: int
     num_rows: int
+    files_bytes: int
+    order: str
     num_footers: int
     columns: tuple[CheckedColumn, ...]
     head: Mapping[str, Sequence[Any]] | None = field(default=None)
@@ -124,12 +132,26 @@ class TrainCheck:
     def _summary(self) -> str:
         at = "" if self.version is None else f", version {self.version}"
         epoch_bytes = round(self.stored_bytes_per_row * self.num_rows)
+        share = epoch_bytes / max(1, self.files_bytes)
         return (
             f"{self.table}{at}: {self.num_rows:,} rows in {self.num_files:,} files, "
-            f"{self.num_splits:,} splits\n"
+            f"{self.num_splits:,} splits\n{self._shares()}"
             f"a row: {self.stored_bytes_per_row:,.1f} bytes stored, "
             f"{self.batch_bytes_per_row:,.1f} in a batch (means over {self.num_footers:,} files); "
-            f"an epoch reads {format_bytes(epoch_bytes)}"
+            f"an epoch reads {format_bytes(epoch_bytes)}, {share:.0%} of the bytes of the files"
+        )
+
+    def _shares(self) -> str:
+        """The splits of ranks that train in step; empty if those of eight are nearly equal."""
+        if self.order != DYNAMIC or not uneven_shares(self.num_splits, _NUM_RANKS[-1]):
+            return ""
+        shares = ", ".join(
+            f"{ranks} ranks {_span(*splits_of_shares(self.num_splits, ranks))}"
+            for ranks in _NUM_RANKS
+        )
+        return (
+            f"splits of ranks in step: {shares}; {EVEN_SPLITS} for each are even enough "
+            "(dispatch.split_rows, smaller files)\n"
         )
 
 
@@ -217,6 +239,8 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
         num_files=len(files),
         num_splits=sum(1 for _ in splits),
         num_rows=sum(file.num_rows for file in files),
+        files_bytes=sum(part.size_bytes for file in files for part in file.parts),
+        order=_order(config),
         num_footers=len(sampled),
         columns=tuple(_columns(request, ColumnSizes.of(sampled, request.selection))),
         head=_head({**config, "table": snapshot}, head) if head else None,
@@ -273,6 +297,15 @@ def _arrow_bytes(type_: pa.DataType, stored_bytes: float) -> float:
         return float(type_.bit_width / 8)
     except ValueError:
         return stored_bytes
+
+
+def _span(least: int, most: int) -> str:
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _order(config: Mapping[str, Any]) -> str:
+    order = config.get("order", DYNAMIC)
+    return order if isinstance(order, str) else str(order.get("kind", DYNAMIC))
 
 
 def _dispatch(config: Mapping[str, Any]) -> Dispatch:

@@ -72,7 +72,8 @@ def requested_slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotReque
         items: Names, globs, or mappings of a `name` and options.
 
     Raises:
-        ConfigError: An unknown option, or one that the slot's kind, shape or values do not allow.
+        ConfigError: An unknown option, one that the slot's kind, shape or values do not allow, or
+            two different mappings of one slot.
         SelectionError: A name or glob that selects no slot.
     """
     options: dict[str, Mapping[str, Any]] = {}
@@ -81,6 +82,11 @@ def requested_slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotReque
         if isinstance(item, Mapping):
             name = require_keys("slots", item, SLOT_KEYS)
             _ = schema[name]
+            if options.get(name, item) != item:
+                raise ConfigError(
+                    f"slots: {name!r}: expected options once, found {dict(options[name])} and "
+                    f"{dict(item)}: a slot is delivered once"
+                )
             options[name] = item
             patterns.append(name)
         elif isinstance(item, str):

@@ -5,6 +5,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,18 @@ def test_a_restored_state_is_not_read_again(make: Callable[..., Any]) -> None:
     }
     assert all(one.complete(claim) for claim in claims)
     assert list(other.claims()) == []
+
+
+def test_how_many_splits_nobody_has_claimed_is_known_to_all_workers(
+    make: Callable[..., Any],
+) -> None:
+    done = {0: "complete", 3: "complete", 5: 40}
+    one, other = make("one", done=done), make("other", done=done)
+    assert one.num_unclaimed() == 8
+    assert [claim.index for claim in islice(one.claims(), 3)] == [1, 2, 4]
+    assert other.num_unclaimed() == 5
+    assert len(list(other.claims(WaitFor.NOTHING))) == 5
+    assert one.num_unclaimed() == other.num_unclaimed() == 0
 
 
 def test_a_state_that_delivered_everything_leaves_nothing_to_read(make: Callable[..., Any]) -> None:

@@ -148,7 +148,21 @@ def test_an_equal_run_commits_nothing_and_says_so(job: ExtractJob, write_raw: An
     assert (again.committed, again.version, again.run_id, again.num_rows) == (False, 0, "r1", 100)
     assert replace(again, committed=True, seconds=0) == replace(first, seconds=0)
     assert str(again).startswith("nothing to do: an equal run was committed before as version 0")
+    assert str(again).endswith("to cut files anew, extract into a new table")
+    assert "cut files anew" not in str(first)
     assert len(history(job.table_url)) == 1
+
+
+def test_a_run_that_differs_only_in_how_files_are_cut_is_equal(
+    job: ExtractJob, write_raw: Any
+) -> None:
+    write_raw("a.parquet", 100)
+    assert extract_files(job).num_files == 1
+    cut = replace(
+        job.spec, output=replace(job.spec.output, rows_per_file=10, rows_per_row_group=10)
+    )
+    assert not extract_files(replace(job, spec=cut, run_id="r2")).committed
+    assert extract_files(replace(job, spec=cut, table_url=f"{job.table_url}2")).num_files == 10
 
 
 def test_an_equal_run_is_done_again_once_its_partition_was_replaced(

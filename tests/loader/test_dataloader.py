@@ -39,6 +39,13 @@ def epoch(dataloader: DataLoader[Any]) -> list[int]:
     return [row for batch in dataloader for row in check(batch)]
 
 
+def test_the_verdict_of_workers_is_said_to_be_in_them(table_url: str) -> None:
+    with loader_for(table_url) as loader:
+        assert loader.verdict() == ""
+        epoch(DataLoader(loader, batch_size=None, num_workers=2))
+        assert loader.verdict().startswith("DataLoader workers read the batches: each logs its own")
+
+
 @pytest.mark.parametrize(
     ("context", "persistent"),
     [("fork", False), ("fork", True), pytest.param("spawn", True, marks=pytest.mark.slow)],

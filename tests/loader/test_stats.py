@@ -6,25 +6,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.stats import EpochTimes, verdict
+from featstore.loader.stats import EpochTimes, padding_note, verdict
 
 SECONDS = st.floats(0, 1e6)
 
 
 @pytest.mark.parametrize(
-    ("waited_s", "decode_s", "staging_wait_s", "expected"),
+    ("waited_s", "decode_s", "staging_wait_s", "assemble_s", "first_wait_s", "expected"),
     [
-        (0.1, 9.0, 0.0, "the model is the bottleneck"),
-        (0.1, 1.0, 9.0, "the model is the bottleneck"),
-        (5.0, 2.0, 8.0, "the remote store is the bottleneck"),
-        (5.0, 9.0, 0.5, "decoding is the bottleneck"),
+        (0.1, 9.0, 0.0, 0.0, 0.1, "the model is the bottleneck"),
+        (0.1, 1.0, 9.0, 0.0, 0.1, "the model is the bottleneck"),
+        (5.0, 2.0, 8.0, 1.0, 5.0, "the remote store is the bottleneck"),
+        (5.0, 9.0, 0.5, 1.0, 0.2, "decoding is the bottleneck"),
+        (3.2, 1.7, 0.0, 4.0, 0.4, "assembling is the bottleneck"),
+        (1.2, 0.6, 0.0, 0.9, 1.2, "the start of the epoch is the bottleneck"),
+        (2.3, 1.0, 0.0, 0.5, 0.2, "no stage was busy"),
+        (5.0, 0.0, 0.0, 0.0, 0.0, "no stage was busy"),
     ],
 )
 def test_the_slowest_part_is_named_with_what_would_help(
-    waited_s: float, decode_s: float, staging_wait_s: float, expected: str
+    waited_s: float,
+    decode_s: float,
+    staging_wait_s: float,
+    assemble_s: float,
+    first_wait_s: float,
+    expected: str,
 ) -> None:
     times = EpochTimes(
-        total_s=10.0, data_wait_s=waited_s, decode_s=decode_s, staging_wait_s=staging_wait_s
+        total_s=10.0,
+        data_wait_s=waited_s,
+        decode_s=decode_s,
+        staging_wait_s=staging_wait_s,
+        assemble_s=assemble_s,
+        first_wait_s=first_wait_s,
     )
     text = verdict(times)
     assert expected in text
@@ -41,3 +55,11 @@ def test_times_are_those_since_the_epoch_began() -> None:
     before = EpochTimes(total_s=1.0, data_wait_s=2.0, decode_s=3.0, staging_wait_s=4.0)
     after = EpochTimes(total_s=2.0, data_wait_s=4.0, decode_s=6.0, staging_wait_s=8.0)
     assert after.since(before) == before
+
+
+def test_padding_is_named_where_it_is_more_than_a_tenth_of_the_steps() -> None:
+    assert padding_note(0, 0) == padding_note(0, 20) == padding_note(2, 20) == ""
+    assert padding_note(3, 20) == (
+        "3 of 20 steps were padding, since other ranks had more rows: more splits (a smaller "
+        "dispatch.split_rows, smaller row groups or files) or order static would help"
+    )

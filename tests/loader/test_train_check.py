@@ -223,3 +223,23 @@ def test_a_mixture_whose_columns_differ_does_not_pass_the_check(here: Path) -> N
     tables = [{"table": "table"}, {"table": "other"}]
     with pytest.raises(SelectionError, match=r"tables\[1\] \(other\): .*'tags'"):
         check_any(config(here, table=None, tables=tables, labels=[]))
+
+
+def test_the_shares_of_ranks_are_shown_where_there_are_few_splits(here: Path) -> None:
+    text = str(check(config(here)))
+    assert (
+        "splits of ranks in step: 2 ranks 1, 4 ranks 0 to 1, 8 ranks 0 to 1; 10 for each are "
+        "even enough (dispatch.split_rows, smaller files)"
+    ) in text
+    assert "splits of ranks" not in str(check(config(here, order="static")))
+    assert "splits of ranks" not in str(check(config(here, order={"kind": "rank"})))
+
+
+def test_the_share_of_the_files_bytes_grows_with_the_selection(here: Path) -> None:
+    files_bytes = sum(path.stat().st_size for path in (here / "table").glob("dt=*/*.parquet"))
+    few, many = check(config(here, slots=["price"])), check(config(here, slots=["*"]))
+    assert few.files_bytes == many.files_bytes == files_bytes
+    share = few.stored_bytes_per_row * few.num_rows / files_bytes
+    assert f", {share:.0%} of the bytes of the files" in str(few)
+    assert few.stored_bytes_per_row < many.stored_bytes_per_row
+    assert many.stored_bytes_per_row * many.num_rows < files_bytes

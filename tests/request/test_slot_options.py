@@ -22,6 +22,15 @@ def test_options_of_a_slot_apply_where_a_glob_selects_it() -> None:
         assert (request.slot.name, request.max_len) == ("tags", 3)
 
 
+def test_a_slot_that_is_selected_twice_is_delivered_once_with_its_options() -> None:
+    options = {"name": "tags", "buckets": 100}
+    for items in (["tags", options], [options, "tags"], ["t*", options, options]):
+        requests = [one for one in requested_slots(SCHEMA, items) if one.slot.name == "tags"]
+        assert [one.buckets for one in requests] == [100]
+    with pytest.raises(ConfigError, match=r"'tags': expected options once, found .*100.* and .*5"):
+        requested_slots(SCHEMA, [options, {"name": "tags", "buckets": 5}])
+
+
 def test_an_option_is_in_the_key_of_a_request_only_where_it_is_used() -> None:
     plain, padded = (
         requested_slots(SCHEMA, [{"name": "tags", **options}])[0]

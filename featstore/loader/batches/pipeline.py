@@ -119,15 +119,18 @@ class Pipeline(Closing):
 
     def blocks(self) -> Iterator[Block]:
         """The blocks in order. An error of either thread is raised here."""
-        while True:
-            with self._stats.timed(self._waits):
-                blocks = self._assembled.get()
-            if blocks is None:
-                return
+        with self._stats.timed("first_wait_s"):
+            blocks = self._next_blocks()
+        while blocks is not None:
             while blocks:
                 held_bytes = blocks[0].held_bytes
                 yield blocks.popleft()  # Held by no name here, so the consumer can free its memory.
                 self._budget.exchange(held_bytes, 0)
+            blocks = self._next_blocks()
+
+    def _next_blocks(self) -> deque[Block] | None:
+        with self._stats.timed(self._waits):
+            return self._assembled.get()
 
     def close(self) -> None:
         """Ends and joins the threads. The caller has to wake whatever `mixtures` may wait for."""

@@ -68,6 +68,11 @@ class Ordering:
         return self.kind == REPLAY
 
     @property
+    def has_whole_splits(self) -> bool:
+        """Whether workers read splits that they claim, or claimed when the epoch was recorded."""
+        return self.is_dynamic or self.is_replay
+
+    @property
     def given(self) -> Recording | None:
         """The recording in the options; None if it is to be looked up in the store."""
         return self.recording if isinstance(self.recording, Recording) else None

@@ -108,6 +108,7 @@ def read_mixed(
     budget: Budget,
     stats: Stats,
     skip: Skip | None = None,
+    num_sharing: int = 1,
 ) -> Generator[Mixture, None, None]:
     """Reads all splits, `width` of them at once, and mixes their rows. Closes every split that it
     opened, however it ends.
@@ -126,8 +127,10 @@ def read_mixed(
         budget: The memory budget.
         stats: Where that is counted.
         skip: As of `read_in_order`.
+        num_sharing: How many workers share the splits of a section. Each opens its part of them at
+            most, and at least one.
     """
-    mixer = _Mixer(work, open_split, order, width, section_of, budget, stats, skip)
+    mixer = _Mixer(work, open_split, order, width, section_of, budget, stats, skip, num_sharing)
     try:
         while mixer.fill():
             yield from mixer.ended()
@@ -224,8 +227,9 @@ class _Mixer:
         budget: Budget,
         stats: Stats,
         skip: Skip | None,
+        num_sharing: int,
     ) -> None:
-        self._section_of = section_of
+        self._section_of, self._num_sharing = section_of, num_sharing
         self._work, self._open_split, self._order = work, open_split, order
         self._width, self._budget, self._stats, self._skip = width, budget, stats, skip
         self._waiting: _Stream | None = None  # Open, but may not be mixed with the others yet.
@@ -274,7 +278,8 @@ class _Mixer:
             return self._width
         first = min(stream.reader.claim.index for stream in self.streams)
         section = self._section_of(first)
-        return round_size(first - section.start, len(section), self._width)
+        share = max(1, len(section) // self._num_sharing)
+        return round_size(first - section.start, len(section), min(self._width, share))
 
     def _may_open(self, stream: _Stream) -> bool:
         if not self.streams:

@@ -6,12 +6,14 @@ from dataclasses import replace
 from itertools import chain
 from types import TracebackType
 
+from featstore.dispatch.accounts.receipt import EpochSize
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Split
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim, WaitFor
 from featstore.errors import DataFileError
 from featstore.files.storage import local_path, open_read
+from featstore.loader.plan.fair_shares import claims_of_share
 from featstore.loader.plan.shuffle import split_boundaries
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.iterations import StartedIteration
@@ -60,9 +62,11 @@ class DynamicEpoch:
         self.found_all_done, self.quarantined = False, list[str]()
         if in_step:
             started.left_open.log_unread()
+        plan = job.plan(epoch)
+        self._size = EpochSize.of(plan, delivery.done)
         self._coordinator = Coordinator(
             started.address,
-            plan=job.plan(epoch),
+            plan=plan,
             prefix=started.prefix,
             worker=worker,
             terms=replace(job.terms, in_step=in_step),
@@ -76,12 +80,20 @@ class DynamicEpoch:
     def rounds(self) -> Iterator[Iterable[Claim]]:
         """Rounds of claims that are made without waiting for other workers. The next round begins
         when all of the last one is delivered, and first waits for what others hold.
+
+        A round of workers that read at one pace is a fair share of what nobody has claimed.
+        Otherwise the one that begins first would read far ahead, and claim what is the others'.
         """
+        num_left = self._size.num_splits - len(self._size.complete_before)
         while not self._is_closed and (first := self._awaited()) is not None:
             self._has_claimed = True
-            yield chain([first], self._coordinator.claims(WaitFor.NOTHING))
-            if self._delivery.has_failed and not self._is_closed:
+            claims = chain([first], self._coordinator.claims(WaitFor.NOTHING))
+            yield self._fair(claims, num_left) if self._has_one_pace else claims
+            if self._is_closed:
+                break
+            if self._delivery.has_failed:
                 self._reports.settle()  # A failed split is offered again, until it is quarantined.
+            num_left = self._coordinator.num_unclaimed() if self._has_one_pace else 0
         if not self._is_closed:
             self.found_all_done = not self._has_claimed and bool(self._coordinator.found_all_done)
             self.quarantined = self._coordinator.quarantined
@@ -110,6 +122,22 @@ class DynamicEpoch:
             if isinstance(error, Exception):
                 # A loop that is behind still gets the batches from before the error.
                 self._delivery.wait()
+
+    @property
+    def _has_one_pace(self) -> bool:
+        """Whether this is one of a known number of workers that are asked for batches in turn, or
+        meet at each step.
+        """
+        started = self._started
+        return started.worker.num_workers > 1 and (self._in_step or started.is_dataloader)
+
+    def _fair(self, claims: Iterable[Claim], num_left: int) -> Iterator[Claim]:
+        """The claims of a worker's fair share of the rows of `num_left` splits."""
+        size = self._size
+        num_splits = max(1, size.num_splits - len(size.complete_before))
+        num_rows = size.num_rows - size.rows_before
+        share_rows = num_rows * num_left // (num_splits * self._started.worker.num_workers)
+        return claims_of_share(claims, share_rows, num_rows // num_splits)
 
     @property
     def _is_closed(self) -> bool:

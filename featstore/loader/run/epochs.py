@@ -15,6 +15,7 @@ from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.bad_files import SKIP
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.blocks import ColumnDemand
+from featstore.loader.plan.fair_shares import uneven_shares
 from featstore.loader.plan.follow import Follower, NewFiles
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.dynamic_epoch import DynamicEpoch
@@ -25,13 +26,14 @@ from featstore.loader.run.job import Job
 from featstore.loader.run.rank_steps import RankSteps, agreement
 from featstore.loader.run.reporting import Reports
 from featstore.loader.run.state import LoaderState
-from featstore.loader.stats import EpochTimes, Stats, verdict
+from featstore.loader.stats import EpochTimes, Stats, padding_note, verdict
 from featstore.staging.stager import Stager
 from featstore.tensors.batch import Batch
 from featstore.tensors.buffer_pool import BufferPools
 
 # The documented name of the logger for the verdicts of epochs.
 _LOG = logging.getLogger("featstore.loader")
+_SHARES_LOG = logging.getLogger(__name__)
 
 
 class Run:
@@ -96,6 +98,7 @@ class Run:
             job.share_of_host(started.worker),
             demand or ColumnDemand(),
             decoded,
+            started.worker.num_workers if job.ordering.has_whole_splits else 1,
         )
         self._row_bar = None
         if job.shows(start):
@@ -122,6 +125,9 @@ class Run:
             )
         self._quarantined: list[str] = []
         self._has_ended = False
+        self._steps_before = self._num_steps()
+        if self._in_step and job.ordering.is_dynamic:
+            self._warn_of_uneven_shares()
 
     @property
     def is_exhausted(self) -> bool:
@@ -218,6 +224,7 @@ class Run:
         Raises:
             DispatchError: The ranks have agreed to stop while a silent worker holds unread rows.
         """
+        self._judge_padding()
         self._reports.await_delivery()
         # From here on the last batch is acknowledged, the store has its report, and an agreed stop
         # has taken effect, unless the run was closed. A run that stopped still holds its leases.
@@ -314,6 +321,29 @@ class Run:
     def _judge(self, epoch: int, times: EpochTimes) -> None:
         self._stats.verdict = f"epoch {epoch}: {verdict(times)}"
         _LOG.info("%s", self._stats.verdict)
+
+    def _warn_of_uneven_shares(self) -> None:
+        """Warns once of a table of too few splits, in the first worker."""
+        worker = self._started.worker
+        text = uneven_shares(len(self._job.splits), worker.num_workers)
+        if text and worker.index == 0:
+            self._stats.counts["uneven_shares"] += 1
+            if self._stats.counts["uneven_shares"] == 1:
+                _SHARES_LOG.warning("%s (logged once)", text)
+
+    def _num_steps(self) -> tuple[int, int]:
+        """Padding batches, and all batches, of the loader."""
+        counts = self._stats.counts
+        return counts["padding_batches"], counts["padding_batches"] + counts["batches"]
+
+    def _judge_padding(self) -> None:
+        """Adds to the verdict of the last epoch if much of the iteration was padding."""
+        padding, steps = (
+            now - before for now, before in zip(self._num_steps(), self._steps_before, strict=True)
+        )
+        if note := padding_note(padding, steps):
+            self._stats.verdict += f"; {note}"
+            _LOG.info("%s", note)
 
     def _report_all_done(self, end: int) -> None:
         text = (

@@ -62,6 +62,7 @@ class Feed:
         share: The threads that decode, and the memory budget.
         demand: Whether columns of batches are asked for.
         decoded: Decoded columns of files, in the stager's cache; None decodes each time.
+        num_sharing: As of `read_mixed`.
     """
 
     def __init__(
@@ -75,8 +76,9 @@ class Feed:
         share: HostShare,
         demand: ColumnDemand,
         decoded: DecodedFiles | None = None,
+        num_sharing: int = 1,
     ) -> None:
-        self._decoded = decoded
+        self._decoded, self._num_sharing = decoded, num_sharing
         self._delivery, self._reports, self._stats = delivery, reports, stats
         self._pools, self._demand = pools, demand
         self._stager, self._share = stager, share
@@ -129,6 +131,7 @@ class Feed:
                 budget=budget,
                 stats=self._stats,
                 skip=self._skip,
+                num_sharing=self._num_sharing,
             )
         )
         mixtures = self._stats.paced(mixtures, "decode_room_s")

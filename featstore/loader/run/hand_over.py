@@ -73,7 +73,8 @@ class HandOver:
         return MadeBatch(batch, rows.progress, check)
 
     def made_padding(self, padding: Batch) -> MadeBatch:
-        """A batch that delivers no rows, and is not counted."""
+        """A batch that delivers no rows, and is counted apart."""
+        self._stats.counts["padding_batches"] += 1
         return MadeBatch(self._sendable(padding), Progress(()))
 
     def hand_over(self, made: MadeBatch) -> Batch:

@@ -26,6 +26,13 @@ _SAME = {
     "window_rows": "size of a split's windows, shuffle.window_rows / shuffle.interleave",
     "num_epochs": "num_epochs",
 }
+# What to do beyond that, where a state holds a hash of many things.
+_COMPARE = {
+    "request": (
+        " (a state holds only a hash of them: compare the configs, slots in their order and with "
+        "their options, and what their globs match)"
+    )
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +135,7 @@ class LoaderState:
                 raise StateError(
                     f"loader state: saved with another {what}: expected {found}, as this loader "
                     f"has, found {mine}: load it into a loader with the arguments of the saved one"
+                    f"{_COMPARE.get(key, '')}"
                 )
 
     def before_end(self) -> "LoaderState":

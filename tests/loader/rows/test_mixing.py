@@ -110,6 +110,7 @@ def mixed(
     stats: Stats | None = None,
     skip: Skip | None = None,
     section_of: Callable[[int], range] | None = None,
+    num_sharing: int = 1,
 ) -> Generator[Mixture, None, None]:
     order = RowOrder(
         seed=seed, epoch=0, shuffle=Shuffle(window_rows=window_rows * width, interleave=width)
@@ -125,6 +126,7 @@ def mixed(
         budget=budget,
         stats=stats,
         skip=skip,
+        num_sharing=num_sharing,
     )
 
 
@@ -184,6 +186,17 @@ def test_so_many_splits_are_open_at_once_and_give_all_of_their_streams_in_order(
         assert [row for split, row in found if split == index] == list(range(size))
     if width == 1:
         assert [split for split, _ in found] == sorted(split for split, _ in found)
+
+
+@pytest.mark.parametrize(("num_sharing", "num_open"), [(1, 4), (2, 2), (3, 1), (9, 1)])
+def test_workers_that_share_a_section_open_their_part_of_it_at_most(
+    files: list[DataFile], num_sharing: int, num_open: int
+) -> None:
+    noted = Noted()
+    work = noted.drawing([noted.of(file, index) for index, file in enumerate(files)])
+    mixtures = mixed(work, width=12, section_of=lambda _: range(4), num_sharing=num_sharing)
+    assert len(drawn(mixtures)) == sum(SIZES)
+    assert max(noted.num_open) == num_open
 
 
 @settings(max_examples=100)

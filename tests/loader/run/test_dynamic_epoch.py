@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -34,17 +36,23 @@ def job(tmp_path: Path) -> Job:
 class Worker:
     """A worker whose loop delivers each claim as a whole."""
 
-    def __init__(self, job: Job, path: Path, staged: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        job: Job,
+        path: Path,
+        staged: frozenset[str] = frozenset(),
+        place: LoaderWorker = PLACE,
+    ) -> None:
         dispatch = Dispatch(store=f"sqlite://{path}/store.db", run_id="r")
-        started = Iterations(dispatch, job.key, 1).begin(PLACE)
-        self.delivery = Delivery(job.start(0, 0, PLACE), Counter(), tells=True)
+        started = Iterations(dispatch, job.key, 1).begin(place)
+        self.delivery = Delivery(job.start(0, 0, place), Counter(), tells=True)
         self.reports = Reports(self.delivery, Stats(), 60.0)
         self.epoch = DynamicEpoch(
             job,
             started,
             0,
             worker="0-1",
-            in_step=False,
+            in_step=place.in_step,
             delivery=self.delivery,
             reports=self.reports,
             is_staged=lambda file: file.path in staged,
@@ -74,6 +82,34 @@ def test_a_worker_alone_claims_each_split_once_and_a_second_finds_all_done(
         assert epoch.found_all_done == (not expected)
         assert epoch.quarantined == []
         assert worker.reports.coordinator is None
+
+
+@pytest.mark.parametrize("how", [{"in_step": True}, {"is_dataloader": True}])
+def test_workers_of_one_pace_claim_their_share_before_they_claim_what_is_left(
+    job: Job, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    workers = [
+        Worker(job, tmp_path, place=replace(PLACE, index=index, num_workers=2, **how))
+        for index in range(2)
+    ]
+    first, second = workers
+    with first.epoch, second.epoch:
+        of_first, of_second = first.epoch.rounds(), second.epoch.rounds()
+        # The first one reads as far ahead as it can before the other has begun.
+        early = first.deliver(next(of_first))
+        others = second.deliver(next(of_second))
+        rest = [path for claims in of_first for path in first.deliver(claims)]
+        rest += [path for claims in of_second for path in second.deliver(claims)]
+    assert [len(early), len(others), len(rest)] == [1, 1, 1]
+    assert sorted(early + others + rest) == ["0.parquet", "1.parquet", "2.parquet"]
+
+
+def test_workers_that_read_at_a_pace_of_their_own_claim_all_they_can(
+    job: Job, tmp_path: Path
+) -> None:
+    worker = Worker(job, tmp_path, place=replace(PLACE, num_workers=2))
+    with worker.epoch as epoch:
+        assert len(worker.deliver(next(epoch.rounds()))) == 3
 
 
 def test_what_is_left_of_an_epoch_that_breaks_is_given_back(job: Job, tmp_path: Path) -> None:
