@@ -182,7 +182,9 @@ def test_a_group_of_another_meaning_and_a_changed_slot_beside_a_group_are_stale(
 ) -> None:
     extract_days(job, Days(days="2026-11-01"))
     add_group(wider, "2026-11-01")
-    other = load_spec({**document, "slots": [*document["slots"][:-1], {**document["slots"][-1], "max_len": 1}]})
+    other = load_spec(
+        {**document, "slots": [*document["slots"][:-1], {**document["slots"][-1], "max_len": 1}]}
+    )
     assert reasons(replace(wider, spec=other), "2026-11-01", dry_run=True) == ["stale spec"]
     document["slots"][2]["default"] = 1.0
     changed = replace(wider, spec=load_spec(document))
