@@ -96,7 +96,7 @@ class CommitMetadata:
         crc32s: The CRC-32 of each data file that the commit adds, by path.
         origins: In a compaction: the metadata of the commits whose rows it rewrote, with the
             `data_digest` of the files that hold them now.
-        folded: In an origin: the slot groups that were folded into the files that hold its rows now.
+        folded: In an origin: the slot groups folded into the files that hold its rows now.
         checks: The checks of the run's spec, as entries of `checks`.
         warnings: The results of the checks of severity `warn` that did not pass, as
             `CheckResult.as_dict` gives them.

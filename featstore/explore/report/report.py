@@ -65,8 +65,8 @@ def report(
         label: Show the rate of this label of 0 and 1 by value and partition, and the AUC of each
             slot alone. The rows are read once more.
         compare: Compare with this table, which came before.
-        compare_version: Its version, by default the newest. Without `compare` it is a version of the
-            table itself.
+        compare_version: Its version, by default the newest. Without `compare` it is a version of
+            the table itself.
         days: Compare two values of the first partition key, the earlier one first. The report is
             about the later one.
 
