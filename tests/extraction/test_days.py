@@ -26,6 +26,7 @@ from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.rewrite.compaction import compact
 from featstore.extraction.rewrite.deletion import delete_rows
 from featstore.extraction.spark.runners import SparkRunner
+from featstore.spec.lint import lint
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta, open_delta_or_none
@@ -175,6 +176,21 @@ def test_groups_of_two_wider_specs_one_by_key_are_up_to_date_for_the_widest(
     assert reasons(widest, "2026-11-01") == reasons(wider, "2026-11-01") == ["up to date"]
     compact(job.table_url)
     assert reasons(widest, "2026-11-01") == ["up to date"]
+
+
+def test_a_slot_that_brings_its_vocabulary_is_up_to_date_where_a_group_has_it(
+    job: ExtractJob, document: dict[str, Any], tmp_path: Path
+) -> None:
+    extract_days(job, Days(days="2026-11-01"))
+    (tmp_path / "tags.txt").write_text("t1\nt2\n")
+    slot = {"slot": 104, "name": "tag", "op": "vocabulary", "of": "tags", "file": "tags.txt"}
+    path = tmp_path / "wider.yaml"
+    path.write_text(json.dumps({**document, "slots": [*document["slots"], slot]}))
+    assert lint(str(path), update_lock=True).ok
+    wider = replace(job, spec=load_spec(str(path)), run_id="wider")
+    assert reasons(wider, "2026-11-01", dry_run=True) == ["stale spec"]
+    add_group(wider, "2026-11-01")
+    assert reasons(wider, "2026-11-01") == ["up to date"]
 
 
 def test_a_group_of_another_meaning_and_a_changed_slot_beside_a_group_are_stale(
