@@ -248,8 +248,8 @@ def _check_extract(
         )
     if days is not None and group is not None:
         raise InputError(
-            "days and group: expected one of them, found both; extract a slot group for each "
-            "partition"
+            "days and group: expected one of them, found both; extract the slot group day by day, "
+            "with the input and the partition of each (docs/howto/add_slots.md has a loop)"
         )
     if key is not None and group is None:
         raise InputError(

@@ -203,7 +203,7 @@ compare_version_option = click.option(
     "--compare-version",
     type=int,
     metavar="NUMBER",
-    help="A version of the table of --compare; the newest if not given.",
+    help="Compare with this version, of the table of --compare or of the table itself.",
 )
 compare_days_option = click.option(
     "--days",

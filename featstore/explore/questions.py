@@ -22,11 +22,11 @@ class Question:
         exact: Whether rows are counted even if statistics are stored.
         label: Profile slots against this label.
         compare: Compare with this table, which came before.
-        compare_version: Its version.
+        compare_version: Its version. Without `compare` it is a version of the table itself.
         days: Compare two values of the first partition key, the earlier one first.
 
     Raises:
-        InputError: More than one of label, compare and days is given, or a version of no table.
+        InputError: More than one of label, compare and days is given.
     """
 
     where: str | None = None
@@ -38,16 +38,12 @@ class Question:
     days: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
-        asked = {"--label": self.label, "--compare": self.compare, "--days": self.days}
+        earlier = self.compare_version if self.compare is None else self.compare
+        asked = {"--label": self.label, "--compare": earlier, "--days": self.days}
         given = [name for name, value in asked.items() if value is not None]
         if len(given) > 1:
             raise InputError(
                 f"{' and '.join(given)}: expected one of them, found {len(given)}; ask one by one"
-            )
-        if self.compare_version is not None and self.compare is None:
-            raise InputError(
-                "--compare-version: expected --compare URL beside it, found none; name the table, "
-                "which may be the same one"
             )
 
     def answer(self, table: Table) -> Profile | LabelProfile | Comparison:
@@ -62,8 +58,8 @@ class Question:
         that are asked for.
         """
         before = None
-        if self.compare is not None:
-            earlier = open_table(self.compare, self.compare_version)
+        if self.compare is not None or self.compare_version is not None:
+            earlier = open_table(self.compare or table.url, self.compare_version)
             before = self._profile(earlier, self.where)
         elif self.days is not None:
             before = self._profile(table, self._on(table, self.days[0]))

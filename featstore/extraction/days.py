@@ -6,20 +6,26 @@ made the table's partitions, and of the current input.
 """
 
 import enum
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 
 from featstore.errors import EmptyInputError, InputError
 from featstore.extraction.extractor import Extractor
+from featstore.extraction.groups.part import is_made_by
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.unit import Progress, Runner, ignore_progress
 from featstore.files.listings import listing_digest
 from featstore.formats.text_files import list_raw_files
 from featstore.redaction import redact
-from featstore.table.delta import Commit, history, open_delta_or_none, with_origins
+from featstore.spec.model import Spec
+from featstore.table.delta import history, with_origins
+from featstore.table.groups import GroupOrigins
 from featstore.table.layout import partition_path
+from featstore.table.metadata import GroupOrigin
+from featstore.table.open import open_table_or_none
 from featstore.table.snapshot import Snapshot, files_digest
 
 DAY, HOUR = "dt", "hour"
@@ -61,7 +67,11 @@ class Days:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """The commit version, spec hash and input digest from which a partition's files were made."""
+    """The commit version, spec hash and input digest from which a partition's files were made.
+
+    Where slot groups beside the files, or folded into them, add what the spec to extract with has
+    besides, it is the hash of that spec.
+    """
 
     version: int
     spec_hash: str
@@ -214,28 +224,55 @@ def plan_days(
     return tuple(_plan_day(*known, spec_hash) for known in zip(days, held, digests, strict=True))
 
 
-def find_held(
-    days: Sequence[Day], base: Snapshot | None, commits: Sequence[Commit]
-) -> list[Held | None]:
+def find_held(days: Sequence[Day], table: Snapshot | None, spec: Spec) -> list[Held | None]:
     """Finds, for each day, what the table holds and which commit made it.
 
     A commit is matched if it wrote exactly the files of the day. Days that one commit wrote
     together have no known provenance, because its input digest covers all of them.
+
+    Args:
+        days: The days.
+        table: The table with its slot groups, None if there is none.
+        spec: The spec to extract with.
     """
-    origins = {
-        commit.metadata.data_digest: Provenance(
-            version=commit.version,
-            spec_hash=commit.metadata.spec_hash,
-            input_digest=commit.metadata.input_digest,
-        )
-        for commit in with_origins(commits)
+    if table is None:
+        return [None] * len(days)
+    commits = {
+        commit.metadata.data_digest: (commit.version, commit.metadata)
+        for commit in with_origins(history(table.url))
         if commit.metadata is not None
     }
-    files = [() if base is None else base.in_partitions([day.partition]) for day in days]
-    return [
-        Held(origin=origins.get(files_digest(day_files))) if day_files else None
-        for day_files in files
-    ]
+    groups, hash_of = GroupOrigins(table), _hashes(spec)
+
+    def held(day: Day) -> Held | None:
+        files = table.in_partitions([day.partition])
+        if not files:
+            return None
+        version, made = commits.get(files_digest(files), (0, None))
+        if made is None:
+            return Held(origin=None)
+        beside = (*made.folded, *groups.of([day.partition]))
+        return Held(
+            origin=Provenance(
+                version=version,
+                spec_hash=hash_of(made.spec_hash, beside),
+                input_digest=made.input_digest,
+            )
+        )
+
+    return list(map(held, days))
+
+
+def _hashes(spec: Spec) -> Callable[[str, tuple[GroupOrigin, ...]], str]:
+    """Returns the function that gives `Provenance.spec_hash`. Most days were made alike, so it
+    compares a large spec once.
+    """
+
+    @functools.cache
+    def hash_of(made_by: str, groups: tuple[GroupOrigin, ...]) -> str:
+        return spec.hash if is_made_by(spec, made_by, groups) else made_by
+
+    return hash_of
 
 
 def find_digests(days: Sequence[Day]) -> list[str | None]:
@@ -302,9 +339,9 @@ def _plan(job: ExtractJob, days: Days) -> tuple[Action, ...]:
             f"({DAY}); remove one of them"
         )
     wanted_days = expand(days.days, job.input_url, job.partition)
-    base = open_delta_or_none(job.table_url)
-    held = find_held(wanted_days, base, history(job.table_url) if base is not None else [])
-    return plan_days(wanted_days, held, find_digests(wanted_days), Extractor(job.spec).spec.hash)
+    spec = Extractor(job.spec).spec
+    held = find_held(wanted_days, open_table_or_none(job.table_url), spec)
+    return plan_days(wanted_days, held, find_digests(wanted_days), spec.hash)
 
 
 def _extract_day(

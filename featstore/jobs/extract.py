@@ -135,6 +135,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.key is None or options.input is None or options.days is not None
     ):
         parser.error("argument --relabel: expected --input and --key with it, and no --days")
+    # Checked here too, before Spark starts.
+    if options.group is not None and options.days is not None:
+        parser.error(
+            "argument --group: expected it without --days, found both; extract the slot group day "
+            "by day, with --input and --partition of each (docs/howto/add_slots.md has a loop)"
+        )
     return options
 
 

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from featstore.errors import FeatstoreError
 from featstore.extraction.raw import check_partition_value
 from featstore.extraction.spark.runners import spark_session
+from featstore.joins.inputs import check_found
 from featstore.joins.join import join_labels
 from featstore.joins.options import (
     LabelJoin,
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     try:
         join = label_join(options)
+        check_found(join)  # reports missing logs before Spark starts, which takes seconds
         shown = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
         spark = spark_session(
             "featstore join labels", shown, hive=any(source.url is None for source in join.sources)

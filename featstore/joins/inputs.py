@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from featstore.errors import DataFileError, InputError, nearest
 from featstore.files.listings import FileEntry, check_unchanged, list_files, listing_digest
 from featstore.files.storage import absolute
+from featstore.formats.text_files import list_raw_files
 from featstore.joins.options import Label, LabelJoin, LogSource, Lookup
 from featstore.redaction import redact
 from featstore.table.parquet_dir import columns_of, delta_table_around, each_footer
@@ -156,6 +157,17 @@ def list_logs(join: LabelJoin) -> dict[LogSource, list[FileEntry]]:
     return {source: _files(source, source.url or "") for source in join.sources}
 
 
+def check_found(join: LabelJoin) -> None:
+    """Checks that each log with a URL has files, which takes no Spark.
+
+    Raises:
+        InputError: As for `list_logs`.
+    """
+    for source in join.sources:
+        if source.url is not None:
+            _files(source, source.url)
+
+
 def input_digest(join: LabelJoin, logs: Mapping[LogSource, Iterable[FileEntry]]) -> str | None:
     """Returns a digest of the input files, None if `logs` is empty.
 
@@ -205,8 +217,16 @@ def _files(source: LogSource, url: str) -> list[FileEntry]:
         )
     files = list_files(url)
     if not files:
+        texts = list_raw_files(url)
+        found = (
+            f", found {redact(texts[0].url)}: import text to Parquet first (featstore import "
+            "--help), or give a query (sql=...)"
+            if texts
+            else ", found none; a glob has *, ? and [...], and no braces: name other sets of "
+            "directories in a query (sql=...)"
+        )
         raise InputError(
             f"no raw files at {source}: expected a Parquet file, a directory or a glob of .parquet "
-            f"files"
+            f"files{found}"
         )
     return files

@@ -1,7 +1,8 @@
 """Which installed distributions an archive holds, and which files of them.
 
-It holds featstore with its extra `spark`, and what that needs, in the versions that are installed
-here: the driver and the executors exchange pickled objects, so both need the same ones.
+It holds featstore with its extra `spark`, and with those extras of HDFS that are installed, in the
+versions that are installed here: the driver and the executors exchange pickled objects, so both
+need the same ones.
 """
 
 import importlib.metadata
@@ -15,6 +16,7 @@ from packaging.utils import canonicalize_name
 from featstore.errors import PackError
 
 ROOT = "featstore[spark]"
+_CLIENTS = ("featstore[hdfs]", "featstore[hdfs-kerberos]")  # packed where they are installed
 PROVIDED = frozenset(
     {"pyspark", "py4j"}
 )  # the cluster's Spark brings its own, in SPARK_HOME/python
@@ -47,6 +49,15 @@ def needed(roots: Iterable[str], requirements_of: Callable[[str], Sequence[str]]
                 if inner.marker is None or inner.marker.evaluate({"extra": extra})
             ]
     return sorted({name for name, _ in seen})
+
+
+def packed_roots(requirements_of: Callable[[str], Sequence[str]]) -> list[str]:
+    """ROOT, and the extras for clients of a storage whose packages are all installed.
+
+    Args:
+        requirements_of: As for `needed`; raises PackError for what is not installed.
+    """
+    return [ROOT, *(client for client in _CLIENTS if _is_complete(client, requirements_of))]
 
 
 def installed_requirements(name: str) -> Sequence[str]:
@@ -106,6 +117,14 @@ def is_packed(path: PurePosixPath) -> bool:
 
 
 _OF_THIS_MACHINE = frozenset({"direct_url.json", "RECORD"})
+
+
+def _is_complete(root: str, requirements_of: Callable[[str], Sequence[str]]) -> bool:
+    try:
+        needed([root], requirements_of)
+    except PackError:
+        return False
+    return True
 
 
 def _requirement(text: str) -> Requirement:

@@ -18,10 +18,10 @@ from isal import igzip
 
 from featstore.errors import PackError
 from featstore.packing.distributions import (
-    ROOT,
     distribution_files,
     installed_requirements,
     needed,
+    packed_roots,
 )
 from featstore.packing.interpreter import (
     LAUNCHER,
@@ -78,6 +78,8 @@ class PackReport:
 def pack(output: str | Path, also: Sequence[str] = ()) -> PackReport:
     """Packs the Python that runs, featstore and what extraction on Spark needs.
 
+    The client of HDFS is packed if it is installed: the extras `hdfs` and `hdfs-kerberos`.
+
     Args:
         output: The archive to write, on a local disk. One that is there is replaced.
         also: Names of further installed distributions, such as that of your own operators.
@@ -103,7 +105,7 @@ def pack(output: str | Path, also: Sequence[str] = ()) -> PackReport:
     if not archive.parent.is_dir():
         raise PackError(f"{archive}: there is no directory {archive.parent}; make it first")
     interpreter = running_interpreter()
-    names = needed([ROOT, *also], installed_requirements)
+    names = needed([*packed_roots(installed_requirements), *also], installed_requirements)
     with tempfile.TemporaryDirectory(prefix="featstore-pack-") as directory:
         root = Path(directory).resolve()
         copy_files(interpreter_files(interpreter), root)
@@ -112,7 +114,7 @@ def pack(output: str | Path, also: Sequence[str] = ()) -> PackReport:
         packages = site_packages(root)
         for name in names:
             copy_files(distribution_files(name), packages)
-        libraries = needed_libraries(run_trial(root), root)
+        libraries = needed_libraries(run_trial(root, names), root)
         unpacked_bytes = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
         write_archive(root, archive)
     return PackReport(

@@ -3,7 +3,7 @@
 import json
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ _MODULES = (
     *("deltalake", "fsspec", "numpy", "obstore", "pandas", "pyarrow.parquet", "sqlglot"),
     *("bz2", "ctypes", "lzma", "sqlite3", "ssl", "zlib"),
 )
+_MODULES_OF = {"requests": "requests", "requests-kerberos": "requests_kerberos"}  # if packed
 _PROGRAM = """
 import importlib, json, pathlib, sys
 for module in sys.argv[1:]:
@@ -61,13 +62,18 @@ def site_packages(root: Path) -> Path:
     return Path(_run(root, "import site; print(site.getsitepackages()[0])"))
 
 
-def run_trial(root: Path) -> Found:
+def run_trial(root: Path, packed: Iterable[str] = ()) -> Found:
     """Starts a packed Python without any variables, and imports what executors need.
+
+    Args:
+        root: The directory of the packed Python.
+        packed: The normalized names of the distributions in it.
 
     Raises:
         PackError: It does not start, or cannot import something.
     """
-    found = json.loads(_run(root, _PROGRAM, _MODULES))
+    optional = [_MODULES_OF[name] for name in packed if name in _MODULES_OF]
+    found = json.loads(_run(root, _PROGRAM, [*_MODULES, *optional]))
     return Found(
         prefix=Path(found["prefix"]),
         path=tuple(Path(entry) for entry in found["path"] if entry),

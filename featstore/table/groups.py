@@ -17,7 +17,7 @@ from featstore.table import delta
 from featstore.table.evolution import merge_schemas
 from featstore.table.file_list import FileList
 from featstore.table.layout import GROUPS_DIR, base_path, group_url
-from featstore.table.metadata import CommitMetadata
+from featstore.table.metadata import CommitMetadata, GroupOrigin
 from featstore.table.snapshot import DataFile, Group, GroupFile, Snapshot, files_digest
 
 
@@ -86,6 +86,45 @@ def matches_base(group: Snapshot, partitions: Sequence[Mapping[str, str]], base:
     """Whether, in the partitions, the group has a file for every base file, and no others."""
     rows = {base_path(file.path): file.num_rows for file in group.in_partitions(partitions)}
     return rows == {file.path: file.num_rows for file in base.in_partitions(partitions)}
+
+
+class GroupOrigins:
+    """Which runs made the files of a table's slot groups. Reads the groups' logs when it is made.
+
+    Args:
+        snapshot: The table with its groups.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._commits = {
+            group.name: _commits(snapshot.url, group)
+            for group in snapshot.groups
+            if group.schema.slots
+        }
+
+    def of(self, partitions: Sequence[Mapping[str, str | None]]) -> tuple[GroupOrigin, ...]:
+        """The origins of the groups that have a file beside every data file of the partitions."""
+        files = self._snapshot.in_partitions(partitions)
+        beside = [{bound.group for bound in file.groups} for file in files]
+        everywhere = set.intersection(*beside) if beside else set[str]()
+        return tuple(
+            GroupOrigin(
+                group=group.name,
+                slots=tuple(slot.name for slot in group.schema.slots),
+                spec_hash=hashes.pop(),
+            )
+            for group in self._snapshot.groups
+            if group.name in everywhere & self._commits.keys()
+            and len(hashes := self._hashes(group.name, partitions)) == 1
+        )
+
+    def _hashes(self, name: str, partitions: Sequence[Mapping[str, str | None]]) -> set[str]:
+        """The hashes of the specs of the last runs that wrote the partitions."""
+        return {
+            next((c.spec_hash for c in self._commits[name] if partition in c.partitions), "")
+            for partition in partitions
+        }
 
 
 def publish_group(
@@ -185,6 +224,16 @@ def _open(table_url: str, name: str, version: int) -> tuple[str, Snapshot]:
             f"{redact(table_url)}: slot group {name!r} cannot be opened at version {version}, "
             f"which the table references ({error})"
         ) from None
+
+
+def _commits(table_url: str, group: Group) -> list[CommitMetadata]:
+    """The commits of a group up to its version, newest first."""
+    found = delta.history(group_url(table_url, group.name))
+    return [
+        commit.metadata
+        for commit in found
+        if commit.metadata is not None and commit.version <= group.version
+    ]
 
 
 def _group_file(name: str, file: DataFile) -> GroupFile:

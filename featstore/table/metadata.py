@@ -58,11 +58,26 @@ class FileMetadata:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupOrigin:
+    """What is known of the slots that a slot group adds to the rows of a partition.
+
+    Attributes:
+        group: The name of the slot group.
+        slots: The names of its slots; some of them may be missing in this partition.
+        spec_hash: The hash of the part of a spec that was extracted into the group.
+    """
+
+    group: str
+    slots: tuple[str, ...]
+    spec_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommitMetadata:
     """Metadata of a commit, under the key `featstore` of the commit.
 
-    `num_rows_skipped`, `crc32s`, `origins`, `checks` and `warnings` are not stored if empty or 0,
-    `groups` if None.
+    `num_rows_skipped`, `crc32s`, `origins`, `folded`, `checks` and `warnings` are not stored if
+    empty or 0, `groups` if None.
 
     Attributes:
         run_id: The run that made the commit.
@@ -81,6 +96,7 @@ class CommitMetadata:
         crc32s: The CRC-32 of each data file that the commit adds, by path.
         origins: In a compaction: the metadata of the commits whose rows it rewrote, with the
             `data_digest` of the files that hold them now.
+        folded: In an origin: the slot groups folded into the files that hold its rows now.
         checks: The checks of the run's spec, as entries of `checks`.
         warnings: The results of the checks of severity `warn` that did not pass, as
             `CheckResult.as_dict` gives them.
@@ -100,6 +116,7 @@ class CommitMetadata:
     groups: Mapping[str, int] | None = None
     crc32s: Mapping[str, int] = field(default_factory=dict)
     origins: "tuple[CommitMetadata, ...]" = ()
+    folded: tuple[GroupOrigin, ...] = ()
     checks: tuple[Mapping[str, Any], ...] = ()
     warnings: tuple[Mapping[str, Any], ...] = ()
 
@@ -114,10 +131,11 @@ class CommitMetadata:
             "counts": dict(self.counts),
             "crc32s": dict(self.crc32s),
             "origins": origins,
+            "folded": [{**vars(part), "slots": list(part.slots)} for part in self.folded],
             "checks": list(self.checks),
             "warnings": list(self.warnings),
         }
-        optional = ("num_rows_skipped", "crc32s", "origins", "checks", "warnings")
+        optional = ("num_rows_skipped", "crc32s", "origins", "folded", "checks", "warnings")
         left_out = {key for key in optional if not mapping[key]}
         left_out |= {key for key in ("groups",) if mapping[key] is None}
         return {key: value for key, value in mapping.items() if key not in left_out}
@@ -135,7 +153,13 @@ class CommitMetadata:
         """
         lists = {key: tuple(mapping.get(key, ())) for key in ("partitions", "checks", "warnings")}
         origins = tuple(cls.from_mapping(origin, where) for origin in mapping.get("origins", ()))
-        return _from_mapping(cls, {**mapping, **lists, "origins": origins}, where)
+        folded = tuple(
+            GroupOrigin(
+                group=part["group"], slots=tuple(part["slots"]), spec_hash=part["spec_hash"]
+            )
+            for part in mapping.get("folded", ())
+        )
+        return _from_mapping(cls, {**mapping, **lists, "origins": origins, "folded": folded}, where)
 
 
 def to_json(mapping: Mapping[str, Any]) -> str:

@@ -48,8 +48,10 @@ def test_two_days_are_compared(table: Table, exact: bool) -> None:
     assert only.before.num_rows == 20
 
 
-def test_a_table_is_compared_with_an_older_version(table: Table) -> None:
-    question = Question(compare=table.url, compare_version=0, slots=["user"])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_table_is_compared_with_an_older_version(table: Table, is_named: bool) -> None:
+    url = table.url if is_named else None
+    question = Question(compare=url, compare_version=0, slots=["user"])
     found: Any = question.answer(table)
     assert (found.before.num_rows, found.after.num_rows) == (40, 80)
 
@@ -88,8 +90,8 @@ def test_days_of_a_foreign_table_may_be_numbers_or_dates(tmp_path: Path) -> None
 def test_questions_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--label and --days: expected one of them, found 2"):
         Question(label="click", days=("1", "2"))
-    with pytest.raises(InputError, match="--compare-version: expected --compare URL beside it"):
-        Question(compare_version=1)
+    with pytest.raises(InputError, match="--compare and --days: expected one of them, found 2"):
+        Question(compare_version=1, days=("1", "2"))
     put_parquet(tmp_path / "a.parquet", {"user": [1, 2]})
     with pytest.raises(InputError, match="expected a table with partitions, found one without"):
         Question(days=("1", "2")).answer(featstore.open_table(tmp_path / "a.parquet"))

@@ -24,7 +24,9 @@ from featstore.extraction.days import (
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.rewrite.compaction import compact
+from featstore.extraction.rewrite.deletion import delete_rows
 from featstore.extraction.spark.runners import SparkRunner
+from featstore.spec.lint import lint
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta, open_delta_or_none
@@ -115,20 +117,96 @@ def test_a_day_that_a_plain_run_wrote_is_up_to_date(job: ExtractJob, raw: Path) 
     assert reasons(job, "2026-11-01") == ["up to date"]
 
 
-def test_a_compacted_day_is_up_to_date_and_one_with_a_slot_more_in_a_group_is_stale_for_the_wider_spec(
-    job: ExtractJob, document: dict[str, Any]
+@pytest.fixture
+def wider(job: ExtractJob, document: dict[str, Any]) -> ExtractJob:
+    """A job of the three days with a slot more."""
+    document["slots"].append({"slot": 104, "name": "tags_again", "op": "hash", "of": "tags"})
+    return replace(job, spec=load_spec(document), run_id="wider")
+
+
+def add_group(job: ExtractJob, dt: str, name: str = "more", key: str | None = None) -> None:
+    day = replace(job, input_url=job.input_url.format(dt=dt), partition={"dt": dt})
+    extract_group(GroupJob(job=day, name=name, key=key))
+
+
+def test_a_day_is_up_to_date_for_a_wider_spec_if_a_group_has_the_slots_beside_it_or_folded_into_it(
+    job: ExtractJob, wider: ExtractJob
 ) -> None:
     extract_days(job, Days(days=DAYS))
-    document["slots"].append({"slot": 104, "name": "tags_again", "op": "hash", "of": "tags"})
-    wider = replace(job, spec=load_spec(document), run_id="wider")
-    day = replace(
-        wider, input_url=job.input_url.format(dt="2026-11-02"), partition={"dt": "2026-11-02"}
-    )
-    extract_group(GroupJob(job=day, name="more"))
+    add_group(wider, "2026-11-02")
+    one_of_three = ["stale spec", "up to date", "stale spec"]
     assert reasons(job) == ["up to date"] * 3
+    assert reasons(wider, dry_run=True) == one_of_three
     compact(job.table_url)
     assert reasons(job) == ["up to date"] * 3
-    assert reasons(wider, dry_run=True) == ["stale spec"] * 3
+    assert reasons(wider, dry_run=True) == one_of_three
+    add_group(wider, "2026-11-03")
+    compact(job.table_url)
+    assert reasons(wider, dry_run=True) == ["stale spec", "up to date", "up to date"]
+
+
+def test_a_deletion_that_folds_a_group_leaves_the_day_up_to_date_for_the_wider_spec(
+    job: ExtractJob, wider: ExtractJob
+) -> None:
+    extract_days(job, Days(days=DAYS))
+    for dt in ("2026-11-01", "2026-11-02", "2026-11-03"):
+        add_group(wider, dt)
+    assert reasons(wider) == ["up to date"] * 3
+    deleted = delete_rows(job.table_url, "dt != '2026-11-03' and click = 1 and price_log < 1.0")
+    assert deleted.num_partitions == 2
+    assert reasons(wider) == ["up to date"] * 3
+    assert open_delta(job.table_url).num_rows == 600 - deleted.num_rows < 600
+
+
+def test_groups_of_two_wider_specs_one_by_key_are_up_to_date_for_the_widest(
+    job: ExtractJob, document: dict[str, Any]
+) -> None:
+    document["keep"] = ["price"]
+
+    def with_slot(slot: int) -> ExtractJob:
+        document["slots"].append({"slot": slot, "name": f"tags_{slot}", "op": "hash", "of": "tags"})
+        return replace(job, spec=load_spec(document), run_id=f"with {slot}")
+
+    extract_days(replace(job, spec=load_spec(document)), Days(days="2026-11-01"))
+    wider = with_slot(104)
+    add_group(wider, "2026-11-01")
+    widest = with_slot(105)
+    assert reasons(widest, "2026-11-01", dry_run=True) == ["stale spec"]
+    add_group(widest, "2026-11-01", "keyed", key="price")
+    assert reasons(widest, "2026-11-01") == reasons(wider, "2026-11-01") == ["up to date"]
+    compact(job.table_url)
+    assert reasons(widest, "2026-11-01") == ["up to date"]
+
+
+def test_a_slot_that_brings_its_vocabulary_is_up_to_date_where_a_group_has_it(
+    job: ExtractJob, document: dict[str, Any], tmp_path: Path
+) -> None:
+    extract_days(job, Days(days="2026-11-01"))
+    (tmp_path / "tags.txt").write_text("t1\nt2\n")
+    slot = {"slot": 104, "name": "tag", "op": "vocabulary", "of": "tags", "file": "tags.txt"}
+    path = tmp_path / "wider.yaml"
+    path.write_text(json.dumps({**document, "slots": [*document["slots"], slot]}))
+    assert lint(str(path), update_lock=True).ok
+    wider = replace(job, spec=load_spec(str(path)), run_id="wider")
+    assert reasons(wider, "2026-11-01", dry_run=True) == ["stale spec"]
+    add_group(wider, "2026-11-01")
+    assert reasons(wider, "2026-11-01") == ["up to date"]
+
+
+def test_a_group_of_another_meaning_and_a_changed_slot_beside_a_group_are_stale(
+    job: ExtractJob, wider: ExtractJob, document: dict[str, Any]
+) -> None:
+    extract_days(job, Days(days="2026-11-01"))
+    add_group(wider, "2026-11-01")
+    other = load_spec(
+        {**document, "slots": [*document["slots"][:-1], {**document["slots"][-1], "max_len": 1}]}
+    )
+    assert reasons(replace(wider, spec=other), "2026-11-01", dry_run=True) == ["stale spec"]
+    document["slots"][2]["default"] = 1.0
+    changed = replace(wider, spec=load_spec(document))
+    assert reasons(changed, "2026-11-01", dry_run=True) == ["stale spec"]
+    assert reasons(changed, "2026-11-01") == ["stale spec"]
+    assert reasons(changed, "2026-11-01") == ["up to date"]  # from the files alone
 
 
 DRIVER = """

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from featstore.cli import cli
-from featstore.jobs import JOBS, job_path
+from featstore.jobs import JOBS, extract, job_path, join_labels
 from tests.programs import run_python
 
 SCRIPTS = Path(__file__).parents[2] / "spark_jobs"
@@ -39,6 +39,29 @@ def test_an_unknown_job_is_answered_with_the_known_ones() -> None:
     done = CliRunner().invoke(cli, ["spark-job", "extrakt"])
     assert done.exit_code == 2
     assert all(f"'{name}'" in done.output for name in JOBS)
+
+
+def test_a_slot_group_of_a_range_of_days_is_refused_before_spark_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ["--spec", "s", "--input", "raw/dt={dt}", "--table", "t"]
+    with pytest.raises(SystemExit):
+        extract.parse_arguments([*given, "--group", "items", "--days", "2026-11-01"])
+    assert "--group: expected it without --days, found both" in capsys.readouterr().err
+
+
+def test_logs_that_are_not_parquet_are_refused_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.csv").write_text("id,ts\n")
+    monkeypatch.setattr(join_labels, "spark_session", None)  # a call would be a TypeError
+    given = [
+        *("--output", str(tmp_path / "out"), "--cut-off", "2026-11-02"),
+        *("--impressions", f"from={tmp_path} row_id=id event_time=ts"),
+        *("--label", f"name=click from={tmp_path} key=id event_time=ts window=1h"),
+    ]
+    assert join_labels.main(given) == 2
+    assert "a.csv: import text to Parquet first" in capsys.readouterr().err
 
 
 def test_scripts_of_a_clone_run_the_same_jobs() -> None:

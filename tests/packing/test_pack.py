@@ -76,7 +76,7 @@ def without_this_python(command: list[str]) -> list[str]:
 
 @pytest.mark.slow
 def test_the_packed_python_runs_where_the_one_it_was_made_of_is_not(unpacked: Path) -> None:
-    code = "import sys, featstore.api, pandas; print(sys.prefix, featstore.__file__)"
+    code = "import sys, featstore.api, pandas, requests; print(sys.prefix, featstore.__file__)"
     done = subprocess.run(
         without_this_python([str(unpacked / "bin" / "python"), "-c", code]),
         env={},

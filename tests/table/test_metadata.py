@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from featstore.errors import DataFileError
-from featstore.table.metadata import CommitMetadata, FileMetadata, to_json
+from featstore.table.metadata import CommitMetadata, FileMetadata, GroupOrigin, to_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 COMMIT = CommitMetadata(
@@ -51,6 +51,16 @@ def test_origins_are_written_only_where_there_are_any() -> None:
         CommitMetadata.from_mapping(json.loads(to_json(compacted.to_mapping())), "version 3")
         == compacted
     )
+
+
+def test_folded_groups_are_written_only_where_there_are_any() -> None:
+    group = GroupOrigin(group="items", slots=("item", "item_x_user"), spec_hash="6f" * 32)
+    origin = replace(COMMIT, data_digest="0e" * 32, folded=(group,))
+    compacted = replace(COMMIT, input_digest=None, origins=(origin,))
+    assert "folded" not in COMMIT.to_mapping()
+    text = to_json(compacted.to_mapping()) + "\n"
+    assert text == (GOLDEN / "commit_metadata_folded.json").read_text()
+    assert CommitMetadata.from_mapping(json.loads(text), "version 3") == compacted
 
 
 def test_checks_and_warnings_are_written_only_where_there_are_any() -> None:

@@ -65,7 +65,8 @@ def report(
         label: Show the rate of this label of 0 and 1 by value and partition, and the AUC of each
             slot alone. The rows are read once more.
         compare: Compare with this table, which came before.
-        compare_version: Its version; by default the newest.
+        compare_version: Its version, by default the newest. Without `compare` it is a version of
+            the table itself.
         days: Compare two values of the first partition key, the earlier one first. The report is
             about the later one.
 
@@ -126,9 +127,10 @@ def _about(table: Table, question: Question) -> list[tuple[str, str]]:
     """What the report is about, without secrets of URLs."""
     found: list[tuple[str, Any]] = [("table", redact(table.url)), ("version", table.version)]
     found.append(("where", None if question.where is None else redact_text(question.where)))
-    if question.compare is not None:
+    if question.compare is not None or question.compare_version is not None:
         newest = "newest" if question.compare_version is None else question.compare_version
-        found.append(("compared with", f"{redact(question.compare)}, version {newest}"))
+        url = question.compare or table.url
+        found.append(("compared with", f"{redact(url)}, version {newest}"))
     if question.days is not None:
         found.append(("days", " → ".join(question.days)))
     return [

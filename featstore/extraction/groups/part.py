@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from featstore.schema import SlotSchema
 from featstore.spec.check import reached
 from featstore.spec.model import Node, Spec
+from featstore.spec.vocabulary import files_of
+from featstore.table.metadata import GroupOrigin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,25 @@ def slots_part(spec: Spec, names: Iterable[str], keep: Iterable[str] = ()) -> Pa
     return Part(spec=_part(spec, nodes, [*keep, *_skipping(base)]), names=names, base=base)
 
 
+def is_made_by(spec: Spec, base_hash: str, groups: Iterable[GroupOrigin]) -> bool:
+    """Whether data files and the slot groups beside them hold what the spec would make.
+
+    They do if each group was made by its part of the spec, and the files by the rest of it.
+
+    Args:
+        spec: The spec.
+        base_hash: The hash of the spec that made the data files.
+        groups: The origins of the groups. Groups without slots of the spec do not matter.
+    """
+    stored, added = {node.name for node in spec.nodes if node.store}, set[str]()
+    for group in groups:
+        names = stored & set(group.slots)
+        keys: list[list[str]] = [[], *([column] for column in spec.keep)]
+        if any(slots_part(spec, names, key).spec.hash == group.spec_hash for key in keys):
+            added |= names
+    return (slots_part(spec, added).base if added else spec).hash == base_hash
+
+
 def labels_part(spec: Spec, keep: Iterable[str] = ()) -> Part:
     """Returns the part for the labels and the weight; `keep` as for `slots_part`."""
     sources = {*spec.labels.values(), *([spec.weight] if spec.weight else [])}
@@ -91,7 +112,10 @@ def _without(spec: Spec, names: frozenset[str]) -> Spec:
     only_theirs = _closure(spec, names) - read
     nodes = tuple(node for node in spec.nodes if node.name not in only_theirs)
     fitted = {name: fitted for name, fitted in spec.fitted.items() if name not in only_theirs}
-    return replace(spec, nodes=nodes, fitted=fitted, checks=())
+    without = replace(spec, nodes=nodes, fitted=fitted, checks=())
+    unread = files_of(spec).keys() - files_of(without).keys()
+    vocabularies = {f: entry for f, entry in spec.vocabularies.items() if f not in unread}
+    return replace(without, vocabularies=vocabularies)
 
 
 def _closure(spec: Spec, names: Iterable[str]) -> set[str]:

@@ -2,12 +2,13 @@
 
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from featstore.errors import TableNotFoundError
 from featstore.extraction.rewrite.rewriting import (
+    drop_folded,
     named_partitions,
     new_paths,
     removing_on_conflict,
@@ -17,12 +18,11 @@ from featstore.extraction.rewrite.rewriting import (
 from featstore.host import num_cores
 from featstore.redaction import redact
 from featstore.table import delta
-from featstore.table.groups import drop_groups, groups_commit
 from featstore.table.layout import new_tag
 from featstore.table.metadata import to_json
 from featstore.table.open import open_table_or_none
 from featstore.table.running import check_not_removed, marked
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.snapshot import DataFile
 from featstore.table.statistics.stored_names import copy_values
 
 
@@ -95,7 +95,7 @@ def compact(
             check_not_removed(mark, table_url, files)
             version = commit(table_url, change)
     if snapshot.groups:
-        version = _drop(snapshot, files)
+        version = drop_folded(snapshot, files, [group.name for group in snapshot.groups])
     return CompactReport(
         table_url=table_url,
         version=version,
@@ -104,8 +104,3 @@ def compact(
         num_rows=sum(file.num_rows for file in files),
         size_bytes=sum(file.size_bytes for file in files),
     )
-
-
-def _drop(snapshot: Snapshot, files: Sequence[DataFile]) -> int:
-    metadata = groups_commit(uuid.uuid4().hex, snapshot, files)
-    return drop_groups(snapshot, {group.name: group.version for group in snapshot.groups}, metadata)

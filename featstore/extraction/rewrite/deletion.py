@@ -1,7 +1,7 @@
 """Removes rows from a table: rewrites the data files that hold them, in one commit."""
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -14,6 +14,7 @@ from featstore.errors import CommitConflictError, InputError, TableNotFoundError
 from featstore.extraction.rewrite.remains import store_remains
 from featstore.extraction.rewrite.rewriting import (
     copy_file,
+    drop_folded,
     named_partitions,
     new_paths,
     open_part,
@@ -87,7 +88,8 @@ def delete_rows(
     All files of a partition with such rows get new names: those with matching rows, or with slot
     groups beside them, are rewritten with the columns of both, the others are copied. Statistics
     are gathered anew, and texts are kept of values that still occur. Rows that are left keep their
-    order.
+    order. A second commit drops slot groups that no file has beside it any more; if the process
+    dies in between, `compact` makes it.
 
     Args:
         table_url: The table.
@@ -157,7 +159,16 @@ def _replace(
         _drain(threads.map(partial(store_remains, snapshot, tag), filter(None, remains)))
         change = replacement(snapshot, partitions, files, run_id)
         check_not_removed(mark, url, files)
-        return _commit(url, change, commit)
+        version = _commit(url, change, commit)
+    emptied = _emptied(snapshot, {file.path for file in base})
+    return drop_folded(snapshot, files, emptied) if emptied else version
+
+
+def _emptied(snapshot: Snapshot, replaced: Set[str]) -> list[str]:
+    """The slot groups that were read beside these files, and beside no others."""
+    beside = {bound.group for file in snapshot.data_files for bound in file.groups}
+    left = (file for file in snapshot.data_files if file.path not in replaced)
+    return sorted(beside - {bound.group for file in left for bound in file.groups})
 
 
 def _commit(url: str, change: delta.Change, commit: Callable[[str, delta.Change], int]) -> int:

@@ -2,6 +2,7 @@
 some partitions in one commit.
 """
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -19,6 +20,7 @@ from featstore.reading.reader import Rows
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.table import delta
+from featstore.table.groups import GroupOrigins, drop_groups, groups_commit
 from featstore.table.layout import attempt_name, data_file_name, unit_and_part
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
 from featstore.table.snapshot import DataFile, Snapshot, TableFile, files_digest, in_partitions
@@ -82,6 +84,19 @@ def replacement(
     )
 
 
+def drop_folded(snapshot: Snapshot, files: Sequence[DataFile], names: Sequence[str]) -> int:
+    """Removes slot groups whose files were all folded from the table; returns its new version.
+
+    Args:
+        snapshot: The table before its files were rewritten.
+        files: The rewritten files.
+        names: The groups.
+    """
+    metadata = groups_commit(uuid.uuid4().hex, snapshot, files)
+    versions = {group.name: group.version for group in snapshot.groups if group.name in names}
+    return drop_groups(snapshot, versions, metadata)
+
+
 def _key_value(table_url: str, key: str, value: str | None) -> str:
     if value is None:
         raise InputError(
@@ -99,6 +114,7 @@ def _origins(
     Units and the order of rows are unchanged, so an equal run is still recognised, and slot groups
     can still be matched by input, unless rows were removed: their numbers then differ.
     """
+    groups = GroupOrigins(snapshot)
     folded = {to_json(partition) for partition in partitions}
     after = [
         *files,
@@ -113,7 +129,9 @@ def _origins(
             continue
         if found.data_digest == files_digest(snapshot.in_partitions(found.partitions)):
             now = files_digest(in_partitions(after, found.partitions))
-            yield replace(found, data_digest=now, crc32s={}, origins=())
+            is_whole = folded.issuperset(map(to_json, found.partitions))
+            parts = (*found.folded, *(groups.of(found.partitions) if is_whole else ()))
+            yield replace(found, data_digest=now, crc32s={}, origins=(), folded=parts)
 
 
 def new_paths(files: Sequence[DataFile], tag: str) -> list[str]:

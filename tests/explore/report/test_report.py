@@ -103,7 +103,7 @@ def test_files_of_others_have_a_report_too(tmp_path: Path) -> None:
     [
         ({"days": ("2026-11-01", "2026-11-09")}, InputError, "no partition dt=2026-11-09"),
         ({"days": DAYS, "compare": "t"}, InputError, "--compare and --days: expected one of them"),
-        ({"compare_version": 1}, InputError, "--compare-version: expected --compare URL"),
+        ({"compare_version": 9}, TableNotFoundError, "no version 9"),
         ({"label": "clik"}, SelectionError, "no label 'clik'"),
         ({"slots": ["usr"]}, SelectionError, "usr"),
         ({"version": 7}, TableNotFoundError, "7"),

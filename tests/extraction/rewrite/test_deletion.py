@@ -290,6 +290,20 @@ def test_deletions_at_once_from_days_of_one_run_bring_nothing_back(job: ExtractJ
     assert open_table(both.table_url).to_arrow().num_rows == 900 - 15 - 15
 
 
+def test_a_group_that_was_folded_wholly_leaves_the_table_and_its_slots_stay(
+    job: ExtractJob,
+) -> None:
+    grouped(job)
+    before = open_table(job.table_url).snapshot
+    report = delete_rows(job.table_url, "user = 'u3'")
+    after = open_table(job.table_url).snapshot
+    assert [group.name for group in before.groups] == ["more"]
+    assert after.groups == ()
+    assert after.version == report.version == (before.version or 0) + 2
+    assert [slot.name for slot in after.schema] == [slot.name for slot in before.schema]
+    assert not compact(job.table_url).groups
+
+
 def test_a_group_bound_by_raw_files_is_refused_where_rows_were_deleted(job: ExtractJob) -> None:
     delete_rows(job.table_url, "user = 'u30'")
     with pytest.raises(InputError, match="expected its 185 rows, found 200 in the slot group"):
