@@ -14,6 +14,7 @@ from featstore.loader.mix.iteration import MixedIteration
 from featstore.loader.mix.state import MixedState, merge_any_states, naming, num_passes
 from featstore.loader.mix.stats import summed_stats
 from featstore.loader.mix.turns import Turns
+from featstore.loader.numpy_feed import NumpyFeed
 from featstore.loader.on_stats import OnStats, StatsCalls, on_stats_options
 from featstore.loader.run.device import DeviceFeed
 from featstore.loader.run.iteration import Iteration
@@ -54,7 +55,7 @@ class MixedLoader(IterableDataset[Batch], Closing):
     """Batches of several tables, drawn by weight. `FeatureLoader.from_config` makes one of a config
     with `tables`, and docs/mixing.md describes it.
 
-    It has the methods of a `FeatureLoader`, with the same contracts. Each batch is of one table,
+    It has the methods of a `FeatureLoader` but `to_tf()`, with the same contracts. Each batch is of one table,
     and each table's loader keeps its guarantees: every row once in each pass.
 
     Args:
@@ -130,6 +131,10 @@ class MixedLoader(IterableDataset[Batch], Closing):
             prefetch: Number of batches that are copied ahead of the loop, at least 1.
         """
         return DeviceFeed(self, device, prefetch=prefetch)
+
+    def numpy(self) -> NumpyFeed:
+        """As of `FeatureLoader`."""
+        return NumpyFeed(self)
 
     def ack(self) -> None:
         """Counts the last batch as delivered now, not only when the next one is asked for."""

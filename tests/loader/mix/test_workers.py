@@ -85,6 +85,7 @@ def begun(loaders: list[MixedLoader], monkeypatch: pytest.MonkeyPatch, state: An
     for rank, loader in enumerate(loaders):
         monkeypatch.setenv("RANK", str(rank))
         found.append(iter(loader))
+        found[-1].begin()
     return found
 
 
