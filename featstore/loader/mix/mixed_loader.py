@@ -55,8 +55,8 @@ class MixedLoader(IterableDataset[Batch], Closing):
     """Batches of several tables, drawn by weight. `FeatureLoader.from_config` makes one of a config
     with `tables`, and docs/mixing.md describes it.
 
-    It has the methods of a `FeatureLoader` but `to_tf()`, with the same contracts. Each batch is of one table,
-    and each table's loader keeps its guarantees: every row once in each pass.
+    It has the methods of a `FeatureLoader` but `to_tf()`, with the same contracts. Each batch is of
+    one table, and each table's loader keeps its guarantees: every row once in each pass.
 
     Args:
         loaders: One loader for each table, which this one owns and closes.
