@@ -13,6 +13,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.mix.mixed_loader import MixedLoader
 from featstore.loader.run.device import DeviceFeed
 
 
@@ -66,5 +67,6 @@ def _loaders(found: Any) -> Iterator[Any]:
 
 def _loses_state(loader: Any) -> bool:
     if isinstance(loader, DataLoader):
-        return isinstance(loader.dataset, FeatureLoader) and not hasattr(loader, "state_dict")
+        is_ours = isinstance(loader.dataset, FeatureLoader | MixedLoader)
+        return is_ours and not hasattr(loader, "state_dict")
     return isinstance(loader, DeviceFeed)

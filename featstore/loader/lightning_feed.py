@@ -7,6 +7,7 @@ from torch import distributed
 
 from featstore.errors import ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.mix.mixed_loader import MixedLoader
 from featstore.tensors.batch import Batch
 
 
@@ -76,9 +77,9 @@ class LightningFeed:
     def __iter__(self) -> Iterator[Batch]:
         loader = getattr(self._source, "dataset", self._source)
         epoch = self.batch_sampler.epoch
-        if epoch is not None and isinstance(loader, FeatureLoader):
+        if epoch is not None and isinstance(loader, FeatureLoader | MixedLoader):
             loader.set_epoch(epoch * loader.num_epochs)
-        batches, counts_at_once = iter(self._source), not isinstance(self._source, FeatureLoader)
+        batches, counts_at_once = iter(self._source), not _is_loader(self._source)
         while True:
             state = self._source.state_dict() if counts_at_once else None
             batch = next(batches, None)
@@ -109,7 +110,11 @@ class LightningFeed:
                 what the source's own `load_state_dict` raises.
         """
         self._state = self.batch_sampler.epoch = None
-        self._source.load_state_dict(_own(state, isinstance(self._source, FeatureLoader)))
+        self._source.load_state_dict(_own(state, _is_loader(self._source)))
+
+
+def _is_loader(source: Stateful) -> bool:
+    return isinstance(source, FeatureLoader | MixedLoader)
 
 
 def _own(state: Mapping[str, Any], can_merge: bool) -> Any:

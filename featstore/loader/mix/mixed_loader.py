@@ -110,6 +110,11 @@ class MixedLoader(IterableDataset[Batch], Closing):
             self._iteration.close()
         self._iteration = iteration
 
+    @property
+    def num_epochs(self) -> int:
+        """How many epochs each iteration reads: one."""
+        return 1
+
     def iterations(self) -> list[Iteration]:
         """A new iteration over each table. Called by `MixedIteration`."""
         return [iter(loader) for loader in self._loaders]

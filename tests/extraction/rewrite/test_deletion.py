@@ -5,7 +5,7 @@ were.
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,7 @@ from featstore.errors import (
 from featstore.explore.table import Table, open_table
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.rewrite import deletion
 from featstore.extraction.rewrite.compaction import compact
 from featstore.extraction.rewrite.deletion import delete_rows
 from featstore.spec.parse import load_spec
@@ -302,6 +303,26 @@ def test_a_group_that_was_folded_wholly_leaves_the_table_and_its_slots_stay(
     assert after.version == report.version == (before.version or 0) + 2
     assert [slot.name for slot in after.schema] == [slot.name for slot in before.schema]
     assert not compact(job.table_url).groups
+
+
+def test_a_deletion_that_dies_before_it_drops_an_emptied_group_is_finished_by_compaction(
+    job: ExtractJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    grouped(job)
+    expected = open_table(job.table_url).to_arrow(where="user <> 'u3'")
+    with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt):
+        dying.setattr(deletion, "drop_folded", die)
+        delete_rows(job.table_url, "user = 'u3'")
+    left = open_table(job.table_url)
+    assert [group.name for group in left.snapshot.groups] == ["more"]
+    assert left.to_arrow().equals(expected)
+    compact(job.table_url)
+    after = open_table(job.table_url)
+    assert after.snapshot.groups == ()
+    assert after.to_arrow().equals(expected)
 
 
 def test_a_group_bound_by_raw_files_is_refused_where_rows_were_deleted(job: ExtractJob) -> None:
