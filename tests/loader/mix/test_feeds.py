@@ -2,6 +2,7 @@
 
 from itertools import islice
 
+import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
@@ -52,7 +53,8 @@ def test_arrays_are_those_of_the_batches(tables: Tables) -> None:
     with mixed(tables) as loader:
         expected = drawn(loader)
         loader.set_epoch(0)
-        assert [batch.slots["row"].tolist() for batch in loader.numpy()] == expected
+        found = [np.asarray(batch.slots["row"]).tolist() for batch in loader.numpy()]
+        assert found == expected
 
 
 def test_an_iterator_that_is_not_used_skips_no_epoch_and_ends_no_other(tables: Tables) -> None:
