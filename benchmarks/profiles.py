@@ -15,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from featstore.explore.stored import stored_profile
 from featstore.reading.missing import nulls_to_marks
 from featstore.table.statistics.column_statistics import StatisticsGatherer, merge_statistics
 from featstore.table.statistics.sketches import mix
+from shared_parts.compiled import compiled_environment
 from shared_parts.machine import print_result
 
 NUM_SLOTS, FILE_ROWS = 200, 1 << 16
@@ -66,6 +68,7 @@ def main() -> int:
     few, many = (1, 4) if small else (8, 61)  # 61 files are 4 million rows
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory)
+        compiled = compiled_environment(home)
         for number in range(many):
             write_file(home / "few" / f"{number}.parquet", number)
         (home / "many").mkdir()
@@ -75,9 +78,9 @@ def main() -> int:
             (home / "few" / f"{number}.parquet").unlink()
         figures: list[dict[str, Any]] = []
         measures: tuple[Callable[[], list[dict[str, Any]]], ...] = (
-            lambda: demo(home),
-            lambda: beside_peers(home / "few", few, 1 if small else 3),
-            lambda: [memory(home, few, many)],
+            lambda: demo(home, compiled),
+            lambda: beside_peers(home / "few", few, 1 if small else 3, compiled),
+            lambda: [memory(home, few, many, compiled)],
             lambda: [errors(home / "few")],
         )
         for measure in measures:
@@ -106,15 +109,21 @@ def write_file(path: Path, seed: int) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def spent(program: str, *arguments: str) -> dict[str, float]:
-    """CPU seconds and peak memory in MB of a fresh process that runs a program."""
+def spent(program: str, compiled: Mapping[str, str], *arguments: str) -> dict[str, float]:
+    """CPU seconds and peak memory in MB of a fresh process that runs a program.
+
+    Args:
+        program: The program.
+        compiled: As of `compiled_environment`.
+        arguments: What the program is given.
+    """
     # The peak of `getrusage` would be that of this process, if it is higher.
     code = f"""{program}
 import json, pathlib, re, time
 status = pathlib.Path("/proc/self/status").read_text()
 peak_kib = int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1])
 print(json.dumps([time.process_time(), peak_kib / 1024]))"""
-    environment = os.environ | {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**compiled, "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env=environment,
@@ -126,7 +135,7 @@ print(json.dumps([time.process_time(), peak_kib / 1024]))"""
     return {"cpu_s": cpu_s, "peak_mb": peak_mb}
 
 
-def demo(home: Path) -> list[dict[str, Any]]:
+def demo(home: Path, compiled: Mapping[str, str]) -> list[dict[str, Any]]:
     """CPU seconds of `featstore table profile` on the demo's table, start of the process included."""
     write_flights(home / "raw")
     spec = str(files("featstore.demo").joinpath("flights.spec.yaml"))
@@ -138,31 +147,37 @@ def demo(home: Path) -> list[dict[str, Any]]:
         ("stored", [], STORED_CPU_S),
     ):
         command = [sys.executable, "-c", PROGRAM, "table", "profile", table, *options]
+        # The first one compiles.
+        subprocess.run(command, env=compiled, check=True, capture_output=True)
         cpu_s = []
         for _ in range(3):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run(command, check=True, capture_output=True)
+            subprocess.run(command, env=compiled, check=True, capture_output=True)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             cpu_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         found.append(
             {
                 "name": f"the demo's profile, {name}, CPU s of a fresh process",
-                "found": round(min(cpu_s), 2),
+                "found": round(median(cpu_s), 2),
                 "demanded": most,
-                "ok": min(cpu_s) <= most,
+                "ok": median(cpu_s) <= most,
                 "all": [round(value, 2) for value in cpu_s],
             }
         )
     return found
 
 
-def beside_peers(table: Path, num_files: int, num_rounds: int) -> list[dict[str, Any]]:
+def beside_peers(
+    table: Path, num_files: int, num_rounds: int, compiled: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """Million rows x slots a CPU second of each side, its start included, in turn."""
     cells = num_files * FILE_ROWS * NUM_SLOTS / 1e6
     rates: dict[str, list[float]] = {name: [] for name in SIDES}
+    for program in SIDES.values():
+        spent(program, compiled, str(table))  # Compiles.
     for _ in range(num_rounds):
         for name, program in SIDES.items():
-            rates[name].append(cells / spent(program, str(table))["cpu_s"])
+            rates[name].append(cells / spent(program, compiled, str(table))["cpu_s"])
     best = {name: round(max(of), 1) for name, of in rates.items()}
     own = best.pop("featstore")
     return [
@@ -176,11 +191,11 @@ def beside_peers(table: Path, num_files: int, num_rounds: int) -> list[dict[str,
     ]
 
 
-def memory(home: Path, few: int, many: int) -> dict[str, Any]:
+def memory(home: Path, few: int, many: int, compiled: Mapping[str, str]) -> dict[str, Any]:
     """Peak memory of an exact profile, and what it was of fewer rows."""
     started = time.monotonic()
     less, more = (
-        spent(SIDES["featstore"], str(home / name))["peak_mb"] for name in ("few", "many")
+        spent(SIDES["featstore"], compiled, str(home / name))["peak_mb"] for name in ("few", "many")
     )
     return {
         "name": f"peak MB of {many * FILE_ROWS:,} rows of {NUM_SLOTS} slots, counted exactly",

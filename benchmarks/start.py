@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shared_parts.compiled import compiled_environment
 from shared_parts.machine import print_result
 from staging_parts.table import Remote, served
 
@@ -76,8 +77,7 @@ def main() -> int:
 
 def _measured(root: Path, repeats: int) -> dict[str, Any]:
     plain, delta = _write(root)
-    compiled = os.environ | {"PYTHONPYCACHEPREFIX": str(root / "compiled")}
-    compiled.pop("PYTHONDONTWRITEBYTECODE", None)
+    compiled = compiled_environment(root)
     program = str(Path(sys.executable).with_name("featstore"))
     tables = {"plain": plain, "delta": delta}
     with served(root, Remote(name="store", latency_s=0.0, bytes_per_s=0)) as url:
