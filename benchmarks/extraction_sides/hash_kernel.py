@@ -26,8 +26,10 @@ from featstore.ops.arrays import array_of, bytes_of, stored_offsets_of
 _BATCH_ROWS = 16_384
 _LOOP = """
 #include "xxh64.h"
-void loop(const uint8_t* data, const int32_t* offsets, int64_t n, uint64_t seed, uint64_t* hashes) {
-  hash_texts(data, offsets, n, seed, hashes);
+int loop(
+    const uint8_t* data, int64_t num_bytes, const int32_t* offsets, int64_t n, uint64_t seed,
+    uint64_t* hashes) {
+  return hash_texts(data, num_bytes, offsets, n, seed, hashes);
 }
 """
 
@@ -114,8 +116,15 @@ def _compiled_loop() -> Any:
 def _looped(loop: Any, batch: pa.Array) -> Any:
     hashes = np.empty(len(batch), np.uint64)
     data, offsets = bytes_of(batch), stored_offsets_of(batch)
-    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (data, offsets, hashes)]
-    loop(*pointers[:2], ctypes.c_int64(len(batch)), ctypes.c_uint64(hashing.SEED), pointers[2])
+    done = loop(
+        ctypes.c_void_p(data.ctypes.data),
+        ctypes.c_int64(data.nbytes),
+        ctypes.c_void_p(offsets.ctypes.data),
+        ctypes.c_int64(len(batch)),
+        ctypes.c_uint64(hashing.SEED),
+        ctypes.c_void_p(hashes.ctypes.data),
+    )
+    assert done, "the offsets of an array that was checked are outside of its bytes"
     return array_of(hashes.view(np.int64))
 
 

@@ -128,10 +128,9 @@ def spec_of(chosen: list[Feature], rows_per_file: int) -> dict[str, Any]:
         "spec": 1,
         "inputs": {ROW_ID: "long", **inputs},
         "keep": [ROW_ID],
-        "output": {
-            "rows_per_file": rows_per_file,
-            "statistics": False,
-        },  # which the other sides do not make either
+        # Neither statistics nor texts of values: the other sides make none of them.
+        "output": {"rows_per_file": rows_per_file, "statistics": False},
+        "values": "none",
         "slots": [feature.entry() for feature in chosen],
     }
 
