@@ -1,8 +1,9 @@
 """Texts of values gathered while units write, and merged per partition before the commit.
 
 Each id of a slot is counted exactly. When one occurs that was not there before, its raw row is laid
-aside, and the texts of such rows are found together: so each text is made once a unit, whatever the
-number of rows.
+aside. At the end of the unit the texts of the most frequent ids are found in these rows: so each
+text is made once a unit, whatever the number of rows, and none is made that is not kept. Only rows
+that take too much memory are looked at before.
 """
 
 import itertools
@@ -43,8 +44,8 @@ from featstore.table.statistics.values_file import (
     write_values,
 )
 
-# Rows of new values that wait before their texts are found: more take memory, fewer take calls.
-_MAX_WAITING_ROWS = 512
+# What the rows laid aside by all slots of a unit may take, until all of their texts are found.
+_MAX_WAITING_BYTES = 32 << 20
 # So many texts a slot must have room, or a small unit gathers none: it would spend more time on
 # them than on its data.
 _MIN_TEXTS = 4
@@ -124,6 +125,9 @@ class ValueGathering:
         for batch, raw in self._held:
             for slot in self._slots:
                 slot.update(batch.column(slot.name), raw)
+            if sum(slot.waiting_bytes for slot in self._slots) > _MAX_WAITING_BYTES:
+                for slot in self._slots:
+                    slot.find_texts()
         self._held = []
         return self._slots
 
@@ -180,7 +184,11 @@ class _Waiting:
 
 
 class _SlotGathering:
-    """Counts the ids of one slot, and finds the texts of new ones."""
+    """Counts the ids of one slot, and finds the texts of new ones.
+
+    Attributes:
+        waiting_bytes: What the rows take that are laid aside.
+    """
 
     def __init__(self, graph: Graph, slot: Slot, *, keeps_top: bool) -> None:
         self.name, self._slot = slot.name, slot
@@ -191,6 +199,7 @@ class _SlotGathering:
         is_named = bool(self._known) or self._index_names is not None
         self._source = None if is_named else SlotTexts(graph, slot.name)
         self._waiting: list[_Waiting] = []
+        self.waiting_bytes = 0
         self._found: list[FoundTexts] = []
 
     @property
@@ -214,9 +223,25 @@ class _SlotGathering:
         values = values_of(column.flatten() if self._slot.shape else column)
         new = self._counts.update(values)
         if self.has_too_many:
-            self._waiting, self._found = [], []
+            self._waiting, self.waiting_bytes, self._found = [], 0, []
         elif self._source is not None and len(new):
             self._wait(self._source, values[new], _rows_of(column, new, self._slot), raw)
+
+    def find_texts(self, wanted: Integers | None = None) -> None:
+        """Finds the texts of the rows laid aside.
+
+        Args:
+            wanted: The ids to find texts of, int64; by default all.
+        """
+        if self._source is None or not self._waiting:
+            return
+        rows = [waiting.having(wanted) for waiting in self._waiting]
+        self._waiting, self.waiting_bytes = [], 0
+        # The raw files of a unit may differ in the layout of their columns.
+        for _, alike in itertools.groupby(rows, lambda batch: batch.schema):
+            whole = pa.Table.from_batches(alike).combine_chunks()
+            columns = [column.combine_chunks() for column in whole.columns]
+            self._found.append(self._source(columns, wanted))
 
     def table(self, ids: Integers, counts: Integers, num_texts: int) -> pa.Table:
         """A row for each id, with the columns of `SCHEMA`; the first have texts.
@@ -253,7 +278,7 @@ class _SlotGathering:
 
     def _from_rows(self, ids: Integers) -> tuple[pa.Array, pa.Array]:
         """The texts that rows told; null for ids of which another value was there first."""
-        self._find(ids)
+        self.find_texts(ids)
         found_ids = np.concatenate([ids[:0], *(found.ids for found in self._found)])
         none = pa.array([], pa.string())
         texts = pa.concat_arrays([none, *(found.texts for found in self._found)])
@@ -273,20 +298,7 @@ class _SlotGathering:
         names = [str(i) for i in source.columns]
         taken = pa.RecordBatch.from_arrays(columns, names).take(array_of(places))
         self._waiting.append(_Waiting(rows=taken, ids=ids, row_of=row_of))
-        if sum(waiting.rows.num_rows for waiting in self._waiting) > _MAX_WAITING_ROWS:
-            self._find()
-
-    def _find(self, wanted: Integers | None = None) -> None:
-        """Finds the texts of ids that wait: those that are wanted, or all."""
-        if self._source is None or not self._waiting:
-            return
-        rows = [waiting.having(wanted) for waiting in self._waiting]
-        self._waiting = []
-        # The raw files of a unit may differ in the layout of their columns.
-        for _, alike in itertools.groupby(rows, lambda batch: batch.schema):
-            whole = pa.Table.from_batches(alike).combine_chunks()
-            columns = [column.combine_chunks() for column in whole.columns]
-            self._found.append(self._source(columns, wanted))
+        self.waiting_bytes += taken.nbytes + ids.nbytes + row_of.nbytes
 
 
 def depth_of(num_ids: Sequence[int], data_bytes: int) -> int:

@@ -13,6 +13,7 @@ import pytest
 import featstore
 from featstore.errors import SpecError
 from featstore.extraction.extractor import Extractor
+from featstore.extraction.texts import unit_values
 from featstore.extraction.texts.unit_values import ValueGathering, depth_of
 from featstore.ops.value_names import MAX_TEXT
 from featstore.spec.parse import load_spec
@@ -188,6 +189,23 @@ def test_the_same_texts_are_kept_however_rows_are_divided_into_files(tmp_path: P
     once = kept(tmp_path / "1", [raw(rows)], slots)
     cut = kept(tmp_path / "2", [raw(rows[:7]), raw(rows[7:1_500]), raw(rows[1_500:])], slots)
     assert texts(once) == texts(cut)
+
+
+def test_the_same_texts_are_kept_if_rows_laid_aside_take_too_much_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row(user=f"user {i % 5_000}", tags=[f"tag {i % 700}", "often"]) for i in range(70_000)]
+    slots = [USER, TAGS, HOUR, CROSS]
+    waited = kept(tmp_path / "waited", [raw(rows)], slots)
+    monkeypatch.setattr(unit_values, "_MAX_WAITING_BYTES", 100_000)
+    found = kept(tmp_path / "found", [raw(rows)], slots)
+    assert texts(found) == texts(waited)
+    assert {slot: len(of_slot) for slot, of_slot in texts(found).items()} == {
+        "user_slot": NUM_KEPT,
+        "tags_slot": 701,
+        "hour": 1,
+        "user_x_hour": NUM_KEPT,
+    }
 
 
 def test_columns_of_two_files_may_have_different_layouts(tmp_path: Path) -> None:
