@@ -84,7 +84,8 @@ def orders(num_rounds: int) -> Iterator[tuple[str, str]]:
 
 def extracted(log: Log, values: str, spent: Spent) -> dict[str, Any]:
     """One extraction: its CPU time, that of gathering texts, and the bytes that it wrote."""
-    document = spec_of(features(log.num_slots, maps=False), log.num_rows)
+    # One file, and at least the least that a spec may say.
+    document = spec_of(features(log.num_slots, maps=False), max(log.num_rows, 1 << 16))
     output = document["output"] | {"statistics": True}
     spec = load_spec(document | {"output": output, "values": values})
     table = log.directory / "table"

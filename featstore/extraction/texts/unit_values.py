@@ -45,7 +45,7 @@ from featstore.table.statistics.values_file import (
 )
 
 # What the rows laid aside by all slots of a unit may take, until all of their texts are found.
-_MAX_WAITING_BYTES = 32 << 20
+_MAX_WAITING_BYTES = 64 << 20
 # So many texts a slot must have room, or a small unit gathers none: it would spend more time on
 # them than on its data.
 _MIN_TEXTS = 4
