@@ -39,6 +39,35 @@ distributed.barrier()
 distributed.destroy_process_group()
 """
 
+STOPPED = """
+import json, os, signal, sys
+import torch.distributed as distributed
+import featstore
+
+signal.alarm(100)  # Nobody outlives a test that failed.
+table, out, options = *sys.argv[1:3], json.loads(sys.argv[3])
+distributed.init_process_group("gloo")
+rank, states = distributed.get_rank(), [None] * distributed.get_world_size()
+rows = []
+with featstore.FeatureLoader(table, slots=["row"], tail="pad", shuffle=True, **options) as loader:
+    if os.path.exists(f"{out}/state.json"):
+        loader.load_state_dict(json.loads(open(f"{out}/state.json").read()))
+    for step, batch in enumerate(loader):
+        distributed.barrier()
+        rows += [] if batch.is_padding else batch["row"].tolist()
+        if step == int(sys.argv[4]):
+            break
+    loader.ack()
+    distributed.all_gather_object(states, loader.state_dict())
+with open(f"{out}/rows-{len(states)}-{rank}.json", "w") as file:
+    json.dump(rows, file)
+if rank == 0:
+    with open(f"{out}/state.json", "w") as file:
+        json.dump(featstore.FeatureLoader.merge_states(states), file)
+distributed.barrier()
+distributed.destroy_process_group()
+"""
+
 
 def run_ranks(directory: Path, num_ranks: int, num_files: int, **options: object) -> list[Any]:
     """What each rank read in each epoch, and what it was warned of."""
@@ -82,3 +111,22 @@ def test_shares_of_too_few_splits_differ_by_one_which_is_told(tmp_path: Path) ->
             )
     assert [len(heard) for _, heard in ranks] == [1, 0]
     assert ranks[0][1][0].startswith("7 splits for 2 workers that train in step")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [2, 4])
+def test_an_epoch_goes_on_with_another_number_of_ranks(tmp_path: Path, more: int) -> None:
+    table = put_row_files(tmp_path / "table", [ROWS] * NUM_FILES, row_group_size=ROWS)
+    (tmp_path / "rank.py").write_text(STOPPED)
+    read: list[list[int]] = []
+    for num_ranks, last_step in ((3, 50), (more, 10**6)):
+        options = json.dumps({"batch_size": BATCH_ROWS})
+        arguments = (table, tmp_path, options, last_step)
+        done = torchrun(tmp_path / "rank.py", *arguments, num_processes=num_ranks)
+        assert done.returncode == 0, done.stderr[-5000:]
+        names = (f"rows-{num_ranks}-{rank}.json" for rank in range(num_ranks))
+        read += [json.loads((tmp_path / name).read_text()) for name in names]
+    assert [len(rows) for rows in read[:3]] == [51 * BATCH_ROWS] * 3
+    rest = NUM_FILES * ROWS - 3 * 51 * BATCH_ROWS
+    assert max(len(rows) for rows in read[3:]) <= rest / more + 2 * ROWS
+    assert sorted(row for rows in read for row in rows) == list(range(NUM_FILES * ROWS))
