@@ -293,7 +293,11 @@ def _not_served(host: str, port: int, error: OSError) -> DispatchError:
 
 def _reachable(host: str) -> str:
     """A host name for other machines, if `host` stands for all addresses of this one."""
-    return socket.getfqdn() if host in ("", "0.0.0.0", "::") else host
+    if host not in ("", "0.0.0.0", "::"):
+        return host
+    name = socket.getfqdn()
+    # A machine whose name is among those of the loopback address has the first of them.
+    return socket.gethostname() if name.startswith("localhost") else name
 
 
 _servers: "weakref.WeakSet[DispatchServer]" = weakref.WeakSet()

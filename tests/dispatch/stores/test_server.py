@@ -108,6 +108,19 @@ def test_a_server_in_a_with_block_ends_with_it(tmp_path: Path) -> None:
     assert not [path for path in new if path.name.startswith("featstore-private-")]
 
 
+@pytest.mark.parametrize(
+    ("qualified", "found"),
+    [("localhost.localdomain", "worker-7"), ("worker-7.site", "worker-7.site")],
+)
+def test_the_address_of_a_server_for_all_is_not_that_of_the_loopback(
+    monkeypatch: pytest.MonkeyPatch, qualified: str, found: str
+) -> None:
+    monkeypatch.setattr("socket.getfqdn", lambda: qualified)
+    monkeypatch.setattr("socket.gethostname", lambda: "worker-7")
+    with serve("0.0.0.0", 0) as server:
+        assert server.url.startswith(f"tcp://{found}:")
+
+
 def test_a_port_in_use_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
