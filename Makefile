@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEBIAN_SERVERS := nginx-light rclone chromium
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test test-all lint format faults faults-epochs faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
+.PHONY: demo test test-all lint format ray faults faults-epochs faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -34,8 +34,11 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-faults: $(INSTALLED)
+# Ray, for the test of its recipe, which is skipped without it.
+ray: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group ray
+
+faults: ray
 	$(MAKE) --jobs 2 --keep-going faults-epochs faults-properties faults-processes
 
 # The campaigns, two at a time: ends of epochs (broken off, it goes on where it was), properties with 2,000 cases and 50,000
