@@ -14,8 +14,8 @@ from datetime import date, timedelta
 
 from featstore.errors import EmptyInputError, InputError
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.groups.part import is_made_by
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
+from featstore.extraction.part import is_made_by
 from featstore.extraction.unit import Progress, Runner, ignore_progress
 from featstore.files.listings import listing_digest
 from featstore.formats.text_files import list_raw_files

@@ -17,6 +17,7 @@ from featstore.errors import CommitConflictError, EmptyInputError, InputError, U
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, describe, first_examples
 from featstore.extraction.local import LocalRunner
+from featstore.extraction.part import is_made_by
 from featstore.extraction.raw import (
     RawFile,
     check_partition_given,
@@ -37,6 +38,7 @@ from featstore.spec.model import Spec
 from featstore.spec.value_names import kept_values
 from featstore.table import delta
 from featstore.table.evolution import check_case, merge_schemas
+from featstore.table.groups import GroupOrigins
 from featstore.table.layout import STATISTICS_DIR, has_tag, is_data_file, new_tag, partition_path
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import open_table_or_none
@@ -524,11 +526,20 @@ def _as_set(partitions: Sequence[Mapping[str, str]]) -> set[str]:
 
 
 def commit_of_input(run: ExtractionRun, base: Snapshot) -> delta.Commit | None:
-    """Returns the commit of `base` that holds this run's rows, None if there is none."""
+    """Returns the commit of `base` that holds this run's rows, None if there is none. Slots may be
+    in groups beside them, or folded into them.
+    """
     if run.input_digest is None:
         return None
-    return delta.commit_of_input(
-        base, run.partitions, spec_hash=run.task.spec.hash, input_digest=run.input_digest
+    groups = GroupOrigins(base).of(run.partitions)
+    commits = delta.commits_of_input(base, run.partitions, run.input_digest)
+    return next(
+        (
+            commit
+            for commit, made in commits
+            if is_made_by(run.task.spec, made.spec_hash, (*made.folded, *groups))
+        ),
+        None,
     )
 
 

@@ -220,31 +220,23 @@ def commit_of_run(url: str, run_id: str) -> Commit | None:
     )
 
 
-def commit_of_input(
-    snapshot: Snapshot,
-    partitions: Iterable[Mapping[str, str]],
-    *,
-    spec_hash: str,
-    input_digest: str,
-) -> Commit | None:
-    """The commit that wrote the current files of these partitions from this spec and input.
+def commits_of_input(
+    snapshot: Snapshot, partitions: Iterable[Mapping[str, str]], input_digest: str
+) -> Iterator[tuple[Commit, CommitMetadata]]:
+    """Yields the commits that wrote the current files of these partitions from this input, newest
+    first. None if any writer has replaced the partitions since: their files are then not those of
+    the commit.
 
     Args:
         snapshot: The table.
         partitions: The partitions.
-        spec_hash: The hash of the spec.
         input_digest: The digest of the raw input.
-
-    Returns:
-        The commit. None if there is none, also if any writer has replaced the partitions since:
-        their files are then not those of the commit.
     """
-    wanted = (spec_hash, input_digest, files_digest(snapshot.in_partitions(partitions)))
-    commits = with_origins(history(snapshot.url))
-    known = ((c, c.metadata) for c in commits if c.metadata is not None)
-    return next(
-        (c for c, m in known if (m.spec_hash, m.input_digest, m.data_digest) == wanted), None
-    )
+    wanted = (input_digest, files_digest(snapshot.in_partitions(partitions)))
+    for commit in with_origins(history(snapshot.url)):
+        made = commit.metadata
+        if made is not None and (made.input_digest, made.data_digest) == wanted:
+            yield commit, made
 
 
 def commit(url: str, change: Change, publish: Publish | None = None) -> int:

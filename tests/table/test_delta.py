@@ -22,8 +22,8 @@ from featstore.table import delta
 from featstore.table.delta import (
     Change,
     commit,
-    commit_of_input,
     commit_of_run,
+    commits_of_input,
     history,
     is_delta,
     open_delta,
@@ -248,17 +248,15 @@ def test_an_equal_input_is_found_until_its_partition_changes(
         str(table),
         change(schema, [write_file(table, {"month": "2"}, "r2")], "r2", open_delta(str(table))),
     )
-    wanted = {"spec_hash": "s1", "input_digest": "i1"}
 
-    def found(**other: str) -> int | None:
-        same = commit_of_input(open_delta(str(table)), [{"month": "1"}], **(wanted | other))
-        return None if same is None else same.version
+    def found(digest: str) -> list[tuple[int, str]]:
+        same = commits_of_input(open_delta(str(table)), [{"month": "1"}], digest)
+        return [(commit.version, made.spec_hash) for commit, made in same]
 
-    assert found() == 0
-    assert found(spec_hash="s2") is None
-    assert found(input_digest="i2") is None
+    assert found("i1") == [(0, "s1")]
+    assert found("i2") == []
     DeltaTable(str(table)).delete("month = '1'")
-    assert found() is None
+    assert found("i1") == []
 
 
 def test_the_second_writer_of_a_partition_is_refused(

@@ -16,7 +16,6 @@ from featstore.errors import CommitConflictError, InputError, TableNotFoundError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.groups.by_key import KeyRunner, keyed_partitions, run_by_key
 from featstore.extraction.groups.group_task import GroupTask, Target
-from featstore.extraction.groups.part import Part, labels_part, slots_part
 from featstore.extraction.job import (
     CommitFunction,
     ExtractionRun,
@@ -32,6 +31,7 @@ from featstore.extraction.job import (
     runs_here,
 )
 from featstore.extraction.local import LocalRunner
+from featstore.extraction.part import Part, labels_part, slots_part
 from featstore.extraction.raw import RawFile, Unit, plan_units
 from featstore.extraction.unit import Progress, Runner, UnitReport, ignore_progress
 from featstore.files.listings import listing_digest

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from featstore.extraction.groups.part import Part
+from featstore.extraction.part import Part
 from featstore.extraction.unit import UnitTask
 from featstore.schema import SlotSchema
 from featstore.table.layout import data_file_name, group_file_path

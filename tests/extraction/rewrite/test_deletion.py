@@ -265,6 +265,21 @@ def test_the_bytes_are_gone_after_a_vacuum(job: ExtractJob, tmp_path: Path) -> N
     assert open_table(job.table_url).to_arrow(where="user = 'u30'").num_rows == 0
 
 
+@pytest.mark.parametrize("are_folded", [False, True])
+def test_a_run_with_the_slots_of_a_group_brings_nothing_back(
+    job: ExtractJob, are_folded: bool
+) -> None:
+    wider = replace(job, spec=spec_of([*SLOTS, *MORE]), run_id="wider")
+    grouped(job)
+    if are_folded:
+        compact(job.table_url)
+    delete_rows(job.table_url, "user = 'u30'")
+    assert not extract_files(wider).committed
+    assert extract_files(second(wider)).committed
+    found = open_table(job.table_url).to_arrow(where="user = 'u30'")
+    assert found.num_rows == 0
+
+
 def test_an_equal_run_brings_nothing_back_and_a_changed_one_does(job: ExtractJob) -> None:
     delete_rows(job.table_url, "user = 'u30'")
     assert not extract_files(replace(job, run_id="equal")).committed
