@@ -6,6 +6,7 @@ compared with the ids that were joined, before a rename publishes the rows.
 
 import contextlib
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 WriteFunction = Callable[["DataFrame", str, tuple[str, ...]], None]
+_PATTERN = re.compile(r"[*?\[{]")  # of names in Hadoop
 _SETTINGS = {
     # HotSpot does not compile methods beyond 8,000 bytes; with this limit Spark falls back to
     # smaller methods, which are compiled. See docs/decisions/0024-joins-of-raw-logs.md.
@@ -358,10 +360,23 @@ def read_source(spark: "SparkSession", source: LogSource) -> "DataFrame":
         if source.table is not None:
             return spark.table(source.table)
         # Without mergeSchema Spark takes the columns of one file, and drops what others add.
-        return spark.read.option("mergeSchema", "true").parquet(spark_url(source.url or ""))
+        paths = _matching(spark, spark_url(source.url or ""))
+        return spark.read.option("mergeSchema", "true").parquet(*paths)
     except (AnalysisException, ParseException) as error:
         said = redact_text(str(error).strip().splitlines()[0])
         raise InputError(f"Spark cannot read {source}: {said}") from None
+
+
+def _matching(spark: "SparkSession", url: str) -> list[str]:
+    """What matches a pattern. Spark would do the same, but before that it looks for a file of that
+    very name, and logs that there is none with a hundred lines of a Java stack.
+    """
+    if not _PATTERN.search(url):
+        return [url]
+    path = spark._jvm.org.apache.hadoop.fs.Path(url)
+    found = path.getFileSystem(spark._jsc.hadoopConfiguration()).globStatus(path)
+    # Where nothing matches, Spark's own error says so.
+    return [status.getPath().toString() for status in found or ()] or [url]
 
 
 def _expression(text: str) -> "Column":

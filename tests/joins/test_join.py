@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from featstore.errors import InputError
-from featstore.joins.join import join_labels
+from featstore.joins.join import join_labels, read_source
 from featstore.joins.options import (
     Impressions,
     Label,
@@ -25,6 +25,7 @@ from featstore.joins.options import (
     NegativeSampling,
 )
 from featstore.selection.where import Sample
+from tests.parquet_files import put_parquet
 
 NEW_YORK_FALLS_BACK_US = 1_793_512_800_000_000  # 2026-11-01T06:00:00Z
 SECOND_US = 1_000_000
@@ -489,3 +490,22 @@ def check_report(report: Mapping[str, Any], oracle: Oracle, join: LabelJoin) -> 
         below_second,
         len(first_delays_us) - below_second,
     ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [("dt=*", [1, 2, 3]), ("dt=[12]", [1, 2]), ("dt={1,3}", [1, 3]), ("dt=1", [1])],
+)
+def test_a_log_is_all_directories_that_a_pattern_matches(
+    spark: Any, tmp_path: Path, pattern: str, found: list[int]
+) -> None:
+    for day in (1, 2, 3):
+        put_parquet(tmp_path / f"dt={day}" / "a.parquet", {"day": [day]})
+    frame = read_source(spark, LogSource(url=f"{tmp_path}/{pattern}"))
+    assert sorted(row["day"] for row in frame.collect()) == found
+    assert sorted(frame.inputFiles()) == [f"file://{tmp_path}/dt={day}/a.parquet" for day in found]
+
+
+def test_a_pattern_that_matches_nothing_is_named(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"Spark cannot read .*dt=\*"):
+        read_source(spark, LogSource(url=f"{tmp_path}/dt=*"))
