@@ -14,13 +14,16 @@ of them are gigabytes).
 import argparse
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
@@ -182,7 +185,7 @@ def trials(
         name="lowest versions",
         python=first,
         wheel=wheel,
-        extras="[explore,prometheus]",
+        extras="[explore,prometheus,hdfs,tfrecord]",
         is_lowest=True,
     )
 
@@ -206,11 +209,62 @@ def install(trial: Trial, python: Path) -> None:
     """Installs the trial's wheel and what it needs."""
     what = f"featstore{trial.extras} @ {trial.wheel.as_uri()}"
     if trial.is_lowest:
-        uv = (sys.executable, "-m", "uv", "pip", "install", "--python", python)
-        call(*uv, "--quiet", "--resolution", "lowest-direct", what)
+        install_lowest(trial, python)
     else:
         pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         call(*pip, "--constraint", CONSTRAINTS, what, is_quiet=True)
+
+
+def install_lowest(trial: Trial, python: Path) -> None:
+    """Installs the lowest versions that pyproject.toml allows, and the wheel without what it needs.
+
+    uv lowers only what is named to it: of a wheel by its address, the wheel alone. So it is given
+    pyproject.toml.
+    """
+    extras = trial.extras.strip("[]").split(",")
+    uv = (sys.executable, "-m", "uv", "pip")
+    floors = python.parents[2] / "floors.txt"
+    options = [part for extra in extras for part in ("--extra", extra)]
+    listing = (*uv, "compile", "--quiet", "--resolution", "lowest-direct", "--python", python)
+    call(*listing, *options, "--output-file", floors, ROOT / "pyproject.toml", is_quiet=True)
+    call(*uv, "install", "--quiet", "--python", python, "--requirement", floors)
+    call(*uv, "install", "--quiet", "--python", python, "--no-deps", trial.wheel)
+    lines = subprocess.run(
+        [str(part) for part in (*uv, "freeze", "--python", python)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    versions = dict(line.split("==") for line in lines if "==" in line)
+    wrong = above_floors(tomllib.loads((ROOT / "pyproject.toml").read_text()), extras, versions)
+    if wrong:
+        raise SystemExit(f"dist: expected the lowest versions, found {', '.join(wrong)}")
+
+
+def above_floors(
+    document: Mapping[str, Any], extras: Sequence[str], versions: Mapping[str, str]
+) -> list[str]:
+    """Requirements of pyproject.toml whose installed version is not the lowest that they allow.
+
+    Args:
+        document: pyproject.toml.
+        extras: The extras that were installed.
+        versions: The installed versions by the packages' names.
+    """
+    project = document["project"]
+    optional = [what for extra in extras for what in project["optional-dependencies"][extra]]
+    wrong = []
+    for what in [*project["dependencies"], *optional]:
+        name, _, bounds = what.partition(">=")
+        found, floor = versions.get(name, "none"), bounds.split(",")[0]
+        if numbers(found) != numbers(floor):
+            wrong.append(f"{name} {found} instead of {floor}")
+    return wrong
+
+
+def numbers(version: str) -> str:
+    """A version without zeros at its end: 20 and 20.0.0 are one."""
+    return re.sub(r"(\.0)+$", "", version)
 
 
 def call(

@@ -287,14 +287,16 @@ def open_raw(
     with pa.OSFile(str(path)) if path is not None else open_read(url, listed_bytes) as source:
         footer = read_checked(source)
         if path is not None:
-            _require_within(source.fileno(), footer, row_groups)
+            # Not `source`: before pyarrow 25 its OSFile has no `fileno`.
+            with path.open("rb", buffering=0) as file:
+                _require_within(file.fileno(), footer, row_groups)
         with pq.ParquetFile(
             source,
             metadata=footer.arrow_metadata(),
             pre_buffer=path is None,
             page_checksum_verification=True,
-        ) as file:
-            yield file
+        ) as parquet_file:
+            yield parquet_file
 
 
 def _require_within(file: int, footer: CheckedFooter, row_groups: Iterable[int]) -> None:

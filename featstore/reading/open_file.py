@@ -63,10 +63,15 @@ class OpenFile(Closing):
         """
         self.name, self.is_checked = name or str(source), is_checked
         self.cancelled, self._column_cache = cancelled, column_cache or ColumnCache()
+        # The same file twice: Arrow reads the one, and kernels the other, since before pyarrow 25 an
+        # OSFile has no `fileno`. A data file never changes under its name.
         self._local: pa.OSFile | None = None
+        self._kernel_file: BinaryIO | None = None
         self._files: dict[tuple[str, ...] | None, pq.ParquetFile] = {}
         try:
-            self._local = pa.OSFile(str(source)) if isinstance(source, Path) else None
+            if isinstance(source, Path):
+                self._local = pa.OSFile(str(source))
+                self._kernel_file = source.open("rb", buffering=0)
             self._kept = KeptSpans(source) if not isinstance(source, Path) else None
             opened: Any = self._kept or self._local
             self._source: BinaryIO = opened
@@ -150,8 +155,8 @@ class OpenFile(Closing):
     @property
     def descriptor(self) -> int:
         """The descriptor of the open local file."""
-        assert self._local is not None
-        return int(self._local.fileno())
+        assert self._kernel_file is not None
+        return self._kernel_file.fileno()
 
     @contextmanager
     def kept(self, row_group: int, places: Iterable[int]) -> Iterator[None]:
@@ -241,8 +246,9 @@ class OpenFile(Closing):
     def close(self) -> None:
         for file in self._files.values():
             file.close()
-        if self._local is not None:
-            self._local.close()
+        for opened in (self._local, self._kernel_file):
+            if opened is not None:
+                opened.close()
 
 
 @contextmanager

@@ -296,7 +296,7 @@ class _Builder:
             return self.as_float(node), pa.array([*map(float, literals), *zeros], pa.float64())
         type_ = self.type_of(node)
         if pa.types.is_integer(type_):
-            can_be = np.iinfo(type_.to_pandas_dtype())
+            can_be = np.iinfo(str(type_))  # Arrow names integers as numpy does
             literals = [number for number in literals if can_be.min <= int(number) <= can_be.max]
         return self.operand(node, time), pa.array(
             literals, type_

@@ -45,7 +45,7 @@ ray.shutdown()
 
 @pytest.mark.skipif(
     importlib.util.find_spec("ray") is None,
-    reason="needs Ray: pip install 'featstore[ray]', as make faults does",
+    reason="needs Ray: pip install --group ray, as make faults does",
 )
 def test_workers_of_ray_train_share_an_epoch(tmp_path: Path) -> None:
     put_row_files(tmp_path / "table", [20] * 10, "{:02}.parquet")

@@ -13,7 +13,8 @@ SELECTION = Selection(slots=(A, B))
 
 
 def opened(directory: Path, name: str, **columns: Any) -> OpenFile:
-    return OpenFile(put_parquet(directory / name, columns))
+    with OpenFile(put_parquet(directory / name, columns)) as file:
+        return file  # closed: its footer is enough
 
 
 def cached(cache: ColumnCache, file: OpenFile, selection: Selection = SELECTION) -> FileColumns:
@@ -50,5 +51,8 @@ def test_files_that_share_a_cache_share_what_is_found(tmp_path: Path) -> None:
     cache = ColumnCache()
     opened(tmp_path, "1", a=[1], b=[2])
     opened(tmp_path, "2", a=[1], b=[2])
-    first, other = (OpenFile(tmp_path / name, column_cache=cache) for name in ("1", "2"))
-    assert first.resolve(SELECTION) is other.resolve(SELECTION)
+    with (
+        OpenFile(tmp_path / "1", column_cache=cache) as first,
+        OpenFile(tmp_path / "2", column_cache=cache) as other,
+    ):
+        assert first.resolve(SELECTION) is other.resolve(SELECTION)
