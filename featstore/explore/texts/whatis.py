@@ -80,7 +80,7 @@ class Meaning:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Source:
+class _ValueLookup:
     """A table, a spec or both, and the slots that are asked for."""
 
     slots: tuple[str, ...]
@@ -158,7 +158,7 @@ def _parse(text: str) -> tuple[str, bool]:
 
 def _source(
     table_url: str | None, version: int | None, spec_url: str | None, slot: str | None
-) -> _Source:
+) -> _ValueLookup:
     if table_url is None and spec_url is None:
         raise InputError("whatis: expected a table or a spec that has the sign, found neither")
     graph = None if spec_url is None else build_graph(load_spec(spec_url))
@@ -169,7 +169,7 @@ def _source(
     if slot is not None and slot not in known:
         raise SelectionError(f"no slot {slot!r} that holds ids{nearest(slot, known)}")
     named = [name for name in of_spec if slot in (None, name)]
-    return _Source(
+    return _ValueLookup(
         slots=tuple(name for name in known if slot in (None, name)),
         snapshot=snapshot,
         of_spec=ValueNames()
