@@ -213,7 +213,11 @@ def lint(table: str, version: int | None, batch_size: int, as_json: bool) -> Non
 )
 @subjects(TABLE)
 @version_option
-@where_option
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="Only partitions that match, such as \"dt >= '2026-11-01'\": over partition keys alone.",
+)
 @click.option("--spec", metavar="URL", help="The spec whose `checks` to run.")
 @json_option
 def check(

@@ -12,10 +12,11 @@ from featstore.cli.output import show
     cls=Command,
     examples=[
         "featstore whatis 4020641234567890123 --table /data/ctr",
+        "featstore whatis 402064… --table /data/ctr",
         "featstore whatis 4020641234567890123 --spec spec.yaml --slot hour",
     ],
 )
-@click.argument("sign", type=click.IntRange(min=1))
+@click.argument("sign")
 @click.option("--table", metavar="URL", help="The table that has the sign.")
 @version_option
 @click.option(
@@ -24,7 +25,7 @@ from featstore.cli.output import show
 @click.option("--slot", metavar="NAME", help="The slot of the sign; any slot if not given.")
 @json_option
 def whatis(
-    sign: int,
+    sign: str,
     table: str | None,
     version: int | None,
     spec: str | None,
@@ -32,6 +33,10 @@ def whatis(
     as_json: bool,
 ) -> None:
     """Print which value of which slot a sign (or an index) stands for.
+
+    SIGN may be short, as profiles print it: 402064… (or 402064...) lists all known signs that
+    begin with these digits. Digits alone are a whole sign or index; only if that is not known, they
+    are the first digits of others.
 
     Texts are those that extraction kept beside the table. The exit code is 1 if none is known.
     """

@@ -29,7 +29,7 @@ from featstore.extraction.texts.unit_values import merge_partition_values
 from featstore.extraction.unit import Progress, Runner, UnitReport, UnitTask, bind, ignore_progress
 from featstore.extraction.unit_statistics import merge_partition
 from featstore.files.listings import list_files, listing_digest
-from featstore.files.storage import absolute, delete, join
+from featstore.files.storage import absolute, delete, join, remove_if_empty
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.spec.graph import build_graph
@@ -320,6 +320,7 @@ def end_run(
     num_rows_skipped = sum(report.num_rows_skipped for report in reports)
     examples = first_examples(example for report in reports for example in report.examples)
     if not files:
+        _remove_files(run)
         raise _no_rows_error(run.task.spec, num_rows_skipped, examples)
     warnings: tuple[CheckResult, ...] = ()
     if any(report.has_statistics or report.has_values for report in reports):
@@ -580,18 +581,16 @@ def _data_file(table_url: str, report: UnitReport) -> DataFile:
 
 
 def _remove_files(run: ExtractionRun) -> None:
-    """Removes the files that carry this run's tag, and ignores failures, which leave orphans.
+    """Removes the files that carry this run's tag, and the directories that are empty then.
+    Failures are ignored, and leave orphans.
 
     Files are matched by tag, not by run id: another process may be working under the same run id.
     """
-    with contextlib.suppress(Exception):
-        for partition in run.partitions:
-            for directory in (
-                partition_path(partition),
-                join(STATISTICS_DIR, partition_path(partition)),
-            ):
-                for entry in list_files(
-                    join(run.task.table_url, directory), suffix="", literal=True
-                ):
+    url = run.task.table_url
+    for partition in map(partition_path, run.partitions):
+        for directory in (partition, join(STATISTICS_DIR, partition)):
+            with contextlib.suppress(Exception):
+                for entry in list_files(join(url, directory), suffix="", literal=True):
                     if has_tag(entry.name, run.task.tag):
                         delete(entry.url)
+            remove_if_empty(url, directory)

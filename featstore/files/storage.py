@@ -331,12 +331,12 @@ def open_write(url: str) -> Iterator[IO[bytes]]:
 
 
 def _created(path: Path) -> IO[bytes]:
-    """A new file, with its directory. Another run that removes empty directories
-    (`remove_empty_directories`) may take this one away before the file is in it.
+    """A new file, with its directories. Another run that removes empty directories
+    (`remove_empty_directories`, `remove_if_empty`) may take one away before the file is in it.
     """
     for _ in range(_NUM_TRIES):
-        path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
+            path.parent.mkdir(parents=True, exist_ok=True)
             return path.open("wb")
     return path.open("wb")
 
@@ -348,6 +348,36 @@ def remove_empty_directories(root: Path) -> None:
         for path in [*below, root]:
             # Someone else may have put a file there, or have removed it.
             with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def remove_if_empty(root_url: str, below: str) -> None:
+    """Removes a directory below a local root, with those in it and those between it and the root,
+    each only if it is empty. The root stays, and so do directories whose names begin with `_`,
+    other than `below`.
+
+    Args:
+        root_url: The root. Nothing is done if it is not local.
+        below: The path of the directory in it; "" for the root itself.
+    """
+    root = local_path(root_url)
+    if root is None:
+        return
+    start = root / below
+    # Removing a directory that is not empty fails, so a file that someone else has just put there
+    # is safe; who has only made the directory makes it again (`_created`).
+    with contextlib.suppress(OSError):
+        _remove_empty_in(start)
+        while start != root:
+            start.rmdir()
+            start = start.parent
+
+
+def _remove_empty_in(directory: Path) -> None:
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink() and not path.name.startswith("_"):
+            with contextlib.suppress(OSError):
+                _remove_empty_in(path)
                 path.rmdir()
 
 

@@ -25,10 +25,11 @@ from featstore.files.storage import (
     modified_s,
     open_write,
     remove_empty_directories,
+    remove_if_empty,
     size_bytes,
 )
 from featstore.redaction import redact
-from featstore.table.layout import RUNS_DIR
+from featstore.table.layout import GROUPS_DIR, RUNS_DIR
 from featstore.table.metadata import to_json
 from featstore.table.snapshot import DataFile
 
@@ -110,7 +111,8 @@ def marked(table_url: str, tag: str) -> Iterator[Mark]:
 
 @contextlib.contextmanager
 def _without_empty_directories(table_url: str) -> Iterator[None]:
-    """Removes the directories of a new local table if the block fails and leaves no file in them.
+    """Removes the directories of a new local table, or slot group, if the block fails and leaves no
+    file in them.
 
     A run that lives has its mark there, so its directories stay.
     """
@@ -121,6 +123,8 @@ def _without_empty_directories(table_url: str) -> Iterator[None]:
     except BaseException:
         if root is not None and is_new:
             remove_empty_directories(root)
+            if root.parent.name == GROUPS_DIR:
+                remove_if_empty(str(root.parents[1]), GROUPS_DIR)
         raise
 
 

@@ -163,3 +163,9 @@ def test_schemas_are_printed_as_json() -> None:
     for name, key in (("spec", "inputs"), ("train", "batch_size")):
         printed = CliRunner().invoke(cli, ["schema", name])
         assert key in json.loads(printed.output)["properties"]
+
+
+def test_the_help_of_table_check_says_that_where_chooses_partitions() -> None:
+    found = CliRunner().invoke(cli, ["table", "check", "--help"])
+    assert "Only partitions that match" in found.output
+    assert "Only rows that match" not in found.output

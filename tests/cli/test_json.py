@@ -117,6 +117,7 @@ def test_keys_are_frozen(ask: Ask, here: Path) -> None:
         "spec show": ask("spec", "show", "spec.yaml"),
         "spec diff": ask("spec", "diff", "spec.yaml", "new.yaml"),
         "train check": ask("train", "check", "train.yaml", "--head", "1"),
+        "whatis": ask("whatis", str(user_sign()), "--table", "table"),
         "dispatch status": ask("dispatch", "status", store),
         "dispatch receipt": ask("dispatch", "receipt", store, "--run-id", "run", code=1),
     }
@@ -126,6 +127,14 @@ def test_keys_are_frozen(ask: Ask, here: Path) -> None:
     found["import csv"] = ask(*wanted, "--max-malformed", "1")
     keys = {name: _keys(content) for name, content in found.items()}
     assert keys == json.loads(GOLDEN.read_text())
+
+
+def user_sign() -> int:
+    sign = featstore.Extractor(featstore.load_spec("spec.yaml")).one(
+        {"user": "a", "price": 1.0, "clicked": 0}
+    )["user"]
+    assert isinstance(sign, int)
+    return sign
 
 
 def _keys(content: Any) -> Any:

@@ -1,7 +1,7 @@
 """Checks before a commit: what passes, what is refused, and that nothing of it is left."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore import api
-from featstore.errors import CheckFailedError, TableNotFoundError
+from featstore.errors import CheckFailedError, OperatorError, TableNotFoundError
 from featstore.explore.table import open_table
 from featstore.extraction.extractor import Extractor
+from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.local import LocalRunner
+from featstore.extraction.raw import Unit
+from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.extraction.unit_statistics import gather_rows
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec, parse_checks
@@ -286,6 +290,79 @@ def test_a_refused_first_extraction_leaves_no_directories(job: ExtractJob, write
     with pytest.raises(CheckFailedError):
         extract_files(replace(refused, partition={"dt": "2026-11-02"}, run_id="second"))
     assert before <= {path.name for path in Path(job.table_url).iterdir()}
+
+
+def directories_below(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_dir()}
+
+
+def test_a_refused_extraction_leaves_no_directories_in_an_existing_table(
+    job: ExtractJob, write_raw: Any
+) -> None:
+    write_raw("a.parquet", 20)
+    table, keys = Path(job.table_url), {"dt": "2026-11-01", "hour": "0"}
+    extract_files(replace(job, partition=keys))
+    before = directories_below(table)
+    refused = with_checks(job, {"check": "rows", "at_least": 100}, run_id="second")
+    for other in ({"hour": "1"}, {"dt": "2026-11-02"}):
+        with pytest.raises(CheckFailedError):
+            extract_files(replace(refused, partition=keys | other))
+        assert directories_below(table) == before
+
+
+def test_a_failed_unit_leaves_no_directories_in_an_existing_table(
+    job: ExtractJob, write_raw: Any
+) -> None:
+    write_raw("a.parquet", 20)
+    extract_files(job)
+    before = directories_below(Path(job.table_url))
+
+    def fails(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+        LocalRunner()(task, units, progress)
+        assert directories_below(Path(job.table_url)) > before
+        raise OperatorError("broken")
+
+    with pytest.raises(OperatorError, match="broken"):
+        extract_files(replace(job, partition={"dt": "2026-11-02"}, run_id="second"), runner=fails)
+    assert directories_below(Path(job.table_url)) == before
+
+
+def test_a_refused_extraction_leaves_the_directory_that_another_run_writes_into(
+    job: ExtractJob, write_raw: Any
+) -> None:
+    write_raw("a.parquet", 20)
+    extract_files(job)
+    other = Path(job.table_url) / "dt=2026-11-02/.part-other.parquet.12345678.partial"
+
+    def beside(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+        reports = LocalRunner()(task, units, progress)
+        other.write_bytes(b"rows of another run")
+        return reports
+
+    refused = with_checks(job, {"check": "rows", "at_least": 100}, run_id="second")
+    with pytest.raises(CheckFailedError):
+        extract_files(replace(refused, partition={"dt": "2026-11-02"}), runner=beside)
+    assert list(other.parent.iterdir()) == [other]
+    assert not (Path(job.table_url) / "_stats/dt=2026-11-02").exists()
+
+
+def test_a_refused_slot_group_leaves_no_directories(
+    job: ExtractJob, document: dict[str, Any], write_raw: Any
+) -> None:
+    write_raw("a.parquet", 20)
+    extract_files(job)
+    before = directories_below(Path(job.table_url))
+    document["slots"].append({"slot": 104, "name": "price_2", "op": "identity", "of": "price"})
+
+    def fails(task: UnitTask, units: Sequence[Unit], progress: Progress) -> list[UnitReport]:
+        LocalRunner()(task, units, progress)
+        assert directories_below(Path(job.table_url)) > before
+        raise OperatorError("broken")
+
+    more = replace(job, spec=load_spec(document), run_id="second")
+    with pytest.raises(OperatorError, match="broken"):
+        extract_group(GroupJob(job=more, name="more"), runner=fails)
+    assert directories_below(Path(job.table_url)) == before
 
 
 def test_a_refused_extraction_leaves_a_directory_that_was_there(

@@ -390,6 +390,44 @@ def test_only_directories_without_any_file_are_removed(tmp_path: Path) -> None:
     storage.remove_empty_directories(tmp_path / "none")
 
 
+def test_empty_directories_below_a_root_are_removed_each_only_if_it_is_empty(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "dt=1/hour=1/more").mkdir(parents=True)
+    (tmp_path / "dt=1/hour=2").mkdir(parents=True)
+    (tmp_path / "_runs").mkdir()
+    storage.remove_if_empty(str(tmp_path), "dt=1/hour=1")
+    assert {path.name for path in tmp_path.rglob("*")} == {"_runs", "dt=1", "hour=2"}
+    # A file that is being written is a file.
+    (tmp_path / "dt=1/hour=2/.a.parquet.12345678.partial").write_text("x")
+    storage.remove_if_empty(str(tmp_path), "dt=1/hour=2")
+    assert (tmp_path / "dt=1/hour=2").is_dir()
+    (tmp_path / "part-0/more").mkdir(parents=True)
+    storage.remove_if_empty(str(tmp_path), "")
+    assert {path.name for path in tmp_path.iterdir()} == {"_runs", "dt=1"}
+    storage.remove_if_empty(str(tmp_path), "dt=2")
+    storage.remove_if_empty("memory://table", "dt=2")
+
+
+def test_a_file_is_written_although_others_remove_its_empty_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outer one while the inner one is made, and then the inner one before the file is."""
+    real, removed = Path.mkdir, list[str]()
+
+    def removed_once_each(path: Path, *args: Any, **kwargs: Any) -> None:
+        real(path, *args, **kwargs)
+        if path.name not in removed:
+            removed.append(path.name)
+            path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", removed_once_each)
+    with storage.open_write(str(tmp_path / "outer/inner/file")) as file:
+        file.write(b"x")
+    assert removed == ["outer", "inner"]
+    assert (tmp_path / "outer/inner/file").read_bytes() == b"x"
+
+
 def test_a_file_is_written_although_others_remove_its_empty_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

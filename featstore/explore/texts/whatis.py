@@ -1,6 +1,7 @@
 """The value behind a sign, of a table or of a spec."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,9 +11,14 @@ from featstore.spec.graph import build_graph
 from featstore.spec.parse import load_spec
 from featstore.spec.value_names import ValueNames, names_of_spec
 from featstore.table.open import open_snapshot
-from featstore.table.statistics.stored_names import find_names
+from featstore.table.snapshot import Snapshot
+from featstore.table.statistics.stored_names import find_names, stored_signs
 
 _MOST_ENUMERATED = 10_000_000  # values of one slot that a spec names
+
+
+_SIGN = re.compile(r"([1-9][0-9]*)(…|\.\.\.)?")
+_LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,47 +26,94 @@ class FoundValue:
     """A value that a sign stands for.
 
     Attributes:
+        sign: The sign, or the index.
         slot: The slot.
         text: The value.
         count: How often extractions counted it; None if it is known from a spec.
     """
 
+    sign: int
     slot: str
     text: str
     count: int | None
 
+    def __str__(self) -> str:
+        times = "" if self.count is None else f" (counted {self.count:,} times)"
+        return f"{self.slot} = {self.text}{times}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Meaning:
-    """What a sign stands for: one value, or with indices and shared signs one of several slots.
+    """What a sign stands for: one value, or with indices and shared signs one of several slots; or
+    the values of all known signs that begin with some digits.
 
     Attributes:
-        sign: The sign, or the index.
+        sign: The sign, or the index; None if only its first digits were given (`387120…`).
+        prefix: The first digits by which signs were looked up; None if the sign itself was.
         values: The values; empty if nothing is known of it.
     """
 
-    sign: int
+    sign: int | None
+    prefix: str | None
     values: tuple[FoundValue, ...]
 
     def __str__(self) -> str:
         if not self.values:
-            return (
-                f"{self.sign}: not known: a sign of another table or slot, of a value that is not "
-                f"among the frequent ones, or of a slot whose texts are not kept"
-            )
-        lines = []
-        for value in self.values:
-            times = "" if value.count is None else f" (counted {value.count:,} times)"
-            lines.append(f"{value.slot} = {value.text}{times}")
-        return "\n".join(lines)
+            return self._unknown()
+        if self.prefix is None:
+            return "\n".join(map(str, self.values))
+        return "\n".join(f"{value.sign}: {value}" for value in self.values)
+
+    def _unknown(self) -> str:
+        why = (
+            "a sign of another table or slot, of a value that is not among the frequent ones, or "
+            "of a slot whose texts are not kept"
+        )
+        if self.sign is None:
+            return f"{self.prefix}…: no known sign begins with these digits: {why}"
+        also = "" if self.prefix is None else "; no known sign begins with these digits either"
+        return f"{self.sign}: not known: {why}{also}"
 
     def as_dict(self) -> dict[str, Any]:
         """The meaning as JSON types."""
         return asdict(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ValueLookup:
+    """A table, a spec or both, and the slots that are asked for."""
+
+    slots: tuple[str, ...]
+    snapshot: Snapshot | None
+    of_spec: ValueNames
+
+    def values(self, sign: int) -> tuple[FoundValue, ...]:
+        """The values of one sign, in the order of the slots."""
+        return self._values({sign})
+
+    def values_of_prefix(self, digits: str) -> tuple[FoundValue, ...]:
+        """The values of all known signs that begin with these digits."""
+        signs = {sign for texts in self.of_spec.by_slot.values() for sign in texts}
+        found = {sign for sign in signs if str(sign).startswith(digits)}
+        if self.snapshot is not None:
+            found |= stored_signs(self.snapshot, digits)
+        return self._values(found)
+
+    def _values(self, signs: Collection[int]) -> tuple[FoundValue, ...]:
+        names = self.of_spec
+        if self.snapshot is not None:
+            wanted = dict.fromkeys(self.slots, signs)
+            names = find_names(self.snapshot, wanted, most_files=None).over(names)
+        return tuple(
+            FoundValue(sign=sign, slot=name, text=value.text, count=value.count)
+            for name in self.slots
+            for sign, value in sorted(names.by_slot.get(name, {}).items())
+            if sign in signs
+        )
+
+
 def whatis(
-    sign: int,
+    sign: int | str,
     *,
     table_url: str | None = None,
     version: int | None = None,
@@ -70,40 +123,60 @@ def whatis(
     """Finds the value that a sign or an index stands for.
 
     Args:
-        sign: The sign, as a table stores it.
+        sign: The sign, as a table stores it; or its text: `387120…` and `387120...` stand for all
+            known signs that begin with these digits, and so does `387120` if it is not itself
+            known.
         table_url: The table, with the texts that extractions kept.
         version: A version of the table; by default the newest.
         spec_url: A spec, which names the values of some operators.
         slot: The slot; by default all.
 
     Raises:
-        InputError: Neither a table nor a spec is given.
+        InputError: The text is no sign, or neither a table nor a spec is given.
         SelectionError: There is no id slot of this name.
     """
+    digits, cut = _parse(str(sign))
+    source = _source(table_url, version, spec_url, slot)
+    if cut:
+        return Meaning(sign=None, prefix=digits, values=source.values_of_prefix(digits))
+    number, values = int(digits), source.values(int(digits))
+    if values or isinstance(sign, int):
+        return Meaning(sign=number, prefix=None, values=values)
+    return Meaning(sign=number, prefix=digits, values=source.values_of_prefix(digits))
+
+
+def _parse(text: str) -> tuple[str, bool]:
+    """The digits of a sign, and whether more follow."""
+    match = _SIGN.fullmatch(text)
+    if match is None or int(match[1]) > _LARGEST:
+        raise InputError(
+            f"sign: expected a number from 1 to {_LARGEST}, or its first digits as 387120… or "
+            f"387120..., found {text!r}"
+        )
+    return match[1], match[2] is not None
+
+
+def _source(
+    table_url: str | None, version: int | None, spec_url: str | None, slot: str | None
+) -> _ValueLookup:
     if table_url is None and spec_url is None:
         raise InputError("whatis: expected a table or a spec that has the sign, found neither")
-    names, known = ValueNames(), dict[str, None]()
-    if spec_url is not None:
-        graph = build_graph(load_spec(spec_url))
-        known |= dict.fromkeys(_id_slots(graph.schema))
-        wanted = [name for name in _id_slots(graph.schema) if slot in (None, name)]
-        names = names_of_spec(graph, wanted, most=_MOST_ENUMERATED)
-    if table_url is not None:
-        snapshot = open_snapshot(table_url, version)
-        known |= dict.fromkeys(_id_slots(snapshot.schema))
-        wanted = [name for name in _id_slots(snapshot.schema) if slot in (None, name)]
-        stored = find_names(snapshot, {name: {sign} for name in wanted}, most_files=None)
-        names = stored.over(names)
+    graph = None if spec_url is None else build_graph(load_spec(spec_url))
+    snapshot = None if table_url is None else open_snapshot(table_url, version)
+    of_spec = () if graph is None else _id_slots(graph.schema)
+    of_table = () if snapshot is None else _id_slots(snapshot.schema)
+    known = dict.fromkeys([*of_spec, *of_table])
     if slot is not None and slot not in known:
         raise SelectionError(f"no slot {slot!r} that holds ids{nearest(slot, known)}")
-    found = ((name, names.known(name, sign)) for name in known)
-    values = (
-        FoundValue(slot=name, text=value.text, count=value.count)
-        for name, value in found
-        if value is not None
+    named = [name for name in of_spec if slot in (None, name)]
+    return _ValueLookup(
+        slots=tuple(name for name in known if slot in (None, name)),
+        snapshot=snapshot,
+        of_spec=ValueNames()
+        if graph is None
+        else names_of_spec(graph, named, most=_MOST_ENUMERATED),
     )
-    return Meaning(sign=sign, values=tuple(values))
 
 
-def _id_slots(schema: SlotSchema) -> Iterable[str]:
+def _id_slots(schema: SlotSchema) -> Sequence[str]:
     return [slot.name for slot in schema if slot.kind is SlotKind.ID]

@@ -62,6 +62,20 @@ def find_names(
     return ValueNames(by_slot={slot: texts for slot, texts in found.items() if texts})
 
 
+def stored_signs(snapshot: Snapshot, digits: str) -> set[int]:
+    """The signs, or indices, that begin with these digits and of which any partition keeps a text.
+
+    Raises:
+        DataFileError: A file is damaged, or of a newer format.
+    """
+    found: set[int] = set()
+    for values in _each(values_places(snapshot, snapshot.data_files)):
+        signs = values.table["id"]
+        begins = pc.starts_with(signs.cast(pa.string()), digits)
+        found.update(signs.filter(begins).to_pylist())
+    return found
+
+
 def values_places(snapshot: Snapshot, files: Sequence[DataFile]) -> list[ValuesPlace]:
     """Where the texts of some files of a table, and of its slot groups, may be, each once."""
     places: dict[tuple[str, str], ValuesPlace] = {}

@@ -15,6 +15,7 @@ from featstore.api import compact
 from featstore.cli.program import cli
 from featstore.errors import InputError, SelectionError
 from featstore.explore.texts.whatis import whatis
+from featstore.spec.value_names import short_sign
 
 DOCUMENT: dict[str, Any] = {
     "spec": 1,
@@ -136,11 +137,67 @@ def test_the_command_prints_the_value_or_says_that_it_is_not_known(
     found = run(cli, ["whatis", str(hour), "--table", table, "--spec", str(spec), "--json"])
     assert json.loads(found.output) == {
         "sign": hour,
-        "values": [{"slot": "hour", "text": "00:00", "count": 5}],
+        "prefix": None,
+        "values": [{"sign": hour, "slot": "hour", "text": "00:00", "count": 5}],
     }
     found = run(cli, ["whatis", str(hour), "--table", table, "--slot", "user_slot"])
     assert found.exit_code == 1
     assert found.output.startswith(f"{hour}: not known: a sign of another table or slot")
+
+
+@pytest.mark.parametrize("cut", ["{}…", "{}...", "{}"])
+def test_a_short_sign_as_profiles_print_it_lists_the_signs_that_begin_so(
+    cut: str, table: str
+) -> None:
+    signs = {user: sign_of("user_slot", user=user) for user in ("ann", "bob", "cem")}
+    for user, count in (("ann", 3), ("bob", 1)):
+        given = cut.format(short_sign(signs[user]).removesuffix("…"))
+        found = CliRunner().invoke(cli, ["whatis", given, "--table", table])
+        assert found.exit_code == 0
+        assert found.output == f"{signs[user]}: user_slot = {user} (counted {count} times)\n"
+
+
+def test_all_signs_that_begin_so_are_listed(tmp_path: Path) -> None:
+    users = [f"u{i}" for i in range(50)]
+    extract_day(tmp_path, "1", users)
+    signs = {sign_of("user_slot", user=user): user for user in users}
+    first = str(next(iter(signs)))[0]
+    expected = sorted((sign, user) for sign, user in signs.items() if str(sign).startswith(first))
+    assert len(expected) > 1
+    found = whatis(f"{first}…", table_url=str(tmp_path / "table"), slot="user_slot")
+    assert (found.sign, found.prefix) == (None, first)
+    assert [(value.sign, value.text) for value in found.values] == expected
+    assert len(str(found).splitlines()) == len(expected)
+
+
+def test_an_index_that_is_known_is_meant_before_signs_that_begin_with_it(tmp_path: Path) -> None:
+    slot = {"slot": 1, "name": "size", "op": "bucketize", "of": "x", "encode": "index"}
+    slots = [slot | {"boundaries": list(range(30))}]
+    spec = tmp_path / "spec.yaml"
+    document = {"spec": 1, "inputs": {"x": "double"}, "slots": slots}
+    spec.write_text(yaml.safe_dump(document))
+    assert [value.sign for value in whatis("2", spec_url=str(spec)).values] == [2]
+    found = [value.sign for value in whatis("2...", spec_url=str(spec)).values]
+    assert found == [2, *range(20, 30)]
+    # A number is never a prefix.
+    assert whatis(40, spec_url=str(spec)).prefix is None
+
+
+def test_short_signs_that_nobody_knows_say_so(table: str) -> None:
+    run = CliRunner().invoke
+    found = run(cli, ["whatis", "1234567…", "--table", table])
+    assert found.exit_code == 1
+    assert found.output.startswith("1234567…: no known sign begins with these digits: a sign of")
+    found = run(cli, ["whatis", "1234567", "--table", table])
+    assert found.exit_code == 1
+    assert found.output.startswith("1234567: not known: a sign of another table or slot")
+    assert found.output.endswith("no known sign begins with these digits either\n")
+
+
+@pytest.mark.parametrize("text", ["0", "x", "…", "12.", "-1", str(2**63)])
+def test_what_is_no_sign_is_refused(text: str, table: str) -> None:
+    with pytest.raises(InputError, match=r"sign: expected a number from 1 to .*, found"):
+        whatis(text, table_url=table)
 
 
 def test_a_table_without_texts_knows_none(tmp_path: Path) -> None:
