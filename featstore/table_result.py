@@ -115,6 +115,11 @@ def share_text(share: float | None, error: float | None = None) -> str:
     return "-" if share is None else f"{share:.1%}{error_text(error or 0.0)}"
 
 
+def number_with_error(number: int | None, error: float | None) -> str:
+    """A count with its relative error of 95 %, or a dash for None."""
+    return "-" if number is None else f"{number:,}{error_text(error or 0.0)}"
+
+
 def error_text(error: float) -> str:
     """An error of 95 %, after the figure; nothing after an exact one."""
     if not error:

@@ -19,7 +19,7 @@ from featstore.table.statistics.slot_change import (
     value_shares,
 )
 from featstore.table.statistics.summary import SlotSummary
-from featstore.table_result import TableResult, number_text, share_text
+from featstore.table_result import TableResult, number_text, number_with_error, share_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,6 +48,8 @@ SCHEMA = pa.schema(
         ("coverage_after", pa.float64()),
         ("distinct_before", pa.int64()),
         ("distinct_after", pa.int64()),
+        ("distinct_error_before", pa.float64()),
+        ("distinct_error_after", pa.float64()),
         *((name, pa.float64()) for name in _NUMBERS),
         ("top_new", _VALUES),
         ("top_vanished", _VALUES),
@@ -142,6 +144,8 @@ class Comparison(TableResult):
         slot, number, kind: The slot.
         coverage_before, coverage_after, distinct_before, distinct_after: As in the profiles. Null
             on the side that lacks the slot.
+        distinct_error_before, distinct_error_after: The errors of `distinct_before` and
+            `distinct_after`, 95 %, relative to them; 0 where they are exact.
         psi: The population stability index over the listed ids and all others, or ten bins of
             floats with equally many values before; and missing rows. As in the checks of a spec.
         psi_error: How much of it chance made at most: three standard errors, and what chance adds
@@ -272,6 +276,7 @@ def _row(pair: SlotPair, names: ValueNames) -> dict[str, Any]:
         "kind": str(slot.kind),
         **{f"coverage_{name}": side and side.coverage for name, side in sides.items()},
         **{f"distinct_{name}": side and side.distinct for name, side in sides.items()},
+        **{f"distinct_error_{name}": side and side.distinct_error for name, side in sides.items()},
         **asdict(found),
         "top_new": new and [_named(slot, names, one.value, one.after) for one in new],
         "top_vanished": vanished
@@ -286,7 +291,6 @@ def _named(slot: Slot, names: ValueNames, value: int, share: float | None) -> di
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     coverage = (row["coverage_before"], row["coverage_after"])
-    distinct = (row["distinct_before"], row["distinct_after"])
     return (
         row["slot"],
         row["kind"],
@@ -294,9 +298,21 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         number_text(row["psi_error"]),
         number_text(row["jensen_shannon"]),
         " → ".join(map(share_text, coverage)),
-        " → ".join("-" if number is None else f"{number:,}" for number in distinct),
+        distinct_change_text(row),
         changed_text(row, "new"),
         changed_text(row, "vanished"),
+    )
+
+
+def distinct_change_text(row: Mapping[str, Any]) -> str:
+    """The numbers of different values before and after, with their errors.
+
+    Args:
+        row: A row of `Comparison.table`.
+    """
+    return " → ".join(
+        number_with_error(row[f"distinct_{side}"], row[f"distinct_error_{side}"])
+        for side in ("before", "after")
     )
 
 

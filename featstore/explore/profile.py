@@ -21,7 +21,7 @@ from featstore.explore.plots.distributions import plot_distributions
 from featstore.schema import SlotKind, SlotSchema
 from featstore.spec.value_names import ValueNames
 from featstore.table.statistics.summary import SlotSummary
-from featstore.table_result import TableResult, error_text, number_text
+from featstore.table_result import TableResult, error_text, number_text, number_with_error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -237,7 +237,7 @@ def _cells(row: Mapping[str, Any], names: ValueNames) -> tuple[str, ...]:
         row["kind"],
         row["shape"],
         f"{row['coverage']:.1%}",
-        f"{row['distinct']:,}{error_text(row['distinct_error'])}",
+        number_with_error(row["distinct"], row["distinct_error"]),
         f"{per_row:.3g}",
         values_text(row, names),
     )

@@ -7,8 +7,11 @@ import pytest
 
 from featstore.explore.profile import Profile
 from featstore.explore.row_profile import profile_rows
-from featstore.schema import Slot, SlotKind
+from featstore.explore.stored import stored_profile
+from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec.value_names import ValueNames, ValueText
+from featstore.table.statistics.column_statistics import StatisticsGatherer
+from featstore.table.statistics.sketches import mix
 
 ITEM = Slot(name="item", kind=SlotKind.ID, number=1)
 PRICE = Slot(name="price", kind=SlotKind.FLOAT, number=2)
@@ -18,6 +21,13 @@ def profile_of(columns: dict[str, Any], *slots: Slot) -> Profile:
     num_rows = len(next(iter(columns.values())))
     rows = pa.table({**columns, "click": [1, 0] * (num_rows // 2)})
     return profile_rows(rows.to_batches(), slots, ["click"])
+
+
+def stored_profile_of(slot: Slot, values: Any) -> Profile:
+    """From statistics as extraction stores them."""
+    gatherer = StatisticsGatherer(SlotSchema(slots=(slot,)))
+    gatherer.update(pa.record_batch({slot.name: pa.array(values, pa.int64())}))
+    return stored_profile(gatherer.finish(), None, [slot], [])
 
 
 @pytest.fixture
@@ -120,3 +130,27 @@ def test_a_comparison_of_the_same_rows_shows_nothing_new() -> None:
     [row] = one.compare(one).table.to_pylist()
     assert (row["psi"], row["new_values"], row["vanished_values"]) == (0.0, 0.0, 0.0)
     assert row["values_error"] > 0.0
+
+
+def test_estimates_of_distinct_values_come_with_errors_that_hold_the_true_numbers() -> None:
+    held = 0
+    for seed in range(20):
+        ids = mix(np.arange(1, 20_001, dtype=np.int64) + 1_000_000 * seed)
+        old, new = stored_profile_of(ITEM, ids[:15_000]), stored_profile_of(ITEM, ids)
+        [row] = old.compare(new).table.to_pylist()
+        for side, true in (("before", 15_000), ("after", 20_000)):
+            found, error = row[f"distinct_{side}"], row[f"distinct_error_{side}"]
+            assert 0.0 < error < 0.1
+            assert f"{found:,} ±{error:.1%}" in str(old.compare(new))
+            held += abs(found - true) <= error * found
+    # An error of 95 %, and the draws are fixed.
+    assert held >= 34
+
+
+def test_counted_distinct_values_and_those_of_a_lacking_slot_have_no_error(before: Profile) -> None:
+    after = profile_of({"item": [5, 9]}, ITEM)
+    item, price = before.compare(after).table.to_pylist()
+    assert (item["distinct_error_before"], item["distinct_error_after"]) == (0.0, 0.0)
+    assert (price["distinct_error_before"], price["distinct_error_after"]) == (0.0, None)
+    assert "2 → 2" in str(before.compare(after))
+    assert "4 → -" in str(before.compare(after))

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from featstore.explore.comparison import changed_text
+from featstore.explore.comparison import changed_text, distinct_change_text
 from featstore.explore.plots.frame import coverage_text, short_text
 from featstore.explore.profile import values_text
 from featstore.explore.report.charts import rounded
 from featstore.spec.value_names import ValueNames
-from featstore.table_result import error_text, number_text, share_text
+from featstore.table_result import error_text, number_text, number_with_error, share_text
 
 _NAME_CHARACTERS = 100
 _VALUES_CHARACTERS = 160
@@ -104,7 +104,7 @@ def _kind(row: Mapping[str, Any]) -> str:
 
 
 def _distinct(row: Mapping[str, Any]) -> str:
-    return f"{row['distinct']:,}{error_text(row['distinct_error'])}"
+    return number_with_error(row["distinct"], row["distinct_error"])
 
 
 def _numbers(row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -154,14 +154,12 @@ def _against_label(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _changes(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     coverage = (row["coverage_before"], row["coverage_after"])
-    distinct = (row["distinct_before"], row["distinct_after"])
-    counts = ("-" if number is None else f"{number:,}" for number in distinct)
     psi = f"{number_text(row['psi'])}, of which chance made at most {number_text(row['psi_error'])}"
     return [
         ("drift (PSI)", psi),
         ("Jensen-Shannon, bits", number_text(row["jensen_shannon"])),
         ("coverage, before → after", " → ".join(map(share_text, coverage))),
-        ("different values, before → after", " → ".join(counts)),
+        ("different values, before → after", distinct_change_text(row)),
         *(
             (f"{what} values", changed_text(row, what))
             for what in ("new", "vanished")
