@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -106,6 +106,18 @@ def nullable_integers(table: pa.Table) -> pa.Table:
 def number_text(value: float | None) -> str:
     """A number in few digits, or a dash for None."""
     return "-" if value is None else f"{value:.4g}"
+
+
+def least_text(number: float | None, method: str | None, text: Callable[[float], str]) -> str:
+    """A drift, after `≥` if its method is `at least`; a dash for None.
+
+    Args:
+        number: The figure.
+        method: `psi_method` of its row.
+        text: How a figure is written.
+    """
+    mark = "≥ " if method == "at least" else ""
+    return "-" if number is None else f"{mark}{text(number)}"
 
 
 def share_text(share: float | None, error: float | None = None) -> str:
