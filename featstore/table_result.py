@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -108,11 +108,28 @@ def number_text(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
+def least_text(number: float | None, method: str | None, text: Callable[[float], str]) -> str:
+    """A drift, after `≥` if its method is `at least`; a dash for None.
+
+    Args:
+        number: The figure.
+        method: `psi_method` of its row.
+        text: How a figure is written.
+    """
+    mark = "≥ " if method == "at least" else ""
+    return "-" if number is None else f"{mark}{text(number)}"
+
+
 def share_text(share: float | None, error: float | None = None) -> str:
     """A share as a percentage with its error of 95 %, or a dash for None. Nothing is said of an
     error of 0.
     """
     return "-" if share is None else f"{share:.1%}{error_text(error or 0.0)}"
+
+
+def number_with_error(number: int | None, error: float | None) -> str:
+    """A count with its relative error of 95 %, or a dash for None."""
+    return "-" if number is None else f"{number:,}{error_text(error or 0.0)}"
 
 
 def error_text(error: float) -> str:

@@ -19,7 +19,13 @@ from featstore.table.statistics.slot_change import (
     value_shares,
 )
 from featstore.table.statistics.summary import SlotSummary
-from featstore.table_result import TableResult, number_text, share_text
+from featstore.table_result import (
+    TableResult,
+    least_text,
+    number_text,
+    number_with_error,
+    share_text,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,6 +41,7 @@ _NUMBERS = (
     "vanished_share",
 )
 NUM_NAMED = 10  # the most frequent values of each side, new ones and vanished ones, with texts
+AT_LEAST = "≥: over the most frequent values, and all others as one; these may have drifted more"
 _NUM_SHOWN = 3  # of new and vanished values, in a cell of the text
 _VALUES = pa.list_(
     pa.struct([("value", pa.int64()), ("text", pa.string()), ("share", pa.float64())])
@@ -48,7 +55,11 @@ SCHEMA = pa.schema(
         ("coverage_after", pa.float64()),
         ("distinct_before", pa.int64()),
         ("distinct_after", pa.int64()),
-        *((name, pa.float64()) for name in _NUMBERS),
+        ("distinct_error_before", pa.float64()),
+        ("distinct_error_after", pa.float64()),
+        *((name, pa.float64()) for name in _NUMBERS[:2]),
+        ("psi_method", pa.string()),
+        *((name, pa.float64()) for name in _NUMBERS[2:]),
         ("top_new", _VALUES),
         ("top_vanished", _VALUES),
     ]
@@ -142,11 +153,15 @@ class Comparison(TableResult):
         slot, number, kind: The slot.
         coverage_before, coverage_after, distinct_before, distinct_after: As in the profiles. Null
             on the side that lacks the slot.
-        psi: The population stability index over the listed ids and all others, or ten bins of
-            floats with equally many values before; and missing rows. As in the checks of a spec.
+        distinct_error_before, distinct_error_after: The errors of `distinct_before` and
+            `distinct_after`, 95 %, relative to them; 0 where they are exact.
+        psi: The population stability index over the ids, or ten bins of floats with equally many
+            values before; and missing rows. As in the checks of a spec.
         psi_error: How much of it chance made at most: three standard errors, and what chance adds
             on average. A value that vanished makes both large.
-        jensen_shannon: The Jensen-Shannon divergence in bits, over at most 20 ids of each side.
+        psi_method: Over which cells both this and `jensen_shannon` are: `exact`, all ids; `at
+            least`, the listed ids, and all others as one: these may have drifted more; or `bins`.
+        jensen_shannon: The Jensen-Shannon divergence in bits, over the same cells.
         new_values, vanished_values: Of id slots, the share of the different values after that were
             not there before, and of those before that are not there after.
         values_error: The error of these two, 95 %; 0 if all values of both sides are known.
@@ -202,6 +217,9 @@ class Comparison(TableResult):
 
     def _head(self) -> str:
         return f"before: {self.before}\nafter:  {self.after}"
+
+    def _foot(self) -> Sequence[str]:
+        return [AT_LEAST] if "at least" in self.table["psi_method"].to_pylist() else []
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Slots that changed most come first."""
@@ -272,6 +290,7 @@ def _row(pair: SlotPair, names: ValueNames) -> dict[str, Any]:
         "kind": str(slot.kind),
         **{f"coverage_{name}": side and side.coverage for name, side in sides.items()},
         **{f"distinct_{name}": side and side.distinct for name, side in sides.items()},
+        **{f"distinct_error_{name}": side and side.distinct_error for name, side in sides.items()},
         **asdict(found),
         "top_new": new and [_named(slot, names, one.value, one.after) for one in new],
         "top_vanished": vanished
@@ -286,17 +305,28 @@ def _named(slot: Slot, names: ValueNames, value: int, share: float | None) -> di
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     coverage = (row["coverage_before"], row["coverage_after"])
-    distinct = (row["distinct_before"], row["distinct_after"])
     return (
         row["slot"],
         row["kind"],
-        number_text(row["psi"]),
+        least_text(row["psi"], row["psi_method"], number_text),
         number_text(row["psi_error"]),
-        number_text(row["jensen_shannon"]),
+        least_text(row["jensen_shannon"], row["psi_method"], number_text),
         " → ".join(map(share_text, coverage)),
-        " → ".join("-" if number is None else f"{number:,}" for number in distinct),
+        distinct_change_text(row),
         changed_text(row, "new"),
         changed_text(row, "vanished"),
+    )
+
+
+def distinct_change_text(row: Mapping[str, Any]) -> str:
+    """The numbers of different values before and after, with their errors.
+
+    Args:
+        row: A row of `Comparison.table`.
+    """
+    return " → ".join(
+        number_with_error(row[f"distinct_{side}"], row[f"distinct_error_{side}"])
+        for side in ("before", "after")
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.errors import InputError
+from featstore.explore.comparison import AT_LEAST
 from featstore.explore.plots.frame import drawn, number_drawn
 from featstore.explore.plots.heat_map import PSI, SHARES, ColourScale, plot_heat_map
 from featstore.explore.profile import Profile
@@ -32,11 +33,12 @@ SCHEMA = pa.schema(
         ("mean", pa.float64()),
         ("psi", pa.float64()),
         ("psi_error", pa.float64()),
+        ("psi_method", pa.string()),
         ("jensen_shannon", pa.float64()),
     ]
 )
 _COPIED = ("slot", "number", "kind", "coverage", "distinct", "distinct_error", "mean")
-_CHANGES = ("psi", "psi_error", "jensen_shannon")
+_CHANGES = ("psi", "psi_error", "psi_method", "jensen_shannon")
 _HEADERS = ("slot", "kind", "coverage", "largest psi", "in")
 
 
@@ -52,8 +54,8 @@ class PartitionProfiles(TableResult):
     Columns of `table`:
         partition, num_rows: The partition, and its rows.
         slot, number, kind, coverage, distinct, distinct_error, mean: As in a `Profile`.
-        psi, psi_error, jensen_shannon: As in a `Comparison`, from the partition before to this one.
-            Null in the first partition.
+        psi, psi_error, psi_method, jensen_shannon: As in a `Comparison`, from the partition before
+            to this one. Null in the first partition.
     """
 
     partitions: Sequence[str]
@@ -74,7 +76,8 @@ class PartitionProfiles(TableResult):
 
     def plot_drift(self) -> "Figure":
         """A heat map of the PSI of each slot from partition to partition, as a matplotlib Figure.
-        Slots that changed most come first.
+        Slots that changed most come first. `≥` before a slot's name: its figures are over its most
+        frequent values, and others may have drifted more.
 
         Raises:
             InputError: There is only one partition, so that nothing can have changed.
@@ -93,6 +96,7 @@ class PartitionProfiles(TableResult):
         self, column: str, scale: ColourScale, slots: Sequence[str], title: str
     ) -> "Figure":
         shown = drawn(slots)
+        least = self._at_least() if column == "psi" else set()
         rows = {slot: i for i, slot in enumerate(shown)}
         columns = {partition: i for i, partition in enumerate(self.partitions)}
         values: Floats = np.full((len(rows), len(columns)), np.nan)
@@ -101,10 +105,17 @@ class PartitionProfiles(TableResult):
                 values[rows[row["slot"]], columns[row["partition"]]] = row[column]
         of_slots = number_drawn(slots, "slots")
         title = f"{title} of {of_slots} in {len(self.partitions):,} partitions"
-        return plot_heat_map(shown, self.partitions, values, scale, title)
+        title += f"\n{AT_LEAST}" if least.intersection(shown) else ""
+        names = [f"≥ {slot}" if slot in least else slot for slot in shown]
+        return plot_heat_map(names, self.partitions, values, scale, title)
 
     def _slots(self) -> list[str]:
         return list(dict.fromkeys(self.table["slot"].to_pylist()))
+
+    def _at_least(self) -> set[str]:
+        """The slots that may have drifted more in some partition."""
+        rows = self.table.select(["slot", "psi_method"]).to_pylist()
+        return {row["slot"] for row in rows if row["psi_method"] == "at least"}
 
     def _largest_psi(self) -> dict[str, tuple[float, str]]:
         """The largest PSI of each slot, and its partition."""
@@ -117,9 +128,12 @@ class PartitionProfiles(TableResult):
     def _head(self) -> str:
         return f"{len(self.partitions):,} partitions ({self.source})"
 
+    def _foot(self) -> Sequence[str]:
+        return [AT_LEAST] if self._at_least() else []
+
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Slots that changed most come first."""
-        largest = self._largest_psi()
+        largest, least = self._largest_psi(), self._at_least()
         coverage: dict[str, list[float]] = {slot: [] for slot in largest}
         kinds = {}
         for row in self.table.select(["slot", "kind", "coverage"]).to_pylist():
@@ -130,7 +144,7 @@ class PartitionProfiles(TableResult):
                 slot,
                 kinds[slot],
                 f"{share_text(min(coverage[slot]))} to {share_text(max(coverage[slot]))}",
-                number_text(psi),
+                f"{'≥ ' if slot in least else ''}{number_text(psi)}",
                 partition,
             )
             for slot, (psi, partition) in sorted(largest.items(), key=lambda item: -item[1][0])

@@ -1,7 +1,7 @@
 """What the slots of a spec would hold, from raw rows of all places and without a commit."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from featstore.errors import InputError, SpecError, nearest
 from featstore.explore.label_profile import label_rows
-from featstore.explore.profile import Profile, numeric_labels, result_schema
+from featstore.explore.profile import Profile, numeric_labels, result_schema, shown_top
 from featstore.explore.row_profile import profile_rows
 from featstore.explore.spread import spread_with_rows
 from featstore.explore.table import open_table
 from featstore.explore.texts.value_texts import named_profile
 from featstore.extraction.extractor import Extractor
-from featstore.extraction.raw import RawFile, Unit, find_raw_files, plan_units
+from featstore.extraction.raw import Unit, find_raw_files, plan_units
 from featstore.extraction.texts.slot_texts import SlotTexts
 from featstore.extraction.unit import extract_range
 from featstore.reading.missing import marks_to_nulls
@@ -25,8 +25,9 @@ from featstore.redaction import redact
 from featstore.schema import Slot, SlotKind
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
-from featstore.spec.value_names import ValueNames, ValueText, short_sign
-from featstore.table_result import TableResult, number_text
+from featstore.spec.value_names import ValueNames, ValueText, names_of_spec, short_sign
+from featstore.table.statistics.measures import mean_error
+from featstore.table_result import TableResult, number_text, share_text
 
 NUM_ROWS = 10_000
 _NUM_TOP = 5  # top values that the text shows
@@ -65,14 +66,17 @@ class PreviewedSlot:
     Attributes:
         source: `preview` or `table`.
         statistics: The slot's row of `Profile.table`, as JSON types. Each of its top values has a
-            `text` besides; None if it is not known.
+            `text` besides; None if it is not known. `coverage_error` is the error of `coverage`, as
+            `PreviewedRows.label_errors`.
         auc: For each label of 0 and 1, the AUC of the slot alone over the same rows, as of
             `LabelProfile`; None if it is not known.
+        names: What its top values mean, and their order.
     """
 
     source: str
     statistics: Mapping[str, Any]
     auc: Mapping[str, float | None]
+    names: ValueNames = field(default_factory=ValueNames, compare=False, repr=False)
 
     def cells(self, labels: Sequence[str]) -> tuple[object, ...]:
         """Its row of the table of text, with the AUC for these labels."""
@@ -83,12 +87,12 @@ class PreviewedSlot:
             self.source,
             row["kind"],
             row["shape"],
-            f"{row['coverage']:.1%}",
+            share_text(row["coverage"], row["coverage_error"]),
             f"{row['distinct']:,}",
             *(number_text(self.auc.get(label)) for label in labels),
             " ".join(f"{number:.4g}" for number in row["quantiles"] or ())
             if is_float
-            else "  ".join(map(_top_text, row["top"][:_NUM_TOP])),
+            else "  ".join(map(_top_text, shown_top(row, self.names, _NUM_TOP))),
         )
 
 
@@ -101,17 +105,27 @@ class PreviewedRows:
         num_rows: The rows that were looked at.
         num_all: All rows there.
         label_rates: The mean of each label over them; None if no row has it.
+        label_errors: The errors of the rates, 95 %, from how much parts of the rows differ; 0 of
+            all rows.
+        drawn_from: Where the rows were drawn, if they are not all.
     """
 
     url: str = field(repr=False)
     num_rows: int
     num_all: int
     label_rates: Mapping[str, float | None]
+    label_errors: Mapping[str, float] = field(default_factory=dict)
+    drawn_from: str = ""
 
     def __str__(self) -> str:
-        which = "all" if self.num_rows == self.num_all else f"{self.num_rows:,} of"
-        rates = (f"{name} {number_text(rate)}" for name, rate in self.label_rates.items())
-        return ", ".join([f"{which} {self.num_all:,} rows of {redact(self.url)}", *rates])
+        is_all = self.num_rows == self.num_all
+        which = "all" if is_all else f"{self.num_rows:,} of"
+        drawn = "" if is_all else f" (random ones of {self.drawn_from}; ± is their error, 95 %)"
+        rates = (
+            f"{name} {number_text(rate)}{_plus_minus(self.label_errors.get(name, 0.0))}"
+            for name, rate in self.label_rates.items()
+        )
+        return ", ".join([f"{which} {self.num_all:,} rows of {redact(self.url)}{drawn}", *rates])
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -122,9 +136,9 @@ class Preview(TableResult):
         rows: The raw rows that were extracted.
         table_rows: The rows of the table; None without one.
         table: An Arrow table with a row per item of `slots`: `from`, `slot`, `number`, `kind`,
-            `shape`, `num_present`, `coverage`, `distinct`, `mean`, `min`, `max`, `quantiles`, `top`
-            (a list of `{value, text, share, label_rates}`), and `auc_LABEL` for each label of 0
-            and 1.
+            `shape`, `num_present`, `coverage`, `distinct`, `mean`, `min`, `max`, `quantiles`,
+            `coverage_error`, `top` (a list of `{value, text, share, label_rates}`), and
+            `auc_LABEL` for each label of 0 and 1.
         slots: The previewed slots, each before the table's slot of the same number, then the
             table's other slots.
     """
@@ -138,7 +152,7 @@ class Preview(TableResult):
         rows = [
             {
                 "from": slot.source,
-                **{name: slot.statistics[name] for name in _COPIED},
+                **{name: slot.statistics[name] for name in (*_COPIED, "coverage_error")},
                 **{f"auc_{label}": slot.auc.get(label) for label in self.labels},
             }
             for slot in self.slots
@@ -148,6 +162,7 @@ class Preview(TableResult):
             [
                 ("from", pa.string()),
                 *fields,
+                ("coverage_error", pa.float64()),
                 ("top", pa.list_(_TOP)),
                 *((f"auc_{label}", pa.float64()) for label in self.labels),
             ]
@@ -175,6 +190,8 @@ class Preview(TableResult):
             "num_rows": self.rows.num_rows,
             "num_input_rows": self.rows.num_all,
             "label_rates": dict(self.rows.label_rates),
+            "label_errors": dict(self.rows.label_errors),
+            "drawn_from": self.rows.drawn_from,
             "num_table_rows": None if self.table_rows is None else self.table_rows.num_rows,
             "slots": [
                 {"from": slot.source, **slot.statistics, "auc": dict(slot.auc)}
@@ -193,8 +210,9 @@ def preview(
 ) -> Preview:
     """Extracts some raw rows in memory, and profiles the slots, also against labels of 0 and 1.
 
-    The rows are the first ones of 16 row groups (or files of text) that are evenly spaced in the
-    input; of more if these have too few. Nothing is written.
+    The rows are random ones of the first 65,536 rows (fewer of wide rows) of each of 16 row groups
+    (or files of text) that are evenly spaced in the input; of more if these have too few. The same
+    input gives the same rows. Nothing is written.
 
     Args:
         spec: The spec, or the URL of its YAML file.
@@ -217,20 +235,25 @@ def preview(
     raw: list[pa.RecordBatch] = []
     extractor.watch(raw.append)
     files = find_raw_files(str(input_url), {}, (), parsed.inputs)
+    units = plan_units(files, 1)  # a row group each
+    chosen = spread_with_rows(units, lambda unit: unit.num_rows, num_rows)
     rows = marks_to_nulls(
-        _some_rows(extractor, files, str(input_url), num_rows), extractor.schema.slots
+        _some_rows(extractor, chosen, str(input_url), num_rows), extractor.schema.slots
     )
-    labels = numeric_labels(extractor.schema)
+    labels, num_all = numeric_labels(extractor.schema), sum(unit.num_rows for unit in units)
     profile = profile_rows(rows.to_batches(), slots, labels)
     names = _names(extractor, profile, raw)
-    found = _previewed(profile, names, "preview", _aucs(rows, slots, labels))
+    errors = _errors(rows, slots, labels, num_all)
+    found = _previewed(profile, names, "preview", _aucs(rows, slots, labels), errors)
     table_rows, others = (None, []) if table_url is None else _of_table(table_url, num_rows)
     return Preview(
         rows=PreviewedRows(
             url=str(input_url),
             num_rows=profile.num_rows,
-            num_all=sum(sum(file.row_groups) for file in files),
+            num_all=num_all,
             label_rates=profile.label_rates,
+            label_errors={label: errors[label] for label in labels},
+            drawn_from=f"{len(chosen):,} of {len(units):,} row groups or text files",
         ),
         table_rows=table_rows,
         slots=tuple(_beside(found, others)),
@@ -249,11 +272,9 @@ def _wanted(extractor: Extractor, slot: str | None) -> Sequence[Slot]:
 
 
 def _some_rows(
-    extractor: Extractor, files: Sequence[RawFile], input_url: str, num_rows: int
+    extractor: Extractor, chosen: Sequence[Unit], input_url: str, num_rows: int
 ) -> pa.Table:
-    """The first rows of evenly spaced row groups, in their order."""
-    units = plan_units(files, 1)  # a row group each
-    chosen = spread_with_rows(units, lambda unit: unit.num_rows, num_rows)
+    """Random rows of the units, in their order."""
     batches: list[pa.RecordBatch] = []
     left = num_rows
     for i, unit in enumerate(chosen):
@@ -262,7 +283,7 @@ def _some_rows(
         wanted = min(unit.num_rows, max(-(-left // (len(chosen) - i)), left - later))
         if wanted <= 0:
             break
-        found = list(_first_rows(extractor, unit, wanted))
+        found = list(_drawn_rows(extractor, unit, wanted))
         left -= sum(batch.num_rows for batch in found)
         batches += found
     if not batches:
@@ -270,14 +291,30 @@ def _some_rows(
     return pa.Table.from_batches(batches)
 
 
-def _first_rows(extractor: Extractor, unit: Unit, num_rows: int) -> Iterator[pa.RecordBatch]:
-    """The first so many extracted rows of a unit."""
+def _drawn_rows(extractor: Extractor, unit: Unit, num_rows: int) -> Iterator[pa.RecordBatch]:
+    """So many extracted rows of a unit: random ones of the first batch, or of the last of several
+    that it takes.
+    """
+    rng = np.random.default_rng(unit.index)
     for raw in unit.ranges:
         for batch in extract_range(raw, extractor, unit.partition):
-            yield batch.slice(0, num_rows)
+            drawn = rng.permutation(batch.num_rows)[:num_rows]
+            yield batch.take(pa.array(np.sort(drawn)))
             num_rows -= batch.num_rows
             if num_rows <= 0:
                 return
+
+
+def _errors(
+    rows: pa.Table, slots: Sequence[Slot], labels: Sequence[str], num_all: int
+) -> dict[str, float]:
+    """The errors of the means of labels and of the coverage of slots, by name: 0 of all rows."""
+    if rows.num_rows == num_all:
+        return dict.fromkeys([*(slot.name for slot in slots), *labels], 0.0)
+    numbers = {name: rows[name].cast(pa.float64()).fill_null(float("nan")) for name in labels}
+    present = {slot.name: pc.is_valid(rows[slot.name]).cast(pa.int8()) for slot in slots}
+    found = {name: column.to_numpy() for name, column in (numbers | present).items()}
+    return {name: mean_error(values.astype(np.float64)) for name, values in found.items()}
 
 
 def _aucs(
@@ -294,16 +331,20 @@ def _aucs(
 
 
 def _names(extractor: Extractor, profile: Profile, raw: Sequence[pa.RecordBatch]) -> ValueNames:
-    """The texts of the top values, from the raw rows."""
+    """The texts of the top values, from the raw rows, and their order, from the spec."""
     by_slot: dict[str, dict[int, ValueText]] = {}
     for row in profile.table.select(["slot", "kind", "top"]).to_pylist():
         if row["kind"] == SlotKind.ID:
             signs = np.array([top["value"] for top in row["top"]], np.int64)
+            ranked = names_of_spec(extractor.graph, [row["slot"]]).by_slot.get(row["slot"], {})
             texts, known = SlotTexts(extractor.graph, row["slot"]), dict[int, ValueText]()
             for batch in raw:
                 found = texts([batch.column(i) for i in texts.columns], signs)
                 pairs = zip(found.ids.tolist(), found.texts.to_pylist(), strict=True)
-                known |= {sign: ValueText(text=text) for sign, text in pairs}
+                known |= {
+                    sign: replace(ranked[sign] if sign in ranked else ValueText(text=""), text=text)
+                    for sign, text in pairs
+                }
             by_slot[row["slot"]] = known
     return ValueNames(by_slot=by_slot)
 
@@ -313,13 +354,19 @@ def _of_table(url: str | Path, num_rows: int) -> tuple[PreviewedRows, list[Previ
     table = open_table(url)
     rows, labels = table.sample(num_rows), numeric_labels(table.schema)
     profile = named_profile(profile_rows(rows.to_batches(), table.slots, labels), table.snapshot)
+    errors = _errors(rows, table.slots, labels, table.num_rows)
+    files = table.snapshot.data_files
+    num_read = len(spread_with_rows(files, lambda file: file.num_rows, num_rows))  # by `sample`
     looked_at = PreviewedRows(
         url=table.url,
         num_rows=profile.num_rows,
         num_all=table.num_rows,
         label_rates=profile.label_rates,
+        label_errors={label: errors[label] for label in labels},
+        drawn_from=f"{num_read:,} of {len(files):,} data files",
     )
-    return looked_at, _previewed(profile, profile.names, "table", _aucs(rows, table.slots, labels))
+    aucs = _aucs(rows, table.slots, labels)
+    return looked_at, _previewed(profile, profile.names, "table", aucs, errors)
 
 
 def _previewed(
@@ -327,6 +374,7 @@ def _previewed(
     names: ValueNames,
     source: str,
     aucs: Mapping[str, Mapping[str, float | None]],
+    errors: Mapping[str, float],
 ) -> list[PreviewedSlot]:
     """The slots of a profile, with the texts of their top values and their AUC."""
     found = []
@@ -335,7 +383,8 @@ def _previewed(
         texts = [None if value is None else value.text for value in known]
         top = [one | {"text": text} for one, text in zip(row["top"] or (), texts, strict=True)]
         auc = {label: by_slot[row["slot"]] for label, by_slot in aucs.items()}
-        found.append(PreviewedSlot(source=source, statistics={**row, "top": top}, auc=auc))
+        statistics = {**row, "top": top, "coverage_error": errors[row["slot"]]}
+        found.append(PreviewedSlot(source=source, statistics=statistics, auc=auc, names=names))
     return found
 
 
@@ -349,6 +398,10 @@ def _beside(
         same = by_number.pop(slot.statistics["number"], None)
         found += [slot] if same is None else [slot, same]
     return [*found, *by_number.values()]
+
+
+def _plus_minus(error: float) -> str:
+    return f" ±{number_text(error)}" if error else ""
 
 
 def _top_text(top: Mapping[str, Any]) -> str:

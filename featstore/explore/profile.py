@@ -21,12 +21,13 @@ from featstore.explore.plots.distributions import plot_distributions
 from featstore.schema import SlotKind, SlotSchema
 from featstore.spec.value_names import ValueNames
 from featstore.table.statistics.summary import SlotSummary
-from featstore.table_result import TableResult, error_text, number_text
+from featstore.table_result import TableResult, error_text, number_text, number_with_error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NUM_TOP = 10
+_NUM_SHOWN = 3  # of these, in a cell of the text
 
 # Counts that only the extraction can make, from the raw values.
 EXTRACTION_COUNTS = (
@@ -237,7 +238,7 @@ def _cells(row: Mapping[str, Any], names: ValueNames) -> tuple[str, ...]:
         row["kind"],
         row["shape"],
         f"{row['coverage']:.1%}",
-        f"{row['distinct']:,}{error_text(row['distinct_error'])}",
+        number_with_error(row["distinct"], row["distinct_error"]),
         f"{per_row:.3g}",
         values_text(row, names),
     )
@@ -255,7 +256,8 @@ def _extraction_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def values_text(row: Mapping[str, Any], names: ValueNames) -> str:
-    """The quantiles of a float slot, or the most frequent ids of another with their shares.
+    """The quantiles of a float slot, or the most frequent ids of another with their shares, as
+    `shown_top` has them.
 
     Args:
         row: The slot's row of `Profile.table`.
@@ -274,8 +276,23 @@ def _top(row: Mapping[str, Any], names: ValueNames) -> str:
     return "  ".join(
         f"{names.text(row['slot'], top['value'])} "
         f"({top['share']:.1%}{error_text(top['share_error'])})"
-        for top in row["top"][:3]
+        for top in shown_top(row, names, _NUM_SHOWN)
     )
+
+
+def shown_top(row: Mapping[str, Any], names: ValueNames, most: int) -> list[Mapping[str, Any]]:
+    """The top values that a text shows: all of a slot with an order of its own, in that order, if
+    they are all known, and else the most frequent ones.
+
+    Args:
+        row: The slot's row of `Profile.table`.
+        names: What ids mean.
+        most: How many to show of other slots.
+    """
+    top = {one["value"]: one for one in row["top"]}
+    knows_all = len(top) == row["distinct"] and not row["distinct_error"]
+    order = names.own_order(row["slot"], list(top)) if knows_all else None
+    return [top[value] for value in (list(top)[:most] if order is None else order)]
 
 
 def numeric_labels(schema: SlotSchema) -> list[str]:

@@ -22,7 +22,9 @@ from featstore.table.statistics.sketches import NUM_SMALLEST, Floats, Integers, 
 from featstore.table.statistics.summary import LENGTH_QUANTILES, QUANTILES, SlotSummary
 from featstore.table.statistics.value_counts import ValueCounts, merge_counts, most_frequent
 
-NUM_LISTED = 1000  # the most frequent values that are kept for comparisons
+# The most frequent values that are kept for comparisons, 100 KB for each slot. Drift over more of
+# them is mostly chance: `docs/decisions/0104-drift-over-the-same-cells.md`.
+NUM_LISTED = 4096
 SOURCE = "from the rows: exact"
 
 

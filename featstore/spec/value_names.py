@@ -7,6 +7,7 @@ values, found in rows (`extraction/texts`). Whatever nobody knows is shown as it
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ from featstore.spec.model import Spec
 MAX_DISTINCT = 10_000
 MAX_ENUMERATED = 10_000  # a slot of more values that a spec could name is named from rows alone
 _SIGN_DIGITS = 6
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 # Steps that return values of their first input, and no others.
 _PASSING = frozenset(
     {lists.fill_null, ids.hash_operator, elements.take, elements.slice_operator, elements.distinct}
@@ -81,6 +83,19 @@ class ValueNames:
             return math.inf if rank is None else rank
 
         return sorted(signs, key=position)
+
+    def own_order(self, slot: str, signs: Sequence[int]) -> list[int] | None:
+        """All signs in the slot's own order, or in that of the numbers that they mean, such as
+        hours that were hashed; None if it has neither, or if a sign's text is not known.
+        """
+        known = [self.known(slot, sign) for sign in signs]
+        if self.has_order(slot):
+            return None if None in known else self.in_order(slot, signs)
+        texts = ["" if value is None else value.text for value in known]
+        if not all(map(_NUMBER.fullmatch, texts)):
+            return None
+        numbers = dict(zip(signs, map(float, texts), strict=True))
+        return sorted(signs, key=numbers.__getitem__)
 
     def over(self, other: "ValueNames") -> "ValueNames":
         """These names, and for signs that they lack those of `other`."""

@@ -7,8 +7,12 @@ import pytest
 
 from featstore.explore.profile import Profile
 from featstore.explore.row_profile import profile_rows
-from featstore.schema import Slot, SlotKind
+from featstore.explore.stored import stored_profile
+from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec.value_names import ValueNames, ValueText
+from featstore.table.statistics.column_statistics import StatisticsGatherer
+from featstore.table.statistics.sketches import mix
+from featstore.table_result import number_text
 
 ITEM = Slot(name="item", kind=SlotKind.ID, number=1)
 PRICE = Slot(name="price", kind=SlotKind.FLOAT, number=2)
@@ -18,6 +22,13 @@ def profile_of(columns: dict[str, Any], *slots: Slot) -> Profile:
     num_rows = len(next(iter(columns.values())))
     rows = pa.table({**columns, "click": [1, 0] * (num_rows // 2)})
     return profile_rows(rows.to_batches(), slots, ["click"])
+
+
+def stored_profile_of(slot: Slot, values: Any) -> Profile:
+    """From statistics as extraction stores them."""
+    gatherer = StatisticsGatherer(SlotSchema(slots=(slot,)))
+    gatherer.update(pa.record_batch({slot.name: pa.array(values, pa.int64())}))
+    return stored_profile(gatherer.finish(), None, [slot], [])
 
 
 @pytest.fixture
@@ -92,8 +103,8 @@ def test_names_of_a_renamed_slot_are_found_by_its_former_name() -> None:
 
 
 def test_values_are_not_called_new_or_vanished_where_a_side_lists_only_some() -> None:
-    many = profile_of({"item": np.arange(1, 4_001)}, ITEM)
-    few = profile_of({"item": [5, 5_000]}, ITEM)
+    many = profile_of({"item": np.arange(1, 6_001)}, ITEM)
+    few = profile_of({"item": [5, 9_000]}, ITEM)
     [grown] = few.compare(many).table.to_pylist()
     [shrunk] = many.compare(few).table.to_pylist()
     assert (grown["top_vanished"], shrunk["top_new"]) == (None, None)
@@ -115,8 +126,49 @@ def test_results_become_frames_of_pandas_and_polars(before: Profile) -> None:
 
 
 def test_a_comparison_of_the_same_rows_shows_nothing_new() -> None:
-    ids = np.random.default_rng(0).integers(1, 1 << 62, 4_000)
+    ids = np.random.default_rng(0).integers(1, 1 << 62, 9_000)
     one = profile_of({"item": ids}, ITEM)
     [row] = one.compare(one).table.to_pylist()
     assert (row["psi"], row["new_values"], row["vanished_values"]) == (0.0, 0.0, 0.0)
     assert row["values_error"] > 0.0
+
+
+def test_estimates_of_distinct_values_come_with_errors_that_hold_the_true_numbers() -> None:
+    held = 0
+    for seed in range(20):
+        ids = mix(np.arange(1, 20_001, dtype=np.int64) + 1_000_000 * seed)
+        old, new = stored_profile_of(ITEM, ids[:15_000]), stored_profile_of(ITEM, ids)
+        [row] = old.compare(new).table.to_pylist()
+        for side, true in (("before", 15_000), ("after", 20_000)):
+            found, error = row[f"distinct_{side}"], row[f"distinct_error_{side}"]
+            assert 0.0 < error < 0.1
+            assert f"{found:,} ±{error:.1%}" in str(old.compare(new))
+            held += abs(found - true) <= error * found
+    # An error of 95 %, and the draws are fixed.
+    assert held >= 34
+
+
+def test_counted_distinct_values_and_those_of_a_lacking_slot_have_no_error(before: Profile) -> None:
+    after = profile_of({"item": [5, 9]}, ITEM)
+    item, price = before.compare(after).table.to_pylist()
+    assert (item["distinct_error_before"], item["distinct_error_after"]) == (0.0, 0.0)
+    assert (price["distinct_error_before"], price["distinct_error_after"]) == (0.0, None)
+    assert "2 → 2" in str(before.compare(after))
+    assert "4 → -" in str(before.compare(after))
+
+
+def test_drift_over_frequent_values_is_marked_as_a_lower_bound() -> None:
+    ids = np.random.default_rng(0).integers(1, 5_000, 40_000)
+    old, new = (stored_profile_of(ITEM, mix(part)) for part in (ids[:20_000], ids[20_000:] + 2_000))
+    found = old.compare(new)
+    [row] = found.table.to_pylist()
+    assert row["psi_method"] == "at least"
+    assert f"≥ {number_text(row['psi'])}" in str(found)
+    assert f"≥ {number_text(row['jensen_shannon'])}" in str(found)
+    assert str(found).splitlines()[-1].startswith("≥: over the most frequent values")
+
+
+def test_drift_over_all_values_is_not_marked(before: Profile) -> None:
+    found = before.compare(before)
+    assert found.table["psi_method"].to_pylist() == ["exact", "bins"]
+    assert "≥" not in str(found)

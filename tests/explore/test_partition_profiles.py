@@ -67,7 +67,7 @@ def test_partitions_have_the_figures_of_their_profiles_and_comparisons(
             assert by_slot(found, column)[slot] == [profile[slot][column] for profile in alone]
     changes = [alone[0].compare(alone[1]), alone[1].compare(alone[2])]
     for i, slot in enumerate(("user", "price")):
-        for column in ("psi", "psi_error", "jensen_shannon"):
+        for column in ("psi", "psi_error", "psi_method", "jensen_shannon"):
             of_pairs = [change.table[column].to_pylist()[i] for change in changes]
             assert by_slot(found, column)[slot] == [None, *of_pairs]
     assert ("stored statistics" in found.source) == stored
@@ -140,6 +140,25 @@ def test_a_slot_that_some_partitions_lack_is_grey_there() -> None:
     found = partition_profiles([("day=1", profile(["a"])), ("day=2", profile(["a", "b"]))])
     figure = found.plot_coverage()
     assert same_colour(render(figure).colour(figure.axes[0], -0.4, 1), "lightgrey")
+
+
+def test_slots_of_more_values_than_are_listed_are_marked_in_picture_and_text() -> None:
+    few, many = (Slot(name=name, kind=SlotKind.ID, number=i) for i, name in enumerate("ab"))
+
+    def profile(first: int) -> Profile:
+        ids = range(first, first + 5_000)
+        rows = pa.table({"a": [i % 9 + 1 for i in ids], "b": list(ids)})
+        return profile_rows(rows.to_batches(), [few, many])
+
+    found = partition_profiles([("day=1", profile(1)), ("day=2", profile(9_001))])
+    assert found.table["psi_method"].to_pylist() == [None, None, "exact", "at least"]
+    axes = found.plot_drift().axes[0]
+    assert {text.get_text() for text in axes.get_yticklabels()} == {"a", "≥ b"}
+    assert "may have drifted more" in " ".join(render(found.plot_drift()).texts)
+    assert [text.get_text() for text in found.plot_coverage().axes[0].get_yticklabels()] == [*"ab"]
+    lines = str(found).splitlines()
+    assert ["≥" in line for line in lines if line[:2] in ("a ", "b ")].count(True) == 1
+    assert lines[-1].startswith("≥: over the most frequent values")
 
 
 def test_the_text_begins_with_the_slots_that_changed_most(table: Table) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,6 +11,7 @@ import featstore
 from featstore import api
 from featstore.errors import InputError, SpecError
 from featstore.explore.preview import Preview, preview
+from featstore.table_result import number_text, share_text
 
 SPEC = """
 spec: 1
@@ -52,9 +54,9 @@ def lines(found: Preview) -> list[str]:
 
 @pytest.mark.usefixtures("here")
 def test_a_slot_is_shown_with_its_values_and_their_label_rates() -> None:
-    found = preview("new.yaml", "raw", num_rows=60, slot="who_x_hour")
+    found = preview("new.yaml", "raw", slot="who_x_hour")
     assert lines(found) == [
-        "60 of 120 rows of raw, click 0.6667",
+        "all 120 rows of raw, click 0.6667",
         "slot from kind shape coverage distinct auc (click) quantiles or top values",
         "---------- ------- ---- ------ -------- -------- ----------- "
         + lines(found)[2].split()[-1],
@@ -112,6 +114,47 @@ def test_rows_come_from_all_days_and_of_short_files_all(here: Path) -> None:
     assert found.rows.num_rows == 100
     assert (counts["day3"], counts["day4"], counts["day5"]) == (3, 29, 28)
     assert found.rows.num_all == 243
+
+
+@pytest.mark.usefixtures("here")
+def test_of_some_rows_it_is_said_which_and_how_far_off_their_figures_may_be() -> None:
+    found = preview("new.yaml", "raw", num_rows=60, slot="who", table_url="table")
+    raw, table = lines(found)[:2]
+    error = found.rows.label_errors["click"]
+    assert 0.0 < error < 0.5
+    assert raw.startswith(
+        "60 of 120 rows of raw (random ones of 2 of 2 row groups or text files; ± is their error, "
+        f"95 %), click {number_text(found.rows.label_rates['click'])} ±{number_text(error)}"
+    )
+    assert "60 of 120 rows of table (random ones of 2 of 2 data files;" in table
+    who = found.slots[0].statistics
+    assert share_text(who["coverage"], who["coverage_error"]) in lines(found)[4]
+    assert found.to_pandas()["coverage_error"].tolist()[0] == who["coverage_error"] > 0.0
+    assert found.as_dict()["label_errors"] == {"click": error}
+    every = preview("new.yaml", "raw")
+    assert every.rows.label_errors == {"click": 0.0}
+    assert {slot.statistics["coverage_error"] for slot in every.slots} == {0.0}
+    assert "±" not in str(every)
+
+
+def test_errors_hold_the_rates_of_all_rows_where_rows_near_each_other_are_alike(here: Path) -> None:
+    """24 files of 3,000 rows, with runs of 100 alike ones: of ten inputs at most one is missed."""
+    held = 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        files = rng.beta(2.0, 6.0, 24)
+        clicks = [np.repeat(rng.random(30) < rate, 100).astype(np.int64) for rate in files]
+        directory = here / f"more{seed}"
+        directory.mkdir()
+        for i, clicked in enumerate(clicks):
+            rows = {"user": ["ann"] * 3_000, "price": [0.0] * 3_000, "clicked": clicked}
+            pq.write_table(pa.table(rows), directory / f"{i:02}.parquet")
+        found = preview("spec.yaml", str(directory), num_rows=1_600).rows
+        rate, error = found.label_rates["click"], found.label_errors["click"]
+        assert rate is not None
+        assert error < 0.15
+        held += abs(rate - float(np.concatenate(clicks).mean())) <= error
+    assert held >= 9
 
 
 def test_the_result_is_a_frame_with_an_auc_for_labels_of_0_and_1(here: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,6 +23,7 @@ from featstore.extraction.local import LocalRunner
 from featstore.extraction.raw import Unit
 from featstore.extraction.unit import Progress, UnitReport, UnitTask
 from featstore.extraction.unit_statistics import gather_rows
+from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec, parse_checks
 from featstore.table.delta import history, open_delta
@@ -33,6 +35,7 @@ from featstore.table.statistics.gates import (
     stored_checks,
     stored_warnings,
 )
+from featstore.table.statistics.sketches import mix
 from tests.extraction.conftest import raw_rows
 
 COVERED = {"check": "coverage", "of": "user_id", "at_least": 0.9}
@@ -245,6 +248,32 @@ def test_drift_is_measured_against_earlier_days_of_the_table_and_of_the_run(
         extract_files(one)
     write_raw("dt=3/a.parquet", 1_000)
     assert extract_files(one).version == 1
+
+
+@pytest.mark.parametrize(("num_ids", "is_least"), [(900, False), (1_100, True)])
+@pytest.mark.parametrize("at_most", [0.0, 100.0])
+def test_drift_of_more_values_than_are_listed_says_that_it_is_at_least_so_much(
+    num_ids: int, is_least: bool, at_most: float
+) -> None:
+    schema = SlotSchema(slots=(Slot(name="item", kind=SlotKind.ID, number=1),))
+    ids = mix(np.arange(40_000, dtype=np.int64) % num_ids + 1)
+    days = {
+        day: gather_rows(schema, [pa.record_batch({"item": ids[rows]})])
+        for day, rows in (("1", slice(30_000)), ("2", slice(15_000, 40_000)))
+    }
+    check = {"check": "drift", "of": "item", "last": 1, "at_most": at_most, "severity": "warn"}
+    partitions: list[Mapping[str, str | None]] = [{"dt": day} for day in days]
+    [result] = run_checks(
+        list(parse_checks([check])),
+        schema,
+        partitions[1:],
+        partitions,
+        lambda one: days[str(one["dt"])],
+    )
+    assert result.outcome is Outcome.PASS
+    assert result.note.startswith("at least: ") == is_least
+    assert ("others may have drifted more" in str(result)) == is_least
+    assert ("passed, since the estimate" in result.note) == (at_most == 0.0)
 
 
 def test_a_run_that_skips_all_rows_of_a_partition_is_checked_for_it(

@@ -1,6 +1,5 @@
 """A label's rate by the values or bins of a slot, and by partition, with Wilson intervals."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_VALUES = 40
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_MOST_ORDERED = 50  # values of a slot with an order, where all are shown
 
 
 def plot_rates(
@@ -94,37 +93,24 @@ def cells_in_order(
     slot: str, cells: Sequence[Mapping[str, Any]], names: ValueNames, most: int
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """The cells to show: the most frequent ids in the slot's own order, if it has one, then all
-    other cells; and the cells of the other ids. Ids that are all numbers, such as hours that were
-    hashed, are in the order of the numbers where all are shown.
+    other cells; and the cells of the other ids. Of a slot with an order, or whose ids are all
+    numbers, such as hours that were hashed, all of at most 50 are shown, in that order.
 
     Args:
         slot: The slot.
         cells: Its rows of `LabelProfile.cells`.
         names: What ids mean.
-        most: How many ids to show.
+        most: How many ids to show of other slots.
     """
     values = {cell["value"]: cell for cell in cells if cell["cell"] == "value"}
-    frequent = list(values)[:most]
     others = [cell for cell in cells if cell["cell"] != "value"]
-    shows_all = len(values) <= most and not any(cell["cell"] == "other" for cell in others)
-    numbers = _numbers(slot, frequent, names) if shows_all else None
-    order = list(numbers) if numbers else names.in_order(slot, frequent)
-    hidden = [values[sign] for sign in list(values)[most:]]
+    shows_all = len(values) <= max(most, _MOST_ORDERED)
+    shows_all = shows_all and not any(cell["cell"] == "other" for cell in others)
+    order = names.own_order(slot, list(values)) if shows_all else None
+    if order is None:
+        order = names.in_order(slot, list(values)[:most])
+    hidden = [values[sign] for sign in list(values)[len(order) :]]
     return [*(values[sign] for sign in order), *others], hidden
-
-
-def _numbers(slot: str, signs: Sequence[int], names: ValueNames) -> dict[int, float] | None:
-    """The numbers that signs mean, ascending; None if the slot has an order of its own, or if a
-    text is not known or no number.
-    """
-    if names.has_order(slot):
-        return None
-    known = [names.known(slot, sign) for sign in signs]
-    texts = ["" if value is None else value.text for value in known]
-    if not all(map(_NUMBER.fullmatch, texts)):
-        return None
-    found = zip(signs, map(float, texts), strict=True)
-    return dict(sorted(found, key=lambda pair: pair[1]))
 
 
 def cell_text(slot: str, cell: Mapping[str, Any], names: ValueNames) -> str:

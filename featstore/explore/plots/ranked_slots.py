@@ -14,6 +14,7 @@ from featstore.explore.plots.frame import (
     short_text,
     write_values,
 )
+from featstore.table_result import least_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +84,7 @@ def plot_psi(table: pa.Table) -> "Figure":
     axes.set_xlabel(
         f"population stability index (orange: what chance may have made{at_end}{beyond})"
     )
-    write_values(axes, [_text(row["psi"]) for row in shown])
+    write_values(axes, [_psi_text(row) for row in shown])
     return figure
 
 
@@ -91,6 +92,13 @@ def _ranked(table: pa.Table, column: str) -> list[Mapping[str, Any]]:
     """The rows in descending order of a column; those without a value last."""
     rows: list[Mapping[str, Any]] = table.to_pylist()
     return sorted(rows, key=lambda row: float("inf") if row[column] is None else -row[column])
+
+
+def _psi_text(row: Mapping[str, Any]) -> str:
+    """`≥` says that only frequent values are compared, and others may have drifted more."""
+    if row["psi"] is None:
+        return _text(None)
+    return least_text(row["psi"], row["psi_method"], _text)
 
 
 def _text(value: float | None) -> str:

@@ -135,7 +135,9 @@ def by_partition(rows: Sequence[Mapping[str, Any]], partitions: Sequence[str]) -
     charts = [columns("Coverage by partition", coverage, partitions, unit="share", most=1.0)]
     if len(partitions) > 1:
         most = max([_LARGE_PSI, *(value for value in psi if value is not None)])
-        charts.append(columns("Drift from the partition before (PSI)", psi, partitions, most=most))
+        least = any(row["psi_method"] == "at least" for row in rows)
+        title = f"Drift from the partition before (PSI{', at least' if least else ''})"
+        charts.append(columns(title, psi, partitions, most=most))
     return charts
 
 

@@ -7,12 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from featstore.explore.comparison import changed_text
+from featstore.explore.comparison import changed_text, distinct_change_text
 from featstore.explore.plots.frame import coverage_text, short_text
 from featstore.explore.profile import values_text
 from featstore.explore.report.charts import rounded
 from featstore.spec.value_names import ValueNames
-from featstore.table_result import error_text, number_text, share_text
+from featstore.table_result import (
+    error_text,
+    least_text,
+    number_text,
+    number_with_error,
+    share_text,
+)
 
 _NAME_CHARACTERS = 100
 _VALUES_CHARACTERS = 160
@@ -104,7 +110,7 @@ def _kind(row: Mapping[str, Any]) -> str:
 
 
 def _distinct(row: Mapping[str, Any]) -> str:
-    return f"{row['distinct']:,}{error_text(row['distinct_error'])}"
+    return number_with_error(row["distinct"], row["distinct_error"])
 
 
 def _numbers(row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -154,14 +160,14 @@ def _against_label(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _changes(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     coverage = (row["coverage_before"], row["coverage_after"])
-    distinct = (row["distinct_before"], row["distinct_after"])
-    counts = ("-" if number is None else f"{number:,}" for number in distinct)
-    psi = f"{number_text(row['psi'])}, of which chance made at most {number_text(row['psi_error'])}"
+    method = row["psi_method"]
+    psi = least_text(row["psi"], method, number_text)
+    of = "; of its most frequent values, others may have drifted more" * (method == "at least")
     return [
-        ("drift (PSI)", psi),
-        ("Jensen-Shannon, bits", number_text(row["jensen_shannon"])),
+        ("drift (PSI)", f"{psi}, of which chance made at most {number_text(row['psi_error'])}{of}"),
+        ("Jensen-Shannon, bits", least_text(row["jensen_shannon"], method, number_text)),
         ("coverage, before → after", " → ".join(map(share_text, coverage))),
-        ("different values, before → after", " → ".join(counts)),
+        ("different values, before → after", distinct_change_text(row)),
         *(
             (f"{what} values", changed_text(row, what))
             for what in ("new", "vanished")
@@ -170,16 +176,18 @@ def _changes(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _drift(row: Mapping[str, Any] | None) -> tuple[str, float | None]:
+    if row is None:
+        return _number(None)
+    return least_text(row["psi"], row["psi_method"], number_text), rounded(row["psi"])
+
+
 def _number(value: float | None) -> tuple[str, float | None]:
     return number_text(value), rounded(value)
 
 
 def _values(slot: SlotFigures) -> tuple[str, float | None]:
     return short_text(values_text(slot.profile, slot.names), _VALUES_CHARACTERS), None
-
-
-def _change(slot: SlotFigures, name: str) -> float | None:
-    return None if slot.change is None else slot.change[name]
 
 
 def _label(slot: SlotFigures, name: str) -> float | None:
@@ -220,8 +228,9 @@ _FIRST: Sequence[SlotColumn] = (
 )
 _PSI = SlotColumn(
     title="drift",
-    help="the population stability index from before to after; above 0.25 is much",
-    cell=lambda slot: _number(_change(slot, "psi")),
+    help="the population stability index from before to after; above 0.25 is much; ≥: of the most "
+    "frequent values, others may have drifted more",
+    cell=lambda slot: _drift(slot.change),
 )
 _AUC = SlotColumn(
     title="AUC",

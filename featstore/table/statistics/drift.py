@@ -4,6 +4,7 @@ Pure functions. The rows are taken for random ones of a distribution, and statis
 sample of them, so the result comes with the error that both may have caused.
 """
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from featstore.schema import SlotKind
 from featstore.table.statistics.column_statistics import ColumnStatistics
-from featstore.table.statistics.measures import psi
+from featstore.table.statistics.measures import jensen_shannon, psi
 from featstore.table.statistics.sketches import Floats, Integers, quantiles_of
 
 NUM_BINS = 10  # of numbers: the deciles of the rows before
@@ -53,12 +54,33 @@ class Distribution:
         return self.num_values + self.num_missing
 
 
+class DriftMethod(enum.StrEnum):
+    """Over which cells drift was computed.
+
+    `EXACT`: over all ids. `AT_LEAST`: over the ids that are listed, and all others as one; the
+    others may have drifted more. `BINS`: over bins of numbers.
+    """
+
+    EXACT = "exact"
+    AT_LEAST = "at least"
+    BINS = "bins"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """A population stability index, and how much of it chance may have made."""
+    """How far a column moved.
+
+    Attributes:
+        index: The population stability index.
+        error: How much of it chance may have made.
+        jensen_shannon: The Jensen-Shannon divergence in bits, over the same cells.
+        method: What the cells are.
+    """
 
     index: float
     error: float
+    jensen_shannon: float
+    method: DriftMethod
 
 
 def distribution_of(column: ColumnStatistics) -> Distribution:
@@ -88,14 +110,14 @@ def distribution_of(column: ColumnStatistics) -> Distribution:
 
 
 def drift(before: Sequence[Distribution], after: Distribution) -> Drift | None:
-    """The population stability index between the rows of some parts before and of one after.
+    """The drift between the rows of some parts before and of one after.
 
     The cells are the signs that a part lists, or the deciles of the numbers before; all other signs
     together; and the missing rows. Of a sign that a part does not list only an upper bound of its
     count is known: the least drift is taken that the bounds allow.
 
     Returns:
-        The index and its error. None if either side has no rows.
+        The drift. None if either side has no rows.
     """
     parts = [part for part in before if part.total]
     if not parts or not after.total:
@@ -103,10 +125,22 @@ def drift(before: Sequence[Distribution], after: Distribution) -> Drift | None:
     shares = _numbers(parts, after) if after.kind == SlotKind.FLOAT else _signs(parts, after)
     spread_before, spread_after = _spread(parts), _spread([after])
     expected, actual = shares[0] / spread_before, shares[1] / spread_after
-    index = psi(expected, actual)
-    if index is None:
+    index, divergence = psi(expected, actual), jensen_shannon(*shares)
+    if index is None or divergence is None:
         return None
-    return Drift(index=index, error=_error(expected, actual, spread_before, spread_after))
+    return Drift(
+        index=index,
+        error=_error(expected, actual, spread_before, spread_after),
+        jensen_shannon=divergence,
+        method=_method([*parts, after]),
+    )
+
+
+def _method(parts: Sequence[Distribution]) -> DriftMethod:
+    if parts[-1].kind == SlotKind.FLOAT:
+        return DriftMethod.BINS
+    knows_all = not any(part.last or part.sampled for part in parts)
+    return DriftMethod.EXACT if knows_all else DriftMethod.AT_LEAST
 
 
 def _spread(parts: Sequence[Distribution]) -> float:

@@ -21,13 +21,14 @@ from featstore.table.layout import partition_path
 from featstore.table.metadata import to_json
 from featstore.table.snapshot import DataFile, Snapshot, in_partitions
 from featstore.table.statistics.column_statistics import ColumnStatistics, Statistics
-from featstore.table.statistics.drift import Distribution, distribution_of, drift
+from featstore.table.statistics.drift import Distribution, DriftMethod, distribution_of, drift
 from featstore.table.statistics.statistics_file import find_statistics
 
 Partition = Mapping[str, str | None]
 Load = Callable[[Partition], Statistics | None]
 """The statistics of a partition; None if there are none."""
 
+_AT_LEAST = "at least: over the most frequent values, others may have drifted more"
 _NUM_SHOWN = 5  # failed results that an error names
 
 
@@ -52,7 +53,8 @@ class CheckResult:
         value: The figure; None if it was skipped.
         error: How much more or less the figure may be, since it is an estimate; 0 if it is exact.
         at_least, at_most: The bounds; None for none.
-        note: Why it was skipped, or why an estimate beyond a bound passed.
+        note: Why it was skipped, why an estimate beyond a bound passed, or that drift is at least
+            so much.
     """
 
     check: str
@@ -100,7 +102,9 @@ class CheckResult:
 
 @dataclass(frozen=True, kw_only=True)
 class _Figure:
-    """A measured value; None with a note if it could not be measured."""
+    """A measured value; None with a note if it could not be measured. Else a note says what kind of
+    figure it is.
+    """
 
     value: float | None
     error: float = 0.0
@@ -178,7 +182,8 @@ def _drift(column: ColumnStatistics, before: Sequence[Distribution]) -> _Figure:
     found = drift(before, distribution_of(column))
     if found is None:
         return _Figure(value=None, note="no earlier day has rows with statistics")
-    return _Figure(value=found.index, error=found.error)
+    note = _AT_LEAST if found.method is DriftMethod.AT_LEAST else ""
+    return _Figure(value=found.index, error=found.error, note=note)
 
 
 _FIGURES: Mapping[str, Callable[[ColumnStatistics, Sequence[Distribution]], _Figure]] = {
@@ -195,7 +200,7 @@ def _result(
     """The result of a figure: an estimate fails only if it is beyond a bound by more than its
     error.
     """
-    value, note, outcome = figure.value, figure.note, Outcome.PASS
+    value, notes, outcome = figure.value, [figure.note] if figure.note else [], Outcome.PASS
     low = check.at_least if check.at_least is not None else -float("inf")
     high = check.at_most if check.at_most is not None else float("inf")
     if value is None:
@@ -203,7 +208,7 @@ def _result(
     elif not low <= value + figure.error or not value - figure.error <= high:
         outcome = Outcome(check.severity)
     elif not low <= value <= high:
-        note = "passed, since the estimate may be off by that much"
+        notes.append("passed, since the estimate may be off by that much")
     return CheckResult(
         check=check.check,
         column=column,
@@ -213,7 +218,7 @@ def _result(
         error=figure.error,
         at_least=check.at_least,
         at_most=check.at_most,
-        note=note,
+        note="; ".join(notes),
     )
 
 

@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 Z_95 = 1.959963984540054  # the standard normal quantile of 0.975, for intervals of 95 %
 _HALF_ROW = 0.5
+_NUM_PARTS = 16
+_T_95 = 2.1314495455597742  # Student's quantile of 0.975 for 15 degrees of freedom
 
 Floats = NDArray[np.float64]
 
@@ -38,6 +40,29 @@ def wilson(num_positive: ArrayLike, num_rows: ArrayLike, z: float = Z_95) -> tup
     low = np.where(positive == 0, 0.0, np.maximum(middle - half, 0.0))
     high = np.where(positive == rows, 1.0, np.minimum(middle + half, 1.0))
     return low, high
+
+
+def mean_error(values: Floats) -> float:
+    """By how much the mean of drawn rows may be off, with a probability of 95 %, where rows that
+    were drawn near each other may be alike: from how much 16 consecutive parts of the rows differ
+    (the method of batch means, A. M. Law and W. D. Kelton, "Simulation Modeling and Analysis",
+    2000).
+
+    At least `3 / n` of `n` rows, by the rule of three: rows that are all alike do not say that all
+    others are.
+
+    Args:
+        values: Numbers from the rows in their order; NaN where unknown.
+    """
+    parts = np.array_split(values, _NUM_PARTS)
+    sums = np.array([np.nansum(part) for part in parts])
+    counts = np.array([np.count_nonzero(~np.isnan(part)) for part in parts], np.float64)
+    total = counts.sum()
+    if not total:
+        return 0.0
+    off = sums - counts * (sums.sum() / total)
+    variance = _NUM_PARTS / (_NUM_PARTS - 1) * float(np.sum(off**2)) / total**2
+    return max(_T_95 * float(np.sqrt(variance)), 3 / float(total))
 
 
 def psi(expected: ArrayLike, actual: ArrayLike) -> float | None:

@@ -4,19 +4,22 @@ Both sides are `SlotSummary`s: of stored statistics, or of counted rows, or one 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from featstore.errors import InputError
 from featstore.schema import SlotKind
-from featstore.table.statistics.drift import Distribution, drift
-from featstore.table.statistics.measures import jensen_shannon, share_of_new, wilson
-from featstore.table.statistics.sketches import Floats, Integers, quantiles_of
+from featstore.table.statistics.drift import Distribution, Drift, drift
+from featstore.table.statistics.measures import share_of_new, wilson
+from featstore.table.statistics.sketches import Floats, Integers
 from featstore.table.statistics.summary import SlotSummary
 
-NUM_VALUES = 20  # the most frequent ids of each side that are cells of their own
-NUM_BINS = 10  # the bins of a float slot, which hold equally many values before
+# Of counted ids, beside a side that knows a sample of its rows: by chance in it each cell adds to
+# the index, and rarer ids are within what an unlisted one may have counted there.
+_MOST_BESIDE_SAMPLE = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +29,8 @@ class SlotDifference:
     Attributes:
         psi: The population stability index, as the checks of a spec take it (`drift`).
         psi_error: How much of it chance may have made.
-        jensen_shannon: The Jensen-Shannon divergence, in bits, over the 20 most frequent ids of
-            each side and all others, or ten bins with equally many values before; and missing rows.
+        psi_method: A `DriftMethod`: over which cells both measures are.
+        jensen_shannon: The Jensen-Shannon divergence, in bits, over the same cells.
         new_values: Of an id slot, the share of the different ids after that were not there before.
         vanished_values: The share of the different ids before that are not there after.
         values_error: The error of these shares, 95 %; 0 if the ids of both sides are all known.
@@ -37,6 +40,7 @@ class SlotDifference:
 
     psi: float | None = None
     psi_error: float | None = None
+    psi_method: str | None = None
     jensen_shannon: float | None = None
     new_values: float | None = None
     vanished_values: float | None = None
@@ -81,31 +85,20 @@ def slot_change(before: SlotSummary, after: SlotSummary) -> SlotDifference:
         InputError: The slot holds ids on one side and floats, or indices, on the other.
     """
     _check(before, after)
-    moved = drift([_distribution(before)], _distribution(after))
-    found = {
-        "psi": None if moved is None else moved.index,
-        "psi_error": None if moved is None else moved.error,
-        "jensen_shannon": jensen_shannon(*cells(before, after)),
-    }
+    moved = drift([_distribution(before, after)], _distribution(after, before))
+    found = SlotDifference() if moved is None else _moved(moved)
     if before.slot.kind is not SlotKind.ID:
-        return SlotDifference(**found)
-    return SlotDifference(**found, **_new_and_vanished(before, after))
+        return found
+    return replace(found, **_new_and_vanished(before, after))
 
 
-def cells(before: SlotSummary, after: SlotSummary) -> tuple[Floats, Floats]:
-    """The counts of both sides by cell, float64 (num_cells,) each: values, and last missing rows.
-
-    A value that is not listed on one side counts as none there, and among all others.
-    """
-    if before.slot.kind is SlotKind.ID:
-        chosen = np.union1d(before.values[:NUM_VALUES], after.values[:NUM_VALUES])
-        one, other = (_listed(side, chosen) for side in (before, after))
-    else:
-        edges = np.unique(
-            quantiles_of(*before.points, tuple(np.arange(1, NUM_BINS) / NUM_BINS)) or []
-        )
-        one, other = (_binned(side, edges) for side in (before, after))
-    return _with_missing(before, one), _with_missing(after, other)
+def _moved(found: Drift) -> SlotDifference:
+    return SlotDifference(
+        psi=found.index,
+        psi_error=found.error,
+        psi_method=str(found.method),
+        jensen_shannon=found.jensen_shannon,
+    )
 
 
 def value_shares(before: SlotSummary, after: SlotSummary, num_top: int) -> list[ValueShares]:
@@ -138,7 +131,7 @@ def new_and_vanished(
 def _with_shares(
     before: SlotSummary, after: SlotSummary, values: Sequence[int]
 ) -> list[ValueShares]:
-    old, new = _shares(before), _shares(after)
+    old, new = _shares(before, values), _shares(after, values)
     return [
         ValueShares(
             value=value,
@@ -151,12 +144,13 @@ def _with_shares(
     ]
 
 
-def _shares(side: SlotSummary) -> dict[int, tuple[float | None, float]]:
-    """The shares of the listed ids and their errors. An estimate is at most 1."""
+def _shares(side: SlotSummary, values: Sequence[int]) -> dict[int, tuple[float | None, float]]:
+    """The shares of ids that are listed and their errors. An estimate is at most 1."""
     whole = max(side.num_values, 1)
-    shares = np.minimum(side.counts / whole, 1.0).tolist()
-    errors = (side.count_errors / whole).tolist()
-    return dict(zip(side.values.tolist(), zip(shares, errors, strict=True), strict=True))
+    wanted = np.isin(side.values, np.array(values, np.int64))
+    shares = np.minimum(side.counts[wanted] / whole, 1.0).tolist()
+    errors = (side.count_errors[wanted] / whole).tolist()
+    return dict(zip(side.values[wanted].tolist(), zip(shares, errors, strict=True), strict=True))
 
 
 def _absent(side: SlotSummary) -> tuple[float | None, float]:
@@ -164,15 +158,19 @@ def _absent(side: SlotSummary) -> tuple[float | None, float]:
     return (0.0 if side.lists_all else None), 0.0
 
 
-def _distribution(side: SlotSummary) -> Distribution:
-    is_id = side.slot.kind is SlotKind.ID
-    order = np.argsort(side.values)
-    values, counts = (side.values[order], side.counts[order]) if is_id else side.points
+def _distribution(side: SlotSummary, other: SlotSummary) -> Distribution:
+    values: NDArray[Any]
+    values, counts, last = side.points[0], side.points[1], side.unlisted
+    if side.slot.kind is SlotKind.ID:
+        num = _MOST_BESIDE_SAMPLE if other.sampled else len(side.values)
+        order = np.argsort(side.values[:num])
+        values, counts = side.values[order], side.counts[order]
+        last = float(side.counts[num]) if num < len(side.values) else last
     return Distribution(
         kind=str(side.slot.kind),
         values=values,
         counts=counts,
-        last=side.unlisted,
+        last=last,
         num_rows=side.num_rows,
         num_values=side.num_values,
         num_missing=side.num_rows - side.num_present,
@@ -204,21 +202,7 @@ def _listed(side: SlotSummary, chosen: Integers) -> Floats:
     return np.append(found, max(0.0, side.num_values - found.sum()))
 
 
-def _binned(side: SlotSummary, edges: Floats) -> Floats:
-    """The values in the bins between the edges; one on an edge is in the bin below."""
-    values, weights = side.points
-    bins = np.searchsorted(edges, values, "left")
-    found = np.zeros(len(edges) + 1)
-    if len(weights):
-        np.add.at(found, bins, weights * (side.num_values / weights.sum()))
-    return found
-
-
-def _with_missing(side: SlotSummary, counts: Floats) -> Floats:
-    return np.append(counts, float(side.num_rows - side.num_present))
-
-
-def _new_and_vanished(before: SlotSummary, after: SlotSummary) -> dict[str, float | None]:
+def _new_and_vanished(before: SlotSummary, after: SlotSummary) -> dict[str, Any]:
     if before.lists_all and after.lists_all:
         chosen = np.union1d(before.values, after.values)
         one, other = (_listed(side, chosen)[:-1] for side in (before, after))

@@ -73,14 +73,14 @@ def test_slots_are_ranked_by_their_change_with_what_chance_may_have_made() -> No
     rows: list[dict[str, Any]] = [
         {"slot": "calm", "psi": 0.02, "psi_error": 0.015},
         {"slot": "gone", "psi": None},
-        {"slot": "moved", "psi": 0.4, "psi_error": 0.15},
+        {"slot": "moved", "psi": 0.4, "psi_error": 0.15, "psi_method": "at least"},
     ]
     figure = comparison_of(rows).plot_drift()
     picture, [axes] = render(figure), figure.axes
     assert [text.get_text() for text in axes.get_yticklabels()] == ["moved", "calm", "gone"]
     assert_bar_ends_at(picture, axes, 0.4, 0)
     assert_bar_ends_at(picture, axes, 0.02, 1)
-    assert {"0.400", "0.020", "unknown"} <= set(picture.texts)
+    assert {"≥ 0.400", "0.020", "unknown"} <= set(picture.texts)
     assert same_colour(picture.colour(axes, 0.15, 0), "C1")
 
 

@@ -135,8 +135,8 @@ def test_rates_show_the_most_frequent_values_and_the_rest_together() -> None:
 
 def test_drift_has_a_scale_of_its_own_only_beyond_a_large_one() -> None:
     rows = [
-        {"partition": "dt=1", "coverage": 1.0, "psi": None},
-        {"partition": "dt=3", "coverage": 0.5, "psi": 0.1},
+        {"partition": "dt=1", "coverage": 1.0, "psi": None, "psi_method": None},
+        {"partition": "dt=3", "coverage": 0.5, "psi": 0.1, "psi_method": "exact"},
     ]
     coverage, psi = by_partition(rows, ["dt=1", "dt=2", "dt=3"])
     assert (coverage["values"], coverage["most"]) == ([1.0, None, 0.5], 1.0)
@@ -144,6 +144,10 @@ def test_drift_has_a_scale_of_its_own_only_beyond_a_large_one() -> None:
     rows[1]["psi"] = 3.0
     assert by_partition(rows, ["dt=1", "dt=2", "dt=3"])[1]["most"] == 3.0
     assert len(by_partition(rows, ["dt=1"])) == 1
+    assert psi["title"] == "Drift from the partition before (PSI)"
+    rows[1]["psi_method"] = "at least"
+    title = by_partition(rows, ["dt=1", "dt=2", "dt=3"])[1]["title"]
+    assert title == "Drift from the partition before (PSI, at least)"
 
 
 @pytest.mark.parametrize(

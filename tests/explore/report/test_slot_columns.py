@@ -1,5 +1,6 @@
 """Columns and facts of a slot."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,6 +78,17 @@ def test_the_facts_of_ids_numbers_and_lists(table: Table) -> None:
     assert "new values" not in price
     assert tags["length, mean and largest"] == "0.975, 2"
     assert "rows with a default" not in tags
+
+
+def test_drift_over_frequent_values_is_called_a_lower_bound(table: Table) -> None:
+    user = figures(table, "user", stored=False)
+    assert user.change is not None
+    least = replace(user, change={**user.change, "psi": 0.5, "psi_method": "at least"})
+    cells = {c.title: c.cell(least) for c in slot_columns(compared=True, labelled=True)}
+    assert cells["drift"] == ("≥ 0.5", 0.5)
+    assert dict(facts(least))["drift (PSI)"].startswith("≥ 0.5, of which chance made at most")
+    assert "others may have drifted more" in dict(facts(least))["drift (PSI)"]
+    assert "≥" not in dict(facts(user))["drift (PSI)"]
 
 
 def test_stored_statistics_add_what_the_extraction_counted(table: Table) -> None:

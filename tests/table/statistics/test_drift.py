@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.statistics.column_statistics import StatisticsGatherer
-from featstore.table.statistics.drift import Distribution, distribution_of, drift
-from featstore.table.statistics.measures import psi
+from featstore.table.statistics.drift import Distribution, DriftMethod, distribution_of, drift
+from featstore.table.statistics.measures import jensen_shannon, psi
 
 IDS = Slot(name="x", number=1, kind=SlotKind.ID, op="hash")
 NUMBERS = Slot(name="x", number=1, kind=SlotKind.FLOAT, op="identity")
@@ -46,6 +46,8 @@ def test_of_few_rows_and_ids_it_is_the_index_of_all_rows(
     counts = [[rows.count(value) for value in range(7)] for rows in (before, after)]
     assert found is not None
     assert found.index == pytest.approx(psi(*counts), abs=1e-9)
+    assert found.jensen_shannon == pytest.approx(jensen_shannon(*counts), abs=1e-9)
+    assert found.method is DriftMethod.EXACT
     assert (found.error > 0.0) == (len({*before, *after}) > 1)
 
 
@@ -112,6 +114,7 @@ def test_a_value_beyond_the_list_counts_as_little_as_it_may() -> None:
     found = drift([before], after)
     assert found is not None
     assert found.index <= found.error
+    assert found.method is DriftMethod.AT_LEAST
 
 
 @pytest.mark.parametrize("parts", [[], [[]]])

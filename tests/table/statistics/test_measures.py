@@ -13,6 +13,7 @@ from featstore.table.statistics.measures import (
     auc,
     information_value,
     jensen_shannon,
+    mean_error,
     mutual_information,
     psi,
     share_of_new,
@@ -149,3 +150,19 @@ def test_counts_of_other_cells_and_negative_ones_are_refused() -> None:
         auc([1, -1], [1, 1])
     with pytest.raises(ValueError, match="at most as many positive rows as rows"):
         wilson([3], [2])
+
+
+@pytest.mark.parametrize("run", [1, 100])
+def test_the_error_of_a_mean_holds_it_also_where_neighbours_are_alike(run: int) -> None:
+    held = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        values = np.repeat((rng.random(20_000 // run) < 0.3).astype(np.float64), run)
+        values[rng.random(len(values)) < 0.1] = np.nan
+        held += abs(float(np.nanmean(values)) - 0.3) <= mean_error(values)
+    assert held >= 90
+
+
+def test_the_error_of_equal_or_unknown_values_follows_the_rule_of_three() -> None:
+    assert mean_error(np.ones(300)) == pytest.approx(0.01)
+    assert mean_error(np.array([np.nan, np.nan])) == 0.0

@@ -10,9 +10,9 @@ from featstore.errors import InputError
 from featstore.explore.row_profile import profile_rows
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.statistics.column_statistics import StatisticsGatherer
-from featstore.table.statistics.measures import psi
+from featstore.table.statistics.measures import jensen_shannon, psi
 from featstore.table.statistics.sketches import mix
-from featstore.table.statistics.slot_change import cells, slot_change
+from featstore.table.statistics.slot_change import slot_change
 from featstore.table.statistics.summary import SlotSummary, summarize
 
 ITEM = Slot(name="item", kind=SlotKind.ID, number=1)
@@ -52,6 +52,63 @@ def test_few_ids_are_compared_value_by_value(summary: Any) -> None:
     assert found.vanished_share == 0.25
 
 
+def skewed(rng: np.random.Generator, num_ids: int, num_rows: int) -> Any:
+    """Rows of so many ids, of which a third have other shares each time."""
+    weights = 1 / np.arange(1, num_ids + 1) ** 0.7
+    weights[rng.choice(num_ids, num_ids // 3)] *= rng.gamma(1.0, 1.0)
+    return mix(rng.choice(num_ids, num_rows, p=weights / weights.sum()) + 1)
+
+
+def measures_of_all_values(before: Any, after: Any) -> tuple[float, float]:
+    """PSI and Jensen-Shannon over every value, by their definitions."""
+    values, cells = np.unique(np.concatenate([before, after]), return_inverse=True)
+    old = np.bincount(cells[: len(before)], minlength=len(values))
+    new = np.bincount(cells[len(before) :], minlength=len(values))
+    e, a = ((side + 0.5) / (side + 0.5).sum() for side in (old, new))
+    p, q = old / old.sum(), new / new.sum()
+    middle = (p + q) / 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        halves = [np.nansum(side * np.log2(side / middle)) / 2 for side in (p, q)]
+    return float(np.sum((a - e) * np.log(a / e))), float(sum(halves))
+
+
+@pytest.mark.parametrize("num_ids", [50, 1_000, 4_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_counted_ids_give_the_measures_over_all_values(num_ids: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    before, after = (skewed(rng, num_ids, num_rows) for num_rows in (30_000, 20_000))
+    found = slot_change(counted(ITEM, before), counted(ITEM, after))
+    index, divergence = measures_of_all_values(before, after)
+    assert found.psi_method == "exact"
+    assert found.psi == pytest.approx(index, rel=0.01)
+    assert found.jensen_shannon == pytest.approx(divergence, abs=1e-9)
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(3))
+def test_of_more_ids_than_are_listed_they_are_lower_bounds(summary: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    before, after = (skewed(rng, 12_000, 60_000) for _ in range(2))
+    found = slot_change(summary(ITEM, before), summary(ITEM, after))
+    index, divergence = measures_of_all_values(before, after)
+    assert found.psi_method == "at least"
+    assert found.psi is not None
+    assert found.psi_error is not None
+    assert found.psi - found.psi_error <= index
+    assert found.jensen_shannon is not None
+    assert 0.0 < found.jensen_shannon < divergence
+
+
+def test_counted_ids_beside_a_sample_are_as_many_as_it_can_tell() -> None:
+    rng = np.random.default_rng(0)
+    rows = skewed(rng, 12_000, 120_000)
+    mixed = slot_change(counted(ITEM, rows[:60_000]), stored(ITEM, rows[60_000:]))
+    assert mixed.psi_method == "at least"
+    assert mixed.psi is not None
+    assert mixed.psi_error is not None
+    assert mixed.psi <= mixed.psi_error < 0.5
+
+
 @BOTH
 def test_equal_rows_have_no_slot_change(summary: Any) -> None:
     ids = np.random.default_rng(0).zipf(1.5, 3_000) % 300
@@ -78,12 +135,11 @@ def test_shares_of_new_ids_among_many_are_within_their_error(summary: Any) -> No
 def test_bins_of_floats_hold_equally_many_values_before_and_missing_is_a_cell() -> None:
     before = np.append(np.arange(1_000.0), [np.nan] * 50)
     after = np.arange(500.0)
-    one, other = cells(counted(PRICE, before), counted(PRICE, after))
-    assert one == pytest.approx([100] * 10 + [50], abs=2)
-    assert other == pytest.approx([100] * 5 + [0] * 6, abs=2)
     found = slot_change(counted(PRICE, before), counted(PRICE, after))
-    assert found.psi is not None
-    assert found.psi > 1.0
+    cells = [100] * 10 + [50], [100] * 5 + [0] * 6
+    assert found.psi == pytest.approx(psi(*cells), rel=0.1)
+    assert found.jensen_shannon == pytest.approx(jensen_shannon(*cells), abs=0.01)
+    assert found.psi_method == "bins"
     assert (found.new_values, found.values_error) == (None, None)
 
 
