@@ -1,7 +1,7 @@
 """featstore: from raw logs to training batches.
 
-The public names below are resolved on first use, so that `import featstore` loads no heavy
-library.
+The public names and modules below are resolved on first use, so that `import featstore` loads no
+heavy library.
 """
 
 from importlib import import_module
@@ -52,12 +52,17 @@ _HOMES = {
     "report": "featstore.explore.report.report",
 }
 
+# Modules that are used by their names after `import featstore` alone.
+_MODULES = ("api", "dispatch", "errors")
+
 __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return import_module("importlib.metadata").version("featstore")
+    if name in _MODULES:
+        return import_module(f"featstore.{name}")
     if name not in _HOMES:
         raise AttributeError(
             f"module 'featstore' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}"

@@ -179,6 +179,11 @@ def test_every_public_name_resolves_and_they_are_few() -> None:
     assert all(getattr(featstore, name) is not None for name in names)
 
 
+@pytest.mark.parametrize("name", ["api.preview", "dispatch.serve", "errors.InputError"])
+def test_modules_that_pages_name_are_there_after_the_import_of_featstore_alone(name: str) -> None:
+    run_python(f"import featstore; featstore.{name}")
+
+
 def test_public_names_are_frozen() -> None:
     golden = json.loads((ROOT / "tests" / "golden" / "public_names.json").read_text())
     assert sorted(featstore.__all__) == golden
