@@ -287,7 +287,7 @@ def open_raw(
     with pa.OSFile(str(path)) if path is not None else open_read(url, listed_bytes) as source:
         footer = read_checked(source)
         if path is not None:
-            # Not `source`: before pyarrow 25 its OSFile has no `fileno`.
+            # Not `source`: `OSFile.fileno` of pyarrow 20 fails.
             with path.open("rb", buffering=0) as file:
                 _require_within(file.fileno(), footer, row_groups)
         with pq.ParquetFile(

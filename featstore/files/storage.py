@@ -226,8 +226,9 @@ class _StoreFile(io.RawIOBase):
 
     def __init__(self, url: str, mode: str) -> None:
         self._url, self._mode, self._num_written = url, mode, 0
+        self._file: Any = None  # for `close`, which is also called if the client raises
         with as_store_errors(url):
-            self._file: Any = _client_file(url, mode)
+            self._file = _client_file(url, mode)
 
     def readable(self) -> bool:
         return self._mode == "rb"
@@ -268,8 +269,9 @@ class _StoreFile(io.RawIOBase):
         if self.closed:
             return
         super().close()
-        with as_store_errors(self._url):
-            self._file.close()
+        if self._file is not None:
+            with as_store_errors(self._url):
+                self._file.close()
 
     def discard(self) -> None:
         """Closes the file without publishing it, if the client is able to."""

@@ -63,8 +63,8 @@ class OpenFile(Closing):
         """
         self.name, self.is_checked = name or str(source), is_checked
         self.cancelled, self._column_cache = cancelled, column_cache or ColumnCache()
-        # The same file twice: Arrow reads the one, and kernels the other, since before pyarrow 25
-        # an OSFile has no `fileno`. A data file never changes under its name.
+        # The same file twice: Arrow reads the one, and kernels the other, since `OSFile.fileno` of
+        # pyarrow 20 fails. A data file never changes under its name.
         self._local: pa.OSFile | None = None
         self._kernel_file: BinaryIO | None = None
         self._files: dict[tuple[str, ...] | None, pq.ParquetFile] = {}
