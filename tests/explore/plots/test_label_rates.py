@@ -78,13 +78,18 @@ def test_ids_that_are_all_numbers_are_in_the_order_of_the_numbers(
     assert labels[:-1] == (expected or [known[value].text for value in values])
 
 
-def test_numbers_among_many_others_are_in_the_order_of_their_counts() -> None:
-    profile = profile_of(num_rows=1_000, num_items=60)
-    known = {10 + i: ValueText(text=str(60 - i)) for i in range(60)}
+@pytest.mark.parametrize(("num_items", "in_order"), [(60, True), (90, False)])
+def test_up_to_50_numbers_are_in_their_own_order_and_more_in_that_of_their_counts(
+    num_items: int, in_order: bool
+) -> None:
+    profile = profile_of(num_rows=1_000, num_items=num_items)
+    known = {10 + i: ValueText(text=str(num_items - i)) for i in range(num_items)}
     profile = replace(profile, names=ValueNames(by_slot={"item": known}))
     labels = [text.get_text() for text in profile.plot_rates("item").axes[0].get_yticklabels()]
     values = [cell["value"] for cell in profile["item"]["cells"] if cell["cell"] == "value"]
-    assert labels[:-1] == [known[value].text for value in values[:40]]
+    assert (len(values) <= 50) == in_order
+    texts = [known[value].text for value in values]
+    assert labels[:-1] == (sorted(texts, key=int) if in_order else texts[:40])
 
 
 def test_texts_stand_for_signs_in_the_slots_own_order() -> None:
