@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,8 +22,11 @@ from featstore.request.request import Request, resolve
 from featstore.request.slot_options import SlotRequest
 from featstore.request.train_config import load_train_config
 from featstore.schema import SlotKind
+from featstore.spec.value_names import ValueNames
 from featstore.staging.budget import format_bytes
 from featstore.table.open import open_snapshot
+from featstore.table.snapshot import Snapshot
+from featstore.table.statistics.stored_names import find_names
 from featstore.tensors.batch import Batch, Jagged
 from featstore.text_table import text_table
 
@@ -84,6 +87,7 @@ class TrainCheck:
         num_footers: The files of which the bytes per row are a mean.
         columns: The columns of the batches.
         head: The first rows, as a batch holds them, by column. None where they were not asked for.
+        names: What their ids mean, as far as the table knows. Not part of `as_dict`.
     """
 
     config: str
@@ -97,6 +101,7 @@ class TrainCheck:
     num_footers: int
     columns: tuple[CheckedColumn, ...]
     head: Mapping[str, Sequence[Any]] | None = field(default=None)
+    names: ValueNames = field(default=ValueNames(), repr=False)
 
     @property
     def stored_bytes_per_row(self) -> float:
@@ -114,7 +119,10 @@ class TrainCheck:
         parts = [text_table(rows, _HEADERS, align=_ALIGN, width=width), self._summary()]
         if self.head is not None:
             num_rows = max((len(values) for values in self.head.values()), default=0)
-            texts = [(name, *map(_value_text, values)) for name, values in self.head.items()]
+            texts = [
+                (name, *(_value_text(value, name, self.names) for value in values))
+                for name, values in self.head.items()
+            ]
             headers = ("column", *(f"row {i}" for i in range(num_rows)))
             parts.append(text_table(texts, headers, width=width) if num_rows else "no row matches")
         return "\n\n".join(parts)
@@ -124,7 +132,9 @@ class TrainCheck:
 
     def as_dict(self) -> dict[str, Any]:
         """The check as JSON types."""
-        return asdict(self) | {
+        fields = asdict(replace(self, names=ValueNames()))
+        del fields["names"]
+        return fields | {
             "stored_bytes_per_row": self.stored_bytes_per_row,
             "batch_bytes_per_row": self.batch_bytes_per_row,
         }
@@ -232,6 +242,7 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
         files, split_size(_dispatch(config)), accepts_bad=config.get("on_bad_file") == "skip"
     )
     sampled = files[:: -(-len(files) // _MAX_FOOTERS)] if files else []
+    first = _head({**config, "table": snapshot}, head) if head else None
     return TrainCheck(
         config=redact(config_url),
         table=redact(snapshot.url),
@@ -243,7 +254,8 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
         order=_order(config),
         num_footers=len(sampled),
         columns=tuple(_columns(request, ColumnSizes.of(sampled, request.selection))),
-        head=_head({**config, "table": snapshot}, head) if head else None,
+        head=first,
+        names=_names(snapshot, request, first) if first else ValueNames(),
     )
 
 
@@ -345,9 +357,27 @@ def _rows(batch: Batch) -> dict[str, list[Any]]:
     return rows | {name: batch.extras[name].to_pylist() for name in batch.extras.column_names}
 
 
-def _value_text(value: object) -> str:
+def _value_text(value: object, name: str, names: ValueNames) -> str:
+    """A value of a column; ids of the slots in `names` as their texts, or as short signs."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
-        return " ".join(map(_value_text, value)) or "(empty)"
+        return " ".join(_value_text(item, name, names) for item in value) or "(empty)"
+    if isinstance(value, int) and value and name in names.by_slot:
+        return names.text(name, value)
     return str(value)
+
+
+def _names(snapshot: Snapshot, request: Request, head: Mapping[str, Sequence[Any]]) -> ValueNames:
+    """What the ids of the first rows mean; buckets are no ids any more."""
+    slots = [
+        item.slot.name
+        for item in request.slots
+        if item.slot.kind is SlotKind.ID and item.buckets is None and item.slot.name in head
+    ]
+    return find_names(snapshot, {name: set(_flat(head[name])) for name in slots})
+
+
+def _flat(values: Sequence[Any]) -> Iterator[int]:
+    for value in values:
+        yield from value if isinstance(value, list) else [value]

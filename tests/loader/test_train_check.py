@@ -139,6 +139,20 @@ def test_the_head_is_what_a_batch_holds_in_the_order_of_the_files(here: Path) ->
     assert "no row matches" in str(none)
 
 
+def test_ids_of_the_head_are_shown_as_texts_and_stay_signs_in_json(here: Path) -> None:
+    slots = ["user", {"name": "tags", "pad": 2}, {"name": "tags_2", "buckets": 100}]
+    found = check(config(here, slots=slots), head=2)
+    lines = {line.split()[0]: line.split()[1:] for line in str(found).splitlines()[-4:]}
+    assert found.head is not None
+    # Row 1,001 has no user. What has become a bucket is no sign any more.
+    assert lines["user"] == ["u0", "0"]
+    assert lines["tags"] == ["t0", "0", "t0", "t1"]
+    assert lines["tags_2"] == [str(bucket) for row in found.head["tags_2"] for bucket in row]
+    as_json = json.loads(json.dumps(found.as_dict()))
+    assert as_json["head"]["user"] == found.head["user"]
+    assert "names" not in as_json
+
+
 def test_the_configs_store_and_cache_are_not_touched(here: Path) -> None:
     url = config(
         here,
