@@ -125,6 +125,7 @@ class Run:
             )
         self._quarantined: list[str] = []
         self._has_ended = False
+        self._begun: tuple[int, EpochTimes] | None = None
         self._steps_before = self._num_steps()
         if self._in_step and job.ordering.is_dynamic:
             self._warn_of_uneven_shares()
@@ -167,7 +168,7 @@ class Run:
         end = self._started.first_epoch + self._job.num_epochs
         finds_all_done = self._started.is_repeated and self._job.ordering.is_dynamic
         for epoch in self._epochs(end):
-            before = self._times()
+            self._begun = epoch, self._times()
             if self._job.ordering.is_dynamic:
                 with self._dynamic_epoch(epoch) as dynamic:
                     for claims in dynamic.rounds():
@@ -180,8 +181,7 @@ class Run:
                 yield from self._in_order(epoch)
             if self.delivery.is_closed:
                 return
-            self._stats.counts["epochs"] += 1
-            self._judge(epoch, self._times().since(before))
+            self._judge()
             self._end_epoch(is_last=epoch + 1 == end and not self.follows)
             if self.pauses and epoch + 1 < end:
                 self.is_between_epochs = True
@@ -224,6 +224,7 @@ class Run:
         Raises:
             DispatchError: The ranks have agreed to stop while a silent worker holds unread rows.
         """
+        self._judge()
         self._judge_padding()
         self._reports.await_delivery()
         # From here on the last batch is acknowledged, the store has its report, and an agreed stop
@@ -318,8 +319,13 @@ class Run:
     def _times(self) -> EpochTimes:
         return self._stats.times(self._feed.staging_wait_s())
 
-    def _judge(self, epoch: int, times: EpochTimes) -> None:
-        self._stats.verdict = f"epoch {epoch}: {verdict(times)}"
+    def _judge(self) -> None:
+        """Counts and judges the epoch that was begun, once: at its end, or where ranks stop."""
+        if self._begun is None:
+            return
+        (epoch, before), self._begun = self._begun, None
+        self._stats.counts["epochs"] += 1
+        self._stats.verdict = f"epoch {epoch}: {verdict(self._times().since(before))}"
         _LOG.info("%s", self._stats.verdict)
 
     def _warn_of_uneven_shares(self) -> None:
