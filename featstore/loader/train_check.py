@@ -369,13 +369,16 @@ def _value_text(value: object, name: str, names: ValueNames) -> str:
 
 
 def _names(snapshot: Snapshot, request: Request, head: Mapping[str, Sequence[Any]]) -> ValueNames:
-    """What the ids of the first rows mean; buckets are no ids any more."""
+    """What the ids of the first rows mean: of all id slots, also those without a known text.
+    Buckets are no ids any more.
+    """
     slots = [
         item.slot.name
         for item in request.slots
         if item.slot.kind is SlotKind.ID and item.buckets is None and item.slot.name in head
     ]
-    return find_names(snapshot, {name: set(_flat(head[name])) for name in slots})
+    found = find_names(snapshot, {name: set(_flat(head[name])) for name in slots})
+    return ValueNames(by_slot={name: found.by_slot.get(name, {}) for name in slots})
 
 
 def _flat(values: Sequence[Any]) -> Iterator[int]:

@@ -409,10 +409,11 @@ def test_empty_directories_below_a_root_are_removed_each_only_if_it_is_empty(
     storage.remove_if_empty("memory://table", "dt=2")
 
 
+@pytest.mark.parametrize("directory", ["new", "outer/inner"])
 def test_a_file_is_written_although_others_remove_its_empty_directories(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str
 ) -> None:
-    """The outer one while the inner one is made, and then the inner one before the file is."""
+    """Each once: the outer one while the inner one is made, the inner one before the file is."""
     real, removed = Path.mkdir, list[str]()
 
     def removed_once_each(path: Path, *args: Any, **kwargs: Any) -> None:
@@ -422,25 +423,7 @@ def test_a_file_is_written_although_others_remove_its_empty_directories(
             path.rmdir()
 
     monkeypatch.setattr(Path, "mkdir", removed_once_each)
-    with storage.open_write(str(tmp_path / "outer/inner/file")) as file:
+    with storage.open_write(str(tmp_path / directory / "file")) as file:
         file.write(b"x")
-    assert removed == ["outer", "inner"]
-    assert (tmp_path / "outer/inner/file").read_bytes() == b"x"
-
-
-def test_a_file_is_written_although_others_remove_its_empty_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, removed = Path.mkdir, list[Path]()
-
-    def removed_once(path: Path, *args: Any, **kwargs: Any) -> None:
-        real(path, *args, **kwargs)
-        if not removed:
-            removed.append(path)
-            path.rmdir()
-
-    monkeypatch.setattr(Path, "mkdir", removed_once)
-    with storage.open_write(str(tmp_path / "new/file")) as file:
-        file.write(b"x")
-    assert removed == [tmp_path / "new"]
-    assert (tmp_path / "new/file").read_bytes() == b"x"
+    assert removed == directory.split("/")
+    assert (tmp_path / directory / "file").read_bytes() == b"x"

@@ -153,6 +153,15 @@ def test_ids_of_the_head_are_shown_as_texts_and_stay_signs_in_json(here: Path) -
     assert "names" not in as_json
 
 
+def test_ids_without_texts_are_shown_short(here: Path) -> None:
+    spec = featstore.load_spec(SPEC | {"values": "none"})
+    featstore.extract(spec, "raw", "nameless", partition_from_path=["dt"])
+    found = check(config(here, table="nameless", slots=["user"], labels=[]), head=1)
+    assert found.head is not None
+    [sign] = found.head["user"]
+    assert str(found).splitlines()[-1].split() == ["user", f"{str(sign)[:6]}…"]
+
+
 def test_the_configs_store_and_cache_are_not_touched(here: Path) -> None:
     url = config(
         here,
