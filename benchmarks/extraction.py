@@ -3,7 +3,7 @@ and against polars.
 
 What is held against each other runs in turn, and is then checked to hold the same content in every
 row of every slot. All figures are CPU seconds of a whole process tree: driver, JVM and Python
-workers (`extraction_sides/measuring.py`). What is left out is the same on both sides: the session's
+workers (`shared_parts/process_tree.py`). What is left out is the same on both sides: the session's
 start and one round of each job on Spark, the imports in one process.
 
     python benchmarks/extraction.py [--small] [--only spark61,spark400,polars,flat,kernel]

@@ -14,7 +14,6 @@ the process tree and on the clock.
 
 import argparse
 import datetime
-import os
 import shutil
 import statistics
 import sys
@@ -32,6 +31,7 @@ from featstore.extraction.spark.runners import spark_session
 from featstore.joins.join import join_labels
 from featstore.joins.options import Impressions, Label, LabelJoin, LogSource
 from shared_parts.machine import print_result
+from shared_parts.process_tree import spent_s, tree_cpu_s
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -223,26 +223,9 @@ def _measured(run: Callable[[], None]) -> tuple[float, float]:
     """CPU seconds of this process and its children, the JVM among them, and seconds on the
     clock.
     """
-    start_cpu_s, start_s = tree_cpu_s(), time.perf_counter()
+    before, start_s = tree_cpu_s(), time.perf_counter()
     run()
-    return tree_cpu_s() - start_cpu_s, time.perf_counter() - start_s
-
-
-def tree_cpu_s() -> float:
-    """CPU seconds of this process and all below it that live, as Linux counts them."""
-    ticks: dict[int, int] = {}
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended meanwhile
-        pid = int(stat.parent.name)
-        parents[pid], ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
-    tree = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in tree} - tree:
-        tree |= more
-    return sum(ticks[pid] for pid in tree) / os.sysconf("SC_CLK_TCK")
+    return spent_s(before, tree_cpu_s()), time.perf_counter() - start_s
 
 
 def write_logs(directory: Path, num_rows: int) -> None:

@@ -14,11 +14,21 @@ _TIMES = slice(
 )  # of the process itself and of its children that have ended, each in user mode and in the kernel
 
 
-def tree_cpu_s() -> float:
-    """CPU seconds so far of this process, of all its living descendants, and of children of these
-    that have ended.
+def tree_cpu_s() -> dict[int, float]:
+    """CPU seconds so far of this process and of each of its living descendants, by process id, with
+    those of its children that have ended.
     """
-    return sum(sum(map(int, _stat(pid)[_TIMES])) for pid in _tree()) / _TICKS_PER_S
+    return {pid: sum(map(int, _stat(pid)[_TIMES])) / _TICKS_PER_S for pid in _tree()}
+
+
+def spent_s(before: dict[int, float], after: dict[int, float]) -> float:
+    """CPU seconds between two results of `tree_cpu_s`.
+
+    Processes that ended in between count for nothing. The system forgets what a Python worker of
+    Spark has spent when it ends, because its parent ignores SIGCHLD: a difference of totals would
+    subtract all of it from whatever ran meanwhile.
+    """
+    return sum(cpu_s - before.get(pid, 0.0) for pid, cpu_s in after.items())
 
 
 def settle(limit_s: float = 60.0) -> None:
@@ -32,7 +42,7 @@ def settle(limit_s: float = 60.0) -> None:
     while time.monotonic() < deadline:
         time.sleep(_REST_S)
         now = tree_cpu_s()
-        if now - before < _AT_REST_CORES * _REST_S:
+        if spent_s(before, now) < _AT_REST_CORES * _REST_S:
             return
         before = now
     raise TimeoutError(
