@@ -120,16 +120,23 @@ def head(
 
 @table.command(
     "show",
-    examples=["featstore table show --table /data/ctr --where \"request_id = 'r-17'\""],
+    examples=[
+        "featstore table show --table /data/ctr --where \"request_id = 'r-17'\"",
+        "featstore table show --table /data/ctr --slots 'price*' --where 'click = 1'",
+    ],
 )
 @subjects(TABLE)
 @version_option
 @click.option("--where", required=True, metavar="SQL", help="Which row; the first that matches.")
+@slots_option
 @json_option
-def show_row(table: str, version: int | None, where: str, as_json: bool) -> None:
+def show_row(
+    table: str, version: int | None, where: str, slots: Sequence[str], as_json: bool
+) -> None:
     """Print one row whole, a line for each column, with the texts of its signs."""
     opened = load("featstore.explore.table").open_table(table, version)
-    show(load("featstore.explore.row_view").show_row(opened, where), as_json=as_json)
+    found = load("featstore.explore.row_view").show_row(opened, where, slots or None)
+    show(found, as_json=as_json)
 
 
 @table.command(

@@ -1,6 +1,6 @@
 """One row of a table, whole: `featstore table show`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -61,19 +61,20 @@ class RowView:
         return {"columns": [asdict(column) for column in self.columns], "more": self.more}
 
 
-def show_row(table: Table, where: str) -> RowView:
-    """The first row that matches, with all of its columns.
+def show_row(table: Table, where: str, slots: Sequence[str] | None = None) -> RowView:
+    """The first row that matches.
 
     Texts of signs are those that extraction kept.
 
     Args:
         table: The table.
         where: A predicate.
+        slots: Names and globs of slots; by default all. Other columns are always shown.
 
     Raises:
-        SelectionError: No row matches.
+        SelectionError: No row matches, or no slot has a name.
     """
-    rows = table.head(2, where=where).to_pylist()
+    rows = table.head(2, slots, where).to_pylist()
     if not rows:
         raise SelectionError(
             f"{redact(table.url)}: no row matches {where!r}; `featstore table head` shows some rows"
@@ -81,7 +82,7 @@ def show_row(table: Table, where: str) -> RowView:
     signs = {
         slot.name: [value] if isinstance(value, int) else list(value)
         for slot in table.slots
-        if slot.kind is SlotKind.ID and (value := rows[0][slot.name]) is not None
+        if slot.kind is SlotKind.ID and (value := rows[0].get(slot.name)) is not None
     }
     names = find_names(table.snapshot, {name: set(values) for name, values in signs.items()})
     texts = {
@@ -91,6 +92,7 @@ def show_row(table: Table, where: str) -> RowView:
     columns = tuple(
         RowColumn(slot=number, name=name, kind=kind, value=rows[0][name], texts=texts.get(name, ()))
         for name, (number, kind) in _kinds(table).items()
+        if name in rows[0]
     )
     return RowView(columns=columns, more=len(rows) > 1)
 

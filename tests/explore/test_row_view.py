@@ -82,3 +82,13 @@ def test_no_row_that_matches_is_an_error(table: Table) -> None:
         SelectionError, match="no row matches \"id = 'r9'\"; `featstore table head`"
     ):
         show_row(table, "id = 'r9'")
+
+
+def test_only_the_slots_asked_for_are_shown_beside_the_other_columns(table: Table) -> None:
+    found = show_row(table, "id = 'r1'", ["tag*"])
+    assert [column.name for column in found.columns] == ["tag_ids", "click", "id", "dt"]
+
+
+def test_a_slot_that_is_not_there_is_named(table: Table) -> None:
+    with pytest.raises(SelectionError, match="colour"):
+        show_row(table, "id = 'r1'", ["colour"])
