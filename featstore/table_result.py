@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.errors import missing_extra
-from featstore.text_table import html_table, text_table
+from featstore.text_table import html_table, telling_columns, text_table
 
 _FORMAT = "1.4.0"  # of the metadata: the version of pandas that defined it
 
@@ -39,11 +39,22 @@ class TableResult(ABC):
         return ()
 
     def text(self, width: int | None = None) -> str:
-        """The result as text, with a table of `width` characters at most if given."""
+        """The result as text, with a table of `width` characters at most if given. If it does not
+        fit, columns that are 0 or empty in every row are left out, and named below it.
+        """
         headers, rows = self._shown()
+        align = self._align() or ["left"] * len(headers)
+        kept = range(len(headers)) if width is None else telling_columns(headers, rows, width)
+        table = text_table(
+            [[row[i] for i in kept] for row in rows],
+            [headers[i] for i in kept],
+            align=[align[i] for i in kept],
+            width=width,
+        )
         head = [text] if (text := self._head()) else []
-        table = text_table(rows, headers, align=self._align(), width=width)
-        return "\n".join([*head, table, *self._foot()])
+        zeros = [header for i, header in enumerate(headers) if i not in kept]
+        left_out = [f"0 or empty in every row: {', '.join(zeros)}"] if zeros else []
+        return "\n".join([*head, table, *left_out, *self._foot()])
 
     def __str__(self) -> str:
         return self.text()

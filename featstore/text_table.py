@@ -11,6 +11,7 @@ from tabulate import tabulate
 
 _GAP = 2  # spaces between columns
 _LEAST = 8  # a column is not made narrower than this
+_ZEROS = {"", "-", "0", "0.0%"}
 _NAMES = 6  # that `short_names` spells out
 
 
@@ -42,6 +43,22 @@ def text_table(
         disable_numparse=True,
         colalign=["left"] * len(headers) if align is None else list(align),
     )
+
+
+def telling_columns(
+    headers: Sequence[str], rows: Sequence[Sequence[object]], width: int
+) -> list[int]:
+    """The positions of the columns that a line of `width` characters shows. Pure.
+
+    All, if the table fits without wrapping a cell; otherwise those that are more than zeros in some
+    row (`0`, `0.0%`, `0 of 17`, `-` or nothing). Of a table without rows, and if no column would be
+    left, all.
+    """
+    every = list(range(len(headers)))
+    texts = [list(headers), *(["" if cell is None else str(cell) for cell in row] for row in rows)]
+    if not rows or sum(_longest(texts, str.splitlines)) + _GAP * (len(headers) - 1) <= width:
+        return every
+    return [i for i in every if any(not _is_zero(row[i]) for row in texts[1:])] or every
 
 
 def html_table(
@@ -103,6 +120,10 @@ def _longest(rows: Sequence[Sequence[str]], parts: Callable[[str], Sequence[str]
         max((len(part) for cell in column for part in parts(cell)), default=1)
         for column in zip(*rows, strict=True)
     ]
+
+
+def _is_zero(cell: str) -> bool:
+    return cell in _ZEROS or cell.startswith("0 of ")
 
 
 def _wrapped(cell: str, width: int) -> str:

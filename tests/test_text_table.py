@@ -3,7 +3,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.text_table import column_widths, html_table, short_names, text_table
+from featstore.text_table import column_widths, html_table, short_names, telling_columns, text_table
 
 ROWS = [
     (1, "user", "hash(user_id)", None),
@@ -92,3 +92,15 @@ def test_names_fit_a_line() -> None:
     assert short_names("abcdef") == "['a', 'b', 'c', 'd', 'e', 'f']"
     many = [f"slot{i}" for i in range(2_000)]
     assert short_names(many).endswith("'slot5', and 1,994 more]")
+
+
+def test_columns_of_zeros_give_way_where_a_table_does_not_fit() -> None:
+    headers = ["slot", "nulls", "errors", "collisions", "unknown", "values"]
+    rows = [["price", 0, "0.0%", "0 of 12", "-", 17], ["user", "0", "0.1%", "0 of 3", None, 4]]
+    assert telling_columns(headers, rows, 100) == [0, 1, 2, 3, 4, 5]
+    assert telling_columns(headers, rows, 40) == [0, 2, 5]
+
+
+def test_some_column_is_always_left() -> None:
+    assert telling_columns(["errors", "nulls"], [["0", "-"]], 5) == [0, 1]
+    assert telling_columns(["errors", "nulls"], [], 5) == [0, 1]

@@ -1,0 +1,54 @@
+"""Results that are Arrow tables, as text of a terminal's width."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from featstore.table_result import TableResult
+
+
+@dataclass(frozen=True, repr=False)
+class _Slots(TableResult):
+    table: pa.Table
+
+    def _head(self) -> str:
+        return "two slots"
+
+    def _shown(self) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+        return ("slot", "nulls dropped", "values"), [
+            ("price", 0, "17, 18, and 19"),
+            ("from_x_visibility", 0, "4"),
+        ]
+
+    def _align(self) -> Sequence[str]:
+        return ("left", "right", "left")
+
+    def _foot(self) -> Sequence[str]:
+        return ["of 7 rows"]
+
+
+def test_a_wide_terminal_shows_every_column() -> None:
+    assert _Slots(pa.table({})).text(80).splitlines()[1].split() == [
+        "slot",
+        "nulls",
+        "dropped",
+        "values",
+    ]
+
+
+def test_a_narrow_one_leaves_out_columns_of_zeros_and_says_so() -> None:
+    assert _Slots(pa.table({})).text(30).splitlines() == [
+        "two slots",
+        "slot               values",
+        "-----------------  -----------",
+        "price              17, 18, and",
+        "                   19",
+        "from_x_visibility  4",
+        "0 or empty in every row: nulls dropped",
+        "of 7 rows",
+    ]
+
+
+def test_text_without_a_width_has_every_column() -> None:
+    assert "nulls dropped" in _Slots(pa.table({})).text()
