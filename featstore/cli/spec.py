@@ -121,7 +121,7 @@ def preview(
 
 @spec.command(
     examples=[
-        "featstore spec graph --spec spec.yaml | dot -Tsvg > spec.svg",
+        "featstore spec graph --spec spec.yaml --format svg > spec.svg",
         "featstore spec graph --spec spec.yaml --format mermaid --slot user_x_item",
     ]
 )
@@ -129,14 +129,15 @@ def preview(
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["dot", "mermaid"]),
+    type=click.Choice(["svg", "dot", "mermaid"]),
     default="dot",
     show_default=True,
-    help="For Graphviz, or for Markdown pages that draw Mermaid.",
+    help="A picture, by Graphviz; the text it is made of; or text for Markdown pages that draw "
+    "Mermaid.",
 )
 @click.option("--slot", metavar="SLOT", help="Only what this node, by name or number, is made of.")
 def graph(spec: str, form: str, slot: str | None) -> None:
-    """Print the graph for a program that draws it: raw columns, nodes, slots and labels."""
+    """Print the graph as a drawing: raw columns, nodes, slots and labels."""
     show_report(load("featstore.spec.drawing").draw(spec, form=form, slot=slot))
 
 

@@ -1,4 +1,4 @@
-"""The graph of a spec as text that drawing programs read: DOT for Graphviz, or Mermaid."""
+"""The graph of a spec: as SVG, or as text that drawing programs read, DOT or Mermaid."""
 
 import json
 from collections.abc import Iterator
@@ -9,8 +9,9 @@ from featstore.spec import check
 from featstore.spec.graph import build_graph
 from featstore.spec.model import Spec, type_name
 from featstore.spec.parse import load_spec
+from featstore.spec.svg import svg
 
-DOT, MERMAID = FORMATS = ("dot", "mermaid")
+DOT, MERMAID, SVG = FORMATS = ("dot", "mermaid", "svg")
 _DOT_SHAPES = {"input": "box", "inner": "ellipse", "slot": "box, style=rounded", "stored": "note"}
 _MERMAID_SHAPES = {
     "input": '["{}"]',
@@ -53,13 +54,16 @@ def draw(spec_url: str, *, form: str = DOT, slot: str | None = None) -> str:
 
     Raises:
         SpecError: The spec is wrong, or has no such slot.
+        MissingDependencyError: SVG is asked for, and Graphviz is not installed.
     """
     spec = load_spec(spec_url)
     build_graph(spec)
     drawing = drawing_of(spec)
     if slot is not None:
         drawing = made_of(drawing, f"node {_node_named(spec, slot)}")
-    return dot(drawing) if form == DOT else mermaid(drawing)
+    if form == MERMAID:
+        return mermaid(drawing)
+    return svg(dot(drawing)) if form == SVG else dot(drawing)
 
 
 def _node_named(spec: Spec, name: str) -> str:

@@ -2,13 +2,12 @@
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from featstore.errors import SpecError
-from featstore.spec.drawing import DOT, MERMAID, draw, drawing_of, made_of
+from featstore.spec.drawing import DOT, MERMAID, SVG, draw, drawing_of, made_of
 from featstore.spec.parse import load_spec
 
 SPEC = """
@@ -78,11 +77,7 @@ def test_dot_has_a_line_for_each_vertex_and_edge(url: str) -> None:
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
 def test_graphviz_draws_it(url: str) -> None:
-    drawn = subprocess.run(
-        ["dot", "-Tsvg"], input=draw(url), capture_output=True, text=True, check=True
-    )
-    assert drawn.stderr == ""
-    assert drawn.stdout.count('class="edge"') == len(EDGES)
+    assert draw(url, form=SVG).count('class="edge"') == len(EDGES)
 
 
 def test_mermaid_numbers_its_vertices_and_escapes_their_texts(url: str) -> None:
