@@ -59,6 +59,10 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "GTE": operator.ge,
 }
 _SYMBOLS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
+_SIGNS = (
+    "; a slot of ids holds signs, which are numbers: take the sign from `featstore table head --ids`, "
+    "or compare a column that the spec keeps"
+)
 _GRAMMAR = "= == != < <= > >= in between is null and or not % () and sample(column, rate, seed)"
 
 
@@ -343,7 +347,10 @@ class _Builder:
         if len(families) > 1 or families.keys() & {"list", "other"}:
             some = nodes if len(nodes) <= 3 else families.values()
             sides = ", ".join(f"{_sql(node)} ({self.family(node)})" for node in some)
-            raise SelectionError(f"where {self.text!r}: expected values of one kind, found {sides}")
+            hint = _SIGNS if families.keys() == {"number", "text"} else ""
+            raise SelectionError(
+                f"where {self.text!r}: expected values of one kind, found {sides}{hint}"
+            )
         return time
 
     def operands(self, *nodes: Node) -> list[pc.Expression]:
