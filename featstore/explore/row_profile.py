@@ -173,7 +173,7 @@ class _SlotCounts:
                 np.array(found.quantiles[len(QUANTILES) :]),
                 np.full(NUM_MERGED_POINTS if has_numbers else 0, weight),
             ),
-            points_error=weight / 2,
+            points_error=weight / 2 if has_numbers else 0.0,
             smallest=found.smallest,
             bound=found.bound,
         )

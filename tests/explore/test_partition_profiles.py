@@ -73,6 +73,12 @@ def test_partitions_have_the_figures_of_their_profiles_and_comparisons(
     assert ("stored statistics" in found.source) == stored
 
 
+def test_counted_rows_and_stored_statistics_agree_where_both_know_every_id(table: Table) -> None:
+    counted, stored = table.profile_partitions(), table.profile_partitions(stored=True)
+    for column in ("psi", "psi_error", "psi_method", "jensen_shannon"):
+        assert by_slot(counted, column)["user"] == by_slot(stored, column)["user"]
+
+
 def test_where_and_slots_choose_what_is_profiled(table: Table) -> None:
     found = table.profile_partitions("dt >= '2026-11-02' and click = 1", ["price"])
     assert found.partitions == ("dt=2026-11-02", "dt=2026-11-03")
