@@ -76,8 +76,9 @@ class PartitionProfiles(TableResult):
 
     def plot_drift(self) -> "Figure":
         """A heat map of the PSI of each slot from partition to partition, as a matplotlib Figure.
-        Slots that changed most come first. `≥` before a slot's name: its figures are over its most
-        frequent values, and others may have drifted more.
+        Slots that changed most come first. A cell is pale where chance may have made all of its
+        drift (`psi_error`). `≥` before a slot's name: its figures are over its most frequent
+        values, and others may have drifted more.
 
         Raises:
             InputError: There is only one partition, so that nothing can have changed.
@@ -100,14 +101,18 @@ class PartitionProfiles(TableResult):
         rows = {slot: i for i, slot in enumerate(shown)}
         columns = {partition: i for i, partition in enumerate(self.partitions)}
         values: Floats = np.full((len(rows), len(columns)), np.nan)
-        for row in self.table.select(["slot", "partition", column]).to_pylist():
+        by_chance = np.zeros(values.shape, np.bool_)
+        for row in self.table.select(["slot", "partition", column, "psi_error"]).to_pylist():
             if row[column] is not None and row["slot"] in rows:
-                values[rows[row["slot"]], columns[row["partition"]]] = row[column]
+                cell = rows[row["slot"]], columns[row["partition"]]
+                values[cell] = row[column]
+                by_chance[cell] = column == "psi" and row["psi"] <= row["psi_error"]
         of_slots = number_drawn(slots, "slots")
         title = f"{title} of {of_slots} in {len(self.partitions):,} partitions"
+        title += "\npale: chance may have made all of it" if by_chance.any() else ""
         title += f"\n{AT_LEAST}" if least.intersection(shown) else ""
         names = [f"≥ {slot}" if slot in least else slot for slot in shown]
-        return plot_heat_map(names, self.partitions, values, scale, title)
+        return plot_heat_map(names, self.partitions, values, scale, title, by_chance)
 
     def _slots(self) -> list[str]:
         return list(dict.fromkeys(self.table["slot"].to_pylist()))

@@ -60,8 +60,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 _SYMBOLS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _SIGNS = (
-    "; a slot of ids holds signs, which are numbers: take the sign from `featstore table head --ids`, "
-    "or compare a column that the spec keeps"
+    "; a slot of ids holds signs, which are numbers: take the sign from "
+    "`featstore table head --ids`, or compare a column that the spec keeps"
 )
 _GRAMMAR = "= == != < <= > >= in between is null and or not % () and sample(column, rate, seed)"
 

@@ -126,10 +126,27 @@ def test_the_picture_of_drift_begins_with_the_slot_that_changed_most(table: Tabl
     assert slots == sorted(largest, key=lambda slot: -largest[slot])
     for row, slot in enumerate(slots):
         assert same_colour(picture.colour(axes, -0.4, row), "lightgrey")
+        errors = by_slot(found, "psi_error")[slot]
         for column, psi in enumerate(by_slot(found, "psi")[slot][1:], 1):
-            expected = to_hex(colormaps["Reds"](min(psi / 0.25, 1.0)))
+            share = min(psi / 0.25, 1.0) if psi > errors[column] else 0.0
+            expected = to_hex(colormaps["Reds"](share))
             assert same_colour(picture.colour(axes, column - 0.4, row), expected)
             assert f"{psi:.2f}" in picture.texts
+
+
+def test_drift_that_chance_may_have_made_is_pale() -> None:
+    user = Slot(name="user", kind=SlotKind.ID, number=1)
+
+    def profile(ids: range) -> Profile:
+        return profile_rows(pa.table({"user": [i % 7 + 1 for i in ids]}).to_batches(), [user])
+
+    found = partition_profiles([("day=1", profile(range(30))), ("day=2", profile(range(4, 31)))])
+    [psi, error] = (found.table[name].to_pylist()[1] for name in ("psi", "psi_error"))
+    assert 0.0 < psi < error
+    figure = found.plot_drift()
+    picture = render(figure)
+    assert same_colour(picture.colour(figure.axes[0], 0.6, 0), to_hex(colormaps["Reds"](0.0)))
+    assert "chance may have made all of it" in " ".join(picture.texts)
 
 
 def test_the_drift_of_one_partition_is_refused(table: Table) -> None:

@@ -130,7 +130,10 @@ def test_a_predicate_keeps_the_rows_where_it_is_true(text: str, rows: list[int])
     ("text", "message"),
     [
         ("usr = 1", r"no column 'usr'; did you mean 'user'"),
-        ("user = 'x'", r"expected values of one kind, found user \(number\), 'x' \(text\); .*--ids"),
+        (
+            "user = 'x'",
+            r"expected values of one kind, found user \(number\), 'x' \(text\); .*--ids",
+        ),
         ("tags = 1", r"found tags \(list\)"),
         ("user +", r"cannot be parsed: Required keyword"),
         ("select 1", r"expected = == != .* found 'SELECT 1'"),

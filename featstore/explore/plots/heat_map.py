@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from featstore.explore.plots.frame import (
     FONT_POINTS,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import matplotlib as matplotlib_library
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 else:
     matplotlib_library = LazyModule("matplotlib")
 
@@ -74,6 +74,7 @@ def plot_heat_map(
     values: Floats,
     scale: ColourScale,
     title: str,
+    pale: NDArray[np.bool_] | None = None,
 ) -> "Figure":
     """Slots from top to bottom, partitions from left to right.
 
@@ -83,6 +84,8 @@ def plot_heat_map(
         values: float64 (num_slots, num_partitions); NaN where unknown, which is grey.
         scale: The colours.
         title: The title.
+        pale: bool, as `values`: cells that have the colour of `scale.low` whatever their value is.
+            None for none.
     """
     if not values.size:
         values = np.full((max(len(slots), 1), max(len(partitions), 1)), np.nan)
@@ -96,8 +99,9 @@ def plot_heat_map(
     around = _SCALE_INCHES + 2 * names_height
     figure, [axes] = row_figure(slots, title, width=width, around=around)
     colours = matplotlib_library.colormaps[scale.colours].with_extremes(bad="lightgrey")
+    coloured = values if pale is None else np.where(pale, scale.low, values)
     image = axes.imshow(
-        np.ma.masked_invalid(values),
+        np.ma.masked_invalid(coloured),
         aspect="auto",
         interpolation="nearest",
         cmap=colours,
@@ -106,7 +110,7 @@ def plot_heat_map(
     )
     axes.set_xticks(places, names, rotation=90, parse_math=False)
     if len(partitions) <= _MOST_COLUMNS_WITH_TEXT:
-        _write(axes, values, image, scale)
+        _write(axes, values, image.to_rgba(coloured), scale)
     height = figure.get_figheight()
     bar = figure.colorbar(
         image,
@@ -122,9 +126,10 @@ def plot_heat_map(
     return figure
 
 
-def _write(axes: "Axes", values: Floats, image: "AxesImage", scale: ColourScale) -> None:
-    """Writes each value into its cell, in the colour that can be read on it."""
-    colours = image.to_rgba(values)
+def _write(axes: "Axes", values: Floats, colours: Floats, scale: ColourScale) -> None:
+    """Writes each value into its cell, in a colour that can be read on the cell's, RGBA
+    (num_slots, num_partitions, 4).
+    """
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
             is_dark = float(colours[row, column, :3] @ _LUMINANCE) < 0.5
