@@ -35,7 +35,6 @@ from featstore.redaction import redact
 from featstore.schema import Slot, SlotSchema
 from featstore.selection.slot_names import select
 from featstore.selection.where import Where, parse_where
-from featstore.spec.data_checks import columns_of
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.staging.options import Staging
@@ -50,7 +49,7 @@ from featstore.table.statistics.column_statistics import (
 )
 from featstore.table.statistics.gates import stored_checks, stored_warnings
 from featstore.table.statistics.statistics_file import StoredStatistics, find_statistics
-from featstore.table.statistics.table_check import TableCheckReport, check_snapshot
+from featstore.table.statistics.table_check import TableCheckReport, check_snapshot, checked_columns
 from featstore.table.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
 from featstore.table_result import nullable_integers
 from featstore.text_table import html_table
@@ -475,9 +474,7 @@ class Table:
             checks = stored_checks(self._commits())
         else:
             checks = (spec if isinstance(spec, Spec) else load_spec(spec)).checks
-        labels = [label.name for label in self.schema.labels]
-        of = (columns_of(check, self.schema.names, labels) for check in checks)
-        names = {name for columns in of for name in columns}
+        names = checked_columns(self.snapshot, checks)
         schema = replace(self.schema, slots=tuple(s for s in self.slots if s.name in names))
 
         def load(partition: Mapping[str, str | None]) -> Statistics:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.errors import InputError
+from featstore.errors import InputError, SpecError
 from featstore.redaction import redact
+from featstore.spec.data_checks import columns_of
 from featstore.spec.model import DataCheck
 from featstore.table.layout import partition_path
 from featstore.table.snapshot import Snapshot
@@ -81,6 +82,23 @@ class TableCheckReport(TableResult):
         found = Counter(result.outcome for result in self.results)
         counts = ", ".join(f"{found[outcome]:,} {outcome}" for outcome in Outcome if found[outcome])
         return [f"{redact(self.table_url)}: {len(self.results):,} checks: {counts}"]
+
+
+def checked_columns(snapshot: Snapshot, checks: Sequence[DataCheck]) -> set[str]:
+    """The slots and labels of a table that checks are about.
+
+    Raises:
+        SpecError: The table lacks one.
+    """
+    labels = [label.name for label in snapshot.schema.labels]
+    try:
+        columns = [columns_of(check, snapshot.schema.names, labels) for check in checks]
+    except SpecError as error:
+        raise SpecError(
+            f"{redact(snapshot.url)} has other columns than the checks: {error}; leave out the "
+            f"check, or extract the slot first (--group adds one to days that are there)"
+        ) from error
+    return {name for names in columns for name in names}
 
 
 def check_snapshot(
