@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from featstore.errors import SelectionError
-from featstore.explore.profile import Profile
+from featstore.explore.profile import Profile, shown_top
 from featstore.explore.row_profile import profile_rows
 from featstore.schema import Slot, SlotKind
+from featstore.spec.value_names import ValueNames, ValueText
 from tests.programs import run_python
 
 SLOTS = (
@@ -217,3 +218,36 @@ def test_memory_does_not_grow_with_the_distinct_values() -> None:
     """The counts of each of the 90 further batches take 1.6 MB, and all values are different."""
     few, many = (int(run_python(PEAK_MEMORY, num).stdout) for num in ("10", "100"))
     assert many < few + 60
+
+
+_HOURS = ValueNames(
+    by_slot={
+        "hour": {sign: ValueText(text=f"{sign - 1:02}:00", rank=sign) for sign in range(1, 25)}
+    }
+)
+
+
+def _row_of_hours(signs: list[int], **differs: object) -> dict[str, object]:
+    """The row of a profile's table, with the signs as the most frequent ones, in this order."""
+    top = [{"value": sign, "share": 0.1} for sign in signs]
+    return {
+        "slot": "hour",
+        "top": top,
+        "distinct": len(signs),
+        "distinct_error": 0.0,
+    } | differs
+
+
+def test_all_values_of_an_ordered_slot_are_shown_in_their_order() -> None:
+    row = _row_of_hours(list(range(24, 0, -1)))
+    assert [top["value"] for top in shown_top(row, _HOURS, 3)] == list(range(1, 25))
+
+
+@pytest.mark.parametrize(
+    "differs", [{"distinct": 25}, {"distinct_error": 0.01}, {"slot": "another"}]
+)
+def test_the_most_frequent_values_are_shown_where_not_all_are_known_or_ordered(
+    differs: dict[str, object],
+) -> None:
+    row = _row_of_hours([5, 3, 4, 1], **differs)
+    assert [top["value"] for top in shown_top(row, _HOURS, 3)] == [5, 3, 4]

@@ -166,3 +166,33 @@ def test_names_over_others_win() -> None:
     below = ValueNames(by_slot={"s": {1: ValueText(text="old"), 2: ValueText(text="two")}, "t": {}})
     both = above.over(below)
     assert (both.text("s", 1), both.text("s", 2), set(both.by_slot)) == ("new", "two", {"s", "t"})
+
+
+def _named(texts: dict[int, ValueText]) -> ValueNames:
+    return ValueNames(by_slot={"slot": texts})
+
+
+def test_signs_of_an_ordered_slot_are_in_its_order() -> None:
+    hours = {900 - h: ValueText(text=f"{h:02}:00", rank=h) for h in range(24)}
+    signs = sorted(hours)
+    assert _named(hours).own_order("slot", signs) == signs[::-1]
+
+
+def test_signs_that_mean_numbers_are_in_the_order_of_the_numbers() -> None:
+    texts = {7: ValueText(text="10"), 8: ValueText(text="-2.5"), 9: ValueText(text="9")}
+    assert _named(texts).own_order("slot", [7, 8, 9]) == [8, 9, 7]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {7: ValueText(text="10"), 8: ValueText(text="ten")},
+        {7: ValueText(text="10")},
+        {7: ValueText(text="1", rank=1)},
+        {},
+    ],
+)
+def test_other_slots_have_no_order_nor_have_those_with_unknown_signs(
+    texts: dict[int, ValueText],
+) -> None:
+    assert _named(texts).own_order("slot", [7, 8]) is None
