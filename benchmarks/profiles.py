@@ -220,25 +220,28 @@ def errors(path: Path) -> dict[str, Any]:
             gatherer.update(nulls_to_marks(batch, table.slots))
         parts.append(gatherer.finish())
     estimate = stored_profile(merge_statistics(parts), None, table.slots, [])
-    exact, ratios = table.profile(), dict[str, list[float]](distinct=[], share=[])
+    exact, found = table.profile(), dict[str, list[tuple[float, float]]](distinct=[], share=[])
     for name in exact.slots:
         one, true = estimate[name], exact[name]
         if one["distinct_error"]:
             off = abs(one["distinct"] - true["distinct"]) / one["distinct"]
-            ratios["distinct"].append(off / one["distinct_error"])
+            found["distinct"].append((off, one["distinct_error"]))
         counts = {top["value"]: top["share"] for top in true["top"]}
         for top in one["top"][:3]:
             if top["share_error"] and top["value"] in counts:
                 off = abs(top["share"] - counts[top["value"]])
-                ratios["share"].append(off / top["share_error"])
-    every = [ratio for of in ratios.values() for ratio in of]
-    within = float(np.mean(np.array(every) <= 1.0))
+                found["share"].append((off, top["share_error"]))
+    within = float(np.mean([off <= bound for of in found.values() for off, bound in of]))
+    ratios = {name: [off / bound for off, bound in of] for name, of in found.items()}
     return {
         "name": "share of estimates within the error stated with them",
         "found": round(within, 3),
         "demanded": 0.95,
         "ok": within >= 0.95,
         "greatest error / bound": {name: round(max(of), 2) for name, of in ratios.items()},
+        "greatest error, its bound": {
+            name: [round(figure, 5) for figure in max(of)] for name, of in found.items()
+        },
         "estimates": {name: len(of) for name, of in ratios.items()},
     }
 
