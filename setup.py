@@ -1,4 +1,5 @@
-"""The compiled part of the package; all else is in pyproject.toml.
+"""The compiled part of the package, and its page for a package index; all else is in
+pyproject.toml.
 
 Where no C compiler works, the package is built without it: its wheel is then for every platform
 (py3-none-any), and the build says so. A compiler that works and cannot compile the kernels is an
@@ -7,6 +8,7 @@ error of the kernels, which ends the build; `CC=false` builds without them.
 
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -15,6 +17,10 @@ from setuptools import Extension, setup
 from distutils.ccompiler import new_compiler  # isort: skip
 from distutils.errors import CCompilerError, DistutilsError  # isort: skip
 from distutils.sysconfig import customize_compiler, get_python_inc  # isort: skip
+
+ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT))  # a build does not have the folder of setup.py on its path
+from release.readme import project_urls, standalone  # isort: skip
 
 ABI = "0x030B0000"  # Python 3.11's stable ABI: one build for every later version
 FOLDER = "featstore/_native"
@@ -63,7 +69,14 @@ KERNELS = Extension(
     py_limited_api=True,
 )
 
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["featstore"]["repository"]
+PAGE = {
+    "long_description": standalone((ROOT / "README.md").read_text(), REPOSITORY),
+    "long_description_content_type": "text/markdown",
+    "project_urls": project_urls(REPOSITORY),
+}
+
 if compiles():
-    setup(ext_modules=[KERNELS], options={"bdist_wheel": {"py_limited_api": "cp311"}})
+    setup(ext_modules=[KERNELS], options={"bdist_wheel": {"py_limited_api": "cp311"}}, **PAGE)
 else:
-    setup()
+    setup(**PAGE)

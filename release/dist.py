@@ -72,6 +72,11 @@ def main() -> int:
     sdist = build("--sdist", source=ROOT)
     print(f"built {sdist.name}", flush=True)
     wheels = build_wheels(sdist)
+    if not document()["tool"]["featstore"]["repository"]:
+        print(
+            "dist: the wheels link to no repository: set `repository` of [tool.featstore] in "
+            "pyproject.toml to its public address before a release"
+        )
     if arguments.only_build:
         return 0
     pythons = {version: found for version in VERSIONS if (found := interpreter(version))}
@@ -236,22 +241,27 @@ def install_lowest(trial: Trial, python: Path) -> None:
         check=True,
     ).stdout.splitlines()
     versions = dict(line.split("==") for line in lines if "==" in line)
-    wrong = above_floors(tomllib.loads((ROOT / "pyproject.toml").read_text()), extras, versions)
+    wrong = above_floors(document(), extras, versions)
     if wrong:
         raise SystemExit(f"dist: expected the lowest versions, found {', '.join(wrong)}")
 
 
+def document() -> dict[str, Any]:
+    """pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
 def above_floors(
-    document: Mapping[str, Any], extras: Sequence[str], versions: Mapping[str, str]
+    pyproject: Mapping[str, Any], extras: Sequence[str], versions: Mapping[str, str]
 ) -> list[str]:
     """Requirements of pyproject.toml whose installed version is not the lowest that they allow.
 
     Args:
-        document: pyproject.toml.
+        pyproject: The document pyproject.toml.
         extras: The extras that were installed.
         versions: The installed versions by the packages' names.
     """
-    project = document["project"]
+    project = pyproject["project"]
     optional = [what for extra in extras for what in project["optional-dependencies"][extra]]
     wrong = []
     for what in [*project["dependencies"], *optional]:
