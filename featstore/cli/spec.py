@@ -105,9 +105,18 @@ def diff(old: str, spec: str, as_json: bool) -> None:
 @click.option("--rows", type=click.IntRange(min=1), default=10_000, show_default=True)
 @click.option("--slot", metavar="SLOT", help="Only this slot, by name or number.")
 @click.option("--table", metavar="URL", help="A table whose slots to show beside.")
+@click.option(
+    "--no-labels", is_flag=True, help="Leave labels out: of raw rows to which they are not joined."
+)
 @json_option
 def preview(
-    spec: str, input_url: str, rows: int, slot: str | None, table: str | None, as_json: bool
+    spec: str,
+    input_url: str,
+    rows: int,
+    slot: str | None,
+    table: str | None,
+    no_labels: bool,
+    as_json: bool,
 ) -> None:
     """Print what the slots hold over raw rows from all over the input, without writing anything.
 
@@ -115,7 +124,9 @@ def preview(
     label rates, or quantiles. With --table also of a sample of as many of its rows.
     """
     look = load("featstore.explore.preview").preview
-    found = look(spec, input_url, num_rows=rows, slot=slot, table_url=table)
+    found = look(
+        spec, input_url, num_rows=rows, slot=slot, table_url=table, with_labels=not no_labels
+    )
     show_report(found, as_json=as_json)
 
 

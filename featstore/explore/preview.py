@@ -207,6 +207,7 @@ def preview(
     num_rows: int = NUM_ROWS,
     slot: str | None = None,
     table_url: str | Path | None = None,
+    with_labels: bool = True,
 ) -> Preview:
     """Extracts some raw rows in memory, and profiles the slots, also against labels of 0 and 1.
 
@@ -220,6 +221,8 @@ def preview(
         num_rows: How many rows to extract.
         slot: Only this slot, by name or number; by default all.
         table_url: A table whose slots are shown beside, over a sample of as many of its rows.
+        with_labels: Whether labels are extracted, too. Raw rows to which they are not joined yet
+            have none.
 
     Returns:
         The preview. `str()` of it is a table, and so is what a notebook shows.
@@ -230,6 +233,7 @@ def preview(
         OperatorError: An operator failed; names the slot and the row.
     """
     parsed = spec if isinstance(spec, Spec) else load_spec(spec)
+    parsed = parsed if with_labels else replace(parsed, labels={})
     extractor = Extractor(parsed)
     slots = _wanted(extractor, slot)
     raw: list[pa.RecordBatch] = []

@@ -192,3 +192,15 @@ def test_what_is_not_there_is_named(here: Path) -> None:
         pq.write_table(pq.ParquetFile(path).read().slice(0, 0), path)
     with pytest.raises(InputError, match="expected raw rows to preview, found none"):
         preview("new.yaml", "raw")
+
+
+@pytest.mark.usefixtures("here")
+def test_raw_rows_are_previewed_before_their_labels_are_joined() -> None:
+    rows = pq.read_table("raw/dt=1/a.parquet").drop_columns(["clicked"])
+    pq.write_table(rows, "unlabelled.parquet")
+    with pytest.raises(InputError, match="clicked"):
+        preview("spec.yaml", "unlabelled.parquet")
+    found = preview("spec.yaml", "unlabelled.parquet", with_labels=False)
+    assert found.labels == []
+    assert lines(found)[0] == "all 60 rows of unlabelled.parquet"
+    assert found.table["slot"].to_pylist() == ["who", "cost"]
