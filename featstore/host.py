@@ -1,8 +1,11 @@
-"""The cores, the memory and the open files that this process may use."""
+"""The cores, the memory and the open files that this process may use, and the ranks of its job
+beside it.
+"""
 
 import os
+import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 # Where Linux says how much memory a container may use: control groups of version 2 and 1.
@@ -10,6 +13,11 @@ _LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
+# Which launchers tell how many ranks they started on a host: torchrun and accelerate; Open MPI
+# (docs.open-mpi.org, "Environment variables set for MPI applications"); Intel MPI and MPICH.
+_RANKS_ON_HOST = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+# Slurm's srun: the tasks of each node of the step, as `4(x2),3`, and the number of this node.
+_STEP_TASKS, _NODE = "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"
 
 
 def num_cores() -> int:
@@ -25,6 +33,17 @@ def num_cores() -> int:
 def memory_bytes() -> int:
     """The memory of this machine, or of the container if it may use less."""
     return min(_memory_limits())
+
+
+def ranks_on_host(variables: Mapping[str, str]) -> int:
+    """The number of ranks that a launcher started on this host, by the environment that it gives
+    them. 1 without a launcher that says so.
+
+    torchrun within a Slurm task counts the ranks that it started, not the tasks.
+    """
+    found = [variables[name] for name in _RANKS_ON_HOST if variables.get(name)]
+    found += _slurm_tasks(variables.get(_STEP_TASKS, ""), variables.get(_NODE, ""))
+    return next((int(number) for number in found if number.isdecimal() and int(number)), 1)
 
 
 def allow_descriptors(num_wanted: int) -> None:
@@ -44,6 +63,14 @@ def descriptor_limit(soft: int, hard: int, num_needed: int) -> int:
     if soft == resource.RLIM_INFINITY or soft >= num_needed:
         return soft
     return num_needed if hard == resource.RLIM_INFINITY else min(num_needed, hard)
+
+
+def _slurm_tasks(per_node: str, node: str) -> list[str]:
+    """The tasks of a Slurm step on a node; empty if the step or the node is unknown."""
+    runs = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", run) for run in per_node.split(",")]
+    tasks = [run[1] for run in runs if run for _ in range(int(run[2] or 1))]
+    place = int(node) if node.isdecimal() else len(tasks)
+    return tasks[place : place + 1] if all(runs) else []
 
 
 def _memory_limits() -> Iterator[int]:

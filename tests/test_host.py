@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from featstore import host
-from featstore.host import allow_descriptors, descriptor_limit, memory_bytes, num_cores
+from featstore.host import (
+    allow_descriptors,
+    descriptor_limit,
+    memory_bytes,
+    num_cores,
+    ranks_on_host,
+)
 from tests.programs import run_python
 
 
@@ -67,3 +73,30 @@ def test_as_many_files_as_were_asked_for_can_be_opened(tmp_path: Path) -> None:
         for descriptor in opened:
             os.close(descriptor)
     assert len(opened) == 200
+
+
+SLURM = {"SLURM_STEP_TASKS_PER_NODE": "4(x2),3", "SLURM_NODEID": "2"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "ranks"),
+    [
+        ({}, 1),
+        ({"LOCAL_WORLD_SIZE": "8"}, 8),
+        ({"LOCAL_WORLD_SIZE": ""}, 1),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, 4),
+        ({"MPI_LOCALNRANKS": "2"}, 2),
+        (SLURM, 3),
+        (SLURM | {"SLURM_NODEID": "1"}, 4),
+        ({"SLURM_STEP_TASKS_PER_NODE": "6", "SLURM_NODEID": "0"}, 6),
+        ({"LOCAL_WORLD_SIZE": "8"} | SLURM, 8),
+        # A batch script is one process, whatever was asked of the nodes.
+        ({"SLURM_TASKS_PER_NODE": "8", "SLURM_NTASKS_PER_NODE": "8", "SLURM_NODEID": "0"}, 1),
+        ({"SLURM_STEP_TASKS_PER_NODE": "6"}, 1),
+        ({"SLURM_STEP_TASKS_PER_NODE": "6", "SLURM_NODEID": "9"}, 1),
+        ({"SLURM_STEP_TASKS_PER_NODE": "(x2)", "SLURM_NODEID": "0"}, 1),
+        ({"MPI_LOCALNRANKS": "0"}, 1),
+    ],
+)
+def test_launchers_tell_how_many_ranks_a_host_has(variables: dict[str, str], ranks: int) -> None:
+    assert ranks_on_host(variables) == ranks

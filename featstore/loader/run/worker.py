@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import distributed
 from torch.utils.data import get_worker_info
 
-from featstore.host import memory_bytes, num_cores
+from featstore.host import memory_bytes, num_cores, ranks_on_host
 
 # One process takes this much, and all of a host together at most a quarter of its memory. Chosen,
 # not measured.
@@ -58,12 +58,12 @@ class LoaderWorker:
 
     @classmethod
     def here(cls) -> "LoaderWorker":
-        """The worker that this process is, from torch's worker info, RANK, WORLD_SIZE and
-        LOCAL_WORLD_SIZE.
+        """The worker that this process is, from torch's worker info, RANK, WORLD_SIZE and what the
+        launcher tells of the host.
         """
         worker, in_step = get_worker_info(), _is_one_of_several_ranks()
         rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
-        on_host = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+        on_host = ranks_on_host(os.environ)
         if worker is None:
             return cls(
                 index=rank,
