@@ -178,10 +178,19 @@ class Stats:
         }
 
 
-def verdict(times: EpochTimes) -> str:
+def verdict(times: EpochTimes, num_batches: int) -> str:
     """The bottleneck of an epoch (model, remote store, start, decoding or assembling) with the
     shares of its time, and what would make the epoch shorter, in one line.
+
+    Args:
+        times: Where the time of the epoch went.
+        num_batches: The batches that the consumer got.
     """
+    if not num_batches:
+        return (
+            f"{times.total_s:.1f} s without a batch: other workers had claimed all splits, or no "
+            f"row was selected"
+        )
     total_s = max(times.total_s, 1e-9)
     waited = min(1.0, times.data_wait_s / total_s)
     shares = (
@@ -199,7 +208,8 @@ def _bottleneck(times: EpochTimes, total_s: float, waited: float) -> str:
     if times.staging_wait_s >= max(times.decode_s, 1e-9):
         return (
             "the remote store is the bottleneck; fewer slots, staging.mode ranges, a "
-            "staging.directory that is kept (`featstore stage warm`) or more bandwidth would help"
+            "staging.directory that is kept (`featstore stage warm`) or more bandwidth (a higher "
+            "staging.max_bytes_per_s, if it is set) would help"
         )
     if times.first_wait_s >= times.data_wait_s / 2:
         return (
@@ -209,7 +219,8 @@ def _bottleneck(times: EpochTimes, total_s: float, waited: float) -> str:
     if times.decode_s + times.assemble_s < _BUSY_SHARE * total_s:
         return (
             "no stage was busy: its threads waited for a core, or for rows that other workers "
-            "hold; fewer processes, or fewer threads in each (OMP_NUM_THREADS), would help"
+            "hold; fewer threads (OMP_NUM_THREADS, decode_threads), or fewer other processes on "
+            "the host, would help"
         )
     if times.decode_s >= times.assemble_s:
         return (

@@ -40,7 +40,7 @@ def test_the_slowest_part_is_named_with_what_would_help(
         assemble_s=assemble_s,
         first_wait_s=first_wait_s,
     )
-    text = verdict(times)
+    text = verdict(times, 7)
     assert expected in text
     assert text.endswith("would help")
     assert f"waited {waited_s / 10:.0%} for data" in text
@@ -48,7 +48,14 @@ def test_the_slowest_part_is_named_with_what_would_help(
 
 @given(total_s=SECONDS, data_wait_s=SECONDS, decode_s=SECONDS, staging_wait_s=SECONDS)
 def test_whatever_the_clocks_say_it_is_one_line(**seconds: Any) -> None:
-    assert "\n" not in verdict(EpochTimes(**seconds))
+    assert "\n" not in verdict(EpochTimes(**seconds), 1)
+
+
+def test_a_worker_that_got_nothing_has_no_bottleneck() -> None:
+    times = EpochTimes(total_s=0.25, data_wait_s=0.01, decode_s=0.0, staging_wait_s=0.0)
+    assert verdict(times, 0) == (
+        "0.2 s without a batch: other workers had claimed all splits, or no row was selected"
+    )
 
 
 def test_times_are_those_since_the_epoch_began() -> None:

@@ -76,7 +76,8 @@ class WorkerStatus:
         num_rows: Rows that it acknowledged.
         rows_per_s: Its rate between the two readings.
         is_silent: It holds splits and has renewed none of them for half a lease time.
-        is_straggler: It holds splits and is slower than half of the median worker's rate.
+        is_straggler: It holds splits, was there at the reading before, if there was one, and is
+            slower than half of the median worker's rate.
     """
 
     worker: str
@@ -326,6 +327,8 @@ def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> 
     median = statistics.median(rates.values()) if rates else 0.0
     # A renewal comes every third of a lease: half a lease without one is silence.
     was_watched = bool(before.leases) and spent_s >= note.lease_s / 2
+    # Of a worker that came between the readings it is not known for how long it has read.
+    were_there = {lease.worker for lease in (before if before.leases else now).leases.values()}
     statuses = []
     for name in rates:
         mine = {part: lease for part, lease in now.leases.items() if lease.worker == name}
@@ -340,7 +343,9 @@ def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> 
                 is_silent=was_watched
                 and bool(held)
                 and all(before.leases.get(part) == mine[part] for part in held),
-                is_straggler=bool(held) and rates[name] < _STRAGGLER_SHARE * median,
+                is_straggler=bool(held)
+                and name in were_there
+                and rates[name] < _STRAGGLER_SHARE * median,
             )
         )
     return statuses

@@ -125,7 +125,8 @@ class Run:
             )
         self._quarantined: list[str] = []
         self._has_ended = False
-        self._begun: tuple[int, EpochTimes] | None = None
+        # The epoch, the batches before it, and the clocks at its begin.
+        self._begun: tuple[int, int, EpochTimes] | None = None
         self._steps_before = self._num_steps()
         if self._in_step and job.ordering.is_dynamic:
             self._warn_of_uneven_shares()
@@ -168,7 +169,7 @@ class Run:
         end = self._started.first_epoch + self._job.num_epochs
         finds_all_done = self._started.is_repeated and self._job.ordering.is_dynamic
         for epoch in self._epochs(end):
-            self._begun = epoch, self._times()
+            self._begun = epoch, self._stats.counts["batches"], self._times()
             if self._job.ordering.is_dynamic:
                 with self._dynamic_epoch(epoch) as dynamic:
                     for claims in dynamic.rounds():
@@ -323,9 +324,11 @@ class Run:
         """Counts and judges the epoch that was begun, once: at its end, or where ranks stop."""
         if self._begun is None:
             return
-        (epoch, before), self._begun = self._begun, None
+        (epoch, batches_before, before), self._begun = self._begun, None
         self._stats.counts["epochs"] += 1
-        self._stats.verdict = f"epoch {epoch}: {verdict(self._times().since(before))}"
+        num_batches = self._stats.counts["batches"] - batches_before
+        told = verdict(self._times().since(before), num_batches)
+        self._stats.verdict = f"epoch {epoch}: {told}"
         _LOG.info("%s", self._stats.verdict)
 
     def _warn_of_uneven_shares(self) -> None:
