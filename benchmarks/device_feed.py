@@ -92,16 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             **copies(run),
             **waits(run),
         }
-    result["required_copy_ratio"] = REQUIRED_COPY_RATIO
-    result["allowed_wait_share"] = ALLOWED_WAIT_SHARE
-    is_quick = (
-        result["copy_ratio"] >= REQUIRED_COPY_RATIO and result["wait_share"] <= ALLOWED_WAIT_SHARE
-    )
-    result["ok"] = (
-        result["batches_are_equal"]
-        and result["lookups_are_views"]
-        and (is_quick or options.dry_run)
-    )
+    result["ok"] = result["batches_are_equal"] and result["lookups_are_views"]
+    if not options.dry_run:  # What a CPU copies and waits says nothing of a GPU.
+        result["required_copy_ratio"] = REQUIRED_COPY_RATIO
+        result["allowed_wait_share"] = ALLOWED_WAIT_SHARE
+        result["ok"] &= result["copy_ratio"] >= REQUIRED_COPY_RATIO
+        result["ok"] &= result["wait_share"] <= ALLOWED_WAIT_SHARE
     print_result(result)
     return 0 if result["ok"] else 1
 
