@@ -45,6 +45,7 @@ WINDOW_ROWS = 100_000
 _FIRST_BATCHES = 61  # pairs; each takes some 40 ms, so single ratios vary much
 MAX_FIRST_RATIO, MAX_START_END_S, MAX_EXTRA_BYTES = 1.2, 0.05, 300 << 20
 PLAIN = PlainWorkload()
+PLAIN_WIDE = PlainWorkload(num_files=4, rows_per_file=25_000, num_columns=2_000)
 Figures = dict[str, Any]
 
 
@@ -91,7 +92,7 @@ def _on_cores(name: str, case: Speed, one_core: float) -> dict[str, Speed]:
     return {f"{name}-2": case, f"{name}-1": replace(case, num_cores=1, required=one_core)}
 
 
-def _speeds(workload: Source, prefix: str = "") -> dict[str, Speed]:
+def _speeds(workload: Source, wide: Source, prefix: str = "") -> dict[str, Speed]:
     in_order = Speed(workload=workload, required=1.3)
     short = replace(in_order, batch_size=512, required=0.95)
     shuffled = replace(in_order, shuffle_rows=WINDOW_ROWS, required=0.8)
@@ -99,19 +100,20 @@ def _speeds(workload: Source, prefix: str = "") -> dict[str, Speed]:
         **_on_cores(f"{prefix}unshuffled", in_order, 1.5),
         **_on_cores(f"{prefix}batch-512", short, 1.1),
         **_on_cores(f"{prefix}shuffled", shuffled, 0.85),
+        **_on_cores(f"{prefix}wide", Speed(workload=wide, required=1.4), 1.5),
     }
 
 
 SPEEDS = {
-    **_speeds(NARROW),
-    **_on_cores("wide", Speed(workload=WIDE, required=1.4), 1.5),
-    **_speeds(PLAIN, "plain-"),
+    **_speeds(NARROW, WIDE),
+    **_speeds(PLAIN, PLAIN_WIDE, "plain-"),
     "peers": Speed(workload=NARROW, required=1.3, has_peers=True),
 }
 SERIAL = {
     "serial-41": Serial(workload=NARROW, batch_size=4096, most=0.06),
     "plain-serial-41": Serial(workload=PLAIN, batch_size=4096, most=0.06),
     "serial-400": Serial(workload=WIDE, batch_size=512, most=0.20),
+    "plain-serial-400": Serial(workload=PLAIN_WIDE, batch_size=512, most=0.20),
 }
 
 
@@ -364,11 +366,13 @@ def _start_end(arguments: argparse.Namespace) -> Figures:
     return {"seconds": round(found, 4), "most": MAX_START_END_S, "ok": found <= MAX_START_END_S}
 
 
-def _memory(arguments: argparse.Namespace, shuffle_rows: int | None) -> Figures:
+def _memory(
+    arguments: argparse.Namespace, workload: Source, shuffle_rows: int | None = None
+) -> Figures:
     """The loader's peak above the floor's, both in this process, the floor first; and what ten
     epochs add.
     """
-    paths, columns, table = _files(NARROW, arguments)
+    paths, columns, table = _files(workload, arguments)
     read = featstore(table, shuffle_rows=shuffle_rows)
     peaks = []
     for run in (lambda: floor(paths, columns, 0), *[lambda: read(paths, columns, 4096)] * 10):
@@ -396,8 +400,10 @@ CASES: dict[str, Callable[[argparse.Namespace], Figures]] = {
     "first-batch": partial(_first_batch, workload=NARROW),
     "plain-first-batch": partial(_first_batch, workload=PLAIN),
     "start-end": _start_end,
-    "memory": partial(_memory, shuffle_rows=None),
-    "memory-shuffled": partial(_memory, shuffle_rows=WINDOW_ROWS),
+    "memory": partial(_memory, workload=NARROW),
+    "memory-shuffled": partial(_memory, workload=NARROW, shuffle_rows=WINDOW_ROWS),
+    "plain-memory": partial(_memory, workload=PLAIN),
+    "plain-memory-shuffled": partial(_memory, workload=PLAIN, shuffle_rows=WINDOW_ROWS),
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,52 @@
+"""CPU seconds of trees of processes, of real ones."""
+
+import signal
+import subprocess
+import sys
+import time
+
+from shared_parts.process_tree import spent_s, tree_cpu_s
+
+BURN = "import time\nwhile time.process_time() < 0.5: pass\n"
+# Its child burns, and waits until it is told to end. The parent ignores SIGCHLD as Spark's daemon
+# of Python workers does, so that the system forgets what the child has spent.
+DAEMON = f"""
+import signal, subprocess, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", {BURN + "print(flush=True)" + chr(10) + "input()"!r}],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+print("burnt", flush=True)
+input()
+child.stdin.close()
+child.stdout.read()
+print("ended", flush=True)
+input()
+"""
+
+
+def test_what_children_spend_is_counted_while_they_run_and_when_they_have_ended() -> None:
+    before = tree_cpu_s()
+    subprocess.run([sys.executable, "-c", BURN], check=True)
+    assert 0.4 < spent_s(before, tree_cpu_s()) < 5.0
+
+
+def test_a_process_that_ends_is_not_subtracted_from_what_others_spend_meanwhile() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", DAEMON], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == "burnt\n"
+        before = tree_cpu_s()
+        daemon.stdin.write("\n")
+        daemon.stdin.flush()
+        assert daemon.stdout.readline() == "ended\n"
+        deadline = time.monotonic() + 10
+        while len(tree_cpu_s()) >= len(before) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        after = tree_cpu_s()
+        assert len(after) < len(before), "the child is still there"
+        assert sum(after.values()) < sum(before.values()), "the system remembers the child"
+        assert 0.0 <= spent_s(before, after) < 0.4
+        daemon.send_signal(signal.SIGTERM)
