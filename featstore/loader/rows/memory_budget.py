@@ -105,6 +105,11 @@ class Budget:
             return 1
         return -(-size_bytes * _NUM_SLICES // self._max_bytes)
 
+    @staticmethod
+    def bytes_to_decode_at_once(size_bytes: int) -> int:
+        """The least budget with which a row group of this size is not divided."""
+        return size_bytes * _SHARE
+
     def take(self, size_bytes: int) -> int:
         """Waits until the bytes fit, and takes them.
 

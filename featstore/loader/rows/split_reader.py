@@ -208,7 +208,7 @@ class SplitReader:
         if num_slices > 1 and len(row_groups) == 1:
             slices = self._slices(row_groups[0], num_slices)
             if slices is not None:
-                self._stats.counts["row_groups_sliced"] += 1
+                self._count_sliced(size_bytes)
                 yield from self._sliced(slices, first_row, size_bytes // num_slices)
                 return
         room_bytes = self._room_bytes(row_groups)
@@ -253,6 +253,16 @@ class SplitReader:
                     *(self._file.name, room_bytes, most),
                 )
         return room_bytes
+
+    def _count_sliced(self, size_bytes: int) -> None:
+        self._stats.counts["row_groups_sliced"] += 1
+        if self._stats.counts["row_groups_sliced"] == 1:
+            _LOG.warning(
+                "%s: a row group of %d bytes is more than half of memory_budget: it is decoded in "
+                "slices, which takes two to three times as long; set memory_budget to %d or more, "
+                "select fewer slots, or write smaller row groups (logged once)",
+                *(self._file.name, size_bytes, self._budget.bytes_to_decode_at_once(size_bytes)),
+            )
 
     def _slices(self, row_group: int, num_slices: int) -> Iterator[Rows] | None:
         num_rows = self._file.row_group_rows[row_group]

@@ -1,5 +1,6 @@
 """The windows of one split: from any row to any end, as far as a claim goes, and nothing twice."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 from itertools import chain
@@ -207,6 +208,29 @@ def test_a_row_group_above_the_budget_comes_in_slices_from_the_one_that_holds_th
     reader.close()
     assert rows == list(range(start - start % 1_024, 4_000))
     assert stats.counts["row_groups_sliced"] == 1
+
+
+def test_the_first_row_group_that_comes_in_slices_is_warned_of_with_the_budget_that_it_needs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = data_file(tmp_path / "a.parquet", pa.table({"row": range(8_000)}), row_group_size=4_000)
+
+    def num_slices(max_bytes: int) -> int:
+        budget, stats, count = Budget(max_bytes), Stats(), 0
+        reader = opened(work_on(file), budget=budget, stats=stats)
+        while not reader.is_finished:
+            for window in reader.read():
+                budget.exchange(window.held_bytes, 0)
+                count += 1
+        reader.close()
+        return count
+
+    assert num_slices(1_000) > 2
+    [record] = [r for r in caplog.records if "decoded in slices" in r.getMessage()]
+    advised = re.search(r"set memory_budget to (\d+)", record.getMessage())
+    assert advised is not None
+    assert num_slices(int(advised[1])) == 2  # one for each row group
+    assert num_slices(int(advised[1]) - 1) > 2
 
 
 @pytest.mark.parametrize("max_bytes", [None, 40_000], ids=["whole", "in slices"])

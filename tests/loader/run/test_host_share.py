@@ -24,7 +24,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_that_is_alone_takes_all_cores_and_half_a_gigabyte() -> None:
-    assert HostShare.of(ALONE) == HostShare(num_threads=16, budget_bytes=512_000_000)
+    assert HostShare.of(ALONE) == HostShare(num_threads=16, budget_bytes=1_000_000_000)
 
 
 def test_the_ranks_of_a_host_divide_its_cores() -> None:
@@ -41,7 +41,7 @@ def test_all_workers_of_a_host_together_take_a_quarter_of_its_memory_at_most() -
     workers = replace(ONE_OF_EIGHT, num_workers=8 * 8, is_dataloader=True)
     assert workers.num_on_host == 64
     assert HostShare.of(workers).budget_bytes == 64_000_000_000 // 4 // 64
-    assert HostShare.of(ONE_OF_EIGHT).budget_bytes == 512_000_000
+    assert HostShare.of(ONE_OF_EIGHT).budget_bytes == 1_000_000_000
 
 
 def test_the_number_of_ranks_on_a_host_is_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
