@@ -92,9 +92,16 @@ def test_of_featstore_it_is_the_package_that_runs() -> None:
 
 
 def install(directory: Path, **files: str) -> None:
-    """A distribution `mine` with these files in its metadata."""
+    """A distribution `mine` with these files in its metadata, and those that its RECORD lists in
+    the directory: since Python 3.12 a file counts only if it is there.
+    """
+    for line in files.get("RECORD", "").splitlines():
+        path = directory / line.split(",")[0]
+        if ".." not in path.parts:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
     metadata = directory / "mine-1.0.dist-info"
-    metadata.mkdir()
+    metadata.mkdir(exist_ok=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     for name, text in files.items():
         (metadata / name.replace("_json", ".json")).write_text(text)

@@ -29,7 +29,7 @@ print([os.waitpid(pid, 0)[1] for pid in children])
 # Three threads make handles as the second argument says, while the process forks. Prints how many
 # forks have inherited an open file of the store.
 FORKING = """
-import gc, os, sys, threading
+import gc, os, sys, threading, warnings
 from pathlib import Path
 from featstore.dispatch.stores.sqlite import SqliteStore
 path, ended = Path(sys.argv[1]), threading.Event()
@@ -57,6 +57,8 @@ def num_open():
         except OSError:
             pass  # The directory that was listed.
     return sum(name.startswith(str(path)) for name in found)
+# Since Python 3.12 a fork beside threads is warned of. Here it is what is tested.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 threads = [threading.Thread(target=make) for _ in range(3)]
 for thread in threads:
     thread.start()
