@@ -106,8 +106,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             without more batches get batches with `is_padding` true until the last rank ends.
         memory_budget: Bytes that decoded rows may take at once in a process, those being decoded
             included; a quarter of it is for the working memory of the decoders. A number, or text
-            such as `512MB`. Larger row groups are decoded in slices. `auto` is 1 GB, or less if
-            all workers of the host would take more than a quarter of its memory.
+            such as `512MB`. Larger row groups are decoded in slices. `auto` is 1 GB, or
+            512 MB if rows are shuffled, and less if all workers of the host would take more than a
+            quarter of its memory.
         decode_threads: In how many threads a process decodes, at most 16. `auto` is its share of
             the host's cores, and one in a worker of a DataLoader.
         negatives: Keeps a share of the rows whose label is 0, `{label, rate, seed, column}`, and

@@ -88,7 +88,7 @@ class Job:
 
     def share_of_host(self, worker: LoaderWorker) -> HostShare:
         """The threads and the memory budget of one of its workers."""
-        share = HostShare.of(worker)
+        share = HostShare.of(worker, is_shuffled=self.shuffle is not None)
         return HostShare(
             num_threads=max(1, (self.decode_threads or share.num_threads) // self.num_sharing),
             budget_bytes=max(1, (self.budget_bytes or share.budget_bytes) // self.num_sharing),

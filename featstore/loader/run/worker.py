@@ -9,10 +9,10 @@ from torch.utils.data import get_worker_info
 from featstore.host import memory_bytes, num_cores, ranks_on_host
 
 # One process takes this much, and all of a host together at most a quarter of its memory, which is
-# chosen. 1 GB is twice what a row group of 65,536 rows takes, the default of extraction, of 400
-# slots, a quarter of them lists of five ids: one of more than half the budget is decoded in slices,
-# in two to three times the time (decision 33).
-_BUDGET_BYTES, _SHARE = 1_000_000_000, 4
+# chosen. In order, a row group of more than half the budget is decoded in slices, in two to three
+# times the time (decision 33): 1 GB is twice what 65,536 rows take, extraction's default, of 400
+# slots, a quarter of them lists of five ids. Shuffled windows are never sliced.
+_IN_ORDER_BYTES, _SHUFFLED_BYTES, _SHARE = 1_000_000_000, 512_000_000, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,15 +112,17 @@ class HostShare:
     budget_bytes: int
 
     @classmethod
-    def of(cls, worker: LoaderWorker) -> "HostShare":
+    def of(cls, worker: LoaderWorker, *, is_shuffled: bool = False) -> "HostShare":
         """What a process takes unless it is told otherwise.
 
         The cores that it may run on are divided among the ranks of its host; a worker of a
-        DataLoader takes one, as torch computes on one core there. The memory is 1 GB, or less
-        where all workers of the host would take more than a quarter of what they may use.
+        DataLoader takes one, as torch computes on one core there. The memory is 1 GB,
+        or 512 MB if rows are shuffled, and less where all workers of the host would take more than
+        a quarter of what they may use.
         """
+        most_bytes = _SHUFFLED_BYTES if is_shuffled else _IN_ORDER_BYTES
         cores = num_cores() // worker.ranks_on_host
         return cls(
             num_threads=1 if worker.is_dataloader else max(1, cores),
-            budget_bytes=min(_BUDGET_BYTES, memory_bytes() // (_SHARE * worker.num_on_host)),
+            budget_bytes=min(most_bytes, memory_bytes() // (_SHARE * worker.num_on_host)),
         )

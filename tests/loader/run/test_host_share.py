@@ -23,8 +23,12 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "memory_bytes", lambda: 64_000_000_000)
 
 
-def test_a_process_that_is_alone_takes_all_cores_and_half_a_gigabyte() -> None:
-    assert HostShare.of(ALONE) == HostShare(num_threads=16, budget_bytes=1_000_000_000)
+@pytest.mark.parametrize(("is_shuffled", "budget_bytes"), [(False, 10**9), (True, 512 * 10**6)])
+def test_a_process_that_is_alone_takes_all_cores_and_a_gigabyte_or_half_of_it(
+    is_shuffled: bool, budget_bytes: int
+) -> None:
+    share = HostShare.of(ALONE, is_shuffled=is_shuffled)
+    assert share == HostShare(num_threads=16, budget_bytes=budget_bytes)
 
 
 def test_the_ranks_of_a_host_divide_its_cores() -> None:
