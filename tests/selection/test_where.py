@@ -60,6 +60,11 @@ def test_an_unknown_slot_answers_with_the_nearest_names() -> None:
         select(["prise"], NAMES)
 
 
+def test_names_in_one_text_are_told_to_be_given_one_by_one() -> None:
+    with pytest.raises(SelectionError, match=r"no slot matches 'price,user' .*each name by itself"):
+        select(["price,user"], NAMES)
+
+
 def test_a_glob_that_matches_nothing_is_an_error() -> None:
     with pytest.raises(SelectionError, match=r"no slot matches 'x\*'"):
         select(["x*"], NAMES)
