@@ -96,7 +96,10 @@ def test_names_fit_a_line() -> None:
 
 def test_columns_of_zeros_give_way_where_a_table_does_not_fit() -> None:
     headers = ["slot", "nulls", "errors", "collisions", "unknown", "values"]
-    rows = [["price", 0, "0.0%", "0 of 12", "-", 17], ["user", "0", "0.1%", "0 of 3", None, 4]]
+    rows: list[list[object]] = [
+        ["price", 0, "0.0%", "0 of 12", "-", 17],
+        ["user", "0", "0.1%", "0 of 3", None, 4],
+    ]
     assert telling_columns(headers, rows, 100) == [0, 1, 2, 3, 4, 5]
     assert telling_columns(headers, rows, 40) == [0, 2, 5]
 
