@@ -6,6 +6,7 @@ Where no C compiler works, the package is built without it: its wheel is then fo
 error of the kernels, which ends the build; `CC=false` builds without them.
 """
 
+import runpy
 import sys
 import tempfile
 import tomllib
@@ -19,8 +20,8 @@ from distutils.errors import CCompilerError, DistutilsError  # isort: skip
 from distutils.sysconfig import customize_compiler, get_python_inc  # isort: skip
 
 ROOT = Path(__file__).parent
-sys.path.insert(0, str(ROOT))  # a build does not have the folder of setup.py on its path
-from release.readme import project_urls, standalone  # isort: skip
+# By its path: a build does not have this folder on its path, and another package may be `release`.
+README = runpy.run_path(str(ROOT / "release" / "readme.py"))
 
 ABI = "0x030B0000"  # Python 3.11's stable ABI: one build for every later version
 FOLDER = "featstore/_native"
@@ -69,11 +70,12 @@ KERNELS = Extension(
     py_limited_api=True,
 )
 
-REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["featstore"]["repository"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+REPOSITORY = PYPROJECT["tool"]["featstore"]["repository"]
 PAGE = {
-    "long_description": standalone((ROOT / "README.md").read_text(), REPOSITORY),
+    "long_description": README["standalone"]((ROOT / "README.md").read_text("utf-8"), REPOSITORY),
     "long_description_content_type": "text/markdown",
-    "project_urls": project_urls(REPOSITORY),
+    "project_urls": README["project_urls"](REPOSITORY),
 }
 
 if compiles():

@@ -14,8 +14,9 @@ _LIMITS = (
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
 # Which launchers tell how many ranks they started on a host: torchrun and accelerate; Open MPI
-# (docs.open-mpi.org, "Environment variables set for MPI applications"); Intel MPI and MPICH.
-_RANKS_ON_HOST = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+# (docs.open-mpi.org, "Environment variables set for MPI applications"), Intel MPI and MPICH.
+_TORCHRUN = "LOCAL_WORLD_SIZE"
+_MPI = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 # Slurm's srun: the tasks of each node of the step, as `4(x2),3`, and the number of this node.
 _STEP_TASKS, _NODE = "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"
 
@@ -41,9 +42,28 @@ def ranks_on_host(variables: Mapping[str, str]) -> int:
 
     torchrun within a Slurm task counts the ranks that it started, not the tasks.
     """
-    found = [variables[name] for name in _RANKS_ON_HOST if variables.get(name)]
-    found += _slurm_tasks(variables.get(_STEP_TASKS, ""), variables.get(_NODE, ""))
-    return next((int(number) for number in found if number.isdecimal() and int(number)), 1)
+    told = [variables[name] for name in (_TORCHRUN, *_MPI) if variables.get(name)]
+    told += _slurm_tasks(variables.get(_STEP_TASKS, ""), variables.get(_NODE, ""))
+    return max(1, int(told[0])) if told else 1
+
+
+def may_be_bound(variables: Mapping[str, str]) -> bool:
+    """Whether a launcher may have bound this rank to cores of its own, as MPI and Slurm do as a
+    rule. torchrun lets each rank use all cores of the container.
+    """
+    return ranks_on_host(variables) > 1 and not variables.get(_TORCHRUN)
+
+
+def cores_of_rank(ranks: int, cores: int, all_cores: int, *, is_bound: bool) -> int:
+    """How many of the cores that a process may use are its own, as one of the ranks of its host.
+
+    Args:
+        ranks: The ranks on the host.
+        cores: The cores that the process may use.
+        all_cores: Those of the machine.
+        is_bound: Whether `cores` may be fewer because the launcher has divided them already.
+    """
+    return min(cores, max(1, (all_cores if is_bound else cores) // ranks))
 
 
 def allow_descriptors(num_wanted: int) -> None:

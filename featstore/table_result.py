@@ -40,7 +40,7 @@ class TableResult(ABC):
 
     def text(self, width: int | None = None) -> str:
         """The result as text, with a table of `width` characters at most if given. If it does not
-        fit, columns that are 0 or empty in every row are left out, and named below it.
+        fit, columns that are 0, unknown or empty in every row are left out, and named below it.
         """
         headers, rows = self._shown()
         align = self._align() or ["left"] * len(headers)
@@ -53,7 +53,7 @@ class TableResult(ABC):
         )
         head = [text] if (text := self._head()) else []
         zeros = [header for i, header in enumerate(headers) if i not in kept]
-        left_out = [f"0 or empty in every row: {', '.join(zeros)}"] if zeros else []
+        left_out = [f"0, unknown or empty in every row: {', '.join(zeros)}"] if zeros else []
         return "\n".join([*head, table, *left_out, *self._foot()])
 
     def __str__(self) -> str:
@@ -135,7 +135,11 @@ def share_text(share: float | None, error: float | None = None) -> str:
     """A share as a percentage with its error of 95 %, or a dash for None. Nothing is said of an
     error of 0.
     """
-    return "-" if share is None else f"{share:.1%}{error_text(error or 0.0)}"
+    if share is None:
+        return "-"
+    # Not "0.0%": that is said of what is 0.
+    text = "<0.1%" if 0.0 < share < 0.0005 else f"{share:.1%}"
+    return f"{text}{error_text(error or 0.0)}"
 
 
 def number_with_error(number: int | None, error: float | None) -> str:

@@ -9,7 +9,9 @@ import pytest
 from featstore import host
 from featstore.host import (
     allow_descriptors,
+    cores_of_rank,
     descriptor_limit,
+    may_be_bound,
     memory_bytes,
     num_cores,
     ranks_on_host,
@@ -100,3 +102,32 @@ SLURM = {"SLURM_STEP_TASKS_PER_NODE": "4(x2),3", "SLURM_NODEID": "2"}
 )
 def test_launchers_tell_how_many_ranks_a_host_has(variables: dict[str, str], ranks: int) -> None:
     assert ranks_on_host(variables) == ranks
+
+
+def test_a_number_of_ranks_that_is_none_is_an_error() -> None:
+    with pytest.raises(ValueError, match="many"):
+        ranks_on_host({"LOCAL_WORLD_SIZE": "many"})
+
+
+def test_only_mpi_and_slurm_may_bind_ranks_to_cores() -> None:
+    assert may_be_bound(SLURM)
+    assert may_be_bound({"MPI_LOCALNRANKS": "2"})
+    assert not may_be_bound({"LOCAL_WORLD_SIZE": "8"} | SLURM)
+    assert not may_be_bound({"MPI_LOCALNRANKS": "1"})
+    assert not may_be_bound({})
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cores", "is_bound", "own"),
+    [
+        (1, 128, False, 128),
+        (8, 128, False, 16),  # torchrun
+        (8, 32, False, 4),  # in a container of a quarter of the machine
+        (8, 128, True, 16),  # srun without binding
+        (8, 16, True, 16),  # and with it
+        (8, 1, True, 1),  # mpirun --bind-to core
+        (200, 128, False, 1),
+    ],
+)
+def test_cores_are_divided_once(ranks: int, cores: int, is_bound: bool, own: int) -> None:
+    assert cores_of_rank(ranks, cores, 128, is_bound=is_bound) == own

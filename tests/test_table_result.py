@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pytest
 
-from featstore.table_result import TableResult
+from featstore.table_result import TableResult, share_text
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,10 +46,25 @@ def test_a_narrow_one_leaves_out_columns_of_zeros_and_says_so() -> None:
         "price              17, 18, and",
         "                   19",
         "from_x_visibility  4",
-        "0 or empty in every row: nulls dropped",
+        "0, unknown or empty in every row: nulls dropped",
         "of 7 rows",
     ]
 
 
 def test_text_without_a_width_has_every_column() -> None:
     assert "nulls dropped" in _Slots(pa.table({})).text()
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (None, "-"),
+        (0.0, "0.0%"),
+        (0.0004, "<0.1%"),
+        (0.0005, "0.1%"),
+        (0.25, "25.0%"),
+        (1.0, "100.0%"),
+    ],
+)
+def test_a_share_that_is_not_0_is_not_told_as_0(share: float | None, text: str) -> None:
+    assert share_text(share) == text

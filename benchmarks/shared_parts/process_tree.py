@@ -3,32 +3,62 @@
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _REST_S = 0.5
 _AT_REST_CORES = 0.1
 _PARENT = 1  # positions after the program's name in /proc/<pid>/stat
-_TIMES = slice(
-    11, 15
-)  # of the process itself and of its children that have ended, each in user mode and in the kernel
+# Of the process itself, and of its children that have ended: in user mode, and in the kernel.
+_OWN, _ENDED = slice(11, 13), slice(13, 15)
 
 
-def tree_cpu_s() -> dict[int, float]:
-    """CPU seconds so far of this process and of each of its living descendants, by process id, with
-    those of its children that have ended.
+@dataclass(frozen=True, kw_only=True)
+class ProcessTimes:
+    """CPU seconds of one process so far.
+
+    Attributes:
+        parent: The id of its parent.
+        own_s: Its own.
+        children_s: Those of its children that have ended and that it has waited for.
     """
-    return {pid: sum(map(int, _stat(pid)[_TIMES])) / _TICKS_PER_S for pid in _tree()}
+
+    parent: int
+    own_s: float
+    children_s: float
 
 
-def spent_s(before: dict[int, float], after: dict[int, float]) -> float:
+def tree_cpu_s() -> dict[int, ProcessTimes]:
+    """The CPU seconds so far of this process and of each of its living descendants, by id."""
+    found = {}
+    for pid in _tree():
+        if stat := _stat(pid):
+            own, ended = (sum(map(int, stat[part])) / _TICKS_PER_S for part in (_OWN, _ENDED))
+            found[pid] = ProcessTimes(parent=int(stat[_PARENT]), own_s=own, children_s=ended)
+    return found
+
+
+def spent_s(before: dict[int, ProcessTimes], after: dict[int, ProcessTimes]) -> float:
     """CPU seconds between two results of `tree_cpu_s`.
 
-    Processes that ended in between count for nothing. The system forgets what a Python worker of
-    Spark has spent when it ends, because its parent ignores SIGCHLD: a difference of totals would
-    subtract all of it from whatever ran meanwhile.
+    When a process ends, its parent gets all that it has ever spent, so what it had spent before is
+    subtracted. A parent that ignores SIGCHLD, as that of Spark's Python workers does, gets nothing,
+    and what such a process spent in between is not known.
     """
-    return sum(cpu_s - before.get(pid, 0.0) for pid, cpu_s in after.items())
+    none = ProcessTimes(parent=0, own_s=0.0, children_s=0.0)
+    total = 0.0
+    got = dict[int, float]()  # by process: what children that have ended gave it
+    for pid, times in after.items():
+        earlier = before.get(pid, none)
+        got[pid] = times.children_s - earlier.children_s
+        total += times.own_s - earlier.own_s + got[pid]
+    for pid, times in before.items():
+        past_s = times.own_s + times.children_s
+        if pid not in after and got.get(times.parent, 0.0) >= past_s:
+            got[times.parent] -= past_s
+            total -= past_s
+    return total
 
 
 def settle(limit_s: float = 60.0) -> None:

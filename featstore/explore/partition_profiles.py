@@ -76,9 +76,9 @@ class PartitionProfiles(TableResult):
 
     def plot_drift(self) -> "Figure":
         """A heat map of the PSI of each slot from partition to partition, as a matplotlib Figure.
-        Slots that changed most come first. A cell is pale where chance may have made all of its
-        drift (`psi_error`). `≥` before a slot's name: its figures are over its most frequent
-        values, and others may have drifted more.
+        Slots that changed most come first, by what chance cannot have made alone. A cell is pale
+        where chance may have made all of its drift (`psi_error`). `≥` before a slot's name: its
+        figures are over its most frequent values, and others may have drifted more.
 
         Raises:
             InputError: There is only one partition, so that nothing can have changed.
@@ -89,8 +89,8 @@ class PartitionProfiles(TableResult):
                 f"drift: expected two partitions or more, found {len(self.partitions)}; choose "
                 "others with where, or compare with another table by Profile.compare"
             )
-        largest = self._largest_psi()
-        slots = sorted(self._slots(), key=lambda slot: -largest[slot][0])
+        largest, certain = self._largest_psi(), self._largest_psi(beyond_chance=True)
+        slots = sorted(self._slots(), key=lambda slot: (-certain[slot][0], -largest[slot][0]))
         return self._heat_map("psi", PSI, slots, "Drift")
 
     def _heat_map(
@@ -106,7 +106,7 @@ class PartitionProfiles(TableResult):
             if row[column] is not None and row["slot"] in rows:
                 cell = rows[row["slot"]], columns[row["partition"]]
                 values[cell] = row[column]
-                by_chance[cell] = column == "psi" and row["psi"] <= row["psi_error"]
+                by_chance[cell] = column == "psi" and 0.0 < row["psi"] <= row["psi_error"]
         of_slots = number_drawn(slots, "slots")
         title = f"{title} of {of_slots} in {len(self.partitions):,} partitions"
         title += "\npale: chance may have made all of it" if by_chance.any() else ""
@@ -122,12 +122,19 @@ class PartitionProfiles(TableResult):
         rows = self.table.select(["slot", "psi_method"]).to_pylist()
         return {row["slot"] for row in rows if row["psi_method"] == "at least"}
 
-    def _largest_psi(self) -> dict[str, tuple[float, str]]:
-        """The largest PSI of each slot, and its partition."""
+    def _largest_psi(self, *, beyond_chance: bool = False) -> dict[str, tuple[float, str]]:
+        """The largest PSI of each slot, and its partition.
+
+        Args:
+            beyond_chance: Whether only those count that chance cannot have made alone.
+        """
         found = dict.fromkeys(self._slots(), (0.0, "-"))
-        for row in self.table.select(["slot", "partition", "psi"]).to_pylist():
-            if row["psi"] is not None and row["psi"] > found[row["slot"]][0]:
-                found[row["slot"]] = (row["psi"], row["partition"])
+        for row in self.table.select(["slot", "partition", "psi", "psi_error"]).to_pylist():
+            psi = row["psi"]
+            if psi is not None and psi > max(
+                found[row["slot"]][0], beyond_chance * row["psi_error"]
+            ):
+                found[row["slot"]] = (psi, row["partition"])
         return found
 
     def _head(self) -> str:

@@ -221,8 +221,8 @@ def preview(
         num_rows: How many rows to extract.
         slot: Only this slot, by name or number; by default all.
         table_url: A table whose slots are shown beside, over a sample of as many of its rows.
-        with_labels: Whether labels are extracted, too. Raw rows to which they are not joined yet
-            have none.
+        with_labels: Whether labels and the weight are extracted, too. Raw rows to which they are
+            not joined yet have none.
 
     Returns:
         The preview. `str()` of it is a table, and so is what a notebook shows.
@@ -233,7 +233,7 @@ def preview(
         OperatorError: An operator failed; names the slot and the row.
     """
     parsed = spec if isinstance(spec, Spec) else load_spec(spec)
-    parsed = parsed if with_labels else replace(parsed, labels={})
+    parsed = parsed if with_labels else replace(parsed, labels={}, weight=None, checks=())
     extractor = Extractor(parsed)
     slots = _wanted(extractor, slot)
     raw: list[pa.RecordBatch] = []

@@ -21,7 +21,13 @@ from featstore.explore.plots.distributions import plot_distributions
 from featstore.schema import SlotKind, SlotSchema
 from featstore.spec.value_names import ValueNames
 from featstore.table.statistics.summary import SlotSummary
-from featstore.table_result import TableResult, error_text, number_text, number_with_error
+from featstore.table_result import (
+    TableResult,
+    error_text,
+    number_text,
+    number_with_error,
+    share_text,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -248,7 +254,7 @@ def _extraction_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     collisions, checked = row["num_sign_collisions"], row["num_signs_checked"]
     of_checked = "-" if collisions is None else f"{collisions:,} of {checked:,}"
     return (
-        f"{row['default_rate']:.1%}",
+        share_text(row["default_rate"]),
         f"{row['num_nulls_dropped']:,}",
         f"{row['num_text_errors']:,}",
         of_checked,

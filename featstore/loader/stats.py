@@ -188,8 +188,8 @@ def verdict(times: EpochTimes, num_batches: int) -> str:
     """
     if not num_batches:
         return (
-            f"{times.total_s:.1f} s without a batch: other workers had claimed all splits, or no "
-            f"row was selected"
+            f"{times.total_s:.1f} s without a batch: others read the rows, no row was selected, or "
+            f"fewer were left than a batch has (drop_last)"
         )
     total_s = max(times.total_s, 1e-9)
     waited = min(1.0, times.data_wait_s / total_s)

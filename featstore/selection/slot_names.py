@@ -28,10 +28,10 @@ def select(patterns: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
             else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
         )
         if not found:
-            listed = "; give each name by itself" if "," in pattern else ""
+            listed = " (give each name by itself)" if "," in pattern else ""
             raise SelectionError(
-                f"no slot matches {pattern!r} among {len(names)} slots{nearest(pattern, names)}"
-                f"{listed}"
+                f"no slot matches {pattern!r}{listed} among {len(names)} slots"
+                f"{nearest(pattern, names)}"
             )
         chosen.update(dict.fromkeys(found))
     return tuple(chosen)

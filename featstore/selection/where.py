@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -347,11 +347,18 @@ class _Builder:
         if len(families) > 1 or families.keys() & {"list", "other"}:
             some = nodes if len(nodes) <= 3 else families.values()
             sides = ", ".join(f"{_sql(node)} ({self.family(node)})" for node in some)
-            hint = _SIGNS if families.keys() == {"number", "text"} else ""
+            hint = _SIGNS if self.compares_signs_with_text(nodes) else ""
             raise SelectionError(
                 f"where {self.text!r}: expected values of one kind, found {sides}{hint}"
             )
         return time
+
+    def compares_signs_with_text(self, nodes: Sequence[Node]) -> bool:
+        """Whether a column of the type of signs, or of lists of them, stands beside a text."""
+        bare = [_bare(node) for node in nodes]
+        types = [self.columns.get(node.name) for node in bare if isinstance(node, exp.Column)]
+        has_text = any(isinstance(node, exp.Literal) and node.is_string for node in bare)
+        return has_text and any(type_ in (pa.int64(), pa.list_(pa.int64())) for type_ in types)
 
     def operands(self, *nodes: Node) -> list[pc.Expression]:
         """Expressions of values that are compared with each other, which must be of one kind."""

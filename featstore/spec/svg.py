@@ -27,7 +27,11 @@ def svg(dot_text: str) -> str:
         )
     try:
         done = subprocess.run(
-            [program, "-Tsvg"], input=dot_text, capture_output=True, text=True, timeout=_LIMIT_S
+            [program, "-Tsvg"],
+            input=dot_text,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=_LIMIT_S,
         )
     except subprocess.TimeoutExpired as error:
         raise SpecError(

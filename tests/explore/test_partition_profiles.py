@@ -122,8 +122,12 @@ def test_the_picture_of_drift_begins_with_the_slot_that_changed_most(table: Tabl
     figure = found.plot_drift()
     picture, axes = render(figure), figure.axes[0]
     slots = [text.get_text() for text in axes.get_yticklabels()]
-    largest = {slot: max(psi[1:]) for slot, psi in by_slot(found, "psi").items()}
-    assert slots == sorted(largest, key=lambda slot: -largest[slot])
+    drifts = {
+        slot: list(zip(psi[1:], by_slot(found, "psi_error")[slot][1:], strict=True))
+        for slot, psi in by_slot(found, "psi").items()
+    }
+    certain = {slot: max(p if p > e else 0.0 for p, e in drifts[slot]) for slot in drifts}
+    assert slots == sorted(drifts, key=lambda slot: (-certain[slot], -max(drifts[slot])[0]))
     for row, slot in enumerate(slots):
         assert same_colour(picture.colour(axes, -0.4, row), "lightgrey")
         errors = by_slot(found, "psi_error")[slot]
@@ -132,6 +136,25 @@ def test_the_picture_of_drift_begins_with_the_slot_that_changed_most(table: Tabl
             expected = to_hex(colormaps["Reds"](share))
             assert same_colour(picture.colour(axes, column - 0.4, row), expected)
             assert f"{psi:.2f}" in picture.texts
+
+
+def test_a_slot_of_chance_alone_comes_after_one_that_drifted_less_but_surely() -> None:
+    noisy, moved = (Slot(name=name, kind=SlotKind.ID, number=i) for i, name in enumerate("nm"))
+
+    def profile(first: int, share: int) -> Profile:
+        rows = range(400)
+        ids = {"n": [first + i for i in rows], "m": [1 + (i % 10 < share) for i in rows]}
+        return profile_rows(pa.table(ids).to_batches(), [noisy, moved])
+
+    found = partition_profiles([("day=1", profile(1, 2)), ("day=2", profile(1_000, 5))])
+    psi, error = (
+        {row["slot"]: row[name] for row in found.table.to_pylist()[2:]}
+        for name in ("psi", "psi_error")
+    )
+    assert psi["n"] > psi["m"] > error["m"]
+    assert error["n"] > psi["n"]
+    axes = found.plot_drift().axes[0]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["m", "n"]
 
 
 def test_drift_that_chance_may_have_made_is_pale() -> None:

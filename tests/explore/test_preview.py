@@ -200,7 +200,11 @@ def test_raw_rows_are_previewed_before_their_labels_are_joined() -> None:
     pq.write_table(rows, "unlabelled.parquet")
     with pytest.raises(InputError, match="clicked"):
         preview("spec.yaml", "unlabelled.parquet")
-    found = preview("spec.yaml", "unlabelled.parquet", with_labels=False)
-    assert found.labels == []
-    assert lines(found)[0] == "all 60 rows of unlabelled.parquet"
-    assert found.table["slot"].to_pylist() == ["who", "cost"]
+    Path("checked.yaml").write_text(
+        f"{SPEC}weight: clicked\nchecks: [{{check: label_rate, of: click, at_most: 0.5}}]\n"
+    )
+    for spec in ("spec.yaml", "checked.yaml"):
+        found = preview(spec, "unlabelled.parquet", with_labels=False)
+        assert found.labels == []
+        assert lines(found)[0] == "all 60 rows of unlabelled.parquet"
+        assert found.table["slot"].to_pylist() == ["who", "cost"]

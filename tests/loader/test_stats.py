@@ -54,7 +54,8 @@ def test_whatever_the_clocks_say_it_is_one_line(**seconds: Any) -> None:
 def test_a_worker_that_got_nothing_has_no_bottleneck() -> None:
     times = EpochTimes(total_s=0.25, data_wait_s=0.01, decode_s=0.0, staging_wait_s=0.0)
     assert verdict(times, 0) == (
-        "0.2 s without a batch: other workers had claimed all splits, or no row was selected"
+        "0.2 s without a batch: others read the rows, no row was selected, or fewer were left than "
+        "a batch has (drop_last)"
     )
 
 

@@ -324,11 +324,11 @@ def read_leases(store: Store, note: EpochNote, known: Mapping[Part, Lease]) -> d
 def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> list[WorkerStatus]:
     rows, rows_before = now.worker_rows, before.worker_rows
     rates = {name: max(0, rows[name] - rows_before[name]) / spent_s for name in sorted(rows)}
-    median = statistics.median(rates.values()) if rates else 0.0
     # A renewal comes every third of a lease: half a lease without one is silence.
     was_watched = bool(before.leases) and spent_s >= note.lease_s / 2
     # Of a worker that came between the readings it is not known for how long it has read.
-    were_there = {lease.worker for lease in (before if before.leases else now).leases.values()}
+    were_there = rows_before if before.leases else rows
+    median = statistics.median([rates[name] for name in were_there if name in rates] or [0.0])
     statuses = []
     for name in rates:
         mine = {part: lease for part, lease in now.leases.items() if lease.worker == name}

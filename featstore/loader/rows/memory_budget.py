@@ -36,14 +36,15 @@ class Budget:
 
     Args:
         max_bytes: The budget; None is no limit.
+        num_sharing: Of how many equal parts of `memory_budget` this is one.
 
     Attributes:
         closed: One byte, 0 until the budget is closed. The kernels, which cannot ask Python, read
             it to stop early.
     """
 
-    def __init__(self, max_bytes: int | None) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int | None, num_sharing: int = 1) -> None:
+        self._max_bytes, self._num_sharing = max_bytes, num_sharing
         self._held_bytes = self._open_bytes = self._drawn_bytes = 0
         self._most_window_bytes = 0 if max_bytes is None else _without_gathered(max_bytes)
         self.closed = bytearray(1)
@@ -105,10 +106,9 @@ class Budget:
             return 1
         return -(-size_bytes * _NUM_SLICES // self._max_bytes)
 
-    @staticmethod
-    def bytes_to_decode_at_once(size_bytes: int) -> int:
-        """The least budget with which a row group of this size is not divided."""
-        return size_bytes * _SHARE
+    def bytes_to_decode_at_once(self, size_bytes: int) -> int:
+        """The least `memory_budget` with which a row group of this size is not divided."""
+        return size_bytes * _SHARE * self._num_sharing
 
     def take(self, size_bytes: int) -> int:
         """Waits until the bytes fit, and takes them.

@@ -101,7 +101,7 @@ class Feed:
             claims: Claims, taken in another thread as far ahead as staging or decoding allows.
         """
         order = RowOrder(seed=job.seed, epoch=epoch, shuffle=job.shuffle)
-        budget = Budget(self._share.budget_bytes)
+        budget = Budget(self._share.budget_bytes, job.num_sharing)
         open_split = partial(
             SplitReader,
             request=job.request,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import distributed
 from torch.utils.data import get_worker_info
 
-from featstore.host import memory_bytes, num_cores, ranks_on_host
+from featstore.host import cores_of_rank, may_be_bound, memory_bytes, num_cores, ranks_on_host
 
 # One process takes this much, and all of a host together at most a quarter of its memory, which is
 # chosen. In order, a row group of more than half the budget is decoded in slices, in two to three
@@ -27,6 +27,7 @@ class LoaderWorker:
         rank: The rank of the process, or of the DataLoader's process.
         num_ranks: The number of ranks.
         ranks_on_host: How many ranks run on this host.
+        is_bound: Whether the launcher may have bound the rank to cores of its own.
         in_step: Whether there are several ranks, according to the launcher or the process group.
     """
 
@@ -37,6 +38,7 @@ class LoaderWorker:
     rank: int = 0
     num_ranks: int = 1
     ranks_on_host: int = 1
+    is_bound: bool = False
     in_step: bool = False
 
     @property
@@ -65,7 +67,7 @@ class LoaderWorker:
         """
         worker, in_step = get_worker_info(), _is_one_of_several_ranks()
         rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
-        on_host = ranks_on_host(os.environ)
+        on_host, is_bound = ranks_on_host(os.environ), may_be_bound(os.environ)
         if worker is None:
             return cls(
                 index=rank,
@@ -75,6 +77,7 @@ class LoaderWorker:
                 rank=rank,
                 num_ranks=world,
                 ranks_on_host=on_host,
+                is_bound=is_bound,
                 in_step=in_step,
             )
         return cls(
@@ -85,6 +88,7 @@ class LoaderWorker:
             rank=rank,
             num_ranks=world,
             ranks_on_host=on_host,
+            is_bound=is_bound,
             in_step=in_step,
         )
 
@@ -115,14 +119,17 @@ class HostShare:
     def of(cls, worker: LoaderWorker, *, is_shuffled: bool = False) -> "HostShare":
         """What a process takes unless it is told otherwise.
 
-        The cores that it may run on are divided among the ranks of its host; a worker of a
+        The cores that it may run on are divided among the ranks of its host, unless the launcher
+        has done so (`cores_of_rank`); a worker of a
         DataLoader takes one, as torch computes on one core there. The memory is 1 GB,
         or 512 MB if rows are shuffled, and less where all workers of the host would take more than
         a quarter of what they may use.
         """
         most_bytes = _SHUFFLED_BYTES if is_shuffled else _IN_ORDER_BYTES
-        cores = num_cores() // worker.ranks_on_host
+        cores = cores_of_rank(
+            worker.ranks_on_host, num_cores(), os.cpu_count() or 1, is_bound=worker.is_bound
+        )
         return cls(
-            num_threads=1 if worker.is_dataloader else max(1, cores),
+            num_threads=1 if worker.is_dataloader else cores,
             budget_bytes=min(most_bytes, memory_bytes() // (_SHARE * worker.num_on_host)),
         )

@@ -95,8 +95,8 @@ def checked_columns(snapshot: Snapshot, checks: Sequence[DataCheck]) -> set[str]
         columns = [columns_of(check, snapshot.schema.names, labels) for check in checks]
     except SpecError as error:
         raise SpecError(
-            f"{redact(snapshot.url)} has other columns than the checks: {error}; leave out the "
-            f"check, or extract the slot first (--group adds one to days that are there)"
+            f"{redact(snapshot.url)} lacks what a check is about (leave out the check, or extract "
+            f"the slot first: --group adds one to days that are there): {error}"
         ) from error
     return {name for names in columns for name in names}
 

@@ -164,8 +164,8 @@ def test_a_check_of_a_slot_that_the_table_lacks_is_refused(url: str) -> None:
     checks = document({"check": "coverage", "of": "usr", "at_least": 1})
     spec = load_spec(checks)
     expected = (
-        r"table has other columns than the checks: "
-        r"checks\[0\].of: expected a slot, .* did you mean 'user'\?; leave out the check, or .*--group"
+        r"table lacks what a check is about \(leave out the check, or .*--group .*\): "
+        r"checks\[0\].of: expected a slot, .* did you mean 'user'"
     )
     with pytest.raises(SpecError, match=expected):
         open_table(url).check(spec)
