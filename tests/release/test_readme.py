@@ -44,3 +44,10 @@ def test_the_metadata_names_the_repository_and_what_people_look_for() -> None:
         "Changelog": f"{ADDRESS}/blob/HEAD/CHANGELOG.md",
         "Issues": f"{ADDRESS}/issues",
     }
+
+
+def test_a_source_distribution_without_git_holds_what_its_build_runs() -> None:
+    """setuptools-scm lists no files where there is no git, so MANIFEST.in must."""
+    root = Path(__file__).parents[2]
+    assert 'ROOT / "release" / "readme.py"' in (root / "setup.py").read_text()
+    assert "include release/readme.py" in (root / "MANIFEST.in").read_text().splitlines()
