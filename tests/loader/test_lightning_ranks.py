@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import json, os, signal, sys
 from pathlib import Path
+from torch import distributed
 from torchdata.stateful_dataloader import StatefulDataLoader
 import featstore
 from featstore.loader.lightning_feed import LightningFeed
@@ -40,6 +41,8 @@ else:
         model, feed, ckpt_path=directory / "step=4.ckpt"
     )
 (directory / f"{part}-{os.environ['RANK']}.json").write_text(json.dumps(model.epochs))
+# Else its threads may still run when the process ends, which then aborts.
+distributed.destroy_process_group()
 """
 
 
