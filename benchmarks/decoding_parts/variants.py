@@ -86,7 +86,7 @@ VARIANTS = {
     "featstore, row groups of 25,000": _own(rows_per_row_group=25_000),
     "featstore, row groups of 131,072": _own(rows_per_row_group=131_072),
     "featstore, pages v1": _own(options={"encoding.DATA_PAGE_VERSION": "1.0"}),
-    "featstore, uncompressed": _own(options={"compression": "none"}),
+    "featstore, uncompressed": _own(options={"encoding.pays_to_compress": lambda *_: False}),
     "featstore, zstd": _own(options={"compression": "zstd"}),
     "featstore, plain": _own(options={"encoding.DICTIONARY_LIMIT_BYTES": 0}),
 }
