@@ -120,10 +120,9 @@ class HostShare:
         """What a process takes unless it is told otherwise.
 
         The cores that it may run on are divided among the ranks of its host, unless the launcher
-        has done so (`cores_of_rank`); a worker of a
-        DataLoader takes one, as torch computes on one core there. The memory is 1 GB,
-        or 512 MB if rows are shuffled, and less where all workers of the host would take more than
-        a quarter of what they may use.
+        has done so (`cores_of_rank`); a worker of a DataLoader takes one, as torch computes on one
+        core there. The memory is 1 GB, or 512 MB if rows are shuffled, and less where all workers
+        of the host would take more than a quarter of what they may use.
         """
         most_bytes = _SHUFFLED_BYTES if is_shuffled else _IN_ORDER_BYTES
         cores = cores_of_rank(

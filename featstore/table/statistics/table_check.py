@@ -114,7 +114,7 @@ def check_snapshot(
 
     Raises:
         InputError: There are no checks.
-        SpecError: A check is of a slot or label that the table lacks.
+        SpecError: A check is of a slot or label that the table lacks, see `checked_columns`.
     """
     if not checks:
         raise InputError(
