@@ -9,6 +9,7 @@ import datetime
 import json
 import os
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ class Machine:
         date: The day on which the benchmark began, in UTC.
         load_average: Processes that ran or were ready, averaged over a minute, at begin and end.
             The benchmark's own are among those at the end.
+        arguments: What the benchmark was called with, such as `--small`.
     """
 
     cpu: str
@@ -48,13 +50,15 @@ class Machine:
     num_threads: int
     date: str
     load_average: tuple[float, float]
+    arguments: list[str]
 
     def __str__(self) -> str:
         """One line for a benchmark's page."""
         sets = ", ".join(self.instruction_sets) or "none of the instruction sets asked for"
         cores = f"{self.num_cores or 'unknown'} cores, {self.num_threads} threads"
         begin, end = self.load_average
-        return f"{self.date}, {self.cpu} ({sets}), {cores}, load {begin} to {end}"
+        called = f" ({' '.join(self.arguments)})" if self.arguments else ""
+        return f"{self.date}, {self.cpu} ({sets}), {cores}, load {begin} to {end}{called}"
 
 
 def print_result(result: Mapping[str, Any]) -> None:
@@ -79,6 +83,7 @@ def machine() -> Machine:
         num_threads=os.cpu_count() or 0,
         date=_BEGUN.date().isoformat(),
         load_average=(round(_LOAD_AT_BEGIN, 2), round(os.getloadavg()[0], 2)),
+        arguments=sys.argv[1:],
     )
 
 
