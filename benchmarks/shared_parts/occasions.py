@@ -10,8 +10,8 @@ column, with the path of its figure. The table follows the comment:
     of `ParquetFile`, 100 columns = columns/100/ratio
     -->
 
-Each run is a row, and the last rows tell the least and the most of all runs of a size. The rows are
-the record: what a page says elsewhere is the least of them.
+A page may have several such tables. Each run is a row, and the last rows tell the least and the most
+of all runs of a size. The rows are the record: what a page says elsewhere is the least of them.
 """
 
 import json
@@ -27,18 +27,17 @@ _SUMMARY, _SMALL = "least to most", "--small"
 
 
 def with_occasion(page: str, lines: Iterable[str]) -> str:
-    """The page with one more row, for the run that printed the lines.
+    """The page with one more row in each of its tables, for the run that printed the lines.
 
     Args:
-        page: The text of the page, with one comment that names its figures.
+        page: The text of the page, with a comment that names figures for each table.
         lines: What the benchmark printed.
 
     Raises:
         ValueError: The page names no figures, the run did not end, or its result has no figure at
             a path that the page names.
     """
-    found = _COMMENT.search(page)
-    if found is None:
+    if _COMMENT.search(page) is None:
         raise ValueError(
             "expected a comment '<!-- occasions' on the page that names figures, found none; "
             "see shared_parts/occasions.py"
@@ -49,18 +48,20 @@ def with_occasion(page: str, lines: Iterable[str]) -> str:
             "expected a line 'RESULT {json}' in the benchmark's output, found none; let it finish"
         )
     result = json.loads(results[-1].removeprefix("RESULT "))
+    return _COMMENT.sub(lambda found: _with_row(found, result), page)
+
+
+def _with_row(found: re.Match[str], result: Mapping[str, Any]) -> str:
     paths = dict(
-        (part.strip() for part in line.rsplit("=", 1))
+        [part.strip() for part in line.rsplit("=", 1)]
         for line in found["figures"].splitlines()
         if line.strip()
     )
     rows = [row for row in _cells(found["table"])[2:] if not row[0].startswith(_SUMMARY)]
     rows.append([_head(result["machine"]), *(_told(at(result, path)) for path in paths.values())])
-    table = "\n".join(
-        map(_row, [["run", *paths], ["---"] * (len(paths) + 1), *rows, *_summary(rows)])
-    )
-    comment = found[0][: found.start("table") - found.start()]
-    return f"{page[: found.start()]}{comment}\n{table}\n{page[found.end() :]}"
+    heads = [["run", *paths], ["---"] * (len(paths) + 1)]
+    table = "\n".join(map(_row, [*heads, *rows, *_summary(rows)]))
+    return f"<!-- occasions\n{found['figures']}-->\n\n{table}\n"
 
 
 def at(result: Any, path: str) -> Any:

@@ -76,6 +76,15 @@ def test_small_runs_have_a_range_of_their_own() -> None:
     ]
 
 
+def test_each_table_of_a_page_has_the_run() -> None:
+    second = "\nMore.\n\n<!-- occasions\nx = columns/100/ratio\n-->\n"
+    page = with_occasion(with_occasion(PAGE + second, _told(1.0, 5.0)), _told(2.0, 5.0))
+    assert _rows(page)[3::5] == [
+        "| 2026-11-27, Some CPU, load 0.5 to 1.25 | 2 | 5 |",
+        "| 2026-11-27, Some CPU, load 0.5 to 1.25 | 2 |",
+    ]
+
+
 def test_an_unfinished_run_is_no_occasion() -> None:
     with pytest.raises(ValueError, match=r"expected a line 'RESULT \{json\}'"):
         with_occasion(PAGE, ["machine: x"])
