@@ -16,6 +16,7 @@ of all runs of a size. The rows are the record: what a page says elsewhere is th
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -69,8 +70,8 @@ def at(result: Any, path: str) -> Any:
 
     Args:
         result: A benchmark's result.
-        path: Keys, and in a list numbers or `KEY:VALUE` of the first element that has it, between
-            slashes.
+        path: Keys, between slashes. In a list: a number, `KEY:VALUE` of the first element that has
+            it, or `median` of numbers.
 
     Raises:
         ValueError: There is none; the message names what there is.
@@ -93,7 +94,9 @@ def _candidates(found: Any, step: str) -> dict[str, Any]:
     key, _, value = step.partition(":")
     numbered = {str(number): element for number, element in enumerate(found)}
     named = [one for one in found if isinstance(one, Mapping) and str(one.get(key)) == value]
-    return numbered | ({step: named[0]} if named else {})
+    is_numbers = bool(found) and all(isinstance(one, int | float) for one in found)
+    median = {"median": statistics.median(found)} if is_numbers else {}
+    return numbered | median | ({step: named[0]} if named else {})
 
 
 def _head(machine: Mapping[str, Any]) -> str:

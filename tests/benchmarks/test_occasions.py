@@ -108,9 +108,10 @@ def test_a_figure_that_is_not_there_is_named(path: str, message: str) -> None:
         with_occasion(PAGE.replace("columns/100/ratio", path), _told(1.0, 1.0))
 
 
-def test_a_figure_in_a_list_is_found_by_its_number() -> None:
-    found: Any = {"list": [{"x": 1}, {"x": 2}]}
+def test_a_figure_in_a_list_is_found_by_its_number_and_numbers_have_a_median() -> None:
+    found: Any = {"list": [{"x": 1}, {"x": 2}], "numbers": [5.0, 1.0, 3.0]}
     assert at(found, "list/1/x") == 2
+    assert at(found, "numbers/median") == 3.0
 
 
 def test_what_a_benchmark_says_of_its_machine_is_enough() -> None:
