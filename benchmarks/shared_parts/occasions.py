@@ -7,7 +7,7 @@ The page says in a comment which figures of the `RESULT` line the table keeps, a
 column, with the path of its figure. The table follows the comment:
 
     <!-- occasions
-    of `ParquetFile`, 100 columns = columns/100/ratio
+    of `ParquetFile`, 100 columns = columns > 100 > ratio
     -->
 
 A page may have several such tables. Each run is a row, and the last rows tell the least and the most
@@ -66,18 +66,18 @@ def _with_row(found: re.Match[str], result: Mapping[str, Any]) -> str:
 
 
 def at(result: Any, path: str) -> Any:
-    """The figure at a path such as `columns/100/ratio`.
+    """The figure at a path such as `columns > 100 > ratio`.
 
     Args:
         result: A benchmark's result.
-        path: Keys, between slashes. In a list: a number, `KEY:VALUE` of the first element that has
+        path: Keys, with ` > ` between them. In a list: a number, `KEY:VALUE` of the first element that has
             it, or `median` of numbers.
 
     Raises:
         ValueError: There is none; the message names what there is.
     """
     found = result
-    for step in path.split("/"):
+    for step in path.split(" > "):
         candidates = _candidates(found, step)
         if step not in candidates:
             there = ", ".join(candidates) or found

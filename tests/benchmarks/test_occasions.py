@@ -14,8 +14,8 @@ PAGE = """\
 # A benchmark
 
 <!-- occasions
-of the floor, 100 columns = columns/100/ratio
-epoch = sides/name:featstore/seconds
+of the floor, 100 columns = columns > 100 > ratio
+epoch = sides > name:featstore > seconds
 -->
 
 What follows.
@@ -77,7 +77,7 @@ def test_small_runs_have_a_range_of_their_own() -> None:
 
 
 def test_each_table_of_a_page_has_the_run() -> None:
-    second = "\nMore.\n\n<!-- occasions\nx = columns/100/ratio\n-->\n"
+    second = "\nMore.\n\n<!-- occasions\nx = columns > 100 > ratio\n-->\n"
     page = with_occasion(with_occasion(PAGE + second, _told(1.0, 5.0)), _told(2.0, 5.0))
     assert _rows(page)[3::5] == [
         "| 2026-11-27, Some CPU, load 0.5 to 1.25 | 2 | 5 |",
@@ -98,20 +98,20 @@ def test_a_page_that_names_no_figures_is_told() -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("columns/200/ratio", "expected '200', found 100"),
-        ("columns/100/ratio/x", "expected 'x', found 1.0"),
-        ("sides/name:nobody/seconds", "expected 'name:nobody', found 0, 1"),
+        ("columns > 200 > ratio", "expected '200', found 100"),
+        ("columns > 100 > ratio > x", "expected 'x', found 1.0"),
+        ("sides > name:nobody > seconds", "expected 'name:nobody', found 0, 1"),
     ],
 )
 def test_a_figure_that_is_not_there_is_named(path: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        with_occasion(PAGE.replace("columns/100/ratio", path), _told(1.0, 1.0))
+        with_occasion(PAGE.replace("columns > 100 > ratio", path), _told(1.0, 1.0))
 
 
 def test_a_figure_in_a_list_is_found_by_its_number_and_numbers_have_a_median() -> None:
     found: Any = {"list": [{"x": 1}, {"x": 2}], "numbers": [5.0, 1.0, 3.0]}
-    assert at(found, "list/1/x") == 2
-    assert at(found, "numbers/median") == 3.0
+    assert at(found, "list > 1 > x") == 2
+    assert at(found, "numbers > median") == 3.0
 
 
 def test_what_a_benchmark_says_of_its_machine_is_enough() -> None:
