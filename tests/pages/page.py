@@ -98,7 +98,7 @@ def _printed_by(commands: str, directory: Path) -> str:
             "-euo",
             "pipefail",
             "-c",
-            commands.replace("spark-submit spark_jobs", f"python {ROOT}/spark_jobs"),
+            commands.replace("spark-submit $(", "python $("),
         ],
         cwd=directory,
         env=os.environ | {"PATH": binaries, "COLUMNS": "100"},
