@@ -41,7 +41,10 @@ _NUMBERS = (
     "vanished_share",
 )
 NUM_NAMED = 10  # the most frequent values of each side, new ones and vanished ones, with texts
-AT_LEAST = "≥: over the most frequent values, and all others as one; these may have drifted more"
+AT_LEAST = (
+    "≥: over the most frequent values, and all others as one; these may have drifted more, "
+    "which a count of the rows tells (--exact)"
+)
 _NUM_SHOWN = 3  # of new and vanished values, in a cell of the text
 _VALUES = pa.list_(
     pa.struct([("value", pa.int64()), ("text", pa.string()), ("share", pa.float64())])

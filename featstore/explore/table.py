@@ -329,7 +329,7 @@ class Table:
         """Rows of this table with the texts of their ids, for people to read.
 
         Texts are those of frequent values that extraction kept (`values` in a spec). An id whose
-        text is not known is shown as its first digits.
+        text is not known is the text of its digits.
 
         Args:
             rows: Such as `head` and `sample` return.

@@ -229,7 +229,7 @@ _FIRST: Sequence[SlotColumn] = (
 _PSI = SlotColumn(
     title="drift",
     help="the population stability index from before to after; above 0.25 is much; ≥: of the most "
-    "frequent values, others may have drifted more",
+    "frequent values, others may have drifted more (a report with --exact counts all of them)",
     cell=lambda slot: _drift(slot.change),
 )
 _AUC = SlotColumn(

@@ -45,8 +45,8 @@ def _with_texts(cells: pa.Table, names: ValueNames) -> pa.Table:
 
 
 def named_rows(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
-    """The rows with texts in place of signs and indices; those that nobody knows are shown as
-    signs, short.
+    """The rows with texts in place of signs and indices; those that nobody knows are the digits of
+    their signs, all of them, so that different values stay different.
     """
     slots = [
         slot.name
@@ -69,7 +69,10 @@ def _flat(rows: list[Any]) -> list[int]:
 def _text(names: ValueNames, slot: str, row: Any) -> Any:
     if isinstance(row, list):
         return [_text(names, slot, value) for value in row]
-    return None if row is None else names.text(slot, row)
+    if row is None:
+        return None
+    known = names.known(slot, row)
+    return str(row) if known is None else known.text
 
 
 def _text_type(arrow_type: pa.DataType) -> pa.DataType:
