@@ -21,7 +21,7 @@ _EXTRAS = {
     "polars": "explore",
     "prometheus_client": "prometheus",
     "packaging": "spark",
-    "pandas": "spark",
+    "pandas": "explore",
     "py4j": "spark",
     "pyspark": "spark",
     "torch": "torch",

@@ -55,6 +55,23 @@ def inspect(table: str, version: int | None, as_json: bool) -> None:
 
 @table.command(
     examples=[
+        "featstore table history --table /data/ctr",
+        "featstore table history --table /data/ctr --last 10",
+    ]
+)
+@subjects(DELTA_TABLE)
+@click.option("--last", type=click.IntRange(min=1), help="Only the newest so many commits.")
+@json_option
+def history(table: str, last: int | None, as_json: bool) -> None:
+    """Print the commits, newest first: when, what, which partitions, how much, by which spec.
+
+    --version NUMBER of the other commands reads the table as it was after one.
+    """
+    show(load("featstore.explore.history").table_history(table, last), as_json=as_json)
+
+
+@table.command(
+    examples=[
         "featstore table profile --table /data/ctr",
         "featstore table profile --table /data/ctr --slots 'price*' --where \"dt >= '2026-11-01'\"",
         "featstore table profile --table /data/ctr --label click",

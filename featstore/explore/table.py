@@ -184,7 +184,9 @@ class Table:
         schema = _arrow_schema(selected_schema(self.schema, slots))
         return nullable_integers(pa.Table.from_batches(self.to_batches(slots, where), schema))
 
-    def sample(self, num_rows: int = 1000, *, seed: int = 0) -> pa.Table:
+    def sample(
+        self, num_rows: int = 1000, slots: Sequence[str] | None = None, *, seed: int = 0
+    ) -> pa.Table:
         """Random rows from all over the table, for a quick look.
 
         They are drawn from 16 data files that are evenly spaced in the table's order, such as that
@@ -195,29 +197,32 @@ class Table:
 
         Args:
             num_rows: The number of rows. Fewer are returned if the table has fewer.
-            seed: The same seed draws the same rows of the same snapshot.
+            slots: Names and globs of slots; by default all. Labels, weight, kept columns and
+                partition keys are always returned.
+            seed: The same seed draws the same rows of the same snapshot, whatever the slots.
 
         Returns:
             The rows in the table's order.
         """
-        rng, schema = random.Random(seed), _arrow_schema(self.schema)
+        rng, schema = random.Random(seed), selected_schema(self.schema, slots)
         files = spread_with_rows(self.snapshot.data_files, lambda file: file.num_rows, num_rows)
         ends = list(itertools.accumulate(file.num_rows for file in files))
         total = ends[-1] if ends else 0
         rows = rng.sample(range(total), min(num_rows, total))
         wanted = Counter(bisect_right(ends, row) for row in rows)
         chosen = [place for place in range(len(files)) if wanted[place]]
-        opened = self._opened((files[place] for place in chosen), self.schema)
+        opened = self._opened((files[place] for place in chosen), schema)
         parts = [
             _drawn(
-                functools.partial(read_tables, footer, self.schema, file.partition, groups),
+                functools.partial(read_tables, footer, schema, file.partition, groups),
                 footer.row_group_rows,
                 wanted[place],
                 rng,
             )
             for place, (file, footer, groups) in zip(chosen, opened, strict=True)
         ]
-        return nullable_integers(pa.concat_tables([schema.empty_table(), *parts]).combine_chunks())
+        empty = _arrow_schema(schema).empty_table()
+        return nullable_integers(pa.concat_tables([empty, *parts]).combine_chunks())
 
     def head(
         self, num_rows: int = 10, slots: Sequence[str] | None = None, where: str | None = None

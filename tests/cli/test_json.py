@@ -106,6 +106,7 @@ def test_keys_are_frozen(ask: Ask, here: Path) -> None:
     store = f"sqlite:///{here}/x.db"
     found = {
         "table inspect": ask("table", "inspect", "table"),
+        "table history": ask("table", "history", "table"),
         "table profile": ask("table", "profile", "table", "--exact"),
         "table profile --label": ask("table", "profile", "table", "--label", "click"),
         "table profile --compare": ask("table", "profile", "table", "--compare", "table"),

@@ -157,6 +157,13 @@ def test_a_sample_has_rows_of_evenly_spaced_files(tmp_path: Path) -> None:
     assert table.sample(400, seed=1)["id"].to_pylist() != ids
 
 
+def test_a_sample_of_some_slots_has_the_same_rows(table: Table) -> None:
+    whole, some = table.sample(50, seed=3), table.sample(50, ["user"], seed=3)
+    assert "user" in some.column_names
+    assert {slot.name for slot in table.slots} & set(some.column_names) == {"user"}
+    assert some.equals(whole.select(some.column_names))
+
+
 def test_a_sample_reads_more_files_if_few_have_too_few_rows(tmp_path: Path) -> None:
     table = many_files(tmp_path, num_files=40, num_rows=5)
     assert len(set(table.sample(100)["id"].to_pylist())) == 100

@@ -1,0 +1,77 @@
+"""`featstore table history`: who reads what a table went through."""
+
+import datetime
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import featstore
+from featstore.errors import TableNotFoundError
+from featstore.explore.history import table_history
+from featstore.explore.table import open_table
+from tests.parquet_files import put_parquet
+
+SPEC = {
+    "spec": 1,
+    "inputs": {"user": "string"},
+    "slots": [{"slot": 101, "name": "user", "op": "hash", "of": "user"}],
+}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Three days, of which the last two were extracted in one commit each."""
+    spec = featstore.load_spec(SPEC)
+    for day, users in (("01", ["a"]), ("02", ["a", "b"]), ("03", ["c"])):
+        raw = put_parquet(tmp_path / f"{day}.parquet", {"user": users})
+        featstore.extract(spec, raw, tmp_path / "table", partition={"dt": f"2026-11-{day}"})
+    return tmp_path / "table"
+
+
+def test_a_line_for_each_commit_newest_first(table: Path) -> None:
+    lines = str(table_history(str(table))).splitlines()
+    now = datetime.datetime.now(datetime.UTC)
+    cells = [line.split() for line in lines[2:]]
+    assert [(of[0], of[-5], of[-3]) for of in cells] == [
+        ("2", "dt=2026-11-03", "1"),
+        ("1", "dt=2026-11-02", "2"),
+        ("0", "dt=2026-11-01", "1"),
+    ]
+    assert cells[0][1] in {str((now - datetime.timedelta(minutes=10)).date()), str(now.date())}
+    assert open_table(table).inspect().spec_hash.startswith(cells[0][-1])
+
+
+def test_several_partitions_are_named_by_their_ends(tmp_path: Path) -> None:
+    for day in (1, 2, 3):
+        put_parquet(tmp_path / "raw" / f"dt=2026-11-0{day}" / "part.parquet", {"user": ["a"]})
+    featstore.extract(
+        featstore.load_spec(SPEC), tmp_path / "raw", tmp_path / "t", partition_from_path=["dt"]
+    )
+    assert "dt=2026-11-01 to dt=2026-11-03 (3)" in str(table_history(str(tmp_path / "t")))
+
+
+def test_only_the_last_ones_and_how_many_there_are_besides(table: Path) -> None:
+    found = table_history(str(table), last=1)
+    assert [commit.version for commit in found.commits] == [2]
+    assert str(found).endswith("(and 2 earlier ones)")
+    assert found.as_dict()["num_more"] == 2
+
+
+def test_commits_of_another_writer_have_no_figures(table: Path) -> None:
+    rows = DeltaTable(str(table)).to_pyarrow_table()
+    write_deltalake(str(table), rows.slice(0, 1), mode="append")
+    newest = str(table_history(str(table))).splitlines()[2]
+    assert "(by another writer)" in newest
+    assert table_history(str(table)).as_dict()["commits"][0]["metadata"] is None
+
+
+def test_checksums_of_files_are_left_out_of_json(table: Path) -> None:
+    metadata = table_history(str(table)).as_dict()["commits"][0]["metadata"]
+    assert metadata["num_rows"] == 1
+    assert "crc32s" not in metadata
+
+
+def test_no_table_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TableNotFoundError, match="none"):
+        table_history(str(tmp_path / "none"))
