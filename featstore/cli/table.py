@@ -127,7 +127,7 @@ def head(
 ) -> None:
     """Print the first rows as JSON lines, missing values as null.
 
-    Signs are printed as the texts that extraction kept of frequent values, others short.
+    Signs are printed as the texts that extraction kept of frequent values, others as their digits.
     """
     opened = load("featstore.explore.table").open_table(table, version)
     found = opened.head(rows, slots or None, where)
