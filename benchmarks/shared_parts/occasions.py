@@ -117,7 +117,7 @@ def _summary(rows: list[list[str]]) -> list[list[str]]:
     return [
         [f"{_SUMMARY}{kind}", *map(_range, zip(*(row[1:] for row in of), strict=True))]
         for kind, of in (("", full), (f", {_SMALL}", small))
-        if of
+        if len(of) > 1
     ]
 
 
