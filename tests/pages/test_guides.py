@@ -13,7 +13,7 @@ EXTRACT, ALL_DAYS = "docs/extract.md", "docs/howto/daily_runs.md"
 PAGES = {
     EXTRACT: 7,
     "docs/table.md": 1,
-    "docs/train.md": 6,
+    "docs/train.md": 8,
     "docs/command_line.md": 1,
     "docs/report.md": 2,
     "docs/howto/add_slots.md": 5,
