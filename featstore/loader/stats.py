@@ -45,6 +45,8 @@ class EpochTimes:
         assemble_s: How long the assembling thread worked.
         first_wait_s: The part of `data_wait_s` before the first batch, or, where the worker read in
             several rounds, before the first batch of each.
+        others_wait_s: The part of `data_wait_s` in which nothing was left to claim, and other
+            workers had rows that they had not delivered.
     """
 
     total_s: float
@@ -53,6 +55,7 @@ class EpochTimes:
     staging_wait_s: float
     assemble_s: float = 0.0
     first_wait_s: float = 0.0
+    others_wait_s: float = 0.0
 
     def since(self, before: "EpochTimes") -> "EpochTimes":
         """The difference to an earlier reading."""
@@ -117,6 +120,7 @@ class Stats:
             staging_wait_s=staging_wait_s,
             assemble_s=self.seconds["assemble_s"],
             first_wait_s=self.seconds["first_wait_s"],
+            others_wait_s=self.seconds["others_wait_s"],
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,6 +132,7 @@ class Stats:
             "wait_s": 0.0,
             "decode_s": 0.0,
             "assemble_s": 0.0,
+            "others_wait_s": 0.0,
             **self.seconds,
         }
 
@@ -172,6 +177,7 @@ class Stats:
             },
             "delivery": {
                 "wait_s": seconds("wait_s", 0.0),
+                "wait_for_others_s": seconds("others_wait_s", 0.0),
                 "rows": counts("rows", 0),
                 "batches": counts("batches", 0),
             },
@@ -179,8 +185,8 @@ class Stats:
 
 
 def verdict(times: EpochTimes, num_batches: int) -> str:
-    """The bottleneck of an epoch (model, remote store, start, decoding or assembling) with the
-    shares of its time, and what would make the epoch shorter, in one line.
+    """The bottleneck of an epoch (model, other workers, remote store, start, decoding or
+    assembling) with the shares of its time, and what would make the epoch shorter, in one line.
 
     Args:
         times: Where the time of the epoch went.
@@ -205,6 +211,12 @@ def verdict(times: EpochTimes, num_batches: int) -> str:
 def _bottleneck(times: EpochTimes, total_s: float, waited: float) -> str:
     if waited < _IDLE_SHARE:
         return "the model is the bottleneck; a quicker step is all that would help"
+    if times.others_wait_s >= times.data_wait_s / 2:
+        return (
+            f"for {times.others_wait_s:.1f} s nothing was left to claim, and other workers had "
+            "rows to deliver; smaller splits (smaller row groups, or dispatch.split_rows), or "
+            "fewer of them open at once (shuffle.interleave), would help"
+        )
     if times.staging_wait_s >= max(times.decode_s, 1e-9):
         return (
             "the remote store is the bottleneck; fewer slots, staging.mode ranges, a "

@@ -130,6 +130,21 @@ def test_a_worker_that_comes_and_goes_waits_for_a_living_holder_and_not_longer(
         assert sorted(rows.result(timeout=20)) == without(other.claim)
 
 
+def test_what_it_waited_for_such_a_holder_is_not_told_as_the_models_time(
+    url: str, store: str
+) -> None:
+    loader = make(url, store)
+    other, until = Other(loader, store), time.monotonic() + 1.5
+    with ThreadPoolExecutor(1) as threads:
+        rows = threads.submit(rows_of, loader)
+        other.renew_until(lambda: time.monotonic() > until)
+        assert other.coordinator.complete(other.claim)
+        assert len(rows.result(timeout=20)) == NUM_ROWS - FILE_ROWS
+    delivery = loader.stats()["stages"]["delivery"]
+    assert 1.0 < delivery["wait_for_others_s"] <= delivery["wait_s"]
+    assert "nothing was left to claim, and other workers had rows" in loader.verdict()
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_of_a_dataloaders_workers_the_last_to_end_reads_what_a_dead_worker_elsewhere_held(
     url: str, store: str, num_workers: int

@@ -46,6 +46,16 @@ def test_the_slowest_part_is_named_with_what_would_help(
     assert f"waited {waited_s / 10:.0%} for data" in text
 
 
+def test_waiting_for_other_workers_is_not_the_models_time() -> None:
+    times = EpochTimes(
+        total_s=10.0, data_wait_s=9.1, decode_s=0.3, staging_wait_s=0.0, others_wait_s=9.0
+    )
+    text = verdict(times, 7)
+    assert "for 9.0 s nothing was left to claim, and other workers had rows to deliver" in text
+    assert "waited 91% for data" in text
+    assert text.endswith("would help")
+
+
 @given(total_s=SECONDS, data_wait_s=SECONDS, decode_s=SECONDS, staging_wait_s=SECONDS)
 def test_whatever_the_clocks_say_it_is_one_line(**seconds: Any) -> None:
     assert "\n" not in verdict(EpochTimes(**seconds), 1)

@@ -19,6 +19,7 @@ from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.iterations import StartedIteration
 from featstore.loader.run.job import Job
 from featstore.loader.run.reporting import Reports
+from featstore.loader.stats import Stats
 from featstore.reading.open_file import OpenFile
 from featstore.table.snapshot import DataFile
 
@@ -35,6 +36,7 @@ class DynamicEpoch:
         in_step: Whether the worker is one of several ranks that train in step.
         delivery: What is delivered.
         reports: Tells the store of it.
+        stats: Metrics.
         is_staged: Whether a file is already in the host's cache; such files are claimed first.
             None: nothing is staged.
 
@@ -53,11 +55,12 @@ class DynamicEpoch:
         in_step: bool,
         delivery: Delivery,
         reports: Reports,
+        stats: Stats,
         is_staged: Callable[[DataFile], bool] | None,
     ) -> None:
 
         self._job, self._started, self._epoch, self._in_step = job, started, epoch, in_step
-        self._delivery, self._reports = delivery, reports
+        self._delivery, self._reports, self._stats = delivery, reports, stats
         self._has_claimed = self._is_last_sibling = False
         self.found_all_done, self.quarantined = False, list[str]()
         if in_step:
@@ -160,7 +163,9 @@ class DynamicEpoch:
             self._is_last_sibling = claim is None and self._started.is_last_sibling(self._epoch)
             if not self._is_last_sibling:
                 return claim
-        return next(claims(WaitFor.SILENT if self._in_step else WaitFor.ALL), None)
+        # In the thread that asks for batches, so the training loop waits, too.
+        with self._stats.timed("others_wait_s"), self._stats.timed("wait_s"):
+            return next(claims(WaitFor.SILENT if self._in_step else WaitFor.ALL), None)
 
     def _boundaries(self, split: Split) -> Sequence[int]:
         """The rows at which a split of another worker may be cut. Opens the file. There are none in

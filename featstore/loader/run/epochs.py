@@ -297,6 +297,7 @@ class Run:
             in_step=self._in_step,
             delivery=self.delivery,
             reports=self._reports,
+            stats=self._stats,
             is_staged=self._feed.is_staged if self._feed.stages else None,
         )
 
