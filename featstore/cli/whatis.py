@@ -1,4 +1,4 @@
-"""`featstore whatis`: the value behind a sign."""
+"""`featstore whatis`: the value behind a sign, and the sign of a value."""
 
 import sys
 
@@ -14,9 +14,11 @@ from featstore.cli.output import show
         "featstore whatis 4020641234567890123 --table /data/ctr",
         "featstore whatis 402064… --table /data/ctr",
         "featstore whatis 4020641234567890123 --spec spec.yaml --slot hour",
+        "featstore whatis --text sports --table /data/ctr --slot category",
     ],
 )
-@click.argument("sign")
+@click.argument("sign", required=False)
+@click.option("--text", metavar="VALUE", help="Find the signs of this text, in place of SIGN.")
 @click.option("--table", metavar="URL", help="The table that has the sign.")
 @version_option
 @click.option(
@@ -25,7 +27,8 @@ from featstore.cli.output import show
 @click.option("--slot", metavar="NAME", help="The slot of the sign; any slot if not given.")
 @json_option
 def whatis(
-    sign: str,
+    sign: str | None,
+    text: str | None,
     table: str | None,
     version: int | None,
     spec: str | None,
@@ -40,7 +43,12 @@ def whatis(
 
     Texts are those that extraction kept beside the table. The exit code is 1 if none is known.
     """
-    find = load("featstore.explore.texts.whatis").whatis
-    found = find(sign, table_url=table, version=version, spec_url=spec, slot=slot)
+    if (sign is None) == (text is None):
+        raise click.UsageError(
+            "expected SIGN or --text VALUE, found " + ("neither" if text is None else "both")
+        )
+    found_by = load("featstore.explore.texts.whatis")
+    find = found_by.whatis if text is None else found_by.signs_of
+    found = find(sign or text, table_url=table, version=version, spec_url=spec, slot=slot)
     show(found, as_json=as_json)
     sys.exit(0 if found.values else 1)

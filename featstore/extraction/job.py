@@ -123,6 +123,8 @@ class ExtractReport:
         counts: Number of dropped or replaced values by `<slot or column>: <kind>`, such as NaN.
         examples: The first malformed values of each column, from this run only.
         warnings: The checks of severity `warn` that did not pass.
+        stale_groups: The slot groups that belonged to files which this run replaced, with their
+            slots that the new files lack.
     """
 
     table_url: str = field(repr=False)
@@ -139,6 +141,7 @@ class ExtractReport:
     num_rows_skipped: int = 0
     examples: tuple[Malformed, ...] = ()
     warnings: tuple[CheckResult, ...] = ()
+    stale_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         done = (
@@ -150,6 +153,11 @@ class ExtractReport:
             f"{self.size_bytes:,} bytes, {self.seconds:.1f} s (run {self.run_id})"
         )
         warned = [f"warning: {warning}" for warning in self.warnings]
+        warned += [
+            f"warning: slot group {name!r} is stale in these partitions, where {', '.join(slots)} "
+            f"read as missing: extract it again (--group {name}), with a spec that has them"
+            for name, slots in self.stale_groups.items()
+        ]
         found = describe(self.counts, self.examples, self.num_rows_skipped)
         if not self.committed:
             text += (
@@ -360,8 +368,26 @@ def end_run(
     # From here on only `_commit` may remove files, because it knows whether the commit landed.
     version = _commit(run, change, commit, mark)
     return replace(
-        _report(run, version, metadata, committed=True, input_bytes=input_bytes), examples=examples
+        _report(run, version, metadata, committed=True, input_bytes=input_bytes),
+        examples=examples,
+        stale_groups=_stale_groups(run),
     )
+
+
+def _stale_groups(run: ExtractionRun) -> dict[str, tuple[str, ...]]:
+    """Of the slot groups of what the run replaces, the slots that its own files lack."""
+    if run.base is None:
+        return {}
+    replaced = {
+        bound.group for file in run.base.in_partitions(run.partitions) for bound in file.groups
+    }
+    own = {slot.name for slot in run.schema.slots}
+    lacking = {
+        group.name: tuple(slot.name for slot in group.schema.slots if slot.name not in own)
+        for group in run.base.groups
+        if group.name in replaced
+    }
+    return {name: slots for name, slots in lacking.items() if slots}
 
 
 def _no_rows_error(spec: Spec, num_rows_skipped: int, examples: Sequence[Malformed]) -> InputError:

@@ -210,7 +210,10 @@ def verdict(times: EpochTimes, num_batches: int) -> str:
 
 def _bottleneck(times: EpochTimes, total_s: float, waited: float) -> str:
     if waited < _IDLE_SHARE:
-        return "the model is the bottleneck; a quicker step is all that would help"
+        return (
+            "the model is the bottleneck; a quicker step, or on a busy host fewer threads of torch "
+            "(OMP_NUM_THREADS), is all that would help"
+        )
     if times.others_wait_s >= times.data_wait_s / 2:
         return (
             f"for {times.others_wait_s:.1f} s nothing was left to claim, and other workers had "
@@ -230,9 +233,8 @@ def _bottleneck(times: EpochTimes, total_s: float, waited: float) -> str:
         )
     if times.decode_s + times.assemble_s < _BUSY_SHARE * total_s:
         return (
-            "no stage was busy: its threads waited for a core, or for rows that other workers "
-            "hold; fewer threads (OMP_NUM_THREADS, decode_threads), or fewer other processes on "
-            "the host, would help"
+            "no stage was busy: its threads waited for a core; fewer threads (OMP_NUM_THREADS, "
+            "decode_threads), or fewer other processes on the host, would help"
         )
     if times.decode_s >= times.assemble_s:
         return (

@@ -360,5 +360,6 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
             raise BudgetError(
                 f"staging.budget_bytes is {format_bytes(budget_bytes)}: {len(self._pinned)} files "
                 f"that are being read hold {format_bytes(held_bytes)}, no room for {queued.url} of "
-                f"{format_bytes(wanted_bytes)}; raise the budget, or read fewer files at once"
+                f"{format_bytes(wanted_bytes)}; raise the budget, or read fewer files at "
+                "once (a smaller shuffle.interleave)"
             )

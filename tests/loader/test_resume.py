@@ -180,6 +180,36 @@ def test_a_state_of_another_table_is_refused(table_url: str) -> None:
         make(table_url).load_state_dict(state)
 
 
+def test_a_state_of_an_earlier_version_says_what_to_open_which_then_continues(
+    tmp_path: Path,
+) -> None:
+    spec = featstore.load_spec(
+        {
+            "spec": 1,
+            "inputs": {"row": "long"},
+            "slots": [{"slot": 1, "name": "row_id", "op": "identity", "of": "row"}],
+        }
+    )
+    url = str(tmp_path / "table")
+    for day in ("1", "2"):
+        raw = put_parquet(tmp_path / f"{day}.parquet", {"row": list(range(40))})
+        featstore.extract(spec, raw, url, partition={"dt": day})
+        if day == "1":
+            with FeatureLoader(url, slots=["row_id"], batch_size=10) as loader:
+                next(iter(loader))
+                loader.ack()
+                state = loader.state_dict()
+    with (
+        FeatureLoader(url, slots=["row_id"], batch_size=10) as loader,
+        pytest.raises(StateError, match=r"open the version of then.*table history"),
+    ):
+        loader.load_state_dict(state)
+    earlier = featstore.open_table(url, version=0)
+    with FeatureLoader(earlier, slots=["row_id"], batch_size=10) as loader:
+        loader.load_state_dict(state)
+        assert sum(batch.num_rows for batch in loader) == 30
+
+
 def test_a_state_of_another_window_is_refused(table_url: str) -> None:
     state = make(table_url, shuffle={"window_rows": 10, "interleave": 2}).state_dict()
     with pytest.raises(

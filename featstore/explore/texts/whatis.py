@@ -12,7 +12,7 @@ from featstore.spec.parse import load_spec
 from featstore.spec.value_names import ValueNames, names_of_spec
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
-from featstore.table.statistics.stored_names import find_names, stored_signs
+from featstore.table.statistics.stored_names import find_names, signs_of_text, stored_signs
 
 _MOST_ENUMERATED = 10_000_000  # values of one slot that a spec names
 
@@ -45,26 +45,34 @@ class FoundValue:
 @dataclass(frozen=True, kw_only=True)
 class Meaning:
     """What a sign stands for: one value, or with indices and shared signs one of several slots; or
-    the values of all known signs that begin with some digits.
+    the values of all known signs that begin with some digits; or the signs of a text.
 
     Attributes:
         sign: The sign, or the index; None if only its first digits were given (`387120…`).
         prefix: The first digits by which signs were looked up; None if the sign itself was.
         values: The values; empty if nothing is known of it.
+        of_text: The text by which signs were looked up; None if none was.
     """
 
     sign: int | None
     prefix: str | None
     values: tuple[FoundValue, ...]
+    of_text: str | None = None
 
     def __str__(self) -> str:
         if not self.values:
             return self._unknown()
-        if self.prefix is None:
+        if self.prefix is None and self.of_text is None:
             return "\n".join(map(str, self.values))
         return "\n".join(f"{value.sign}: {value}" for value in self.values)
 
     def _unknown(self) -> str:
+        if self.of_text is not None:
+            return (
+                f"{self.of_text!r}: no known sign has this text: the value is not among the "
+                "frequent ones, or the slot's texts are not kept; an Extractor of the spec "
+                "computes the sign of any raw value"
+            )
         why = (
             "a sign of another table or slot, of a value that is not among the frequent ones, or "
             "of a slot whose texts are not kept"
@@ -98,6 +106,18 @@ class _ValueLookup:
         if self.snapshot is not None:
             found |= stored_signs(self.snapshot, digits)
         return self._values(found)
+
+    def values_of_text(self, text: str) -> tuple[FoundValue, ...]:
+        """The values whose text this is, and their signs."""
+        found = {
+            sign
+            for texts in self.of_spec.by_slot.values()
+            for sign, value in texts.items()
+            if value.text == text
+        }
+        if self.snapshot is not None:
+            found |= signs_of_text(self.snapshot, text)
+        return tuple(value for value in self._values(found) if value.text == text)
 
     def _values(self, signs: Collection[int]) -> tuple[FoundValue, ...]:
         names = self.of_spec
@@ -143,6 +163,31 @@ def whatis(
     if values or isinstance(sign, int):
         return Meaning(sign=number, prefix=None, values=values)
     return Meaning(sign=number, prefix=digits, values=source.values_of_prefix(digits))
+
+
+def signs_of(
+    text: str,
+    *,
+    table_url: str | None = None,
+    version: int | None = None,
+    spec_url: str | None = None,
+    slot: str | None = None,
+) -> Meaning:
+    """Finds the signs, or indices, of a value by its text, such as for a `where`.
+
+    Args:
+        text: The text as `head` shows it, whole.
+        table_url: The table, with the texts that extractions kept.
+        version: A version of the table; by default the newest.
+        spec_url: A spec, which names the values of some operators.
+        slot: The slot; by default all.
+
+    Raises:
+        InputError: Neither a table nor a spec is given.
+        SelectionError: There is no id slot of this name.
+    """
+    source = _source(table_url, version, spec_url, slot)
+    return Meaning(sign=None, prefix=None, values=source.values_of_text(text), of_text=text)
 
 
 def _parse(text: str) -> tuple[str, bool]:

@@ -28,10 +28,15 @@ _SAME = {
 }
 # What to do beyond that, where a state holds a hash of many things.
 _COMPARE = {
+    "table": (
+        "; if the table has had a commit since, such as a new day or slot, open the version of "
+        "then: from_config(..., table=featstore.open_table(URL, version=NUMBER)), of those that "
+        "`featstore table history` lists"
+    ),
     "request": (
         " (a state holds only a hash of them: compare the configs, slots in their order and with "
         "their options, and what their globs match)"
-    )
+    ),
 }
 
 

@@ -76,6 +76,19 @@ def stored_signs(snapshot: Snapshot, digits: str) -> set[int]:
     return found
 
 
+def signs_of_text(snapshot: Snapshot, text: str) -> set[int]:
+    """The signs, or indices, of which any partition keeps exactly this text.
+
+    Raises:
+        DataFileError: A file is damaged, or of a newer format.
+    """
+    found: set[int] = set()
+    for values in _each(values_places(snapshot, snapshot.data_files)):
+        is_it = pc.equal(values.table["text"], text)
+        found.update(values.table["id"].filter(is_it).to_pylist())
+    return found
+
+
 def values_places(snapshot: Snapshot, files: Sequence[DataFile]) -> list[ValuesPlace]:
     """Where the texts of some files of a table, and of its slot groups, may be, each once."""
     places: dict[tuple[str, str], ValuesPlace] = {}

@@ -14,7 +14,7 @@ import featstore
 from featstore.api import compact
 from featstore.cli.program import cli
 from featstore.errors import InputError, SelectionError
-from featstore.explore.texts.whatis import whatis
+from featstore.explore.texts.whatis import signs_of, whatis
 from featstore.spec.value_names import short_sign
 
 DOCUMENT: dict[str, Any] = {
@@ -68,6 +68,23 @@ def test_slots_that_share_signs_know_each_others_values(table: str) -> None:
             ("item_slot", item),
             ("items_slot", item),
         ]
+
+
+def test_a_text_finds_its_signs_which_a_where_takes(table: str) -> None:
+    found = signs_of("shoe", table_url=table, slot="item_slot")
+    sign = sign_of("item_slot", item="shoe")
+    assert [(value.sign, value.slot) for value in found.values] == [(sign, "item_slot")]
+    assert str(found).startswith(f"{sign}: item_slot = shoe (counted ")
+    rows = featstore.open_table(table).to_arrow(where=f"item_slot = {sign}")
+    assert set(rows["item_slot"].to_pylist()) == {sign}
+    assert len(signs_of("shoe", table_url=table).values) == 2
+
+
+def test_a_text_is_found_whole_and_otherwise_it_is_said_what_computes_signs(table: str) -> None:
+    found = signs_of("sho", table_url=table)
+    assert found.values == ()
+    assert "no known sign has this text" in str(found)
+    assert "an Extractor of the spec computes the sign" in str(found)
 
 
 def test_a_renamed_slot_keeps_its_texts(tmp_path: Path, table: str) -> None:
@@ -139,10 +156,20 @@ def test_the_command_prints_the_value_or_says_that_it_is_not_known(
         "sign": hour,
         "prefix": None,
         "values": [{"sign": hour, "slot": "hour", "text": "00:00", "count": 5}],
+        "of_text": None,
     }
+    found = run(cli, ["whatis", "--text", "00:00", "--spec", str(spec)])
+    assert (found.exit_code, found.output) == (0, f"{hour}: hour = 00:00\n")
     found = run(cli, ["whatis", str(hour), "--table", table, "--slot", "user_slot"])
     assert found.exit_code == 1
     assert found.output.startswith(f"{hour}: not known: a sign of another table or slot")
+
+
+@pytest.mark.parametrize(("given", "found"), [([], "neither"), (["7", "--text", "ann"], "both")])
+def test_it_takes_a_sign_or_a_text(given: list[str], found: str, table: str) -> None:
+    done = CliRunner().invoke(cli, ["whatis", *given, "--table", table])
+    assert done.exit_code == 2
+    assert f"expected SIGN or --text VALUE, found {found}" in done.output
 
 
 @pytest.mark.parametrize("cut", ["{}…", "{}...", "{}"])

@@ -164,7 +164,9 @@ def test_an_old_version_reads_without_the_group_and_a_slot_that_was_retired_read
 
 def test_a_group_of_a_replaced_day_is_stale_listed_and_read_as_missing(base: ExtractJob) -> None:
     grouped(base)
-    extract_files(replace(base, spec=spec_of([SLOTS[0]]), run_id="again"))
+    report = extract_files(replace(base, spec=spec_of([SLOTS[0]]), run_id="again"))
+    assert report.stale_groups == {"more": ("price_log", "user_x_tags")}
+    assert "warning: slot group 'more' is stale in these partitions, where price_log" in str(report)
     table = open_table(base.table_url)
     (group,) = table.snapshot.groups
     assert len(group.stale) == 3
@@ -172,6 +174,21 @@ def test_a_group_of_a_replaced_day_is_stale_listed_and_read_as_missing(base: Ext
     assert "stale: more/day=1/part-00000-" in str(table.inspect())
     grouped(replace(base, spec=spec_of([SLOTS[0]])))
     assert open_table(base.table_url).to_arrow().column("price_log").null_count == 0
+
+
+def test_a_day_that_has_the_slots_itself_afterwards_is_not_warned_of(base: ExtractJob) -> None:
+    assert extract_files(replace(base, run_id="nothing to do")).stale_groups == {}
+    grouped(base)
+    report = extract_files(replace(wider(base), run_id="whole"))
+    assert report.stale_groups == {}
+    assert "stale" not in str(report)
+    assert open_table(base.table_url).to_arrow().column("price_log").null_count == 0
+
+
+def test_other_days_keep_their_groups_without_a_warning(base: ExtractJob, tmp_path: Path) -> None:
+    grouped(base)
+    other = replace(base, partition={"day": "2"}, run_id="other day")
+    assert extract_files(other).stale_groups == {}
 
 
 def test_the_raw_files_must_be_those_that_made_the_base(base: ExtractJob) -> None:
