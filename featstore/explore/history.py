@@ -68,7 +68,10 @@ def _cells(commit: Commit) -> tuple[object, ...]:
     if of is None:
         return (*head, "(by another writer)", None, None, None, None)
     numbers = (f"{number:,}" for number in (of.num_files, of.num_rows, of.size_bytes))
-    return (*head, _partitions(of.partitions), *numbers, of.spec_hash[:_HASH_DIGITS])
+    where = _partitions(of.partitions)
+    if not where and of.groups is not None:
+        where = f"slot groups: {', '.join(sorted(of.groups)) or 'none'}"
+    return (*head, where, *numbers, of.spec_hash[:_HASH_DIGITS])
 
 
 def _partitions(partitions: tuple[Mapping[str, str], ...]) -> str:

@@ -60,7 +60,7 @@ def submit_lines(archive: str, version: str) -> tuple[SubmitLine, ...]:
         _JOB,
     )
     databricks = (
-        f"install featstore=={version} on the cluster as a library, upload\n"
+        f"install the wheel of featstore {version} on the cluster as a library, upload\n"
         "$(featstore spark-job extract), and make a job with a Python script task of that file"
     )
     return (

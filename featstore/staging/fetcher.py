@@ -449,7 +449,8 @@ class Fetcher:
         """Waits until the cache has room for `wanted_bytes` of the file."""
         self._require_fits(item, wanted_bytes)
         while (refusal := download.reserve(wanted_bytes)) is not None:
-            waiting.await_room(refusal, wanted_bytes - download.num_bytes)
+            # All of it, since what is reserved for this file is not among what the reader holds.
+            waiting.await_room(refusal, wanted_bytes)
 
     def _further_requests(
         self, item: StageItem[Any], download: Download, filling: Filling, plan: "_Plan | None"

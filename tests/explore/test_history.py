@@ -51,6 +51,21 @@ def test_several_partitions_are_named_by_their_ends(tmp_path: Path) -> None:
     assert "dt=2026-11-01 to dt=2026-11-03 (3)" in str(table_history(str(tmp_path / "t")))
 
 
+def test_a_commit_that_only_names_slot_groups_names_them(table: Path) -> None:
+    wider = featstore.load_spec(
+        SPEC
+        | {
+            "slots": [
+                {"slot": 101, "name": "user", "op": "hash", "of": "user"},
+                {"slot": 102, "name": "twice", "op": "cross", "of": ["user", "user"]},
+            ]
+        }
+    )
+    raw = table.parent / "03.parquet"
+    featstore.extract(wider, raw, table, partition={"dt": "2026-11-03"}, group="extra")
+    assert "slot groups: extra" in str(table_history(str(table))).splitlines()[2]
+
+
 def test_only_the_last_ones_and_how_many_there_are_besides(table: Path) -> None:
     found = table_history(str(table), last=1)
     assert [commit.version for commit in found.commits] == [2]

@@ -30,4 +30,4 @@ def test_only_where_the_driver_runs_here_it_has_a_python_of_its_own() -> None:
     yarn, kubernetes, standalone, packages = submit_lines("env.tar.gz", "1.2.3")
     assert "spark.pyspark.driver.python" in standalone.command
     assert "spark.pyspark.driver.python" not in yarn.command + kubernetes.command
-    assert "featstore==1.2.3" in packages.command
+    assert "featstore 1.2.3" in packages.command

@@ -38,12 +38,18 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     made = ExitStack()
 
     def stager(
-        *, read: Any = read_span, check: Any = None, grace_s: float = 30.0, **options: Any
+        *,
+        read: Any = read_span,
+        check: Any = None,
+        plan_ranges: Any = None,
+        grace_s: float = 30.0,
+        **options: Any,
     ) -> Any:
         options = (
             dict[str, Any](directory=str(tmp_path / "cache"), budget_bytes=1_000_000) | options
         )
-        source = Source(read=read, check=check, retry=RetryPolicy(first_pause_s=0.01))
+        retry = RetryPolicy(first_pause_s=0.01)
+        source = Source(read=read, check=check, plan_ranges=plan_ranges, retry=retry)
         return made.enter_context(Stager(Staging(**options), source, grace_s=grace_s))
 
     with made:
@@ -221,6 +227,25 @@ def test_a_reader_that_holds_the_whole_budget_gets_an_error_instead_of_a_deadloc
     ):
         next(stream)
     assert all(staged.path.exists() for staged in held)
+
+
+def test_what_the_awaited_file_has_reserved_for_its_footer_is_no_room_for_the_rest_of_it(
+    site: Any, make: Callable[..., Any]
+) -> None:
+    """The reader waited forever where what it holds and the rest of the file fit, but not all of
+    the file.
+    """
+    stager = make(
+        budget_bytes=190_000,
+        mode="ranges",
+        grace_s=0.0,
+        plan_ranges=lambda tail, size_bytes, name: [(0, size_bytes)],
+    )
+    stream = stager.stage(_items(site))
+    held = next(stream)
+    assert held.held_bytes == 100_000
+    with pytest.raises(BudgetError, match=r"hold 100 kB .*no room for http.* of 100 kB"):
+        next(stream)
 
 
 def test_a_released_file_makes_room_for_a_reader_that_waits(

@@ -228,9 +228,13 @@ class MixedLoader(IterableDataset[Batch], Closing):
         return summed_stats([loader.stats() for loader in self._loaders])
 
     def verdict(self) -> str:
-        """What the last passes over the tables waited for, in one line."""
-        told = zip(self.names, (loader.verdict() for loader in self._loaders), strict=True)
-        return "; ".join(f"{name}: {verdict}" for name, verdict in told if verdict)
+        """What the last passes over the tables waited for, in one line; empty before any has
+        ended.
+        """
+        verdicts = [loader.verdict() for loader in self._loaders]
+        told = zip(self.names, verdicts, strict=True)
+        lines = [f"{name}: {verdict or 'no pass over it has ended'}" for name, verdict in told]
+        return "; ".join(lines) if any(verdicts) else ""
 
     def close(self) -> None:
         """Ends the iteration under way, removes temporary files and frees memory.
