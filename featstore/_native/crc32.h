@@ -1,10 +1,10 @@
 /* CRC-32 as gzip, zlib and Parquet's pages have it: polynomial 0x04C11DB7, bits lowest first, inverted at both ends.
 
-   By what the CPU has, chosen when a process first asks: on x86-64 carry-less multiplication, of one block of 16 bytes
-   (PCLMULQDQ) or of four (VPCLMULQDQ) an instruction, after "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
-   Instruction" (V. Gopal et al., Intel, 2009); on 64-bit ARM the CRC32 instruction; on any other CPU tables, eight bytes a
-   step, after "A Systematic Approach to Building High Performance Software-based CRC Generators" (M. Kounavis and F. Berry,
-   Intel, 2005), which also take the bytes that blocks leave over. Little-endian machines only. */
+   By what the CPU has, chosen when a process first asks: on x86-64 carry-less multiplication of blocks of 16 bytes, after "Fast
+   CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction" (V. Gopal et al., Intel, 2009); on 64-bit ARM the CRC32
+   instruction; on any other CPU tables, eight bytes a step, after "A Systematic Approach to Building High Performance
+   Software-based CRC Generators" (M. Kounavis and F. Berry, Intel, 2005), which also take the bytes that blocks leave over.
+   Little-endian machines only. */
 #ifndef FEATSTORE_CRC32_H
 #define FEATSTORE_CRC32_H
 
@@ -52,17 +52,17 @@ static uint32_t (*crc32_of_this_cpu)(const uint8_t* at, int64_t count, uint32_t 
 
 /* A message is a polynomial, its first bit the highest power. A block that lies D bits before another is multiplied by x^D modulo
    the CRC's polynomial and added to it: that leaves the remainder as it was. LANES blocks at a time, as an instruction's result
-   is not there at once; at the end they are added up, and the last block goes through the tables. */
+   is not there at once; at the end they are added up, and the last block goes through the tables. Four blocks an instruction
+   (VPCLMULQDQ) are twice as fast alone, and slow down what runs between them, on an Intel CPU by a tenth: decision 105. */
 #define LANES 4
 #define FOLDING __attribute__((target("pclmul,sse4.1")))
-#define WIDE_FOLDING __attribute__((target("pclmul,sse4.1,avx512f,avx512vl,vpclmulqdq")))
 
 /* x^(D + 64) and x^D, for a block's first and last 8 bytes, by D. */
 typedef struct {
   uint64_t first, last;
 } Powers;
 
-static Powers powers_of_128, powers_of_lanes, powers_of_512, powers_of_wide_lanes;
+static Powers powers_of_128, powers_of_lanes;
 
 /* x^power modulo the polynomial in 64 bits, the lowest power the highest bit. One power less than is asked for: a product of two
    polynomials that are written so comes out one bit lower, which is to say multiplied by x. */
@@ -99,38 +99,12 @@ FOLDING static uint32_t crc32_by_folding(const uint8_t* at, int64_t count, uint3
   return crc32_by_tables(at, count, crc32_by_tables(left, 16, 0));
 }
 
-WIDE_FOLDING static inline __m512i wide_powers(const Powers* powers) { return _mm512_broadcast_i32x4(load(powers)); }
-
-WIDE_FOLDING static inline __m512i widely_folded(__m512i blocks, __m512i powers, __m512i onto) {
-  __m512i first = _mm512_clmulepi64_epi128(blocks, powers, 0x00), last = _mm512_clmulepi64_epi128(blocks, powers, 0x11);
-  return _mm512_xor_si512(_mm512_xor_si512(first, last), onto);
-}
-
-WIDE_FOLDING static uint32_t crc32_by_wide_folding(const uint8_t* at, int64_t count, uint32_t remainder) {
-  const int64_t step = 64 * LANES;
-  if (count < step) return crc32_by_folding(at, count, remainder);
-  const __m512i far = wide_powers(&powers_of_wide_lanes), near = wide_powers(&powers_of_512);
-  __m512i lanes[LANES];
-  uint8_t left[64];
-  for (int i = 0; i < LANES; i++) lanes[i] = _mm512_loadu_si512(at + 64 * i);
-  lanes[0] = _mm512_xor_si512(lanes[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)remainder)));
-  for (at += step, count -= step; count >= step; at += step, count -= step)
-    for (int i = 0; i < LANES; i++) lanes[i] = widely_folded(lanes[i], far, _mm512_loadu_si512(at + 64 * i));
-  for (int i = 1; i < LANES; i++) lanes[i] = widely_folded(lanes[i - 1], near, lanes[i]);
-  _mm512_storeu_si512(left, lanes[LANES - 1]);
-  return crc32_by_folding(at, count, crc32_by_folding(left, 64, 0));
-}
-
 static void choose_crc32(void) {
   fill_crc32_table();
   if (!__builtin_cpu_supports("pclmul") || !__builtin_cpu_supports("sse4.1")) return;
   powers_of_128 = powers_for(128);
   powers_of_lanes = powers_for(128 * LANES);
   crc32_of_this_cpu = crc32_by_folding;
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("vpclmulqdq")) return;
-  powers_of_512 = powers_for(512);
-  powers_of_wide_lanes = powers_for(512 * LANES);
-  crc32_of_this_cpu = crc32_by_wide_folding;
 }
 
 #elif defined(__aarch64__) && defined(__linux__)
