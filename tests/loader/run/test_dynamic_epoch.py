@@ -46,7 +46,8 @@ class Worker:
         dispatch = Dispatch(store=f"sqlite://{path}/store.db", run_id="r")
         started = Iterations(dispatch, job.key, 1).begin(place)
         self.delivery = Delivery(job.start(0, 0, place), Counter(), tells=True)
-        self.reports = Reports(self.delivery, Stats(), 60.0)
+        self.stats = Stats()
+        self.reports = Reports(self.delivery, self.stats, 60.0)
         self.epoch = DynamicEpoch(
             job,
             started,
@@ -55,6 +56,7 @@ class Worker:
             in_step=place.in_step,
             delivery=self.delivery,
             reports=self.reports,
+            stats=self.stats,
             is_staged=lambda file: file.path in staged,
         )
 
