@@ -67,7 +67,7 @@ def history(table: str, last: int | None, as_json: bool) -> None:
 
     --version NUMBER of the other commands reads the table as it was after one.
     """
-    show(load("featstore.explore.history").table_history(table, last), as_json=as_json)
+    show(load("featstore.explore.description").table_history(table, last), as_json=as_json)
 
 
 @table.command(

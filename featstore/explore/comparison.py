@@ -41,10 +41,8 @@ _NUMBERS = (
     "vanished_share",
 )
 NUM_NAMED = 10  # the most frequent values of each side, new ones and vanished ones, with texts
-AT_LEAST = (
-    "≥: over the most frequent values, and all others as one; these may have drifted more, "
-    "which a count of the rows tells (--exact)"
-)
+AT_LEAST = "≥: over the most frequent values, and all others as one; these may have drifted more"
+AT_LEAST_FOOT = f"{AT_LEAST}, which a count of the rows tells (--exact)"
 _NUM_SHOWN = 3  # of new and vanished values, in a cell of the text
 _VALUES = pa.list_(
     pa.struct([("value", pa.int64()), ("text", pa.string()), ("share", pa.float64())])
@@ -222,7 +220,7 @@ class Comparison(TableResult):
         return f"before: {self.before}\nafter:  {self.after}"
 
     def _foot(self) -> Sequence[str]:
-        return [AT_LEAST] if "at least" in self.table["psi_method"].to_pylist() else []
+        return [AT_LEAST_FOOT] if "at least" in self.table["psi_method"].to_pylist() else []
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Slots that changed most come first."""

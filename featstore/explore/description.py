@@ -1,5 +1,8 @@
-"""What a table holds, from metadata alone: the result of `Table.inspect`."""
+"""What a table holds, and the commits that made it, from metadata alone: the result of
+`Table.inspect`, and of `featstore table history`.
+"""
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,9 +11,23 @@ from tabulate import tabulate
 
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
+from featstore.table.delta import Commit, history
 from featstore.table.snapshot import Snapshot
 from featstore.table.statistics.gates import CheckResult
 from featstore.text_table import text_table
+
+_COMMIT_HEADERS = (
+    "version",
+    "time (UTC)",
+    "operation",
+    "partitions",
+    "files",
+    "rows",
+    "bytes",
+    "spec",
+)
+_COMMIT_ALIGN = ("right", "left", "left", "left", "right", "right", "right", "left")
+_HASH_DIGITS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,3 +222,91 @@ def _partitions(snapshot: Snapshot) -> tuple[PartitionDescription, ...]:
         )
         for keys, (num_files, num_rows, size_bytes) in totals.items()
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """Commits of a table.
+
+    Attributes:
+        table: The URL of the table.
+        commits: The commits, newest first.
+        num_more: Earlier commits that the log holds besides.
+    """
+
+    table: str
+    commits: tuple[Commit, ...]
+    num_more: int
+
+    def text(self, width: int | None = None) -> str:
+        """A line for each commit, of `width` characters at most if given."""
+        table = text_table(
+            [_commit_cells(commit) for commit in self.commits],
+            _COMMIT_HEADERS,
+            align=_COMMIT_ALIGN,
+            width=width,
+        )
+        return f"{table}\n(and {self.num_more:,} earlier ones)" if self.num_more else table
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The commits as JSON types, without the checksum of each file."""
+        return {
+            "table": self.table,
+            "commits": [_commit_dict(commit) for commit in self.commits],
+            "num_more": self.num_more,
+        }
+
+
+def table_history(url: str, last: int | None = None) -> History:
+    """The commits that a table's log still holds.
+
+    Args:
+        url: A Delta table.
+        last: Only the newest so many; by default all.
+
+    Raises:
+        TableNotFoundError: There is no table.
+    """
+    commits = history(url)
+    shown = commits if last is None else commits[:last]
+    return History(table=redact(url), commits=tuple(shown), num_more=len(commits) - len(shown))
+
+
+def _commit_cells(commit: Commit) -> tuple[object, ...]:
+    of = commit.metadata
+    head = (commit.version, _time(commit), commit.operation)
+    if of is None:
+        return (*head, "(by another writer)", None, None, None, None)
+    numbers = (f"{number:,}" for number in (of.num_files, of.num_rows, of.size_bytes))
+    where = _partition_names(of.partitions)
+    if not where and of.groups is not None:
+        where = f"slot groups: {', '.join(sorted(of.groups)) or 'none'}"
+    return (*head, where, *numbers, of.spec_hash[:_HASH_DIGITS])
+
+
+def _partition_names(partitions: tuple[Mapping[str, str], ...]) -> str:
+    """The only one, or the first and the last and how many there are."""
+    names = sorted(
+        ", ".join(f"{key}={value}" for key, value in of.items()) or "(none)" for of in partitions
+    )
+    if len(names) <= 1:
+        return "".join(names)
+    return f"{names[0]} to {names[-1]} ({len(names)})"
+
+
+def _time(commit: Commit) -> str:
+    at = datetime.datetime.fromtimestamp(commit.timestamp_ms / 1000, datetime.UTC)
+    return at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _commit_dict(commit: Commit) -> dict[str, Any]:
+    known = {} if commit.metadata is None else commit.metadata.to_mapping()
+    return {
+        "version": commit.version,
+        "timestamp_ms": commit.timestamp_ms,
+        "operation": commit.operation,
+        "metadata": {key: value for key, value in known.items() if key != "crc32s"} or None,
+    }

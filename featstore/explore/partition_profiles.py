@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.errors import InputError
-from featstore.explore.comparison import AT_LEAST
+from featstore.explore.comparison import AT_LEAST, AT_LEAST_FOOT
 from featstore.explore.plots.frame import drawn, number_drawn
 from featstore.explore.plots.heat_map import PSI, SHARES, ColourScale, plot_heat_map
 from featstore.explore.profile import Profile
@@ -141,7 +141,7 @@ class PartitionProfiles(TableResult):
         return f"{len(self.partitions):,} partitions ({self.source})"
 
     def _foot(self) -> Sequence[str]:
-        return [AT_LEAST] if self._at_least() else []
+        return [AT_LEAST_FOOT] if self._at_least() else []
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Slots that changed most come first."""

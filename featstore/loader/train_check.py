@@ -24,6 +24,7 @@ from featstore.request.train_config import load_train_config
 from featstore.schema import SlotKind
 from featstore.spec.value_names import ValueNames
 from featstore.staging.budget import format_bytes
+from featstore.staging.options import Staging
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
 from featstore.table.statistics.stored_names import find_names
@@ -86,6 +87,8 @@ class TrainCheck:
         order: Which worker reads which rows.
         num_footers: The files of which the bytes per row are a mean.
         columns: The columns of the batches.
+        cache_bytes: The budget of a staging directory to which whole files may go; None if there is
+            none.
         head: The first rows, as a batch holds them, by column. None where they were not asked for.
         names: What their ids mean, as far as the table knows. Not part of `as_dict`.
     """
@@ -100,6 +103,7 @@ class TrainCheck:
     order: str
     num_footers: int
     columns: tuple[CheckedColumn, ...]
+    cache_bytes: int | None = None
     head: Mapping[str, Sequence[Any]] | None = field(default=None)
     names: ValueNames = field(default=ValueNames(), repr=False)
 
@@ -149,6 +153,17 @@ class TrainCheck:
             f"a row: {self.stored_bytes_per_row:,.1f} bytes stored, "
             f"{self.batch_bytes_per_row:,.1f} in a batch (means over {self.num_footers:,} files); "
             f"an epoch reads {format_bytes(epoch_bytes)}, {share:.0%} of the bytes of the files"
+            f"{self._cached(epoch_bytes)}"
+        )
+
+    def _cached(self, epoch_bytes: int) -> str:
+        """What of whole files does not fit into the cache, where the selected columns do."""
+        if self.cache_bytes is None or not epoch_bytes <= self.cache_bytes < self.files_bytes:
+            return ""
+        return (
+            f"\nstaging: whole files take {format_bytes(self.files_bytes)}, more than the budget "
+            f"of {format_bytes(self.cache_bytes)}: if they are staged whole, each epoch downloads "
+            "again what was evicted; mode ranges keeps the selected columns, and what lies between"
         )
 
     def _shares(self) -> str:
@@ -254,9 +269,17 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
         order=_order(config),
         num_footers=len(sampled),
         columns=tuple(_columns(request, ColumnSizes.of(sampled, request.selection))),
+        cache_bytes=_cache_bytes(config, snapshot),
         head=first,
         names=_names(snapshot, request, first) if first else ValueNames(),
     )
+
+
+def _cache_bytes(config: Mapping[str, Any], snapshot: Snapshot) -> int | None:
+    staging = as_options(Staging, config.get("staging"), "staging")
+    if staging is None or staging.directory is None or staging.mode == "ranges":
+        return None
+    return staging.num_budget_bytes if staging.stages(snapshot.url) else None
 
 
 def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:

@@ -72,6 +72,23 @@ def config(here: Path, **keys: Any) -> str:
     return str(here / "train.yaml")
 
 
+def test_a_cache_that_holds_the_selected_columns_but_not_whole_files_is_told(here: Path) -> None:
+    whole = check(config(here)).files_bytes
+    for mode, budget_bytes, is_told in (
+        ("whole", whole - 1, True),
+        ("whole", whole, False),
+        ("ranges", whole - 1, False),
+        ("auto", whole - 1, False),  # a local table is read in place
+    ):
+        staging = {"directory": str(here / "cache"), "mode": mode, "budget_bytes": budget_bytes}
+        found = check(config(here, staging=staging, slots=["user"]))
+        assert ("mode ranges keeps the selected columns" in str(found)) is is_told, (
+            mode,
+            str(found),
+        )
+    assert found.as_dict()["cache_bytes"] is None
+
+
 def test_columns_are_those_of_the_batches(here: Path) -> None:
     slots = [
         {"name": "user", "buckets": 100, "dtype": "int32"},

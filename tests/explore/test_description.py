@@ -8,7 +8,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import featstore
 from featstore.errors import TableNotFoundError
-from featstore.explore.history import table_history
+from featstore.explore.description import table_history
 from featstore.explore.table import open_table
 from tests.parquet_files import put_parquet
 
