@@ -49,6 +49,8 @@ def whatis(
         )
     found_by = load("featstore.explore.texts.whatis")
     find = found_by.whatis if text is None else found_by.signs_of
-    found = find(sign or text, table_url=table, version=version, spec_url=spec, slot=slot)
+    found = find(
+        text if sign is None else sign, table_url=table, version=version, spec_url=spec, slot=slot
+    )
     show(found, as_json=as_json)
     sys.exit(0 if found.values else 1)
