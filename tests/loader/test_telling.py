@@ -128,10 +128,11 @@ def test_each_stage_tells_seconds_of_its_own() -> None:
         "transform_wait_s",
         "transform_room_s",
         "wait_s",
+        "others_wait_s",
     )
     stats = Stats()
     stats.seconds.update({name: float(number) for number, name in enumerate(names)})
-    stages = stats.stages({"wait_s": 7.0})
+    stages = stats.stages({"wait_s": 8.0})
     told = {
         (stage, name): value
         for stage, of in stages.items()
@@ -146,7 +147,8 @@ def test_each_stage_tells_seconds_of_its_own() -> None:
         ("transform", "wait_for_blocks_s"): 4.0,
         ("transform", "wait_for_room_s"): 5.0,
         ("delivery", "wait_s"): 6.0,
-        ("decode", "wait_for_files_s"): 7.0,
+        ("delivery", "wait_for_others_s"): 7.0,
+        ("decode", "wait_for_files_s"): 8.0,
     }
 
 
