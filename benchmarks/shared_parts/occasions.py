@@ -11,7 +11,8 @@ column, with the path of its figure. The table follows the comment:
     -->
 
 A page may have several such tables. Each run is a row, and the last rows tell the least and the most
-of all runs of a size. The rows are the record: what a page says elsewhere is the least of them.
+of all runs of a size. Rows may also be
+written by hand, and stay as they are.
 """
 
 import json
@@ -70,8 +71,8 @@ def at(result: Any, path: str) -> Any:
 
     Args:
         result: A benchmark's result.
-        path: Keys, with ` > ` between them. In a list: a number, `KEY:VALUE` of the first element that has
-            it, or `median` of numbers.
+        path: Keys, with ` > ` between them. In a list: a number, `KEY:VALUE` of the first element
+            that has it, or `median` of numbers.
 
     Raises:
         ValueError: There is none; the message names what there is.

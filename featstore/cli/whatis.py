@@ -43,14 +43,7 @@ def whatis(
 
     Texts are those that extraction kept beside the table. The exit code is 1 if none is known.
     """
-    if (sign is None) == (text is None):
-        raise click.UsageError(
-            "expected SIGN or --text VALUE, found " + ("neither" if text is None else "both")
-        )
-    found_by = load("featstore.explore.texts.whatis")
-    find = found_by.whatis if text is None else found_by.signs_of
-    found = find(
-        text if sign is None else sign, table_url=table, version=version, spec_url=spec, slot=slot
-    )
+    find = load("featstore.explore.texts.whatis").whatis
+    found = find(sign, text=text, table_url=table, version=version, spec_url=spec, slot=slot)
     show(found, as_json=as_json)
     sys.exit(0 if found.values else 1)

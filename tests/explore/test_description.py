@@ -1,4 +1,4 @@
-"""`featstore table history`: who reads what a table went through."""
+"""`featstore table history`: the commits of a table, for people to read."""
 
 import datetime
 from pathlib import Path

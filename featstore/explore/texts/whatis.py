@@ -133,28 +133,38 @@ class _ValueLookup:
 
 
 def whatis(
-    sign: int | str,
+    sign: int | str | None = None,
     *,
+    text: str | None = None,
     table_url: str | None = None,
     version: int | None = None,
     spec_url: str | None = None,
     slot: str | None = None,
 ) -> Meaning:
-    """Finds the value that a sign or an index stands for.
+    """Finds the value that a sign or an index stands for, or the signs of a value.
 
     Args:
         sign: The sign, as a table stores it; or its text: `387120…` and `387120...` stand for all
             known signs that begin with these digits, and so does `387120` if it is not itself
             known.
+        text: In place of a sign: a value as `head` shows it, whole, whose signs to find, such as
+            for a `where`.
         table_url: The table, with the texts that extractions kept.
         version: A version of the table; by default the newest.
         spec_url: A spec, which names the values of some operators.
         slot: The slot; by default all.
 
     Raises:
-        InputError: The text is no sign, or neither a table nor a spec is given.
+        InputError: Not one of sign and text is given, the sign is none, or neither a table nor a
+            spec is given.
         SelectionError: There is no id slot of this name.
     """
+    if text is not None and sign is None:
+        of_text = _source(table_url, version, spec_url, slot).values_of_text(text)
+        return Meaning(sign=None, prefix=None, values=of_text, of_text=text)
+    if sign is None or text is not None:
+        found = "neither" if sign is None else "both"
+        raise InputError(f"whatis: expected a sign or a text, found {found}")
     digits, cut = _parse(str(sign))
     source = _source(table_url, version, spec_url, slot)
     if cut:
@@ -163,31 +173,6 @@ def whatis(
     if values or isinstance(sign, int):
         return Meaning(sign=number, prefix=None, values=values)
     return Meaning(sign=number, prefix=digits, values=source.values_of_prefix(digits))
-
-
-def signs_of(
-    text: str,
-    *,
-    table_url: str | None = None,
-    version: int | None = None,
-    spec_url: str | None = None,
-    slot: str | None = None,
-) -> Meaning:
-    """Finds the signs, or indices, of a value by its text, such as for a `where`.
-
-    Args:
-        text: The text as `head` shows it, whole.
-        table_url: The table, with the texts that extractions kept.
-        version: A version of the table; by default the newest.
-        spec_url: A spec, which names the values of some operators.
-        slot: The slot; by default all.
-
-    Raises:
-        InputError: Neither a table nor a spec is given.
-        SelectionError: There is no id slot of this name.
-    """
-    source = _source(table_url, version, spec_url, slot)
-    return Meaning(sign=None, prefix=None, values=source.values_of_text(text), of_text=text)
 
 
 def _parse(text: str) -> tuple[str, bool]:

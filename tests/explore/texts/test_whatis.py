@@ -1,6 +1,7 @@
 """The value behind a sign, from a table and from a spec, as its command prints it."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from click.testing import CliRunner
 
 import featstore
 from featstore.api import compact
-from featstore.cli.program import cli
+from featstore.cli.program import cli, main
 from featstore.errors import InputError, SelectionError
-from featstore.explore.texts.whatis import signs_of, whatis
+from featstore.explore.texts.whatis import whatis
 from featstore.spec.value_names import short_sign
 
 DOCUMENT: dict[str, Any] = {
@@ -71,17 +72,17 @@ def test_slots_that_share_signs_know_each_others_values(table: str) -> None:
 
 
 def test_a_text_finds_its_signs_which_a_where_takes(table: str) -> None:
-    found = signs_of("shoe", table_url=table, slot="item_slot")
+    found = whatis(text="shoe", table_url=table, slot="item_slot")
     sign = sign_of("item_slot", item="shoe")
     assert [(value.sign, value.slot) for value in found.values] == [(sign, "item_slot")]
     assert str(found).startswith(f"{sign}: item_slot = shoe (counted ")
     rows = featstore.open_table(table).to_arrow(where=f"item_slot = {sign}")
     assert set(rows["item_slot"].to_pylist()) == {sign}
-    assert len(signs_of("shoe", table_url=table).values) == 2
+    assert len(whatis(text="shoe", table_url=table).values) == 2
 
 
 def test_a_text_is_found_whole_and_otherwise_it_is_said_what_computes_signs(table: str) -> None:
-    found = signs_of("sho", table_url=table)
+    found = whatis(text="sho", table_url=table)
     assert found.values == ()
     assert "no known sign has this text" in str(found)
     assert "an Extractor of the spec computes the sign" in str(found)
@@ -166,10 +167,14 @@ def test_the_command_prints_the_value_or_says_that_it_is_not_known(
 
 
 @pytest.mark.parametrize(("given", "found"), [([], "neither"), (["7", "--text", "ann"], "both")])
-def test_it_takes_a_sign_or_a_text(given: list[str], found: str, table: str) -> None:
-    done = CliRunner().invoke(cli, ["whatis", *given, "--table", table])
-    assert done.exit_code == 2
-    assert f"expected SIGN or --text VALUE, found {found}" in done.output
+def test_it_takes_a_sign_or_a_text(
+    given: list[str], found: str, table: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["featstore", "whatis", *given, "--table", table])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"expected a sign or a text, found {found}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("cut", ["{}…", "{}...", "{}"])
