@@ -159,6 +159,12 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
         """Whether the threads have ended and no staged file is left in the queue."""
         return not self._num_running and not self._queue
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `next` answers without waiting."""
+        with self._changed:
+            return self._has_answer()
+
     def __next__(self) -> Staged[Key]:
         with self._changed:
             if not self._has_answer():

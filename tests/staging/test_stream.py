@@ -17,6 +17,13 @@ from featstore.staging.stream import Stream, StreamTerms
 SIZE_BYTES = 100
 
 
+def await_that(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 class PretendedPin:
     """A pin of a file that is not there."""
 
@@ -65,10 +72,7 @@ class PretendedFetcher:
         return None if item.url in self.in_place else PretendedPin(self.released, item.url)
 
     def await_begun(self, count: int) -> None:
-        deadline = time.monotonic() + 30
-        while len(self.begun) < count:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        await_that(lambda: len(self.begun) >= count)
 
     def let_go(self, stop: threading.Event) -> bool:
         self.has_let_go = True
@@ -116,6 +120,21 @@ def test_files_come_in_order_also_where_a_later_one_is_there_first(
     first.set()
     assert [staged.key for staged in stream] == [0, 1, 2]
     assert stream.is_over
+
+
+def test_a_stream_is_ready_when_the_next_file_is_there_and_at_its_end(
+    stage: Stage, fetcher: PretendedFetcher
+) -> None:
+    held = fetcher.waits_for[items(2)[1].url] = threading.Event()
+    stream = stage(items(2))
+    next(stream)
+    fetcher.await_begun(2)
+    assert not stream.is_ready
+    held.set()
+    await_that(lambda: stream.is_ready)
+    assert next(stream).key == 1
+    await_that(lambda: stream.is_ready)
+    assert next(stream, None) is None
 
 
 def test_only_one_file_is_downloaded_at_a_time(stage: Stage, fetcher: PretendedFetcher) -> None:

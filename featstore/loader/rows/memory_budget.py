@@ -83,10 +83,10 @@ class Budget:
             self._most_window_bytes = min(most_bytes, _without_gathered(self._max_bytes))
             self._changed.notify_all()
 
-    def fits_ahead(self, size_bytes: int) -> bool:
-        """Whether there is room for a window of these bytes before it is needed."""
+    def fits_ahead(self, size_bytes: int, room_bytes: int) -> bool:
+        """Whether `held_window` would not wait now."""
         with self._changed:
-            return self._fits_beside(size_bytes, 0)
+            return self._fits_beside(size_bytes, room_bytes)
 
     @property
     def most_gathered_bytes(self) -> int | None:

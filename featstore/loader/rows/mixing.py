@@ -3,11 +3,13 @@ shuffled, the rows of several open splits mixed.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -109,16 +111,18 @@ def read_mixed(
     stats: Stats,
     skip: Skip | None = None,
     num_sharing: int = 1,
+    is_ready: Callable[[], bool] = lambda: True,
 ) -> Generator[Mixture, None, None]:
     """Reads all splits, `width` of them at once, and mixes their rows. Closes every split that it
     opened, however it ends.
 
     Each row is drawn from one of the open splits, and is the next row of that split's stream. When
     a split ends, the next one takes its place; one of another section waits until all that are open
-    have ended.
+    have ended. While the last of several windows of a split is open, the next split is opened, and
+    its first window is read, if it fits into the budget.
 
     Args:
-        work: The claims to read. The next one is taken when another split may be opened.
+        work: The claims to read. The next one is taken when another split is opened.
         open_split: Opens the split of a claim.
         order: The order of rows.
         width: How many splits are open at once at most. Fewer are as long as the largest windows of
@@ -129,8 +133,11 @@ def read_mixed(
         skip: As of `read_in_order`.
         num_sharing: How many workers share the splits of a section. Each opens its part of them at
             most, and at least one.
+        is_ready: Whether `work` gives the next claim, or ends, without waiting for its files.
     """
-    mixer = _Mixer(work, open_split, order, width, section_of, budget, stats, skip, num_sharing)
+    mixer = _Mixer(
+        work, open_split, order, width, section_of, budget, stats, skip, num_sharing, is_ready
+    )
     try:
         while mixer.fill():
             yield from mixer.ended()
@@ -143,8 +150,9 @@ def read_mixed(
 
 
 class _Stream:
-    """An open split: its reader, its open window, how many of the window's rows are drawn, and the
-    window after it if that is read already.
+    """A split whose rows are mixed: its reader, its open window, how many of the window's rows are
+    drawn, and the window after it if that is read already. Its files are closed when its last
+    window is read.
     """
 
     def __init__(self, reader: SplitReader) -> None:
@@ -154,6 +162,7 @@ class _Stream:
         self.window: Window | None = None
         self.num_drawn = 0
         self._ahead: Future[Window | None] | None = None
+        self._is_closed = False
 
     @property
     def is_finished(self) -> bool:
@@ -178,16 +187,28 @@ class _Stream:
         """
         self._ahead = Future()
         try:
-            self._ahead.set_result(next(self.reader.read(), None))
+            self._ahead.set_result(self._read())
         except BaseException as error:  # noqa: BLE001  raised by `next_window`
             self._ahead.set_exception(error)
 
     def next_window(self) -> Window | None:
         """The window after the open one; None if the split ends there."""
         if self._ahead is None:
-            return next(self.reader.read(), None)
+            return self._read()
         ahead, self._ahead = self._ahead, None
         return ahead.result()
+
+    def _read(self) -> Window | None:
+        window = next(self.reader.read(), None)
+        if self.reader.is_finished:
+            self.close()
+        return window
+
+    def close(self) -> None:
+        """Closes the files and unpins them. May be called more than once."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.reader.close()
 
     def begin(self, window: Window) -> None:
         self.window = window
@@ -228,11 +249,13 @@ class _Mixer:
         stats: Stats,
         skip: Skip | None,
         num_sharing: int,
+        is_ready: Callable[[], bool],
     ) -> None:
-        self._section_of, self._num_sharing = section_of, num_sharing
+        self._section_of, self._num_sharing, self._is_ready = section_of, num_sharing, is_ready
         self._work, self._open_split, self._order = work, open_split, order
         self._width, self._budget, self._stats, self._skip = width, budget, stats, skip
-        self._waiting: _Stream | None = None  # Open, but may not be mixed with the others yet.
+        self._coming = deque[_Stream]()  # Open, but not mixed with the others yet.
+        self._error: BaseException | None = None  # Of opening the split after these.
         self._noted: _Stream | None = None  # The last one that did not fit.
         self._ahead_due = 0  # How many windows are to be read ahead.
         self._is_exhausted = False  # Whether all work is taken.
@@ -261,15 +284,38 @@ class _Mixer:
         """Opens splits until as many are open as may be, or the next one has to wait. Returns
         whether any is open.
         """
-        while len(self.streams) < self._most_open and (stream := self._next_stream()) is not None:
-            if not self._may_open(stream):
-                self._waiting = stream
+        while self._has_place:
+            if self._coming:
+                self.streams.append(self._coming.popleft())
+            elif not self._open_next():
                 break
-            self._waiting = None
-            self.streams.append(stream)
+        self._limit_windows()
+        return bool(self.streams)
+
+    def _replace_ended(self) -> bool:
+        """Closes splits that have ended. Those take their places whose first windows are read.
+        Returns whether there are none, all are replaced, or no work is left. In the last ones of a
+        section they are not, so that a worker gets no further ahead of the others.
+        """
+        if not self.drop_finished():
+            return True
+        while self._has_place and self._coming and self._coming[0].has_rows_ahead:
+            self.streams.append(self._coming.popleft())
+            self._limit_windows()
+        if not self._coming:
+            return self._is_exhausted or not self._has_place
+        return not self._has_place and self._is_of_section(self._coming[0])
+
+    @property
+    def _has_place(self) -> bool:
+        """Whether the next split, as far as it is known, may be mixed with those that are open."""
+        if len(self.streams) >= self._most_open:
+            return False
+        return not self._coming or self._may_mix(self._coming[0])
+
+    def _limit_windows(self) -> None:
         sizes = [stream.size_bytes for stream in self.streams]
         self._budget.limit_windows(sum(sizes), max(sizes, default=0))
-        return bool(self.streams)
 
     @property
     def _most_open(self) -> int:
@@ -281,18 +327,22 @@ class _Mixer:
         share = max(1, len(section) // self._num_sharing)
         return round_size(first - section.start, len(section), min(self._width, share))
 
-    def _may_open(self, stream: _Stream) -> bool:
-        if not self.streams:
-            return True
-        if stream.reader.claim.index not in self._section_of(self.streams[0].reader.claim.index):
+    def _may_mix(self, stream: _Stream) -> bool:
+        if not self._is_of_section(stream):
             return False
         total = sum(each.size_bytes for each in self.streams) + stream.size_bytes
-        if fits := self._budget.fits_open(total):
+        if not self.streams or self._budget.fits_open(total):
             return True
         if stream is not self._noted:
             self._noted = stream
             self._note_narrow()
-        return fits
+        return False
+
+    def _is_of_section(self, stream: _Stream) -> bool:
+        """Whether a split may be mixed with those that are open, if there are any."""
+        if not self.streams:
+            return True
+        return stream.reader.claim.index in self._section_of(self.streams[0].reader.claim.index)
 
     def ended(self) -> Iterator[Mixture]:
         """Reads the next window of every split that has none. Gives those without rows to draw,
@@ -313,15 +363,46 @@ class _Mixer:
         them as the last mixture is of the open windows. So they are read in the same time in which
         these are gathered, although all of them end at nearly the same time.
         """
-        waiting = [stream for stream in self.streams if stream.may_read_ahead and stream.num_left]
-        for stream in sorted(waiting, key=lambda stream: stream.num_left)[: self._ahead_due]:
-            if not self._budget.fits_ahead(stream.reader.next_bytes):
+        for stream in islice(self._due_ahead(), self._ahead_due):
+            if not self._budget.fits_ahead(*stream.reader.next_bytes):
                 break
             stream.read_ahead()
 
+    def _due_ahead(self) -> Iterator[_Stream]:
+        """The splits whose next windows may be read ahead, in the order in which they are needed.
+        Where an open split has no further window, it is the next split, which takes its place.
+
+        But not where it had only one window: of small splits a worker would hold twice as many,
+        for which others may be waiting.
+        """
+        coming = self._coming_ahead()
+        for stream in sorted(self.streams, key=lambda stream: stream.num_left):
+            is_last = stream.is_finished and stream.reader.num_windows > 1
+            following = next(coming, None) if is_last else stream
+            if following is not None and following.may_read_ahead:
+                yield following
+
+    def _coming_ahead(self) -> Iterator[_Stream]:
+        """The splits that take the next places, which are opened when they are asked for."""
+        yield from tuple(self._coming)
+        while self._opens_ahead():
+            yield self._coming[-1]
+
+    def _opens_ahead(self) -> bool:
+        """Opens the next split if its files are there. An error is raised when the split is asked
+        for, since the rows before it are to be delivered.
+        """
+        if self._is_exhausted or self._error is not None or not self._is_ready():
+            return False
+        try:
+            return self._open_next()
+        except BaseException as error:  # noqa: BLE001  raised by `_open_next`
+            self._error = error
+            return False
+
     def draw(self) -> Mixture:
-        """Rows of the open windows. Ends early where a window ends and the next is not read yet, or
-        where another split may take the place of one that ends.
+        """Rows of the open windows. Ends early where a window ends and the next one, or that of the
+        split that takes its place, is not read yet.
         """
         most_rows, num_rows, draws = self._most_rows, 0, list[Array]()
         self._ahead_due = -(-len(self.streams) * most_rows // self._open_rows)
@@ -337,7 +418,7 @@ class _Mixer:
                     of_place[place] = numbers.setdefault(share.window, len(numbers))
             draws.append(of_place[drawn])
             num_rows += len(drawn)
-            if num_rows == most_rows or not self._begin_next():
+            if num_rows == most_rows or not self._begins_next():
                 return Mixture(shares=tuple(shares.values()), draws=np.concatenate(draws))
 
     def _draw_to_end(self, most_rows: int) -> tuple[list[WindowShare], Array]:
@@ -369,19 +450,18 @@ class _Mixer:
             self._budget.drawn(share.window.held_bytes)
         return share
 
-    def _begin_next(self) -> bool:
-        """Begins the windows that are read ahead where one has ended, and, if no other split takes
-        its place, closes a split that has ended. Returns whether all splits have an open window.
+    def _begins_next(self) -> bool:
+        """Begins the windows that are read ahead where one, or a split, has ended. Returns whether
+        the rows after that are known: no place is free, and all splits have an open window.
         """
+        has_all = self._replace_ended()
         for stream in self.streams:
             if stream.window is None and stream.has_rows_ahead:
                 window = _next_window(stream.next_window, stream.reader, self._skip)
                 assert window is not None
                 stream.begin(window)
-        if self._is_exhausted and self._waiting is None:
-            # Otherwise the last rows of each would be a mixture of their own.
-            self.drop_finished()
-        return bool(self.streams) and all(stream.window is not None for stream in self.streams)
+        windows = [stream.window for stream in self.streams]
+        return has_all and bool(windows) and None not in windows
 
     def drop_finished(self) -> bool:
         """Closes the splits whose last window is drawn. Returns whether there were any."""
@@ -390,23 +470,23 @@ class _Mixer:
         ]
         for stream in finished:
             self.streams.remove(stream)
-            stream.reader.close()
+            stream.close()
         return bool(finished)
 
     def close(self) -> None:
-        for stream in self.streams:
-            stream.reader.close()
-        if self._waiting is not None:
-            self._waiting.reader.close()
+        for stream in (*self.streams, *self._coming):
+            stream.close()
 
-    def _next_stream(self) -> _Stream | None:
-        if self._waiting is not None:
-            return self._waiting
+    def _open_next(self) -> bool:
+        """Opens the next split. Returns whether there is one."""
+        if self._error is not None:
+            raise self._error
         while (item := next(self._work, None)) is not None:
             if (reader := _opened(item, self._open_split, self._skip)) is not None:
-                return _Stream(reader)
+                self._coming.append(_Stream(reader))
+                return True
         self._is_exhausted = True
-        return None
+        return False
 
     def _note_narrow(self) -> None:
         """Counts a split that has to wait until others end. Warns of the first one."""

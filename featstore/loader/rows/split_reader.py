@@ -168,9 +168,19 @@ class SplitReader:
         return self._work.claim
 
     @property
-    def next_bytes(self) -> int:
-        """The memory that the next window takes; 0 once finished."""
-        return 0 if self.is_finished else self._reader.size_bytes(self._windows[self._next])
+    def num_windows(self) -> int:
+        """The windows of the split, whatever has been read of it."""
+        return len(self._windows)
+
+    @property
+    def next_bytes(self) -> tuple[int, int]:
+        """The memory that the next window of shuffled rows takes, and that of decoding it; 0 once
+        finished.
+        """
+        if self.is_finished:
+            return 0, 0
+        window = self._windows[self._next]
+        return self._reader.size_bytes(window), self._reader.room_bytes(window, in_order=True)
 
     @property
     def most_bytes(self) -> int:

@@ -34,6 +34,7 @@ from featstore.reading.file_columns import ColumnCache
 from featstore.request.matching import Listed, Partition
 from featstore.staging.fetcher import StageItem
 from featstore.staging.stager import Stager
+from featstore.staging.stream import Stream
 from featstore.table.snapshot import DataFile
 from featstore.tensors.buffer_pool import BufferPools
 
@@ -116,9 +117,7 @@ class Feed:
             # kept without the others.
             take=None if job.shuffle is None else self._pools.windows.take,
         )
-        claimed = self._claimed(job.files, claims)
-        stager = self._stager
-        work = self._in_place(claimed) if stager is None else self._staged(stager, claimed, budget)
+        work, is_ready = self._work_on(self._claimed(job.files, claims), budget)
         mixtures = (
             read_in_order(work, open_split, self._skip)
             if job.shuffle is None
@@ -132,6 +131,7 @@ class Feed:
                 stats=self._stats,
                 skip=self._skip,
                 num_sharing=self._num_sharing,
+                is_ready=is_ready,
             )
         )
         mixtures = self._stats.paced(mixtures, "decode_room_s")
@@ -197,12 +197,12 @@ class Feed:
             for part in reversed(opened):
                 parts.callback(part.close)
 
-    def _begin(self, part: Closing, *, is_first: bool = False) -> None:
+    def _begin(self, part: Closing) -> None:
         """Registers a part to be closed with the feed. Closes it at once if the feed was closed
         while the part was started.
         """
         with self._opening:
-            self._open.insert(0 if is_first else len(self._open), part)
+            self._open.append(part)
             is_late = self._is_closed
         if is_late:
             part.close()
@@ -212,17 +212,20 @@ class Feed:
             self._delivery.claim(claim)
             yield claim, *files[claim.split.path]
 
-    def _in_place(self, claimed: Iterable[Claimed]) -> Iterator[Work]:
-        """Work on files that are read where they are stored."""
-        for item in claimed:
-            yield self._work(item, files_in_place(item[1]))
+    def _work_on(
+        self, claimed: Iterable[Claimed], budget: Budget
+    ) -> tuple[Iterator[Work], Callable[[], bool]]:
+        """The claims with their files, and whether the next ones are there."""
+        if self._stager is None:
+            return (self._work(item, files_in_place(item[1])) for item in claimed), lambda: True
+        stream = self._stager.stage(self._items(claimed))
+        self._begin(stream)
+        return self._staged(stream, budget), lambda: stream.is_ready
 
-    def _staged(self, stager: Stager, claimed: Iterable[Claimed], budget: Budget) -> Iterator[Work]:
+    def _staged(self, stream: Stream[Coming], budget: Budget) -> Iterator[Work]:
         """Work on files that the stager brings to the local disk, except those that it leaves in
         place, and on decoded columns instead of files. The stager's thread takes the claims.
         """
-        stream = stager.stage(self._items(claimed))
-        self._begin(stream, is_first=True)
         for staged in stream:
             item, is_left = staged.key
             if is_left:

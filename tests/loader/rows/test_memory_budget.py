@@ -289,7 +289,7 @@ def test_a_window_waits_until_the_budget_is_closed() -> None:
 def kept_windows(budget: Budget) -> int:
     """How many windows of 10 bytes are kept once no more may be read ahead."""
     num_kept = 0
-    while budget.fits_ahead(10):
+    while budget.fits_ahead(10, 0):
         with budget.held_window(10, 0) as held_bytes:
             pass
         budget.keep(held_bytes)
@@ -312,7 +312,7 @@ def test_windows_take_half_as_much_as_the_open_ones_or_one_more_and_never_more_t
 def test_without_a_budget_windows_have_no_limit() -> None:
     budget = Budget(None)
     budget.limit_windows(10, largest_bytes=10)
-    assert budget.fits_ahead(1 << 40)
+    assert budget.fits_ahead(1 << 40, 1 << 40)
 
 
 def test_bytes_that_are_held_within_a_block_are_given_back_at_its_end() -> None:

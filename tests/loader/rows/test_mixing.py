@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, repeat
 from pathlib import Path
 
 import pyarrow as pa
@@ -111,6 +111,7 @@ def mixed(
     skip: Skip | None = None,
     section_of: Callable[[int], range] | None = None,
     num_sharing: int = 1,
+    is_ready: Callable[[], bool] = lambda: True,
 ) -> Generator[Mixture, None, None]:
     order = RowOrder(
         seed=seed, epoch=0, shuffle=Shuffle(window_rows=window_rows * width, interleave=width)
@@ -127,6 +128,7 @@ def mixed(
         stats=stats,
         skip=skip,
         num_sharing=num_sharing,
+        is_ready=is_ready,
     )
 
 
@@ -173,13 +175,7 @@ def test_so_many_splits_are_open_at_once_and_give_all_of_their_streams_in_order(
 ) -> None:
     noted = Noted()
     work = noted.drawing([noted.of(file, index) for index, file in enumerate(files)])
-    found, is_exhausted = [], False
-    for mixture in mixed(work, width=width):
-        found += drawn([mixture])
-        ends = [share.window.is_last and share.is_end for share in mixture.shares]
-        # One that ends makes room for another, and the last of the work are mixed to their end.
-        assert sum(ends) <= 1 or is_exhausted or width > len(SIZES)
-        is_exhausted = len(noted.drawn) == len(SIZES)
+    found = drawn(mixed(work, width=width))
     assert max(noted.num_open) == min(width, len(SIZES))
     assert sorted(noted.released) == [0, 1, 2, 3]
     for index, size in enumerate(SIZES):
@@ -502,6 +498,133 @@ def test_a_window_that_breaks_when_it_is_read_ahead_takes_no_rows_before_it_alon
     assert [row for split, row in found if split == 0] == list(range(32))
     assert noted.failed == [0]
     assert sorted(noted.released) == [0, 1]
+
+
+@pytest.fixture
+def six_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[DataFile]:
+    """Six files of two windows of 64 rows; 16 rows of two open ones are drawn at a time."""
+    monkeypatch.setattr(mixing, "_LEAST_MIXED_ROWS", 16)
+    return [
+        data_file(tmp_path / f"{index}.parquet", pa.table({"row": range(128)}), row_group_size=64)
+        for index in range(6)
+    ]
+
+
+def _read_before_each(
+    files: list[DataFile], noted: Noted, budget: Budget, is_ready: Callable[[], bool] = lambda: True
+) -> Iterator[tuple[set[int], list[tuple[int, int]]]]:
+    """Which splits have rows in each mixture, and which windows are read before it: of which split
+    and to which row.
+    """
+    read = list[tuple[int, int]]()
+
+    def reserve(index: int, row: int) -> int:
+        read.append((index, row))
+        return row
+
+    work = [noted.of(file, index, partial(reserve, index)) for index, file in enumerate(files)]
+    mixtures = mixed(noted.drawing(work), width=2, window_rows=64, budget=budget, is_ready=is_ready)
+    for mixture in let_go(mixtures, budget):
+        yield {split for split, _ in drawn([mixture])}, list(read)
+
+
+def test_the_first_windows_of_the_next_splits_are_read_while_the_last_ones_of_those_open_are_drawn(
+    six_files: list[DataFile],
+) -> None:
+    noted = Noted()
+    steps = list(_read_before_each(six_files, noted, Budget(None)))
+    all_read = steps[-1][1]
+    for split in (2, 3, 4, 5):
+        is_there = [splits for splits, read in steps if (split, 64) in read]
+        assert split not in is_there[0]  # It is read while rows of the two before it are drawn.
+        last_windows = [(before, 128) for before in range(split // 2 * 2 - 2, split // 2 * 2)]
+        assert max(map(all_read.index, last_windows)) < all_read.index((split, 64))
+    assert max(noted.num_open) == 2
+    assert sorted(noted.released) == list(range(6))
+
+
+def test_a_mixture_goes_on_with_the_next_split_where_one_ends(
+    six_files: list[DataFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mixing, "_LEAST_MIXED_ROWS", 50)  # Of 256 rows of two splits.
+    work = iter([Noted().of(file, index) for index, file in enumerate(six_files)])
+    mixtures = list(mixed(work, width=2, window_rows=64))
+    splits = [{share.window.work.claim.index for share in mixture.shares} for mixture in mixtures]
+    assert any(len(each) > 2 for each in splits)
+    assert len(mixtures) < 6 * 128 / 50 + 4
+
+
+def test_files_are_let_go_when_the_last_window_is_read_and_not_when_its_rows_are_drawn(
+    six_files: list[DataFile],
+) -> None:
+    noted = Noted()
+    num_drawn = 0
+    for mixture in mixed(iter([noted.of(six_files[0], 0)]), width=1, window_rows=64):
+        num_drawn += len(drawn([mixture]))
+        if noted.released:
+            break
+    assert 64 <= num_drawn < 128
+
+
+def test_no_split_is_opened_ahead_whose_files_are_not_there(six_files: list[DataFile]) -> None:
+    noted = Noted()
+    budget = Budget(None)
+    last = 1
+    for splits, _ in _read_before_each(six_files, noted, budget, is_ready=lambda: False):
+        last = max(last, *splits)
+        assert max(noted.drawn) <= last + 1  # Only when one has ended.
+    assert noted.drawn == list(range(6))
+
+
+def test_no_first_window_is_read_ahead_for_which_the_budget_has_no_room(
+    six_files: list[DataFile],
+) -> None:
+    budget = Budget((2 * 512 + 511) * 4 // 3)  # Two windows, and not quite a third.
+    budget.fits_open = lambda size_bytes: True  # type: ignore[method-assign]
+    noted, last = Noted(), 1
+    for splits, read in _read_before_each(six_files, noted, budget):
+        last = max(last, *splits)
+        assert max(index for index, _ in read) <= last + 1
+        assert max(noted.drawn) <= last + 2  # One is opened, to know its size.
+
+
+@given(seed=st.integers(0, 99), is_ready=st.lists(st.booleans(), max_size=20))
+@settings(max_examples=30, deadline=None)
+def test_the_order_of_rows_does_not_depend_on_which_files_were_there_early(
+    whole_files: list[DataFile], seed: int, is_ready: list[bool]
+) -> None:
+    def mixture(is_ready: Callable[[], bool]) -> list[tuple[int, int]]:
+        files = [*whole_files, *whole_files]
+        work = iter(map(work_on, files, range(len(files))))
+        return drawn(mixed(work, width=3, seed=seed, window_rows=16, is_ready=is_ready))
+
+    answers = chain(is_ready, repeat(True))
+    assert mixture(lambda: next(answers)) == mixture(lambda: False)
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_split_that_cannot_be_opened_ahead_takes_no_rows_before_it_along(
+    six_files: list[DataFile], skips: bool
+) -> None:
+    Path(six_files[2].url).write_bytes(b"damaged")
+    noted = Noted()
+    work = [noted.of(file, index) for index, file in enumerate(six_files[:4])]
+    mixtures = mixed(iter(work), width=2, window_rows=64, skip=noted.skip if skips else None)
+    found = list[tuple[int, int]]()
+    if skips:
+        found = drawn(mixtures)
+        assert noted.skipped == [(2, 0)]
+    else:
+        with pytest.raises(DataFileError):
+            found.extend(row for mixture in mixtures for row in drawn([mixture]))
+    delivered = [0, 1, 3] if skips else [0, 1]
+    wanted = [(split, row) for split in delivered for row in range(128)]
+    # An error is raised when the split is to take its place: the other one has rows left then.
+    missing = set(wanted) - set(found)
+    assert len(missing) <= (0 if skips else 8)
+    assert set(found) <= set(wanted)
+    assert noted.failed == [2]
+    assert sorted(noted.released) == ([0, 1, 2, 3] if skips else [0, 1, 2])
 
 
 def test_a_split_of_another_section_waits_until_all_that_are_open_have_ended(
