@@ -2,13 +2,14 @@
 staged file is intact.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from featstore.errors import DataFileError
 from featstore.intervals import Span
 from featstore.reading.checksums import require_intact
-from featstore.reading.file_columns import Selection
+from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.spans import plan_spans
 from featstore.staging.fetcher import Key, Source, StageItem
@@ -41,9 +42,12 @@ def staging_source(selection: Selection, *, accepts_bad: bool = False) -> Source
             raise the error. Otherwise the stager raises DataFileError.
     """
 
+    column_cache, lock = ColumnCache(), threading.Lock()
+
     def plan_ranges(tail: bytes, size_bytes: int, name: str) -> tuple[Span, ...] | int:
         try:
-            return plan_spans(tail, size_bytes, selection, name)
+            with lock:
+                return plan_spans(tail, size_bytes, selection, name, column_cache)
         except DataFileError:
             if not accepts_bad:
                 raise

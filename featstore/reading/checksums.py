@@ -7,8 +7,7 @@ parquet.apache.org/docs/file-format/data-pages/checksumming.
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +17,9 @@ from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
 from featstore.intervals import Span
 from featstore.parquet.page_header import read_page_header
+from featstore.reading.buffers import Array
 from featstore.reading.open_file import OpenFile
-from featstore.reading.spans import is_held
+from featstore.reading.spans import are_held
 
 # Bytes read at once: few enough for the CPU's cache, and more than any page header has.
 _ROOM_BYTES = 256 << 10
@@ -37,46 +37,43 @@ def require_intact(file: OpenFile, held: Sequence[Span] | None) -> None:
     Raises:
         DataFileError: A page is not what was written. Names file, column and row group.
     """
-    chunks = [chunk for chunk in _chunks(file) if is_held(chunk.span, held)]
-    damaged = _first_damaged(file.descriptor, [chunk.span for chunk in chunks])
+    places = _checked_places(file, held)
+    spans = file.footer.spans.reshape(-1, 2)[places]
+    damaged = _first_damaged(file.descriptor, spans)
     if damaged is not None:
-        chunk = chunks[damaged]
+        row_group, leaf = divmod(int(places[damaged]), len(file.footer.leaves))
         raise DataFileError(
-            f"{file.name}: column {chunk.column!r}: row group {chunk.row_group}: expected pages "
+            f"{file.name}: column {file.leaf(leaf).path!r}: row group {row_group}: expected pages "
             "that match the checksums in their headers, found other bytes; if the store has the "
             "same bytes, write the file again"
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    row_group: int
-    column: str
-    span: Span
+def _checked_places(file: OpenFile, held: Sequence[Span] | None) -> Array:
+    """The column chunks to check: their places among all of the file, row group by row group."""
+    groups, leaves = range(len(file.row_group_rows)), range(len(file.footer.leaves))
+    # An empty one may claim to begin at byte 0.
+    is_checked = (file.chunks_of(groups, leaves).num_values > 0).reshape(-1)
+    if held is not None:
+        is_checked &= are_held(file.footer.spans.reshape(-1, 2), held)
+    return np.flatnonzero(is_checked)
 
 
-def _chunks(file: OpenFile) -> Iterator[_Chunk]:
-    for index in range(len(file.row_group_rows)):
-        for place, leaf in enumerate(file.footer.leaves):
-            chunk = file.chunk(index, place)
-            if chunk.num_values:  # An empty one may claim to begin at byte 0.
-                yield _Chunk(index, leaf.path, chunk.span)
+def _first_damaged(file: int, spans: Array) -> int | None:
+    """The index of the first column chunk that is not intact.
 
-
-def _first_damaged(file: int, spans: Sequence[Span]) -> int | None:
-    """The index of the first column chunk that is not intact."""
-    size_bytes = os.fstat(file).st_size
-    outside = next(
-        (place for place, (first, end) in enumerate(spans) if not 0 <= first <= end <= size_bytes),
-        None,
-    )
-    if outside is not None or not spans:
-        return outside
+    Args:
+        file: The file's descriptor.
+        spans: The chunks' spans: int64 (num_chunks, 2).
+    """
+    first, end = spans[:, 0], spans[:, 1]
+    outside = np.flatnonzero((first < 0) | (end < first) | (end > os.fstat(file).st_size))
+    if len(outside) or not len(spans):
+        return int(outside[0]) if len(outside) else None
     if KERNELS is None:
-        return next((place for place, span in enumerate(spans) if not _is_intact(file, span)), None)
-    found = int(
-        KERNELS.first_damaged(file, np.array(spans, np.int64), pa.allocate_buffer(_ROOM_BYTES))
-    )
+        are_intact = (_is_intact(file, (at, to)) for at, to in spans.tolist())
+        return next((place for place, is_intact in enumerate(are_intact) if not is_intact), None)
+    found = int(KERNELS.first_damaged(file, spans, pa.allocate_buffer(_ROOM_BYTES)))
     return None if found < 0 else found
 
 

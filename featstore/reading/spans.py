@@ -1,12 +1,14 @@
 """The byte ranges of a data file that a selection reads, for staging only those."""
 
 import io
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+
+import numpy as np
 
 from featstore.errors import DataFileError
 from featstore.intervals import Span
-from featstore.reading.file_columns import FileColumns, Selection
+from featstore.reading.buffers import Array
+from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 
 _MAGIC = b"PAR1"
@@ -15,7 +17,11 @@ _END_BYTES = 8
 
 
 def plan_spans(
-    tail: bytes, size_bytes: int, selection: Selection, name: str
+    tail: bytes,
+    size_bytes: int,
+    selection: Selection,
+    name: str,
+    column_cache: ColumnCache | None = None,
 ) -> tuple[Span, ...] | int:
     """The byte ranges of the column chunks that a selection reads.
 
@@ -24,6 +30,7 @@ def plan_spans(
         size_bytes: The file's size.
         selection: The columns to read.
         name: The file's name in errors.
+        column_cache: As of `OpenFile`.
 
     Returns:
         Spans `(first, end)`. If the footer is not completely in `tail`: the number of last bytes
@@ -37,22 +44,25 @@ def plan_spans(
     footer_bytes = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
     if tail[-4:] == _MAGIC and len(tail) < footer_bytes <= size_bytes:
         return footer_bytes
-    with OpenFile(io.BytesIO(tail), name, size_bytes=size_bytes) as file:
-        columns = file.resolve(selection)
-        return tuple(span for _, span in _chunks(file, columns))
+    source = io.BytesIO(tail)
+    with OpenFile(source, name, size_bytes=size_bytes, column_cache=column_cache) as file:
+        spans = _spans(file, file.resolve(selection))
+        return tuple((first, end) for first, end in spans.tolist())
 
 
-def is_held(span: Span, held: Sequence[Span] | None) -> bool:
-    """Whether a span is present.
+def are_held(spans: Array, held: Sequence[Span]) -> Array:
+    """Which spans are present: bool (num_spans,).
 
     Args:
-        span: Bytes `(first, end)`.
-        held: Spans that are present, ascending and with gaps between them; None is all bytes.
+        spans: Bytes from the first to the end: int64 (num_spans, 2).
+        held: Spans that are present, ascending and with gaps between them.
     """
-    if held is None:
-        return True
-    place = bisect_right(held, span[0], key=lambda other: other[0]) - 1
-    return place >= 0 and span[1] <= held[place][1]
+    present = np.array(held, np.int64).reshape(-1, 2)
+    # The one after the last that begins no later.
+    place = np.searchsorted(present[:, 0], spans[:, 0], side="right")
+    ends = np.concatenate([[-1], present[:, 1]])
+    found: Array = spans[:, 1] <= ends[place]
+    return found
 
 
 def require_held(file: OpenFile, columns: FileColumns, held: Sequence[Span] | None) -> None:
@@ -62,26 +72,28 @@ def require_held(file: OpenFile, columns: FileColumns, held: Sequence[Span] | No
     Args:
         file: A staged file.
         columns: The columns to read.
-        held: As of `is_held`.
+        held: As of `are_held`; None is all bytes.
 
     Raises:
         DataFileError: A column was not staged. Names the slot and the file.
     """
     if held is None:
         return
-    for path, (first, end) in _chunks(file, columns):
-        if not is_held((first, end), held):
-            slot = path.partition(".")[0]
-            raise DataFileError(
-                f"{file.name}: slot {slot!r}: expected its bytes {first} to {end} in the staged "
-                "file, found only other columns; stage the file for a selection that has the slot, "
-                "or with staging mode whole"
-            )
+    spans = _spans(file, columns)
+    missing = np.flatnonzero(~are_held(spans, held))
+    if len(missing):
+        first, end = spans[missing[0]].tolist()
+        leaf = columns.leaf_places[missing[0] % len(columns.leaf_places)]
+        slot = file.leaf(leaf).path.partition(".")[0]
+        raise DataFileError(
+            f"{file.name}: slot {slot!r}: expected its bytes {first} to {end} in the staged "
+            "file, found only other columns; stage the file for a selection that has the slot, "
+            "or with staging mode whole"
+        )
 
 
-def _chunks(file: OpenFile, columns: FileColumns) -> Iterator[tuple[str, Span]]:
-    """The path and span of each leaf column in each row group, as Arrow's reader requests it."""
-    places = [place for found in columns.places.values() for place in found]
-    for group in range(len(file.row_group_rows)):
-        for place in places:
-            yield file.leaf(place).path, file.chunk(group, place).span
+def _spans(file: OpenFile, columns: FileColumns) -> Array:
+    """The span of each leaf column in each row group, as Arrow's reader requests it: int64
+    (num_row_groups * num_leaves, 2).
+    """
+    return file.footer.spans[:, np.array(columns.leaf_places, np.intp)].reshape(-1, 2)

@@ -44,6 +44,7 @@ from featstore.staging.ranges import (
     num_bytes,
 )
 from featstore.staging.record import Record, SpanChecksum, united_checksum
+from featstore.staging.request_threads import RequestThreads
 from featstore.staging.retry import RetryPolicy, is_local
 
 _LOG = logging.getLogger(__name__)
@@ -102,16 +103,18 @@ class Source:
 
 @dataclass(frozen=True)
 class Waiting:
-    """How a download waits, and lets others go on.
+    """How a download waits, sends requests ahead, and lets others go on.
 
     Attributes:
         stop: Ends the download once it is set.
         await_room: Called with each refusal of the cache.
+        threads: Where it sends requests ahead.
         pass_on: Called when the last bytes are coming, so that another download may begin.
     """
 
     stop: threading.Event
     await_room: AwaitRoom
+    threads: RequestThreads
     pass_on: Callable[[], None] = lambda: None
 
 
@@ -332,9 +335,7 @@ class Fetcher:
         entry = (waiting.stop, download)
         self._under_way.append(entry)
         try:
-            filling = Filling(
-                item.url, item.size_bytes, download.path, self._connection(waiting.stop)
-            )
+            filling = Filling(item.url, item.size_bytes, download.path, self._connection(waiting))
             try:
                 pin = self._fill_until_sound(item, download, filling, base, waiting)
             finally:
@@ -390,7 +391,7 @@ class Fetcher:
                 self._cache.discard(base)
             base = None
             filling.restart()
-            self._connection(waiting.stop).pause(failure, num_failures)
+            self._connection(waiting).pause(failure, num_failures)
 
     def _damage(self, item: StageItem[Any], download: Download, filling: Filling) -> str:
         """How the downloaded bytes differ from those that were written; empty if no checksum shows
@@ -523,12 +524,13 @@ class Fetcher:
         )
         return pin
 
-    def _connection(self, stop: threading.Event) -> Connection:
+    def _connection(self, waiting: Waiting) -> Connection:
         return Connection(
             read=self._source.read,
             retry=self._source.retry,
             throttle=self._throttle,
-            stop=stop,
+            stop=waiting.stop,
+            threads=waiting.threads,
             on_stream=self._learn,
             on_retry=partial(self._counts.add, num_retries=1),
         )

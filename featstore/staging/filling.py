@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 
 from featstore.errors import ReplacedError, StagingError
 from featstore.files.transfer import RangeResponse, ReadSpan
@@ -21,7 +20,8 @@ from featstore.redaction import redact, redact_text
 from featstore.staging.cache import Pin
 from featstore.staging.limits import Throttle
 from featstore.staging.ranges import covers
-from featstore.staging.record import SpanChecksum, checksum
+from featstore.staging.record import SpanChecksum, checksum, spans_of
+from featstore.staging.request_threads import RequestThreads
 from featstore.staging.retry import RetryPolicy, Stopped, is_local, is_retryable
 
 _LOG = logging.getLogger(__name__)
@@ -29,8 +29,6 @@ _COPY_BYTES = 8 << 20  # How much is copied at once from another file of the cac
 # The disk is made to write after so many bytes. More leave a longer sync to the end, during which
 # the connection is idle; fewer make the disk write small pieces.
 _SYNC_BYTES = 16 << 20
-# How long `close` waits for threads whose answers are not wanted any more.
-_LEAVE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +62,7 @@ class Connection:
         retry: When and how often failed requests are sent again.
         throttle: Limits bytes per second.
         stop: Ends the download once it is set.
+        threads: Where requests are sent ahead.
         on_stream: Called with the measurements of each complete answer.
         on_retry: Called before each retry.
     """
@@ -72,6 +71,7 @@ class Connection:
     retry: RetryPolicy
     throttle: Throttle
     stop: threading.Event
+    threads: RequestThreads
     on_stream: Callable[[Received], None]
     on_retry: Callable[[], None]
 
@@ -81,54 +81,6 @@ class Connection:
         _LOG.warning("%s; trying again", failure)
         if self.stop.wait(self.retry.pause_s(num_failures, random.random())):
             raise Stopped
-
-
-class _RequestThreads:
-    """Threads that send requests ahead, one for each request in flight. They are reused: with other
-    threads computing, starting one takes as long as a short answer. Used by one thread.
-
-    Unlike those of a ThreadPoolExecutor they are daemons, and `close` does not wait for one that a
-    stalled remote holds up.
-    """
-
-    def __init__(self) -> None:
-        self._requests: SimpleQueue[
-            tuple[Callable[[], RangeResponse], Future[RangeResponse]] | None
-        ] = SimpleQueue()
-        self._threads = list[threading.Thread]()
-        self._answers = list[Future[RangeResponse]]()
-
-    def send(self, request: Callable[[], RangeResponse]) -> Future[RangeResponse]:
-        """Calls `request` in a thread; its result or error is that of the future."""
-        answer = Future[RangeResponse]()
-        self._answers = [*(other for other in self._answers if not other.done()), answer]
-        self._requests.put((request, answer))
-        if len(self._answers) > len(self._threads):
-            thread = threading.Thread(target=self._run, name="featstore-ask", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        return answer
-
-    def close(self) -> None:
-        """Drops answers and ends the threads. One that a stalled remote holds up ends later, when
-        the client returns.
-        """
-        self._answers = []
-        for _ in self._threads:
-            self._requests.put(None)
-        deadline = time.monotonic() + _LEAVE_S
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-
-    def _run(self) -> None:
-        while (entry := self._requests.get()) is not None:
-            request, answer = entry
-            try:
-                answer.set_result(request())
-            except BaseException as error:  # noqa: BLE001  a thread's boundary: who waits raises it
-                answer.set_exception(error)
-            # An answer that is not wanted any more must not stay until the next request.
-            del entry, request, answer
 
 
 class _Watch:
@@ -230,7 +182,6 @@ class Filling:
     Attributes:
         tag: The version of the remote file to which the bytes belong; empty before the first
             answer, and if the store does not name versions.
-        held: The spans that are held.
         sums: Checksums of the spans as they were downloaded.
         num_broken: How many requests broke. With each those in flight are dropped.
     """
@@ -240,12 +191,17 @@ class Filling:
         self._place = path.parent
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._write_back, self._crc = _WriteBack(self._file), 0
-        self._threads, self._in_flight = _RequestThreads(), dict[Span, Future[RangeResponse]]()
+        self._in_flight = dict[Span, Future[RangeResponse]]()
         # How far the current span is downloaded, and what failed in the last attempt.
         self._at, self._failure = 0, ""
         self._current: Span = (0, 0)
         self._fetched, self.num_broken = set[Span](), 0
-        self.tag, self.held, self.sums = "", tuple[Span, ...](), tuple[SpanChecksum, ...]()
+        self.tag, self.sums = "", list[SpanChecksum]()
+
+    @property
+    def held(self) -> tuple[Span, ...]:
+        """The spans that are held."""
+        return spans_of(self.sums)
 
     @property
     def in_flight(self) -> tuple[Span, ...]:
@@ -269,25 +225,22 @@ class Filling:
                 self._copy(source, first, end)
         finally:
             os.close(source)
-        self.tag, self.held, self.sums = pin.record.tag, pin.record.held, pin.record.sums
+        self.tag, self.sums = pin.record.tag, list(pin.record.sums)
 
     def tail(self, num_bytes: int) -> bytes:
         """The last bytes of the file. Fetches what is not held of them."""
         first = self._size_bytes - num_bytes
-        if not covers(self.held, [(first, self._size_bytes)]):
-            end = (
-                self.held[-1][0]
-                if self.held and self.held[-1][1] == self._size_bytes
-                else self._size_bytes
-            )
-            self.fetch(first, end)
+        held = self.held
+        if not covers(held, [(first, self._size_bytes)]):
+            has_end = bool(held) and held[-1][1] == self._size_bytes
+            self.fetch(first, held[-1][0] if has_end else self._size_bytes)
         return os.pread(self._file, num_bytes, first)
 
     def send(self, first: int, end: int) -> None:
         """Sends the request for a span ahead of its `fetch`, which raises its errors. If a span
         fetched before breaks, the request is dropped.
         """
-        self._in_flight[first, end] = self._threads.send(partial(self._read, first, end))
+        self._in_flight[first, end] = self._connection.threads.send(partial(self._read, first, end))
 
     def fetch(self, first: int, end: int) -> None:
         """Downloads one span; see `attempts` for errors."""
@@ -329,14 +282,13 @@ class Filling:
             self.num_broken += 1
             self._connection.pause(self._failure, num_failures)
         self._fetched.add((first, end))
-        self.held = united([*self.held, (first, end)])
-        self.sums = (*self.sums, (first, end, self._crc))
+        self.sums.append((first, end, self._crc))
 
     def restart(self) -> None:
         """Drops all bytes, after the remote file was replaced."""
         os.ftruncate(self._file, 0)
         os.ftruncate(self._file, self._size_bytes)
-        self.tag, self.held, self.sums = "", (), ()
+        self.tag, self.sums = "", []
         self._in_flight, self._current, self._fetched = {}, (0, 0), set()
 
     def sync(self) -> None:
@@ -350,7 +302,6 @@ class Filling:
         self._write_back.close()
         os.close(self._file)
         self._in_flight.clear()
-        self._threads.close()
 
     def _read(self, first: int, end: int) -> RangeResponse:
         return self._connection.read(

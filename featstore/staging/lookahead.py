@@ -49,7 +49,12 @@ class StandingRequests:
             if chosen is None:
                 return None
             self._chosen, self._chosen_for, self._num_broken = chosen, remote, num_broken
-        return tuple(span for span in self._chosen if not self.filling.is_coming(span))
+        # They are sent in their order, so those that come are the first ones.
+        num_coming = 0
+        while num_coming < len(self._chosen) and self.filling.is_coming(self._chosen[num_coming]):
+            num_coming += 1
+        self._chosen = self._chosen[num_coming:]
+        return self._chosen
 
 
 @dataclass(kw_only=True)

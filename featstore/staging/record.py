@@ -80,7 +80,7 @@ class Record:
             is_checked: Whether the bytes were compared with their writer's checksum.
         """
         sums = tuple(sorted(sums))
-        held = _spans(sums)
+        held = spans_of(sums)
         return cls(
             url=redact(url),
             size_bytes=size_bytes,
@@ -127,11 +127,12 @@ class Record:
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
         # A torn or forged record may contradict itself.
-        is_sound = _spans(record.sums) == record.held and covers(
+        is_sound = spans_of(record.sums) == record.held and covers(
             [(0, record.size_bytes)], record.held
         )
         return record if is_sound else None
 
 
-def _spans(sums: Iterable[SpanChecksum]) -> tuple[Span, ...]:
+def spans_of(sums: Iterable[SpanChecksum]) -> tuple[Span, ...]:
+    """The spans to which the checksums belong, together."""
     return united((first, end) for first, end, _ in sums)

@@ -21,6 +21,7 @@ from featstore.staging.budget import StageAheadLimit, format_bytes
 from featstore.staging.cache import Pin, Refusal
 from featstore.staging.counts import Counts
 from featstore.staging.fetcher import Fetcher, Key, StageItem, Waiting
+from featstore.staging.request_threads import RequestThreads
 from featstore.staging.retry import LOG_EVERY_S, StoppableBackoff, Stopped
 
 _LOG = logging.getLogger(__name__)
@@ -218,17 +219,19 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
         self._counts.add(num_waits=1, wait_s=time.monotonic() - since)
 
     def _run(self) -> None:
+        threads = RequestThreads()
         try:
-            while self._stage_next():
+            while self._stage_next(threads):
                 pass
         except Stopped:
             pass  # close() wakes the reader.
         finally:
+            threads.close()
             with self._changed:
                 self._num_running -= 1
                 self._changed.notify_all()
 
-    def _stage_next(self) -> bool:
+    def _stage_next(self, threads: RequestThreads) -> bool:
         """Stages the next file, in one turn. False at the end."""
         with self._turn() as pass_on:
             drawn = self._draw()
@@ -236,7 +239,7 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
                 return False
             queued, item = drawn
             try:
-                staged = self._stage(queued, item, pass_on)
+                staged = self._stage(queued, item, threads, pass_on)
             except Stopped:
                 raise
             except BaseException as error:  # noqa: BLE001  the thread's boundary: next() raises it
@@ -334,7 +337,11 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
             self._changed.notify_all()
 
     def _stage(
-        self, queued: _QueuedFile[Key], item: StageItem[Key], pass_on: Callable[[], None]
+        self,
+        queued: _QueuedFile[Key],
+        item: StageItem[Key],
+        threads: RequestThreads,
+        pass_on: Callable[[], None],
     ) -> Staged[Key]:
         backoff = StoppableBackoff(self._stop)
 
@@ -342,7 +349,7 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
             self._require_possible(queued, refusal, wanted_bytes, backoff.waited_s)
             backoff.wait(f"staging {queued.url} waits: {refusal.value}")
 
-        pin = self._fetcher.obtain(item, Waiting(self._stop, await_room, pass_on))
+        pin = self._fetcher.obtain(item, Waiting(self._stop, await_room, threads, pass_on))
         staged = Staged(item, pin, self._forget)
         self._pinned[id(staged)] = staged.held_bytes
         return staged

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -181,7 +182,7 @@ def test_both_say_the_same_of_bytes_that_changed_anywhere(
     for _ in range(data.draw(st.integers(0, 3))):
         flip(path, data.draw(st.integers(4, size - 1)), data.draw(st.integers(0, 7)))
     with path.open("rb") as file:
-        by_kernel = checksums._first_damaged(file.fileno(), spans)
+        by_kernel = checksums._first_damaged(file.fileno(), np.array(spans))
         pure = [
             place
             for place, span in enumerate(spans)

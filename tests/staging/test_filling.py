@@ -14,6 +14,7 @@ from featstore.files.transfer import RangeResponse
 from featstore.staging.filling import Connection, Filling, Received
 from featstore.staging.limits import Throttle
 from featstore.staging.record import checksum
+from featstore.staging.request_threads import RequestThreads
 from featstore.staging.retry import RetryPolicy, Stopped
 
 SIZE_BYTES, BLOCK_BYTES = 1000, 100
@@ -75,6 +76,7 @@ Make = Callable[..., Filling]
 @pytest.fixture
 def make(remote: Remote, stop: threading.Event, tmp_path: Path) -> Iterator[Make]:
     made: list[Filling] = []
+    threads = RequestThreads()
 
     def filling(**policy: int) -> Filling:
         connection = Connection(
@@ -82,6 +84,7 @@ def make(remote: Remote, stop: threading.Event, tmp_path: Path) -> Iterator[Make
             retry=RetryPolicy(first_pause_s=0.0, progress_bytes=SIZE_BYTES, **policy),
             throttle=Throttle(tmp_path / "limits", None),
             stop=stop,
+            threads=threads,
             on_stream=remote.received.append,
             on_retry=remote.count_retry,
         )
@@ -94,6 +97,7 @@ def make(remote: Remote, stop: threading.Event, tmp_path: Path) -> Iterator[Make
     yield filling
     for each in made:
         each.close()
+    threads.close()
 
 
 @pytest.fixture
@@ -108,7 +112,7 @@ def test_a_span_comes_to_its_own_offset_with_its_checksum(
     filling.fetch(300, 700)
     assert held(0, SIZE_BYTES) == bytes(300) + bytes_of("v1", 300, 700) + bytes(300)
     assert filling.held == filling.coming == ((300, 700),)
-    assert filling.sums == ((300, 700, checksum(bytes_of("v1", 300, 700), 0)),)
+    assert filling.sums == [(300, 700, checksum(bytes_of("v1", 300, 700), 0))]
     assert filling.tag == "v1"
     assert [seen.num_bytes for seen in remote.received] == [400]
 
@@ -121,7 +125,7 @@ def test_a_span_goes_on_where_the_connection_broke_and_has_the_checksum_of_the_w
     filling.fetch(0, 500)
     assert remote.requests == [(0, 500), (200, 500), (300, 500)]
     assert held(0, 500) == bytes_of("v1", 0, 500)
-    assert filling.sums == ((0, 500, checksum(bytes_of("v1", 0, 500), 0)),)
+    assert filling.sums == [(0, 500, checksum(bytes_of("v1", 0, 500), 0))]
     assert remote.num_retries == 2
 
 
@@ -132,7 +136,7 @@ def test_without_versions_a_broken_span_is_requested_again_as_a_whole(
     filling = make()
     filling.fetch(0, 500)
     assert remote.requests == [(0, 500), (0, 500)]
-    assert filling.sums == ((0, 500, checksum(bytes_of("", 0, 500), 0)),)
+    assert filling.sums == [(0, 500, checksum(bytes_of("", 0, 500), 0))]
 
 
 def test_failures_in_a_row_are_final_and_the_error_shows_no_password(
@@ -164,7 +168,7 @@ def test_after_a_restart_nothing_is_held_and_bytes_are_of_the_new_version(
     filling.send(100, 200)
     remote.tag = "v22"
     filling.restart()
-    assert (filling.held, filling.sums, filling.tag, filling.in_flight) == ((), (), "", ())
+    assert (filling.held, filling.sums, filling.tag, filling.in_flight) == ((), [], "", ())
     assert held(0, SIZE_BYTES) == bytes(SIZE_BYTES)
     filling.fetch(100, 200)
     assert held(0, 300) == bytes(100) + bytes_of("v22", 100, 200) + bytes(100)
