@@ -302,6 +302,7 @@ class Filling:
         self._write_back.close()
         os.close(self._file)
         self._in_flight.clear()
+        self._connection.threads.drop_answers()
 
     def _read(self, first: int, end: int) -> RangeResponse:
         return self._connection.read(

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -27,13 +26,12 @@ class RequestThreads:
             tuple[Callable[[], RangeResponse], Future[RangeResponse]] | None
         ] = SimpleQueue()
         self._threads = list[threading.Thread]()
-        self._answers = deque[Future[RangeResponse]]()
+        self._answers = list[Future[RangeResponse]]()
 
     def send(self, request: Callable[[], RangeResponse]) -> Future[RangeResponse]:
         """Calls `request` in a thread; its result or error is that of the future."""
         answer = Future[RangeResponse]()
-        while self._answers and self._answers[0].done():  # They come nearly in this order.
-            self._answers.popleft()
+        self.drop_answers()
         self._answers.append(answer)
         self._requests.put((request, answer))
         if len(self._answers) > len(self._threads):
@@ -41,6 +39,10 @@ class RequestThreads:
             self._threads.append(thread)
             thread.start()
         return answer
+
+    def drop_answers(self) -> None:
+        """Lets go of answers that have come, and so of connections whose bytes nobody reads."""
+        self._answers = [answer for answer in self._answers if not answer.done()]
 
     def close(self) -> None:
         """Ends the threads. One that a stalled remote holds up ends later, when the client

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Generic
@@ -160,11 +161,12 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
         """Whether the threads have ended and no staged file is left in the queue."""
         return not self._num_running and not self._queue
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether `next` answers without waiting."""
+    def is_ready(self, num_files: int = 1) -> bool:
+        """Whether `next` gives so many files, or all that follow, without waiting."""
         with self._changed:
-            return self._has_answer()
+            following = list(islice(self._queue, num_files))
+            is_all = len(following) == num_files or not self._num_running
+            return self._stop.is_set() or (is_all and all(file.is_settled for file in following))
 
     def __next__(self) -> Staged[Key]:
         with self._changed:

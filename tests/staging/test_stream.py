@@ -129,12 +129,25 @@ def test_a_stream_is_ready_when_the_next_file_is_there_and_at_its_end(
     stream = stage(items(2))
     next(stream)
     fetcher.await_begun(2)
-    assert not stream.is_ready
+    assert not stream.is_ready()
+    assert not stream.is_ready(2)
     held.set()
-    await_that(lambda: stream.is_ready)
+    await_that(stream.is_ready)
+    await_that(lambda: stream.is_ready(2))  # Nothing follows.
     assert next(stream).key == 1
-    await_that(lambda: stream.is_ready)
+    await_that(stream.is_ready)
     assert next(stream, None) is None
+
+
+def test_a_stream_is_ready_for_several_files_when_all_of_them_are_there(
+    stage: Stage, fetcher: PretendedFetcher
+) -> None:
+    held = fetcher.waits_for[items(3)[1].url] = threading.Event()
+    stream = stage(items(3))
+    await_that(stream.is_ready)
+    assert not stream.is_ready(2)
+    held.set()
+    await_that(lambda: stream.is_ready(2))
 
 
 def test_only_one_file_is_downloaded_at_a_time(stage: Stage, fetcher: PretendedFetcher) -> None:

@@ -84,7 +84,7 @@ class Budget:
             self._changed.notify_all()
 
     def fits_ahead(self, size_bytes: int, room_bytes: int) -> bool:
-        """Whether `held_window` would not wait now."""
+        """Whether there is room now for a window of these bytes, and for decoding it."""
         with self._changed:
             return self._fits_beside(size_bytes, room_bytes)
 

@@ -118,8 +118,8 @@ def read_mixed(
 
     Each row is drawn from one of the open splits, and is the next row of that split's stream. When
     a split ends, the next one takes its place; one of another section waits until all that are open
-    have ended. While the last of several windows of a split is open, the next split is opened, and
-    its first window is read, if it fits into the budget.
+    have ended. While the last of several windows of a split is open, the next split of the section
+    is opened if its files are there, and its first window is read if it fits into the budget.
 
     Args:
         work: The claims to read. The next one is taken when another split is opened.
@@ -179,7 +179,9 @@ class _Stream:
         if self._ahead is None or self._ahead.exception() is not None:
             return False
         window = self._ahead.result()
-        return window is not None and window.num_rows > 0
+        return window is not None and window.end_row > max(
+            window.first_row, self.reader.claim.start_row
+        )
 
     def read_ahead(self) -> None:
         """Reads the window after the open one. An error is raised when the window is asked for,
@@ -272,13 +274,16 @@ class _Mixer:
         from whichever windows they come.
         """
         num_mixtures = _MIXTURES_PER_WINDOW * len(self.streams)
-        most_rows = max(_LEAST_MIXED_ROWS, self._open_rows // num_mixtures)
+        return self._gathered(max(_LEAST_MIXED_ROWS, self._open_rows // num_mixtures))
+
+    def _gathered(self, num_rows: int) -> int:
+        """As many of these rows as can be gathered from the open windows at a time."""
         most_bytes = self._budget.most_gathered_bytes
         if most_bytes is None:
-            return most_rows
+            return num_rows
         windows = [stream.window for stream in self.streams if stream.window is not None]
         row_bytes = max(window.held_bytes / window.num_rows for window in windows)
-        return max(1, min(most_rows, int(most_bytes / max(1.0, row_bytes))))
+        return max(1, min(num_rows, int(most_bytes / max(1.0, row_bytes))))
 
     def fill(self) -> bool:
         """Opens splits until as many are open as may be, or the next one has to wait. Returns
@@ -376,17 +381,26 @@ class _Mixer:
         for which others may be waiting.
         """
         coming = self._coming_ahead()
+        total = sum(stream.size_bytes for stream in self.streams)
         for stream in sorted(self.streams, key=lambda stream: stream.num_left):
-            is_last = stream.is_finished and stream.reader.num_windows > 1
-            following = next(coming, None) if is_last else stream
+            following: _Stream | None = stream
+            if stream.is_finished and stream.reader.num_windows > 1:
+                if (following := next(coming, None)) is None:
+                    continue
+                total += following.size_bytes - stream.size_bytes
+                if not self._budget.fits_open(total):
+                    return  # It has to wait until others end, too.
             if following is not None and following.may_read_ahead:
                 yield following
 
     def _coming_ahead(self) -> Iterator[_Stream]:
-        """The splits that take the next places, which are opened when they are asked for."""
-        yield from tuple(self._coming)
-        while self._opens_ahead():
-            yield self._coming[-1]
+        """The splits of this section that take the next places, opened when they are asked for."""
+        number = 0
+        while number < len(self._coming) or self._opens_ahead():
+            if not self._is_of_section(self._coming[number]):
+                return
+            yield self._coming[number]
+            number += 1
 
     def _opens_ahead(self) -> bool:
         """Opens the next split if its files are there. An error is raised when the split is asked
@@ -418,7 +432,11 @@ class _Mixer:
                     of_place[place] = numbers.setdefault(share.window, len(numbers))
             draws.append(of_place[drawn])
             num_rows += len(drawn)
-            if num_rows == most_rows or not self._begins_next():
+            if (
+                num_rows == most_rows
+                or not self._begins_next()
+                or num_rows >= (most_rows := self._gathered(most_rows))  # Of longer rows fewer.
+            ):
                 return Mixture(shares=tuple(shares.values()), draws=np.concatenate(draws))
 
     def _draw_to_end(self, most_rows: int) -> tuple[list[WindowShare], Array]:
@@ -452,7 +470,8 @@ class _Mixer:
 
     def _begins_next(self) -> bool:
         """Begins the windows that are read ahead where one, or a split, has ended. Returns whether
-        the rows after that are known: no place is free, and all splits have an open window.
+        the rows after that are known: no split that is not read yet takes a place, and all have an
+        open window.
         """
         has_all = self._replace_ended()
         for stream in self.streams:

@@ -360,12 +360,13 @@ class SplitReader:
         return windows or [range(0)]
 
     def _skip_delivered(self) -> None:
-        """Skips windows that were delivered before, except the last one, with which the end of the
-        split is reported.
+        """Skips windows that were delivered before, except the last one of the claim, with which
+        its end is reported.
         """
+        claim = self._work.claim
         while self._next < len(self._windows) - 1:
             after = self._row + self._num_rows(self._windows[self._next])
-            if after > self._work.claim.start_row:
+            if after > claim.start_row or 0 < claim.end_row <= after:
                 break
             self._next, self._row = self._next + 1, after
 

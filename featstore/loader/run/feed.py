@@ -117,7 +117,7 @@ class Feed:
             # kept without the others.
             take=None if job.shuffle is None else self._pools.windows.take,
         )
-        work, is_ready = self._work_on(self._claimed(job.files, claims), budget)
+        work, is_ready = self._work_on(job, claims, budget)
         mixtures = (
             read_in_order(work, open_split, self._skip)
             if job.shuffle is None
@@ -213,14 +213,16 @@ class Feed:
             yield claim, *files[claim.split.path]
 
     def _work_on(
-        self, claimed: Iterable[Claimed], budget: Budget
+        self, job: Job, claims: Iterable[Claim], budget: Budget
     ) -> tuple[Iterator[Work], Callable[[], bool]]:
-        """The claims with their files, and whether the next ones are there."""
+        """The claims with their files, and whether those of the next one are there."""
+        claimed = self._claimed(job.files, claims)
         if self._stager is None:
             return (self._work(item, files_in_place(item[1])) for item in claimed), lambda: True
         stream = self._stager.stage(self._items(claimed))
         self._begin(stream)
-        return self._staged(stream, budget), lambda: stream.is_ready
+        most_parts = max((len(file.parts) for file, _ in job.files.values()), default=1)
+        return self._staged(stream, budget), lambda: stream.is_ready(most_parts)
 
     def _staged(self, stream: Stream[Coming], budget: Budget) -> Iterator[Work]:
         """Work on files that the stager brings to the local disk, except those that it leaves in

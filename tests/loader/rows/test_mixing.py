@@ -566,6 +566,52 @@ def test_files_are_let_go_when_the_last_window_is_read_and_not_when_its_rows_are
     assert 64 <= num_drawn < 128
 
 
+@pytest.mark.parametrize("delivered", [64, 128])
+def test_a_claim_that_is_opened_ahead_and_is_delivered_already_ends_without_rows(
+    six_files: list[DataFile], delivered: int
+) -> None:
+    """As one is that a worker takes over whose holder died just before it completed it."""
+    noted, budget = Noted(), Budget(100_000)
+    works = [noted.of(file, index) for index, file in enumerate(six_files)]
+    claim = replace(works[2].claim, start_row=delivered, end_row=delivered)
+    works[2] = replace(works[2], claim=claim)
+    found, has_ended = list[tuple[int, int]](), set[int]()
+    for mixture in let_go(mixed(iter(works), width=2, window_rows=64, budget=budget), budget):
+        found += drawn([mixture])
+        has_ended |= {
+            share.window.work.claim.index
+            for share in mixture.shares
+            if share.is_end and share.window.is_last
+        }
+    assert sorted(found) == [(split, row) for split in (0, 1, 3, 4, 5) for row in range(128)]
+    assert has_ended == set(range(6))
+    assert budget.held_bytes == 0
+
+
+def test_no_split_of_another_section_has_its_first_window_read_ahead(
+    six_files: list[DataFile],
+) -> None:
+    noted, read = Noted(), set[int]()
+
+    def reserve(index: int, row: int) -> int:
+        read.add(index)
+        return row
+
+    work = [noted.of(file, index, partial(reserve, index)) for index, file in enumerate(six_files)]
+    num_drawn = 0
+    for mixture in mixed(
+        noted.drawing(work),
+        width=2,
+        window_rows=64,
+        section_of=lambda index: range(index // 2 * 2, index // 2 * 2 + 2),
+    ):
+        section = num_drawn // 256
+        num_drawn += len(drawn([mixture]))
+        assert max(read) < 2 * section + 2
+        assert max(noted.drawn) <= 2 * section + 2  # One is opened, which tells its section.
+    assert num_drawn == 6 * 128
+
+
 def test_no_split_is_opened_ahead_whose_files_are_not_there(six_files: list[DataFile]) -> None:
     noted = Noted()
     budget = Budget(None)
