@@ -1,7 +1,11 @@
 """Mixed rows from a table to batches: of how many files a batch has rows, and what survives."""
 
 import random
+import threading
+import time
+from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +15,8 @@ from torch.utils.data import DataLoader
 
 from featstore import FeatureLoader
 from featstore.errors import ConfigError
+from featstore.table.open import open_snapshot
+from featstore.table.snapshot import Snapshot
 from tests.parquet_files import put_parquet
 
 NUM_MONTHS = 12
@@ -139,3 +145,62 @@ def test_static_order_is_the_same_for_any_number_of_workers_where_one_split_is_o
     one, two = batches(0, 4), batches(2, 4)
     assert one != two
     assert sorted(chain(*one)) == sorted(chain(*two))
+
+
+def gated(root: Path, loopback: Any, *, num_files: int, num_rows: int) -> Snapshot:
+    """A table of files of two row groups on a server that sends none of them to its end."""
+    for index in range(num_files):
+        rows = pa.array(range(index * num_rows, (index + 1) * num_rows), pa.int64())
+        path = root / f"{index}.parquet"
+        put_parquet(path, pa.table({"row": rows}), row_group_size=num_rows // 2)
+        loopback.files[f"/{path.name}"] = path.read_bytes()
+        loopback.gates[f"/{path.name}"] = threading.Event()
+    local = open_snapshot(str(root))
+    files = [replace(file, url=f"{loopback.url}/{file.path}") for file in local.data_files]
+    return replace(local, data_files=tuple(files))
+
+
+def release_first(loopback: Any, num_files: int) -> None:
+    """Sends the files that are asked for first to their end."""
+    asked = list[str]()
+    while len(asked) < num_files:
+        new = [path for _, path, _ in list(loopback.log) if path not in asked][:1]
+        for path in new:
+            asked.append(path)
+            loopback.gates[path].set()
+        time.sleep(0.001)
+
+
+def release_all(loopback: Any) -> None:
+    for gate in loopback.gates.values():
+        gate.set()
+
+
+def test_rows_that_are_there_are_delivered_while_the_next_file_is_downloaded(
+    tmp_path: Path, loopback: Any
+) -> None:
+    num_rows, is_late = 1 << 17, threading.Event()
+    table = gated(tmp_path / "table", loopback, num_files=4, num_rows=num_rows)
+
+    def give_up() -> None:
+        is_late.set()
+        release_all(loopback)
+
+    timer = threading.Timer(30, give_up)
+    first = threading.Thread(target=release_first, args=(loopback, 2))
+    for thread in (timer, first):
+        thread.start()
+    options = {
+        "shuffle": {"window_rows": num_rows, "interleave": 2},
+        "staging": {"directory": str(tmp_path / "cache"), "mode": "whole"},
+    }
+    delivered = 0
+    with FeatureLoader(table, slots=["row"], batch_size=4_096, **options) as loader:
+        for batch in loader:
+            delivered += batch.num_rows
+            if delivered > 1.8 * num_rows:  # Nearly all of two files, without the third.
+                release_all(loopback)
+    timer.cancel()
+    first.join()
+    assert delivered == 4 * num_rows
+    assert not is_late.is_set()
