@@ -190,7 +190,7 @@ def test_rows_that_are_there_are_delivered_while_the_next_file_is_downloaded(
     first = threading.Thread(target=release_first, args=(loopback, 2))
     for thread in (timer, first):
         thread.start()
-    options = {
+    options: dict[str, Any] = {
         "shuffle": {"window_rows": num_rows, "interleave": 2},
         "staging": {"directory": str(tmp_path / "cache"), "mode": "whole"},
     }
