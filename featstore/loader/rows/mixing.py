@@ -383,15 +383,15 @@ class _Mixer:
         coming = self._coming_ahead()
         total = sum(stream.size_bytes for stream in self.streams)
         for stream in sorted(self.streams, key=lambda stream: stream.num_left):
-            following: _Stream | None = stream
-            if stream.is_finished and stream.reader.num_windows > 1:
-                if (following := next(coming, None)) is None:
-                    continue
+            if not stream.is_finished:
+                if stream.may_read_ahead:
+                    yield stream
+            elif stream.reader.num_windows > 1 and (following := next(coming, None)) is not None:
                 total += following.size_bytes - stream.size_bytes
                 if not self._budget.fits_open(total):
-                    return  # It has to wait until others end, too.
-            if following is not None and following.may_read_ahead:
-                yield following
+                    coming = iter(())  # Like it, those after it wait until others end.
+                elif following.may_read_ahead:
+                    yield following
 
     def _coming_ahead(self) -> Iterator[_Stream]:
         """The splits of this section that take the next places, opened when they are asked for."""
