@@ -1,7 +1,11 @@
-"""The threads, temporary files and descriptors that the process of the tests has open."""
+"""The threads, temporary files and descriptors that the process of the tests has open, and how tests
+wait for its threads.
+"""
 
 import tempfile
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -18,3 +22,11 @@ def our_files() -> set[Path]:
 
 def num_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def await_that(is_so: Callable[[], bool]) -> None:
+    """Waits until another thread has made it so; AssertionError after a minute."""
+    until = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.001)

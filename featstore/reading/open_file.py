@@ -56,7 +56,7 @@ class OpenFile(Closing):
             size_bytes: The file's size, if `source` holds only its last bytes.
             cancelled: One byte. When another thread sets it to a value other than 0, reading ends
                 with a StateError.
-            column_cache: Shared by files that one thread opens one after the other.
+            column_cache: Shared by files that are opened one after the other.
 
         Raises:
             DataFileError: There is no such file, or its footer is damaged.

@@ -1,8 +1,7 @@
 """The files of a split: where they are, or staged and pinned until all of them are let go."""
 
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from featstore.staging.stream import Staged
 from featstore.table.snapshot import DataFile, GroupFile
 from tests.decoded.conftest import selection_of
 from tests.loader.conftest import data_file
+from tests.process import await_that
 
 
 @pytest.fixture
@@ -126,13 +126,6 @@ def paths(files: Iterable[FileSource]) -> list[str]:
     return [each.path for each in files]
 
 
-def wait_for(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.001)
-
-
 def test_while_a_file_is_open_the_next_ones_are_downloaded(
     stager: Stager, remote: list[DataFile], loopback: Any
 ) -> None:
@@ -142,7 +135,7 @@ def test_while_a_file_is_open_the_next_ones_are_downloaded(
                 assert paths(sources) == paths(files_in_place(file))
                 assert all(isinstance(each.source, Path) for each in sources)
                 for following in remote[number + 1 :]:
-                    wait_for(partial(staged, stager, following))
+                    await_that(partial(staged, stager, following))
     assert sorted(path for method, path, _ in loopback.log if method == "GET") == [
         "/a",
         "/b",
@@ -162,7 +155,7 @@ def test_a_file_out_of_its_turn_has_the_room_of_those_ahead(
     with Stager(options) as stager, SourcesAhead(stager, files) as ahead:
         with ahead.opened(files[1]) as sources:
             assert paths(sources) == ["c"]
-        wait_for(partial(staged, stager, files[2]))
+        await_that(partial(staged, stager, files[2]))
         with ahead.opened(files[0]) as sources:
             assert paths(sources) == ["a"]
         with ahead.opened(files[2]) as sources:
@@ -204,7 +197,7 @@ def test_once_closed_each_file_is_staged_when_it_is_asked_for(
 ) -> None:
     ahead = SourcesAhead(stager, remote)
     with ahead.opened(remote[0]) as sources:
-        wait_for(lambda: staged(stager, remote[1]))
+        await_that(lambda: staged(stager, remote[1]))
         ahead.close()
         ahead.close()
         assert paths(sources) == ["a"]
@@ -249,7 +242,7 @@ def test_what_is_ahead_makes_room_for_decoded_columns(
 
         def build(writer: EntryWriter) -> None:
             with ahead.opened(file):
-                wait_for(lambda: staged(stager, following))
+                await_that(lambda: staged(stager, following))
             request.build(writer)
 
         found = cache.open(replace(request, first_bytes=1, build=build), None, 0)

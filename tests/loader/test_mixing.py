@@ -187,7 +187,8 @@ def test_rows_that_are_there_are_delivered_while_the_next_file_is_downloaded(
         release_all(loopback)
 
     timer = threading.Timer(30, give_up)
-    first = threading.Thread(target=release_first, args=(loopback, 2))
+    timer.daemon = True
+    first = threading.Thread(target=release_first, args=(loopback, 2), daemon=True)
     for thread in (timer, first):
         thread.start()
     options: dict[str, Any] = {

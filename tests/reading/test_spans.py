@@ -3,6 +3,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.errors import DataFileError
+from featstore.intervals import Span, united
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
-from featstore.reading.spans import plan_spans, require_held
+from featstore.reading.spans import are_held, plan_spans, require_held
 from featstore.schema import Slot, SlotKind
 
 NAMES = [f"s{i}" for i in range(8)]
@@ -106,3 +108,18 @@ def test_a_slot_is_found_by_its_name_where_the_file_has_no_numbers(data: bytes) 
 def test_what_is_no_parquet_is_an_error_with_the_files_name(data: bytes, garbage: Any) -> None:
     with pytest.raises(DataFileError, match=r"t/a\.parquet: expected a Parquet file"):
         _plan(garbage, _selection(data, ["s0"]))
+
+
+SPANS: st.SearchStrategy[list[Span]] = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 9)).map(lambda pair: (pair[0], sum(pair)))
+)
+
+
+@given(spans=SPANS, held=SPANS.map(lambda spans: united(spans)))
+def test_a_span_is_held_if_one_of_those_present_has_all_of_it(
+    spans: list[Span], held: tuple[Span, ...]
+) -> None:
+    found = are_held(np.array(spans, np.int64).reshape(-1, 2), held)
+    assert found.tolist() == [
+        any(there <= first and end <= until for there, until in held) for first, end in spans
+    ]

@@ -2,12 +2,14 @@
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
 from featstore.files.transfer import RangeResponse
 from featstore.staging.request_threads import RequestThreads
+from tests.process import await_that
 
 
 @pytest.fixture
@@ -18,18 +20,12 @@ def threads() -> Iterator[RequestThreads]:
 
 
 def answer() -> RangeResponse:
-    return RangeResponse(size_bytes=1, tag=threading.current_thread().name, blocks=iter(()))
-
-
-def alive() -> int:
-    return sum(thread.name == "featstore-ask" for thread in threading.enumerate())
+    """Tells which thread it came from."""
+    return RangeResponse(size_bytes=1, tag=str(threading.get_ident()), blocks=iter(()))
 
 
 def test_requests_one_after_the_other_share_a_thread(threads: RequestThreads) -> None:
-    for _ in range(20):
-        threads.send(answer).result(30)
-    # The second is sent before the first thread has said that it is free, at most.
-    assert 1 <= alive() <= 2
+    assert len({threads.send(answer).result(30).tag for _ in range(20)}) == 1
 
 
 def test_each_request_in_flight_has_a_thread_of_its_own(threads: RequestThreads) -> None:
@@ -40,8 +36,15 @@ def test_each_request_in_flight_has_a_thread_of_its_own(threads: RequestThreads)
         return answer()
 
     answers = [threads.send(wait) for _ in range(4)]
-    assert all(each.result(30).size_bytes == 1 for each in answers)
-    assert alive() == 4
+    assert len({each.result(30).tag for each in answers}) == 4
+
+
+def test_an_answer_that_nobody_takes_is_let_go(threads: RequestThreads) -> None:
+    sent = threads.send(answer)
+    response = weakref.ref(sent.result(30))
+    del sent
+    threads.drop_answers()
+    await_that(lambda: response() is None)
 
 
 def test_an_error_is_that_of_its_own_request(threads: RequestThreads) -> None:

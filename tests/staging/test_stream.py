@@ -1,7 +1,6 @@
 """The threads and the queue of a stream, over a fetcher that only pretends to download."""
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,15 +12,9 @@ from featstore.staging.cache import Refusal
 from featstore.staging.counts import Counts
 from featstore.staging.fetcher import StageItem, Waiting
 from featstore.staging.stream import Stream, StreamTerms
+from tests.process import await_that
 
 SIZE_BYTES = 100
-
-
-def await_that(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 class PretendedPin:

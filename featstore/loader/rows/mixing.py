@@ -289,7 +289,7 @@ class _Mixer:
         """Opens splits until as many are open as may be, or the next one has to wait. Returns
         whether any is open.
         """
-        while self._has_place:
+        while self._has_place():
             if self._coming:
                 self.streams.append(self._coming.popleft())
             elif not self._open_next():
@@ -299,19 +299,19 @@ class _Mixer:
 
     def _replace_ended(self) -> bool:
         """Closes splits that have ended. Those take their places whose first windows are read.
-        Returns whether there are none, all are replaced, or no work is left. In the last ones of a
-        section they are not, so that a worker gets no further ahead of the others.
+        Returns whether the rows after that may be drawn now: nothing has ended, all places are
+        taken again, or no work is left. At the end of a section they may not, so that a worker with
+        few rows gets no further ahead of the others.
         """
         if not self.drop_finished():
             return True
-        while self._has_place and self._coming and self._coming[0].has_rows_ahead:
+        while self._has_place() and self._coming and self._coming[0].has_rows_ahead:
             self.streams.append(self._coming.popleft())
             self._limit_windows()
         if not self._coming:
-            return self._is_exhausted or not self._has_place
-        return not self._has_place and self._is_of_section(self._coming[0])
+            return self._is_exhausted or not self._has_place()
+        return not self._has_place() and self._is_of_section(self._coming[0])
 
-    @property
     def _has_place(self) -> bool:
         """Whether the next split, as far as it is known, may be mixed with those that are open."""
         if len(self.streams) >= self._most_open:
