@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from featstore.errors import AccessError
+from featstore.files.looks import exists
 from featstore.redaction import redact
 
 # The time limit for connecting to the metadata service, and again for its response. It is in the
@@ -222,7 +223,7 @@ def require_credentials(url: str, scheme: str, environment: Mapping[str, str]) -
 
 def _are_given(known: StoreVariables, environment: Mapping[str, str]) -> bool:
     # Whether they are valid is for the store to say.
-    if known.file and Path(environment.get("HOME", "/"), known.file).exists():
+    if known.file and exists(Path(environment.get("HOME", "/"), known.file)):
         return True
     return any(environment.get(name) for name in known.given)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
+from featstore.files.looks import exists, is_file_at
 from featstore.libraries import LazyModule
 
 if TYPE_CHECKING:
@@ -82,12 +83,12 @@ def missing_for_libhdfs(environment: Mapping[str, str]) -> list[str]:
     """What libhdfs lacks: each a text that names the variable to set."""
     missing = []
     java = environment.get("JAVA_HOME", "")
-    if not any(Path(java or _DEFAULT_JAVA, name).is_file() for name in _JVM):
+    if not any(is_file_at(Path(java or _DEFAULT_JAVA, name)) for name in _JVM):
         missing.append(f"JAVA_HOME ({_found(java)}) is no Java with {_JVM[0]}")
     library = environment.get("ARROW_LIBHDFS_DIR", "")
     home = environment.get("HADOOP_HOME", "")
     places = [Path(library), Path(home, "lib/native"), *_library_path(environment)]
-    if not any(place.joinpath("libhdfs.so").is_file() for place in places if place != Path()):
+    if not any(is_file_at(place / "libhdfs.so") for place in places if place != Path()):
         missing.append(f"HADOOP_HOME ({_found(home)}) is no Hadoop with lib/native/libhdfs.so")
     classes = environment.get("CLASSPATH", "")
     if not any(jar in classes for jar in _JARS):
@@ -149,7 +150,7 @@ def hadoop_properties(path: Path) -> dict[str, str]:
     Raises:
         OSError: The file cannot be read, or is no XML.
     """
-    if not path.exists():
+    if not exists(path):
         return {}
     try:
         root = ElementTree.parse(path).getroot()

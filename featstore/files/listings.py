@@ -1,30 +1,34 @@
 """Listings of a path, a directory or a glob on any storage: files with their sizes and versions."""
 
+import errno
 import hashlib
+import logging
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from pathlib import PurePosixPath
 
-from featstore.errors import InputError
+from featstore.errors import InputError, StoreError
+from featstore.files.looks import ABSENT
 from featstore.files.storage import (
     SCHEME,
-    FileSystem,
     absolute,
     filesystem,
     has_object_store,
     head,
-    local_path,
     scheme,
     version_of,
 )
-from featstore.files.store_errors import as_store_errors
+from featstore.files.walking import MAGIC, Item, Tree, Wanted, matches, root_of, tree_of
 from featstore.redaction import redact
 
-_GLOB = re.compile(r"[*?\[]")
+# The ends of the names of Parquet files, whatever the case.
+PARQUET = (".parquet", ".parq", ".pq")
+_NUM_SHOWN = 3  # of files that are left out
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,113 +106,133 @@ def check_unchanged(listed: FileEntry, now: FileEntry | None) -> None:
 
 def find_file(url: str) -> FileEntry | None:
     """The entry of a single file; None if there is no such file."""
-    root = _listing_root(url)
-    entry = _single(filesystem(url), url, root)
-    return None if entry is None else _entry(url, root, entry, posixpath.dirname(root))
+    root = root_of(url)
+    item = _single(tree_of(url, Wanted()), url, root)
+    return None if item is None else _entry(url, item, posixpath.dirname(root))
 
 
 def list_files(
     url: str,
-    suffix: str | tuple[str, ...] = ".parquet",
+    suffix: str | tuple[str, ...] = PARQUET,
     *,
     hidden: bool = False,
     literal: bool = False,
 ) -> list[FileEntry]:
     """Lists the files of a path, of a directory (recursively) or of a glob.
 
+    Links are followed. Files in directories that have other names are left out, and so are links
+    that lead in a circle; if others are found, a warning names some and counts them.
+
     Args:
         url: A file, a directory or a glob.
         suffix: The end, or ends, of the names to list in directories, including those that a glob
-            matches. It does not apply to a single file and to files that a glob matches.
+            matches, in lower case. It does not apply to a single file and to files that a glob
+            matches.
         hidden: Include names that begin with `_` or `.`, which Spark and Hive ignore too.
         literal: Treat the URL as a path even if it has characters of a glob.
 
     Returns:
         The files, sorted by name. Empty if nothing matches.
+
+    Raises:
+        InputError: A file or a directory was listed, and is not there.
+        StoreError: Something cannot be looked at.
     """
-    fs, root = filesystem(url), _listing_root(url)
-    glob = None if literal else _GLOB.search(root)
+    suffixes = (suffix,) if isinstance(suffix, str) else suffix
+    wanted = Wanted(suffixes=suffixes, hidden=hidden)
+    entries = _listed(url, wanted, literal=literal)
+    if entries and wanted.left_out:
+        _LOG.warning(
+            "%s: %d files are left out, since their names do not end in %s: %s",
+            redact(url),
+            len(wanted.left_out),
+            " or ".join(suffixes),
+            ", ".join(map(redact, sorted(wanted.left_out)[:_NUM_SHOWN])),
+        )
+    return entries
+
+
+def list_own(url: str, suffix: str = "", *, hidden: bool = True) -> list[FileEntry]:
+    """Lists the files of a directory in which featstore itself adds and removes files, such as a
+    table's or that of its log.
+
+    Links are left out, and so is a file that is gone by the time it is looked at.
+
+    Args:
+        url: The directory.
+        suffix: The end of the names to list.
+        hidden: Include names that begin with `_` or `.`.
+
+    Returns:
+        The files, sorted by name. Empty if there is no directory.
+
+    Raises:
+        StoreError: Something cannot be looked at.
+    """
+    wanted = Wanted(suffixes=(suffix,), hidden=hidden, is_own=True)
+    return _listed(url, wanted, literal=True)
+
+
+def _listed(url: str, wanted: Wanted, *, literal: bool) -> list[FileEntry]:
+    tree, root = tree_of(url, wanted), root_of(url)
+    glob = None if literal else MAGIC.search(root)
     if glob:
         base = root[: glob.start()].rpartition("/")[0]
-        infos = _matches(url, lambda: _with_directories(fs, fs.glob(root, detail=True), suffix))
-    elif (info := _single(fs, url, root)) is not None:
-        base, infos = posixpath.dirname(root), {root: info}
-        hidden = True  # a file that is named outright is read whatever its name
+        items = _found(url, lambda: _below_matches(tree, base, root[len(base) :]))
+    elif (item := _single(tree, url, root)) is not None:
+        base, items = posixpath.dirname(root), {root: item}
     else:
-        base, infos = root, _matches(url, lambda: _below(fs, root, suffix))
-    entries = (_entry(url, path, info, base) for path, info in infos.items())
-    visible = (
-        entry for entry in entries if entry is not None and (hidden or not _is_hidden(entry.name))
-    )
-    return sorted(visible, key=lambda entry: entry.name)
+        base, items = root, _found(url, lambda: {item.path: item for item in tree.files(root)})
+    entries = (_entry(url, item, base) for item in items.values())
+    return sorted(entries, key=lambda entry: entry.name)
 
 
-def _listing_root(url: str) -> str:
-    """The path to list, in the form of the file system's listings: those of object stores have no
-    scheme.
-    """
-    path = local_path(url)
-    if path is not None:
-        return str(path.absolute())
-    return SCHEME.sub("", url) if has_object_store(url) else url
+def _below_matches(tree: Tree, base: str, pattern: str) -> dict[str, Item]:
+    """The files that a glob matches, and those below the directories that it matches, by path."""
+    found = dict[str, Item]()
+    for item in matches(tree, base or "/", pattern.strip("/").split("/")):
+        below = (item,) if item.info is not None else tree.files(item.path)
+        found |= {item.path: item for item in below}
+    return found
 
 
-def _below(
-    fs: FileSystem, directory: str, suffix: str | tuple[str, ...]
-) -> dict[str, dict[str, Any]]:
-    infos = fs.find(directory, detail=True).items()
-    return {path: info for path, info in infos if info["type"] == "file" and path.endswith(suffix)}
+def _single(tree: Tree, url: str, root: str) -> Item | None:
+    """The file at the URL; None if it is none."""
+    if has_object_store(url):
+        try:
+            return Item(root, head(url))
+        except FileNotFoundError:
+            return None
+    item = tree.item(root)
+    return None if item is None or item.info is None else item
 
 
-def _with_directories(
-    fs: FileSystem, matched: dict[str, dict[str, Any]], suffix: str | tuple[str, ...]
-) -> dict[str, dict[str, Any]]:
-    """The files that a glob matched, and those below the directories that it matched."""
-    infos = {path: info for path, info in matched.items() if info["type"] == "file"}
-    for path in matched.keys() - infos.keys():
-        infos |= _below(fs, path, suffix)
-    return infos
-
-
-def _single(fs: FileSystem, url: str, root: str) -> dict[str, Any] | None:
-    """The file system's information if the URL is a single file, else None."""
-    try:
-        with as_store_errors(url):
-            if not has_object_store(url):
-                return cast(dict[str, Any], fs.info(root)) if fs.isfile(root) else None
-            return head(url)
-    except FileNotFoundError:
-        return None
-
-
-def _matches(
-    url: str, listing: Callable[[], dict[str, dict[str, Any]]]
-) -> dict[str, dict[str, Any]]:
-    """The result of a listing. It is empty for a web server that only serves files, which cannot be
-    distinguished from one that has none.
+def _found(url: str, listing: Callable[[], dict[str, Item]]) -> dict[str, Item]:
+    """The result of a listing. It is empty if the place is not there, and for a web server that
+    only serves files, which cannot be distinguished from one that has none.
     """
     try:
-        with as_store_errors(url):
-            return listing()
-    except FileNotFoundError:
+        return listing()
+    except ABSENT:
         return {}
-    except OSError:
-        # Web servers answer a request for a directory in many ways.
-        if scheme(url) in ("http", "https"):
+    except StoreError as error:
+        # Web servers refuse a request for a directory in many ways. One that is in trouble, for
+        # which `errno` is EIO, has not answered.
+        if scheme(url) in ("http", "https") and error.errno == errno.EINVAL:
             return {}
         raise
 
 
-def _entry(url: str, path: str, info: dict[str, Any], base: str) -> FileEntry | None:
-    """The entry of a file; None if a local file is gone meanwhile."""
-    if scheme(url) == "file":
-        return _local_entry(path, _name(path, base))
-    full = _with_scheme(url, path)
-    version = version_of(info)
+def _entry(url: str, item: Item, base: str) -> FileEntry:
+    if isinstance(item.info, os.stat_result):
+        return _local_entry(item.path, _name(item.path, base), item.info)
+    assert item.info is not None, item.path
+    full = _with_scheme(url, item.path)
+    version = version_of(item.info)
     return FileEntry(
         url=full,
         name=_name(full, _with_scheme(url, base)),
-        size_bytes=int(info["size"]),
+        size_bytes=int(item.info["size"]),
         version=str(version),
         modified_ns=_modified_ns(version),
     )
@@ -222,20 +246,16 @@ def _modified_ns(version: object) -> int:
     return int(seconds * 1e9) if isinstance(seconds, int | float) else 0
 
 
-def _local_entry(path: str, name: str) -> FileEntry | None:
+def _local_entry(path: str, name: str, status: os.stat_result) -> FileEntry:
     """The entry from a single `stat`, so that size and version are of the same content."""
-    try:
-        stat = Path(path).stat()
-    except FileNotFoundError:
-        return None
     return FileEntry(
         url=path,
         name=name,
-        size_bytes=stat.st_size,
-        version=str(stat.st_mtime),
-        modified_ns=stat.st_mtime_ns,
-        changed_ns=stat.st_ctime_ns,
-        inode=stat.st_ino,
+        size_bytes=status.st_size,
+        version=str(status.st_mtime),
+        modified_ns=status.st_mtime_ns,
+        changed_ns=status.st_ctime_ns,
+        inode=status.st_ino,
     )
 
 
@@ -265,28 +285,17 @@ def without_path(url: str) -> tuple[str, str]:
     return head.group(), url[head.end() :].rstrip("/")
 
 
-def _is_hidden(name: str) -> bool:
-    # A directory such as `_key=value` is a partition, as for Spark.
-    return any(part.startswith(("_", ".")) and "=" not in part for part in name.split("/"))
-
-
 def is_directory(url: str) -> bool:
     """Whether the URL is an existing directory; in an object store, whether any object lies below
-    it.
+    it. False on a web server, which does not tell.
 
-    False if that cannot be determined: on a web server, and if the store refuses to list.
+    Raises:
+        StoreError: The look failed.
     """
-    path = local_path(url)
-    if path is not None:
-        return path.is_dir()
     if scheme(url) in ("http", "https"):
         return False
-    fs = filesystem(url)
-    try:
-        with as_store_errors(url):
-            return bool(fs.info(_listing_root(url))["type"] == "directory")
-    except (FileNotFoundError, PermissionError):
-        return False
+    item = tree_of(url, Wanted()).item(root_of(url))
+    return item is not None and item.info is None
 
 
 def directories(url: str) -> list[str]:
@@ -295,6 +304,6 @@ def directories(url: str) -> list[str]:
     """
     root = absolute(url)
     head = match.group() if (match := SCHEME.match(root)) else ""
-    glob = _GLOB.search(root)
+    glob = MAGIC.search(root)
     start = PurePosixPath((root[: glob.start()].rpartition("/")[0] if glob else root)[len(head) :])
     return [f"{head}{directory}" for directory in (start, *start.parents) if str(directory) != "."]

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from featstore.errors import ConfigError, StagingError, UnsafeStoreError
 from featstore.files.credentials import require_credentials
 from featstore.files.hadoop import HADOOP_SCHEMES, hadoop_filesystem
+from featstore.files.looks import looking
 from featstore.files.random_reader import RandomReader
 from featstore.files.redirects import own_hosts_only
 from featstore.files.store_errors import as_disk_full_errors, as_store_errors
@@ -304,7 +305,8 @@ def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:
     """
     path = local_path(url)
     if path is not None:
-        return path.open("rb")
+        with looking(path):
+            return path.open("rb")
     if scheme(url) in _OBSTORE:
         file = _RemoteFile(url, size_bytes(url) if listed_bytes is None else listed_bytes)
         return cast(BinaryIO, io.BufferedReader(file, BUFFER_BYTES))
@@ -345,12 +347,20 @@ def _created(path: Path) -> IO[bytes]:
 
 def remove_empty_directories(root: Path) -> None:
     """Removes a local directory and those in it, if there is no file in any of them."""
-    below = sorted(root.rglob("*"), reverse=True)
-    if all(path.is_dir() and not path.is_symlink() for path in below):
-        for path in [*below, root]:
-            # Someone else may have put a file there, or have removed it.
-            with contextlib.suppress(OSError):
-                path.rmdir()
+    # Someone else may have put a file there, or have removed it.
+    with contextlib.suppress(OSError):
+        if not _has_files(root):
+            _remove_empty_in(root, hidden=True)
+            root.rmdir()
+
+
+def _has_files(directory: Path) -> bool:
+    """Whether there is anything else than directories in a directory or below it."""
+    with os.scandir(directory) as entries:
+        return any(
+            not entry.is_dir(follow_symlinks=False) or _has_files(Path(entry.path))
+            for entry in entries
+        )
 
 
 def remove_if_empty(root_url: str, below: str) -> None:
@@ -369,18 +379,20 @@ def remove_if_empty(root_url: str, below: str) -> None:
     # Removing a directory that is not empty fails, so a file that someone else has just put there
     # is safe; who has only made the directory makes it again (`_created`).
     with contextlib.suppress(OSError):
-        _remove_empty_in(start)
+        _remove_empty_in(start, hidden=False)
         while start != root:
             start.rmdir()
             start = start.parent
 
 
-def _remove_empty_in(directory: Path) -> None:
-    for path in directory.iterdir():
-        if path.is_dir() and not path.is_symlink() and not path.name.startswith("_"):
+def _remove_empty_in(directory: Path, *, hidden: bool) -> None:
+    with os.scandir(directory) as entries:
+        below = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for entry in below:
+        if hidden or not entry.name.startswith("_"):
             with contextlib.suppress(OSError):
-                _remove_empty_in(path)
-                path.rmdir()
+                _remove_empty_in(Path(entry.path), hidden=hidden)
+                os.rmdir(entry.path)  # noqa: PTH106  no second path
 
 
 @contextlib.contextmanager
@@ -411,7 +423,8 @@ def size_bytes(url: str) -> int:
     """The file's size. FileNotFoundError if there is no such file."""
     path = local_path(url)
     if path is not None:
-        return path.stat().st_size
+        with looking(path):
+            return path.stat().st_size
     if scheme(url) not in _OBSTORE:
         with as_store_errors(url):
             return int(filesystem(url).info(url)["size"])
@@ -563,7 +576,8 @@ def modified_s(url: str) -> float:
     """
     path = local_path(url)
     if path is not None:
-        return path.stat().st_mtime
+        with looking(path):
+            return path.stat().st_mtime
     with as_store_errors(url):
         return float(filesystem(url).modified(canonical(url)).timestamp())
 

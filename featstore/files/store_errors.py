@@ -45,6 +45,9 @@ _ASKED_HOST = re.compile(r"host='([^']+)', port=(\d+)")
 # The start of what is for developers only: the fields of the Rust error, or a backtrace.
 _INNER_PARTS = re.compile(r"\n\nDebug source|\n\s+0: ")
 _BUSY = (408, 429)
+# An error of the system in delta-rs' words, other than that a file is missing (2).
+_OS_ERROR = re.compile(r"\(os error (?!2\))\d+\)")
+_UNSUPPORTED = 501  # of a method that the server does not know: another try would be refused, too
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -265,7 +268,7 @@ def _by_status(error: Exception, text: str) -> _Rule | None:
     )
     if status in (401, 403) or isinstance(error, refusals) or "AuthenticationException" in text:
         return _DENIED
-    if status >= 500 or status in _BUSY:
+    if (status >= 500 and status != _UNSUPPORTED) or status in _BUSY:
         return _TROUBLED
     return _REFUSED if status else None
 
@@ -288,6 +291,14 @@ def _of_delta(url: str, error: Exception, text: str) -> FeatstoreError | None:
     if "DeltaError" not in names:
         return None
     words = _words(url, text)
+    if "TableNotFoundError" in names or _OS_ERROR.search(text):
+        # delta-rs names any failure to look for a table so; callers have seen its log.
+        failed = StoreError(
+            f"{redact(url)}: the Delta log cannot be read or written ({words}); check the disk or "
+            f"mount, and the permissions, then run it again"
+        )
+        failed.errno = errno.EIO
+        return failed
     if "CommitFailedError" in names:
         return CommitConflictError(
             f"{redact(url)}: other writers repeatedly committed first ({words}); nothing of this "

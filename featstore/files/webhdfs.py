@@ -235,7 +235,8 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
             )
         except FileNotFoundError:
             # After a lost reply the operation is made again: the source is then gone.
-            if self.exists(target):
+            with contextlib.suppress(FileNotFoundError):
+                self.info(target)
                 return
             raise
         if answer.content and not answer.json()["boolean"]:

@@ -16,7 +16,6 @@ from typing import Concatenate, ParamSpec, TypeVar
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from featstore.errors import (
@@ -27,6 +26,7 @@ from featstore.errors import (
     TableNotFoundError,
 )
 from featstore.files.credentials import require_credentials, s3_endpoint
+from featstore.files.looks import is_directory_at
 from featstore.files.redirects import own_hosts_only
 from featstore.files.storage import absolute, canonical, check_store, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
@@ -36,6 +36,7 @@ from featstore.table.delta_files import files_of
 from featstore.table.evolution import merge_schemas
 from featstore.table.file_list import FileList
 from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
+from featstore.table.log_files import LogFiles, commit_infos, list_log
 from featstore.table.log_mirror import VersionTakenError, is_mirrored, log_mirror
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.snapshot import (
@@ -54,6 +55,8 @@ _UNREADABLE = {"deletionVectors": "deletion vectors", "columnMapping": "column m
 # An attempt is repeated only if another writer's commit came first. More attempts than this mean
 # that many writers commit at once without pause.
 _MAX_COMMIT_ATTEMPTS = 20
+# Where its own look fails, delta-rs opens an earlier version than the log lists: it is tried again.
+_NUM_OPENINGS = 3
 # Commits read when the newest version is opened, for the spec hash and the CRC-32s of files. Each
 # is a request to the store. The CRC-32s of files of older commits are then unknown.
 _NUM_RECENT_COMMITS = 20
@@ -128,7 +131,7 @@ def is_delta(url: str) -> bool:
     # Locally without delta-rs, so that plain Parquet can be opened in a forked child.
     path = local_path(url)
     if path is not None:
-        return (path / LOG_DIR).is_dir()
+        return is_directory_at(path / LOG_DIR)
     if not is_delta_scheme(url):
         return False
     _require_unforked(url)
@@ -148,13 +151,9 @@ def open_delta(url: str, version: int | None = None) -> Snapshot:
         DataFileError: The table has Delta features that featstore does not read.
     """
     newest = _load_existing(url)
-    if version is None or version == newest.version():
-        return _snapshot(url, newest, _commits(newest, _NUM_RECENT_COMMITS))
-    return _snapshot(
-        url,
-        _at_version(url, version, newest),
-        (c for c in _commits(newest) if c.version <= version),
-    )
+    if version is None or version == newest.version:
+        return _snapshot(url, newest.table, newest.commits(_NUM_RECENT_COMMITS))
+    return _snapshot(url, _at_version(version, newest), newest.commits(through=version))
 
 
 @_raises_store_errors
@@ -164,9 +163,8 @@ def open_head(url: str) -> Snapshot:
     Raises:
         TableNotFoundError: There is no table.
     """
-    return _snapshot(
-        url, table := _load_existing(url), _commits(table, _NUM_RECENT_COMMITS), with_files=False
-    )
+    head = _load_existing(url)
+    return _snapshot(url, head.table, head.commits(_NUM_RECENT_COMMITS), with_files=False)
 
 
 @_raises_store_errors
@@ -178,15 +176,17 @@ def stream_files(url: str, version: int) -> Iterator[DataFile]:
         TableNotFoundError: There is no such version.
     """
     newest = _load_existing(url)
-    table = newest if version == newest.version() else _at_version(url, version, newest)
+    table = newest.table if version == newest.version else _at_version(version, newest)
     return _data_files(url, table, {})
 
 
 @_raises_store_errors
 def open_delta_or_none(url: str) -> Snapshot | None:
     """The newest snapshot, or None if there is no table."""
-    table = _load(url)
-    return None if table is None else _snapshot(url, table, _commits(table, _NUM_RECENT_COMMITS))
+    newest = _load(url)
+    if newest is None:
+        return None
+    return _snapshot(url, newest.table, newest.commits(_NUM_RECENT_COMMITS))
 
 
 @_raises_store_errors
@@ -196,7 +196,7 @@ def history(url: str) -> list[Commit]:
     Raises:
         TableNotFoundError: There is no table.
     """
-    return _all_commits(url) or list(_commits(_load_existing(url)))
+    return list(_load_existing(url).commits())
 
 
 def with_origins(commits: Iterable[Commit]) -> Iterator[Commit]:
@@ -266,7 +266,7 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
     for attempt in itertools.count(1):
         # Each attempt checks against the newest version. What another writer commits between this
         # check and the publication is caught by the transactions in the commit.
-        table = _load(url)
+        table = _table_of(_load(url))
         _check_base(url, table, change)
         try:
             publish(url, table, change)
@@ -279,7 +279,9 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
             landed = _landed(url, change)
             if landed is not None:
                 return landed
-            if attempt == _MAX_COMMIT_ATTEMPTS or not _is_refusal(error, table, _load(url)):
+            if attempt == _MAX_COMMIT_ATTEMPTS or not _is_refusal(
+                error, table, _table_of(_load(url))
+            ):
                 if _is_of_client(error):
                     raise store_error(url, error) from None
                 raise
@@ -464,35 +466,97 @@ def _writable_table(url: str, table: DeltaTable) -> Iterator[DeltaTable]:
         yield DeltaTable(uri, version=table.version())
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Newest:
+    """The newest version of a table.
+
+    Attributes:
+        url: The table.
+        root: Where its log is read.
+        table: The version, as delta-rs opened it.
+        log: The log, as it was listed before.
+    """
+
+    url: str
+    root: str
+    table: DeltaTable
+    log: LogFiles
+
+    @property
+    def version(self) -> int:
+        return _version(self.table)
+
+    def commits(self, limit: int | None = None, *, through: int | None = None) -> Iterator[Commit]:
+        """Yields the commits that the log holds, newest first.
+
+        Args:
+            limit: How many at most.
+            through: The first to yield; by default that of the newest version.
+        """
+        versions = self.log.through(self.version if through is None else through)
+        for version, info in commit_infos(self.root, versions[::-1][:limit]):
+            mapping = info.get(KEY)
+            yield Commit(
+                version=version,
+                timestamp_ms=info["timestamp"],
+                operation=info["operation"],
+                metadata=None
+                if mapping is None
+                else CommitMetadata.from_mapping(mapping, f"version {version}"),
+            )
+
+
 @_raises_store_errors
-def _load(url: str) -> DeltaTable | None:
-    if not is_delta(url):
+def _load(url: str) -> _Newest | None:
+    """The newest version; None if there is no table, as a listing of the log shows.
+
+    Raises:
+        StoreError: delta-rs finds no table, or an older version than the log lists.
+    """
+    if local_path(url) is None and not is_delta_scheme(url):
+        return None
+    log = list_log(root := _table_uri(url))
+    if log.newest < 0:
         return None
     _require_unforked(url)
-    try:
-        return DeltaTable(_table_uri(url), storage_options=_storage_options(url))
-    except NoDeltaTableError:
-        return None
+    for _ in range(_NUM_OPENINGS):
+        table = DeltaTable(root, storage_options=_storage_options(url))
+        if _version(table) >= log.newest:
+            return _Newest(url=url, root=root, table=table, log=log)
+    error = StoreError(
+        f"{redact(url)}: expected version {log.newest}, which the log lists, found version "
+        f"{_version(table)} as the newest that can be read: a look at the log failed; check the "
+        f"disk or mount of {LOG_DIR}, then run it again"
+    )
+    error.errno = errno.EIO
+    raise error
 
 
-def _load_existing(url: str) -> DeltaTable:
-    table = _load(url)
-    if table is None:
+def _load_existing(url: str) -> _Newest:
+    newest = _load(url)
+    if newest is None:
         raise TableNotFoundError(
             f"no table at {redact(url)}: expected a Delta table ({LOG_DIR}/ is missing)"
         )
-    return table
+    return newest
 
 
-def _at_version(url: str, version: int, newest: DeltaTable) -> DeltaTable:
-    known = sorted(c.version for c in _commits(newest))
+def _table_of(newest: _Newest | None) -> DeltaTable | None:
+    return None if newest is None else newest.table
+
+
+def _at_version(version: int, newest: _Newest) -> DeltaTable:
+    url, known = newest.url, newest.log.through(newest.version) or (newest.version,)
     if version not in known:
         raise TableNotFoundError(
             f"no version {version} of {redact(url)}; it has versions {known[0]} to {known[-1]}"
         )
     try:
-        return DeltaTable(_table_uri(url), version=version, storage_options=_storage_options(url))
+        return DeltaTable(newest.root, version=version, storage_options=_storage_options(url))
     except DeltaError as error:
+        # Others may have removed old entries meanwhile. Only a listing tells that they are gone.
+        if list_log(newest.root).holds(version):
+            raise
         where = f"version {version} of {redact(url)}"
         why = client_words(url, error)
         raise TableNotFoundError(
@@ -577,37 +641,10 @@ def _data_files(url: str, table: DeltaTable, crc32s: Mapping[str, int]) -> Itera
     return files_of(url, actions, table.metadata().partition_columns, crc32s)
 
 
-def _commits(table: DeltaTable, limit: int | None = None) -> Iterator[Commit]:
-    """Yields the commits, newest first.
-
-    `table` must be loaded at the newest version: delta-rs always lists the newest commits, and
-    numbers them backwards from the loaded version.
-    """
-    for entry in table.history(limit):
-        mapping = entry.get(KEY)
-        where = f"version {entry['version']}"
-        yield Commit(
-            version=entry["version"],
-            timestamp_ms=entry["timestamp"],
-            operation=entry["operation"],
-            metadata=None if mapping is None else CommitMetadata.from_mapping(mapping, where),
-        )
-
-
-def _all_commits(url: str) -> list[Commit]:
-    """All commits, newest first; empty if there is no table.
-
-    They are read again if another commit landed meanwhile, which would make their numbers off by
-    one (see `_commits`).
-    """
-    table = _load(url)
-    while table is not None:
-        version, commits = table.version(), list(_commits(table))
-        _table_uri(url)
-        table.update_incremental()
-        if table.version() == version:
-            return commits
-    return []
+def _all_commits(url: str) -> Iterator[Commit]:
+    """Yields all commits, newest first; none if there is no table."""
+    newest = _load(url)
+    return iter(()) if newest is None else newest.commits()
 
 
 def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from featstore.cleanup import when_gone
 from featstore.files.hadoop import HADOOP_SCHEMES
-from featstore.files.listings import FileEntry, list_files
+from featstore.files.listings import FileEntry, list_own
 from featstore.files.private_directory import PrivateDirectory
 from featstore.files.storage import delete, fetch, join, open_write, put_new, scheme
 from featstore.redaction import redact
@@ -84,9 +84,8 @@ class LogMirror:
         with self._lock:
             listed = {
                 entry.name: entry
-                for entry in list_files(
-                    self._log_url, (".json", ".parquet"), hidden=True, literal=True
-                )
+                for entry in list_own(self._log_url)
+                if entry.name.endswith((".json", ".parquet"))
             }
             changes = changed(self._copied, listed)
             for name in self._copied.keys() - listed.keys():
@@ -137,11 +136,8 @@ class LogMirror:
             self._publish(log, before)
 
     def _publish(self, log: Path, before: set[str]) -> None:
-        now = {
-            str(path.relative_to(log)): path.read_bytes
-            for path in log.rglob("*")
-            if path.is_file() and str(path.relative_to(log)) not in before
-        }
+        after = {entry.name: entry.url for entry in list_own(str(log))}
+        now = {name: Path(after[name]).read_bytes for name in after.keys() - before}
         # The commit comes first. A failure after it is no failure of the commit, which the caller
         # finds in the log, and leaves at most a checkpoint to the next writer.
         for name in sorted(now, key=lambda name: not _COMMIT.fullmatch(name)):
@@ -152,9 +148,8 @@ class LogMirror:
             elif not put_new(url, now[name]()):
                 raise VersionTakenError(f"{redact(url)} exists")
         # A checkpoint makes delta-rs remove commits that are older than the log's retention.
-        for name in before:
-            if not (log / name).exists():
-                delete(join(self._log_url, name))
+        for name in before - after.keys():
+            delete(join(self._log_url, name))
 
 
 def changed(copied: Mapping[str, FileEntry], listed: Mapping[str, FileEntry]) -> list[FileEntry]:

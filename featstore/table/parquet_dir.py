@@ -8,7 +8,13 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from featstore.errors import DataFileError, FeatstoreError, TableNotFoundError, not_once
+from featstore.errors import (
+    AccessError,
+    DataFileError,
+    FeatstoreError,
+    TableNotFoundError,
+    not_once,
+)
 from featstore.files.listings import FileEntry, directories, is_directory, list_files
 from featstore.files.storage import join, local_path, open_read, scheme
 from featstore.parquet.damage import DAMAGE, first_line
@@ -120,11 +126,20 @@ def _check_no_log(url: str) -> None:
 
 
 def delta_table_around(url: str) -> str | None:
-    """The Delta table at `url` or in a directory above it; None if there is none."""
-    return next(
-        (directory for directory in directories(url) if is_directory(join(directory, LOG_DIR))),
-        None,
-    )
+    """The Delta table at `url` or in a directory above it; None if there is none.
+
+    Raises:
+        StoreError: The look failed. A store may refuse looks above the place itself, to who has
+            access to a part of it only: those tell of no table.
+    """
+    for depth, directory in enumerate(directories(url)):
+        try:
+            if is_directory(join(directory, LOG_DIR)):
+                return directory
+        except AccessError:
+            if not depth:
+                raise
+    return None
 
 
 def each_footer(urls: Iterable[str], take: Callable[[CheckedFooter], T]) -> Iterator[T]:

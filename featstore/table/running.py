@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from featstore.errors import CommitConflictError
-from featstore.files.listings import list_files
+from featstore.files.listings import list_own
+from featstore.files.looks import exists
 from featstore.files.storage import (
     check_store,
     delete,
@@ -117,7 +118,7 @@ def _without_empty_directories(table_url: str) -> Iterator[None]:
     A run that lives has its mark there, so its directories stay.
     """
     root = local_path(table_url)
-    is_new = root is not None and not root.exists()
+    is_new = root is not None and not exists(root)
     try:
         yield
     except BaseException:
@@ -161,7 +162,7 @@ def running(table_url: str, *, now_s: float, grace_s: float) -> set[str]:
     A mark that vanished since the listing belongs to a run that has just ended, and whose files
     count as young.
     """
-    marks = list_files(join(table_url, RUNS_DIR), suffix="", literal=True)
+    marks = list_own(join(table_url, RUNS_DIR), hidden=False)
     return {entry.name for entry in marks if now_s - modified_or(entry.url, now_s) <= grace_s}
 
 
@@ -200,7 +201,7 @@ def _sizes(table_url: str, files: Sequence[DataFile]) -> dict[str, int]:
         paths[to_json(file.partition)].append(posixpath.dirname(file.path))
     sizes: dict[str, int] = {}
     for directory in {posixpath.commonpath(of_partition) for of_partition in paths.values()}:
-        entries = list_files(join(table_url, directory), literal=True)
+        entries = list_own(join(table_url, directory), ".parquet", hidden=False)
         sizes |= {posixpath.join(directory, entry.name): entry.size_bytes for entry in entries}
     return sizes
 

@@ -7,7 +7,6 @@ references nor a featstore run has named are left alone. All times are the store
 clocks do not matter. See `docs/decisions/0027-days-marks-and-vacuum.md`.
 """
 
-import contextlib
 import json
 import math
 import re
@@ -15,12 +14,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
-from featstore.errors import InputError, TableNotFoundError
-from featstore.files.listings import FileEntry, list_files
-from featstore.files.storage import delete, join, modified_s, open_read
+from featstore.errors import DataFileError, InputError, TableNotFoundError
+from featstore.files.listings import FileEntry, list_own
+from featstore.files.storage import delete, join, modified_s
 from featstore.redaction import redact
-from featstore.table.delta import GROUPS, Commit, history, is_delta, open_delta
+from featstore.table.delta import GROUPS, is_delta, open_delta
 from featstore.table.layout import (
     GROUPS_DIR,
     LOG_DIR,
@@ -33,6 +33,7 @@ from featstore.table.layout import (
     statistics_tag,
     tag_of,
 )
+from featstore.table.log_files import LogFiles, commit_url, list_log, read_actions
 from featstore.table.running import modified_or, running, store_now_s
 from featstore.table.snapshot import Snapshot
 
@@ -44,7 +45,7 @@ GRACE_S = 86_400.0
 # while is not taken for dead.
 MIN_GRACE_S = 3_600.0
 _MARK = "mark of a dead run"
-_LOG_FILE = re.compile(r"(\d{20})\.json")
+_STAGED_LOG_FILE = re.compile(rf"{LOG_DIR}/(.+#\d+|_commit_[0-9a-f-]+\.json\.tmp)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,14 +165,14 @@ def vacuum(
     now_s = store_now_s(url) if now_s is None else now_s
     # The order matters: files are listed first, marks read second, the log last. A run that commits
     # in between is seen by its mark or by its commit.
-    entries = list_files(url, suffix="", hidden=True, literal=True)
+    entries = list_own(url)
     groups = {name: join(url, GROUPS_DIR, name) for name in _group_names(entries)}
     running_tags = set().union(
         *(running(table, now_s=now_s, grace_s=grace_s) for table in (url, *groups.values()))
     )
-    commits = history(url)
+    log = _log(url)
     references = read_references(
-        url, commits, oldest_retained(_log_times(url, commits), now_s - retain_s), keep_versions
+        url, log, oldest_retained(_log_times(url, log.versions), now_s - retain_s), keep_versions
     )
     group_references = {
         name: _group_references(
@@ -199,20 +200,33 @@ def vacuum(
     )
 
 
+def _log(url: str) -> LogFiles:
+    log = list_log(url)
+    if not log.versions:
+        raise _unproved(url, "its log holds no commits")
+    return log
+
+
 def read_references(
-    url: str, commits: Sequence[Commit], oldest: int, keep_versions: Iterable[int] = ()
+    url: str, log: LogFiles, oldest: int, keep_versions: Iterable[int] = ()
 ) -> References:
-    """Reads the files that the log references.
+    """Reads the files that the log references, and proves that it has seen all of them.
 
     Args:
         url: The table.
-        commits: All commits of its log.
+        log: A listing of its log.
         oldest: All versions from this one on are retained.
         keep_versions: Further versions to retain.
+
+    Raises:
+        DataFileError: The commits that were read do not lead from the oldest retained version to
+            the newest. Which files are referenced is then not known.
+        StoreError: The log cannot be read.
     """
-    first = _open_from(url, oldest, commits)
-    entries = list(_read_log(url))
+    first = _open_from(url, oldest, log)
+    entries = [_read_entry(url, version) for version in log.versions]
     later = [entry for entry in entries if entry.version > (first.version or 0)]
+    _prove(url, first, later, log)
     kept = [first, *(open_delta(url, version) for version in keep_versions)]
     live = {file.path for snapshot in kept for file in snapshot.data_files}.union(
         *(entry.adds for entry in later)
@@ -229,6 +243,32 @@ def read_references(
         logged=frozenset(live).union(*(entry.adds for entry in entries)),
         oldest_version=first.version or 0,
         groups={name: frozenset(versions) for name, versions in groups.items()},
+    )
+
+
+def _prove(url: str, first: Snapshot, later: Sequence["_LogEntry"], log: LogFiles) -> None:
+    """Checks that the commits after `first` make the newest version of the listing out of it, so
+    that the files of all versions between are among theirs.
+    """
+    expected = list(range((first.version or 0) + 1, log.newest + 1))
+    found = [entry.version for entry in later]
+    if found != expected:
+        lost = sorted(set(expected) - set(found))
+        raise _unproved(url, f"commits of versions {lost[:3]} are not in its log")
+    files = {file.path for file in first.data_files}
+    for entry in later:
+        files = (files - entry.removes) | entry.adds
+    newest = {file.path for file in open_delta(url, log.newest).data_files}
+    if files != newest:
+        path = min(files ^ newest)
+        raise _unproved(url, f"{path} is in one of the log and version {log.newest}, not in both")
+
+
+def _unproved(url: str, problem: str) -> DataFileError:
+    return DataFileError(
+        f"{redact(url)}: vacuum cannot tell which files are referenced ({problem}); expected the "
+        f"commits from the oldest retained version to the newest; nothing was removed: run it "
+        f"again, and if that does not help look at {LOG_DIR}"
     )
 
 
@@ -272,6 +312,9 @@ def find_leftovers(
 def _leftover_kind(path: str, references: References) -> str | None:
     """The kind of a file that may be removed, else None."""
     directory = path.partition("/")[0]
+    # The client leaves these behind where it fails between writing an entry and naming it.
+    if directory == LOG_DIR and _STAGED_LOG_FILE.fullmatch(path):
+        return "unfinished"
     if path in references.live or directory in (LOG_DIR, GROUPS_DIR):
         return None
     # A hidden partial file is featstore's if its final name is one that featstore gives.
@@ -329,15 +372,14 @@ def _run_tag(path: str) -> str | None:
     return tag_of(name) or statistics_tag(name) or name.partition(".")[0]
 
 
-def _open_from(url: str, oldest: int, commits: Sequence[Commit]) -> Snapshot:
-    """The oldest version from `oldest` on that can still be opened: the log of earlier ones may be
+def _open_from(url: str, oldest: int, log: LogFiles) -> Snapshot:
+    """The oldest version from `oldest` on that the log holds: that of earlier ones may be
     incomplete.
     """
-    versions = sorted(commit.version for commit in commits if commit.version >= oldest)
-    for version in versions[:-1]:
-        with contextlib.suppress(TableNotFoundError):
-            return open_delta(url, version)
-    return open_delta(url, versions[-1])
+    version = next((v for v in log.versions if v >= oldest and log.holds(v)), None)
+    if version is None:
+        raise _unproved(url, f"commits before version {log.newest} are not in its log")
+    return open_delta(url, version)
 
 
 def _group_references(
@@ -358,21 +400,21 @@ def _group_references(
     """
     if not is_delta(group_url):
         return References()  # the group's first run has not committed yet
-    commits = history(group_url)
-    versions = {commit.version for commit in commits}
-    oldest = oldest_retained(_log_times(group_url, commits), cutoff_s)
-    references = read_references(group_url, commits, min({oldest, *(referenced & versions)}))
+    log = _log(group_url)
+    oldest = oldest_retained(_log_times(group_url, log.versions), cutoff_s)
+    references = read_references(group_url, log, min({oldest, *(referenced & {*log.versions})}))
     return replace(
         references, live=frozenset(path for path in references.live if base_path(path) in base_live)
     )
 
 
-def _log_times(url: str, commits: Iterable[Commit]) -> Iterator[tuple[int, float]]:
-    """Yields the store's time of each commit. The time inside a commit is of a host's clock."""
-    for commit in commits:
+def _log_times(url: str, versions: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """Yields the store's time of each commit, newest first. The time inside a commit is of a host's
+    clock.
+    """
+    for version in reversed(versions):
         # If delta-rs cleaned up the log meanwhile, the age is unknown.
-        log_file = join(url, LOG_DIR, f"{commit.version:020d}.json")
-        yield commit.version, modified_or(log_file, math.inf)
+        yield version, modified_or(commit_url(url, version), math.inf)
 
 
 def _group_names(entries: Iterable[FileEntry]) -> set[str]:
@@ -382,25 +424,28 @@ def _group_names(entries: Iterable[FileEntry]) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _LogEntry:
-    """The paths that a commit adds, and the versions of slot groups if it sets any."""
+    """The paths that a commit adds and removes, and the versions of slot groups if it sets any."""
 
     version: int
     adds: frozenset[str]
+    removes: frozenset[str]
     groups: Mapping[str, int]
 
 
-def _read_log(url: str) -> Iterator[_LogEntry]:
-    for entry in list_files(join(url, LOG_DIR), suffix=".json", literal=True):
-        if match := _LOG_FILE.fullmatch(entry.name):
-            with open_read(entry.url) as file:
-                actions = list(map(json.loads, file))
-            adds = frozenset(
-                decode_path(action["add"]["path"]) for action in actions if "add" in action
-            )
-            properties = (
-                action["metaData"].get("configuration", {}).get(GROUPS)
-                for action in actions
-                if "metaData" in action
-            )
-            groups = json.loads(next(properties, None) or "{}")
-            yield _LogEntry(version=int(match[1]), adds=adds, groups=groups)
+def _read_entry(url: str, version: int) -> _LogEntry:
+    actions = read_actions(url, version)
+    properties = (
+        action["metaData"].get("configuration", {}).get(GROUPS)
+        for action in actions
+        if "metaData" in action
+    )
+    return _LogEntry(
+        version=version,
+        adds=_paths(actions, "add"),
+        removes=_paths(actions, "remove"),
+        groups=json.loads(next(properties, None) or "{}"),
+    )
+
+
+def _paths(actions: Iterable[Mapping[str, Any]], kind: str) -> frozenset[str]:
+    return frozenset(decode_path(action[kind]["path"]) for action in actions if kind in action)

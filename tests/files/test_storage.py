@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import ConfigError
+from featstore.errors import AccessError, ConfigError
 from featstore.files import listings, storage
 from tests.programs import run_python
 from tests.store_clients import clients_of
@@ -156,12 +156,14 @@ def test_a_remote_file_is_identified_by_its_version_if_the_store_reports_one(
     assert not listed.is_same(replace(listed, version=now, size_bytes=6))
 
 
-def test_a_literal_listing_does_not_treat_a_bracket_as_a_glob(tmp_path: Path) -> None:
-    (tmp_path / "t[1]").mkdir()
-    (tmp_path / "t[1]" / "a.parquet").write_bytes(b"12345")
+def test_a_name_with_a_bracket_is_found_as_it_is_written(tmp_path: Path) -> None:
+    for name in ("t[1]", "t1", "t2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.parquet").write_bytes(b"12345")
     url = f"{tmp_path}/t[1]"
-    assert listings.list_files(url) == []
-    assert [entry.name for entry in listings.list_files(url, literal=True)] == ["a.parquet"]
+    names = [entry.name for entry in listings.list_files(url)]
+    assert names == ["t1/a.parquet", "t[1]/a.parquet"]
+    assert [entry.url for entry in listings.list_files(url, literal=True)] == [f"{url}/a.parquet"]
 
 
 @pytest.mark.parametrize("path", LISTINGS)
@@ -208,7 +210,8 @@ def test_a_directory_is_distinguished_from_anything_else(s3: Any, tree: Path) ->
         f"{s3.url}/bucket/t/_log",
     ):
         assert not listings.is_directory(url)
-    assert not listings.is_directory("s3://bucket/secret")
+    with pytest.raises(AccessError, match="s3://bucket/secret: the store refuses access"):
+        listings.is_directory("s3://bucket/secret")
 
 
 @pytest.mark.parametrize("alias", ["s3", "s3a"])

@@ -1,0 +1,105 @@
+"""Looks at local paths. Only an ENOENT of the thing itself means that it is not there: every other
+failure is an error, since who takes it for an absence leaves out data, or removes them.
+
+`Path.exists`, `Path.is_file`, `Path.rglob`, `os.walk` and the like swallow errors; a test
+(`tests/test_architecture.py`) keeps them out of the package.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from featstore.errors import AccessError, FeatstoreError, StoreError
+
+# Of a path, too, of which a part is a file, where there can be nothing below.
+ABSENT = (FileNotFoundError, NotADirectoryError)
+_ADVICE = {
+    errno.EACCES: "grant this user access to it and to the directories above it",
+    errno.EPERM: "grant this user access to it and to the directories above it",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the limit of open files of the machine (sysctl fs.file-max)",
+    errno.ELOOP: "remove links that lead to themselves",
+    errno.ENAMETOOLONG: "check the path",
+}
+_OTHERWISE = "check the disk or mount, then run it again"
+
+
+@contextlib.contextmanager
+def looking(path: str | Path) -> Iterator[None]:
+    """Translates failed looks at a local path in the block to StoreError.
+
+    Errors of featstore and `ABSENT` pass.
+
+    Raises:
+        AccessError: Access is refused.
+        StoreError: The system failed. `errno` is the system's.
+    """
+    try:
+        yield
+    except (FeatstoreError, *ABSENT):
+        raise
+    except OSError as error:
+        raise failed_look(path, error) from error
+
+
+def failed_look(path: str | Path, error: OSError) -> StoreError:
+    """The error for a failed look at a local path."""
+    kind = AccessError if isinstance(error, PermissionError) else StoreError
+    where = error.filename if isinstance(error.filename, str) else path
+    advice = _ADVICE.get(error.errno or 0, _OTHERWISE)
+    failed = kind(
+        f"{where} cannot be read ({_words(error)}), which does not mean that nothing is there; "
+        f"{advice}"
+    )
+    failed.errno = error.errno
+    return failed
+
+
+def _words(error: OSError) -> str:
+    return f"[Errno {error.errno}] {error.strerror}" if error.errno else str(error)
+
+
+def status_of(path: str | Path) -> os.stat_result | None:
+    """The status of what is at a path, links followed; None if there is nothing.
+
+    Raises:
+        StoreError: The look failed.
+    """
+    try:
+        with looking(path):
+            return os.stat(path)  # noqa: PTH116  `Path.stat` makes a path of each text
+    except ABSENT:
+        return None
+
+
+def exists(path: str | Path) -> bool:
+    """Whether there is anything at a path. StoreError if the look failed."""
+    return status_of(path) is not None
+
+
+def is_file_at(path: str | Path) -> bool:
+    """Whether there is a regular file at a path. StoreError if the look failed."""
+    status = status_of(path)
+    return status is not None and stat.S_ISREG(status.st_mode)
+
+
+def is_directory_at(path: str | Path) -> bool:
+    """Whether there is a directory at a path. StoreError if the look failed."""
+    status = status_of(path)
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def names_in(path: str | Path) -> list[str]:
+    """The names in a directory, sorted; empty if there is no directory.
+
+    Raises:
+        StoreError: The look failed.
+    """
+    try:
+        with looking(path), os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries)
+    except ABSENT:
+        return []

@@ -1,0 +1,337 @@
+"""Walks directories of any storage. A directory that cannot be read is an error that names it, and
+so is a file that was named and is gone: neither makes a listing shorter.
+
+fsspec's `find`, `walk` and `glob` leave out what they fail to look at, so only its `ls` and `info`
+are used, of one place each.
+"""
+
+import fnmatch
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from featstore.errors import InputError
+from featstore.files.looks import ABSENT, looking, status_of
+from featstore.files.storage import (
+    SCHEME,
+    connect,
+    filesystem,
+    has_object_store,
+    local_path,
+    scheme,
+)
+from featstore.files.store_errors import as_store_errors
+from featstore.libraries import LazyModule
+from featstore.redaction import redact
+
+if TYPE_CHECKING:
+    import obstore
+else:
+    obstore = LazyModule("obstore")
+
+MAGIC = re.compile(r"[*?\[]")
+# Before a directory is listed again that named a file which is gone: a file that is being replaced,
+# or a mount that is late (NFS, FUSE), is there again in less.
+_PAUSES_S = (0.0, 0.05, 0.2)
+# Stores without directories, which list all that is below a prefix in one answer for 1,000 objects.
+_FLAT = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "azure"})
+# What a store tells of a file: the system's status of a local one, a mapping of any other.
+Info: TypeAlias = os.stat_result | Mapping[str, Any]
+
+
+class Item(NamedTuple):
+    """A file or a directory.
+
+    Attributes:
+        path: Its path in the store's form, which names no scheme for object stores.
+        info: What the store tells of a file; None for a directory.
+    """
+
+    path: str
+    info: Info | None
+
+    @property
+    def name(self) -> str:
+        return self.path.rstrip("/").rpartition("/")[2]
+
+
+def is_hidden(name: str) -> bool:
+    """Whether Spark and Hive ignore a file or directory of this name."""
+    # A directory such as `_key=value` is a partition, as for Spark.
+    return name.startswith(("_", ".")) and "=" not in name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a walk looks for.
+
+    Attributes:
+        suffixes: The ends of the names of files, in lower case.
+        hidden: Also names that begin with `_` or `.`, and what is in such directories.
+        is_own: Whether the place is one where featstore itself adds and removes files. Links are
+            then not followed, and a file that is gone when it is looked at is left out; otherwise
+            that is an error.
+        left_out: Gets the paths of files that have other names, and of links that lead nowhere or
+            in a circle.
+    """
+
+    suffixes: tuple[str, ...] = ("",)
+    hidden: bool = False
+    is_own: bool = False
+    left_out: list[str] = field(default_factory=list)
+
+    def enters(self, name: str) -> bool:
+        """Whether a directory, or any file, of this name is looked at."""
+        return self.hidden or not is_hidden(name)
+
+    def takes(self, path: str) -> bool:
+        """Whether a file has one of the names. It is left out otherwise."""
+        if path.lower().endswith(self.suffixes):
+            return True
+        self.left_out.append(path)
+        return False
+
+
+class Tree:
+    """The directories of one store.
+
+    Args:
+        url: Any URL in the store.
+        wanted: What to look for.
+    """
+
+    def __init__(self, url: str, wanted: Wanted) -> None:
+        self._url, self._wanted = url, wanted
+
+    def item(self, path: str) -> Item | None:
+        """What is at a path; None if there is nothing."""
+        raise NotImplementedError
+
+    def items(self, directory: str, *, of_any_name: bool = False) -> list[Item]:
+        """What is in a directory: directories, and files of the names that are wanted or, if asked
+        for, of any.
+
+        Raises:
+            FileNotFoundError: There is no such directory.
+            StoreError: It cannot be read.
+        """
+        raise NotImplementedError
+
+    def files(self, directory: str) -> Iterator[Item]:
+        """Yields the files in a directory and in those below it.
+
+        Raises:
+            FileNotFoundError: There is no such directory.
+            InputError: A directory was named by the one above it, and is gone.
+            StoreError: One of them cannot be read.
+        """
+        yield from self._files(directory, frozenset())
+
+    def _files(self, directory: str, above: frozenset[object]) -> Iterator[Item]:
+        identity = self._identity(directory)
+        if identity in above:
+            self._wanted.left_out.append(directory)
+            return
+        for item in self.items(directory):
+            if item.info is not None:
+                yield item
+                continue
+            try:
+                yield from self._files(item.path, above | {identity})
+            except ABSENT:
+                if not self._wanted.is_own:
+                    raise gone(item.path) from None
+
+    def _identity(self, directory: str) -> object:
+        """What a directory has that is the same by whatever links it was reached."""
+        return directory
+
+
+class LocalTree(Tree):
+    """The directories of this machine."""
+
+    def item(self, path: str) -> Item | None:
+        status = status_of(path)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            return Item(path, None)
+        return None if status is None or not stat.S_ISREG(status.st_mode) else Item(path, status)
+
+    def items(self, directory: str, *, of_any_name: bool = False) -> list[Item]:
+        lost: set[str] = set()
+        for attempt, pause_s in enumerate((0.0, *_PAUSES_S)):
+            time.sleep(pause_s)
+            found, now_lost = self._scan(directory, of_any_name)
+            if self._wanted.is_own and attempt:
+                lost &= now_lost  # Others remove and add files; one that stays named is not gone.
+            else:
+                lost = now_lost | (lost - {item.name for item in found})
+            if not lost:
+                return found
+        wanted = sorted(name for name in lost if of_any_name or self._wanted.takes(name))
+        if wanted:
+            raise gone(str(Path(directory, wanted[0])))
+        return found
+
+    def _scan(self, directory: str, of_any_name: bool) -> tuple[list[Item], set[str]]:
+        """What is in a directory, and the names of what is gone when it is looked at."""
+        found, lost = list[Item](), set[str]()
+        with looking(directory), os.scandir(directory) as entries:
+            for entry in entries:
+                if not self._wanted.enters(entry.name):
+                    continue
+                try:
+                    item = self._item_of(entry, of_any_name)
+                except FileNotFoundError:
+                    lost.add(entry.name)
+                    continue
+                if item is not None:
+                    found.append(item)
+        return found, lost
+
+    def _item_of(self, entry: "os.DirEntry[str]", of_any_name: bool) -> Item | None:
+        follows = not self._wanted.is_own
+        if entry.is_dir(follow_symlinks=follows):
+            return Item(entry.path, None)
+        # Nothing known of the kind: neither, a link that leads nowhere, or gone by now.
+        if not entry.is_file(follow_symlinks=follows):
+            status = entry.stat(follow_symlinks=follows)
+            if stat.S_ISDIR(status.st_mode):
+                return Item(entry.path, None)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+        if not (of_any_name or self._wanted.takes(entry.name)):
+            return None
+        return Item(entry.path, entry.stat(follow_symlinks=follows))
+
+    def _identity(self, directory: str) -> object:
+        if self._wanted.is_own:
+            return directory
+        with looking(directory):
+            status = os.stat(directory)  # noqa: PTH116  as above
+        return status.st_dev, status.st_ino
+
+
+class RemoteTree(Tree):
+    """The directories of a store, through its fsspec file system."""
+
+    def __init__(self, url: str, wanted: Wanted) -> None:
+        super().__init__(url, wanted)
+        self._fs = filesystem(url)
+
+    def item(self, path: str) -> Item | None:
+        try:
+            with as_store_errors(self._url):
+                info = self._fs.info(path)
+        except FileNotFoundError:
+            return None
+        return Item(path, None if info["type"] == "directory" else info)
+
+    def items(self, directory: str, *, of_any_name: bool = False) -> list[Item]:
+        with as_store_errors(self._url):
+            infos = self._fs.ls(directory, detail=True)
+        found = []
+        for info in infos:
+            item = Item(info["name"], None if info["type"] == "directory" else info)
+            # Some stores list the directory among what is in it.
+            if item.path.rstrip("/") == directory.rstrip("/") or not self._wanted.enters(item.name):
+                continue
+            if item.info is None or (
+                info["type"] == "file" and (of_any_name or self._wanted.takes(item.path))
+            ):
+                found.append(item)
+        return found
+
+
+class FlatTree(RemoteTree):
+    """A store that has no directories: all below a prefix is listed at once."""
+
+    def files(self, directory: str) -> Iterator[Item]:
+        bucket, _, prefix = directory.partition("/")
+        prefix = prefix.strip("/")
+        store, _ = connect(f"{scheme(self._url)}://{bucket}/")
+        with as_store_errors(self._url):
+            for chunk in obstore.list(store, prefix or None):
+                yield from self._wanted_of(bucket, prefix, chunk)
+
+    def _wanted_of(
+        self, bucket: str, prefix: str, chunk: Sequence[Mapping[str, Any]]
+    ) -> Iterator[Item]:
+        for meta in chunk:
+            below = meta["path"][len(prefix) :].strip("/")
+            if all(map(self._wanted.enters, below.split("/"))) and self._wanted.takes(below):
+                info = {"size": meta["size"], "e_tag": meta["e_tag"]}
+                yield Item(f"{bucket}/{meta['path']}", info)
+
+
+def tree_of(url: str, wanted: Wanted) -> Tree:
+    """The tree of the URL's store."""
+    if local_path(url) is not None:
+        return LocalTree(url, wanted)
+    return FlatTree(url, wanted) if scheme(url) in _FLAT else RemoteTree(url, wanted)
+
+
+def root_of(url: str) -> str:
+    """The path of a URL in the form of its tree."""
+    path = local_path(url)
+    if path is not None:
+        return str(path.absolute())
+    return SCHEME.sub("", url) if has_object_store(url) else url
+
+
+def matches(
+    tree: Tree, directory: str, segments: Sequence[str], *, is_listed: bool = False
+) -> Iterator[Item]:
+    """Yields what a glob matches: files of any name, and directories. Some twice if it has `**`.
+
+    Args:
+        tree: The store.
+        directory: Where the glob begins.
+        segments: Its parts: `*`, `?` and `[...]` stay within a name, `**` is any number of
+            directories. A name that is written out as a segment matches it, too.
+        is_listed: Whether the directory was named by the one above it, so that it must be there.
+    """
+    head, *rest = segments
+    if not MAGIC.search(head):
+        yield from _literally(tree, f"{directory.rstrip('/')}/{head}", rest)
+        return
+    items = _items(tree, directory, is_listed=is_listed)
+    if head == "**":
+        yield from matches(tree, directory, rest) if rest else items
+        rest, items = [*segments], [item for item in items if item.info is None]
+    else:
+        items = [i for i in items if i.name == head or fnmatch.fnmatchcase(i.name, head)]
+    for item in items:
+        if not rest:
+            yield item
+        elif item.info is None:
+            yield from matches(tree, item.path, rest, is_listed=True)
+
+
+def _literally(tree: Tree, path: str, rest: Sequence[str]) -> Iterator[Item]:
+    if rest:
+        yield from matches(tree, path, rest)
+    elif (item := tree.item(path)) is not None:
+        yield item
+
+
+def _items(tree: Tree, directory: str, *, is_listed: bool) -> list[Item]:
+    try:
+        return tree.items(directory, of_any_name=True)
+    except ABSENT:
+        if is_listed:
+            raise gone(directory) from None
+        return []
+
+
+def gone(path: str) -> InputError:
+    """The error for a file or directory that was listed and is not there."""
+    return InputError(
+        f"{redact(path)} changes while it is read: expected what its directory lists, found "
+        f"nothing there, or a link that leads nowhere; nothing is left out for it: run it again "
+        f"once the files are complete"
+    )
