@@ -22,7 +22,7 @@ from featstore.files.storage import (
     scheme,
     version_of,
 )
-from featstore.files.walking import MAGIC, Item, Tree, Wanted, matches, root_of, tree_of
+from featstore.files.walking import MAGIC, Item, Tree, Wanted, gone, matches, root_of, tree_of
 from featstore.redaction import redact
 
 # The ends of the names of Parquet files, whatever the case.
@@ -64,7 +64,8 @@ class FileEntry:
         inode, on another host or after the kernel dropped it from its cache.
         """
         # Times are compared in ns, since `version` is a text of a float in seconds.
-        versions = {file.modified_ns or file.version for file in (self, other)} - {""}
+        # Azure's listings give ETags without quotes.
+        versions = {f.modified_ns or f.version.strip('"') for f in (self, other)} - {""}
         is_same_inode = self.inode == other.inode or self.changed_ns == other.changed_ns
         return self.size_bytes == other.size_bytes and len(versions) <= 1 and is_same_inode
 
@@ -191,8 +192,11 @@ def _below_matches(tree: Tree, base: str, pattern: str) -> dict[str, Item]:
     """The files that a glob matches, and those below the directories that it matches, by path."""
     found = dict[str, Item]()
     for item in matches(tree, base or "/", pattern.strip("/").split("/")):
-        below = (item,) if item.info is not None else tree.files(item.path)
-        found |= {item.path: item for item in below}
+        try:
+            below = (item,) if item.info is not None else tree.files(item.path)
+            found |= {item.path: item for item in below}
+        except ABSENT:
+            raise gone(item.path) from None
     return found
 
 

@@ -9,6 +9,9 @@ Whether a dictionary pays off depends on the number of distinct values. Numbers 
 linear counting (Whang, Vander-Zanden and Taylor, 1990): each value sets one of m = 2^18 bits, and
 after n distinct values m exp(-n / m) bits are still empty on average. The bitmap of 32 KiB fits the
 processor's L1 cache, while an exact count walks through megabytes.
+
+Random signs and the indices into their dictionaries hardly shrink: there a codec costs time when
+they are written and read, and saves next to nothing (docs/decisions/0062).
 """
 
 import math
@@ -22,9 +25,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from featstore._native.loading import KERNELS
-from featstore.ops.arrays import values_of
+from featstore.ops.arrays import array_of, values_of
 from featstore.ops.hashing import mark_of
-from featstore.table.codecs import pays_to_compress
 
 # The bytes that a dictionary must save per value: a look-up takes a nanosecond, in which a reader
 # fetches a byte (1 GB/s).
@@ -38,6 +40,13 @@ COMPRESSION = "snappy"
 # log2 of the bits of the map. A smaller map saturates at fewer distinct values; a larger one leaves
 # the L1 cache.
 MARK_BITS = 18
+# A column is compressed if that saves at least this share of its bytes.
+MIN_SAVED_SHARE = 0.1
+# Values that are compressed on trial. With half as many, columns whose indices begin with a run of
+# small ones were misjudged: files of the flights grew by 2 % instead of 1 %.
+SAMPLE_VALUES = 8_192
+# A shorter column is compressed in any case: it costs little, and its trial as much.
+MIN_VALUES = 4_096
 
 _LENGTH_BYTES = 4  # Parquet's plain encoding stores the length before each text.
 _WIDTHS = {pa.int64(): 8, pa.float32(): 4}
@@ -197,3 +206,39 @@ def _count_marks(values: NDArray[np.int64] | NDArray[np.float32], width: int) ->
         mark_of(values.view(np.uint64 if width == 8 else np.uint32).astype(np.uint64), MARK_BITS)
     ] = True
     return int(np.count_nonzero(marked))
+
+
+def pays_to_compress(values: pa.ChunkedArray, num_in_dictionary: int, codec: pa.Codec) -> bool:
+    """Whether a codec saves at least `MIN_SAVED_SHARE` of a slot column's bytes.
+
+    The first `SAMPLE_VALUES` are compressed as they will be stored: plain, or as bit-packed indices
+    into the dictionary. The dictionary itself counts as incompressible.
+
+    Args:
+        values: int64 or float32 without nulls; of lists the elements.
+        num_in_dictionary: The number of values in the column's dictionary, 0 for no dictionary.
+        codec: The codec.
+    """
+    if len(values) < MIN_VALUES:
+        return True
+    sample = pa.concat_arrays(values.slice(0, SAMPLE_VALUES).chunks)
+    if not num_in_dictionary:
+        return _share_left(array_of(values_of(sample)).buffers()[1], codec) <= 1 - MIN_SAVED_SHARE
+    index_bits = max(1, (num_in_dictionary - 1).bit_length())
+    index_bytes = len(values) * index_bits / 8
+    dictionary_bytes = num_in_dictionary * values.type.bit_width / 8
+    saved_bytes = (1 - _share_left(_packed_indices(sample, index_bits), codec)) * index_bytes
+    return bool(saved_bytes >= MIN_SAVED_SHARE * (index_bytes + dictionary_bytes))
+
+
+def _share_left(data: pa.Buffer, codec: pa.Codec) -> float:
+    return len(codec.compress(data)) / len(data)
+
+
+def _packed_indices(values: pa.Array, index_bits: int) -> pa.Buffer:
+    """The indices into a dictionary in order of first occurrence, as Parquet packs them: the lowest
+    bit first.
+    """
+    indices = values_of(values.dictionary_encode().indices)
+    bits = (indices[:, None] >> np.arange(index_bits, dtype=np.int32)) & 1
+    return pa.py_buffer(np.packbits(bits.astype(np.uint8), bitorder="little"))

@@ -4,11 +4,13 @@ them.
 
 import base64
 import contextlib
+import errno
 import hashlib
 import hmac
 import http.client
 import itertools
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -288,6 +290,27 @@ def fake_host(root: Path) -> Iterator[LoaderWorker]:
     url = "fakehost://namenode:8020"
     yield LoaderWorker(url=url, put=_put_by_featstore(url))
     FakeHost.store.clear()
+
+
+@contextlib.contextmanager
+def failing_looks(place: LoaderWorker) -> Iterator[str]:
+    """The URL of the place, while nothing there can be looked at: its server is gone, or the system
+    answers EIO.
+    """
+
+    def fails(*args: object, **options: object) -> object:
+        raise OSError(errno.EIO, "Input/output error", str(args[-1]))
+
+    port = re.compile(r"127\.0\.0\.1:\d+")
+    nobody = f"127.0.0.1:{free_port()}"
+    with pytest.MonkeyPatch.context() as patch:
+        if "://" not in place.url:
+            patch.setattr(os, "scandir", fails)
+            patch.setattr(os, "stat", fails)
+        patch.setattr(FakeHost, "ls", fails)
+        patch.setattr(FakeHost, "info", fails)
+        with clients_of({k: port.sub(nobody, text) for k, text in place.environment.items()}):
+            yield port.sub(nobody, place.url)
 
 
 SERVERS = {

@@ -4,16 +4,18 @@ import gc
 import io
 import os
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from featstore.errors import InputError, ReplacedError
+from featstore.errors import InputError, ReplacedError, StoreError
 from featstore.files import listings, storage
 from featstore.files.transfer import read_span
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.retry import RetryPolicy
+from tests.contracts.conftest import failing_looks
 
 DATA = bytes(range(256)) * 12_000
 OTHER = DATA[::-1]
@@ -93,6 +95,27 @@ def test_listings_name_urls_that_open(place: Any, at: str) -> None:
             assert entry.version
             with storage.open_read(entry.url) as file:
                 assert file.read().decode().endswith(entry.name.rpartition("/")[2])
+
+
+LOOKS: dict[str, Callable[[str], object]] = {
+    "directory": listings.list_files,
+    "glob": lambda at: listings.list_files(f"{at}/m=*"),
+    "file": lambda at: listings.find_file(f"{at}/b.parquet"),
+    "own": listings.list_own,
+    "size": lambda at: storage.size_bytes(f"{at}/b.parquet"),
+    "is directory": listings.is_directory,
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_look_that_fails_is_an_error_that_names_the_place(place: Any, at: str, look: str) -> None:
+    if look == "is directory" and not place.is_listed:
+        pytest.skip("a web server tells of no directories")
+    _put(place, at, "b.parquet", DATA)
+    with failing_looks(place) as root, pytest.raises(StoreError) as raised:
+        LOOKS[look](at.replace(place.url, root))
+    assert at.removeprefix(place.url) in str(raised.value)
+    assert raised.value.errno is not None
 
 
 def test_a_file_is_the_one_that_was_listed_until_it_is_replaced(place: Any, at: str) -> None:

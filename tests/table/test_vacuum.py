@@ -1,3 +1,5 @@
+import errno
+import itertools
 import json
 import os
 import time
@@ -9,9 +11,17 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from featstore.errors import InputError, TableNotFoundError
+from featstore.errors import (
+    DataFileError,
+    FeatstoreError,
+    InputError,
+    StoreError,
+    TableNotFoundError,
+)
+from featstore.table import vacuum as vacuum_module
 from featstore.table.delta import Change, commit, open_delta
 from featstore.table.layout import tag_of
+from featstore.table.log_files import read_actions
 from featstore.table.metadata import CommitMetadata
 from featstore.table.running import marked, running
 from featstore.table.snapshot import files_digest
@@ -296,3 +306,96 @@ def test_invalid_times_are_refused(table: Path, times: dict[str, Any]) -> None:
 def test_a_plain_directory_is_not_vacuumed(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match="expected a Delta table"):
         vacuum(str(tmp_path))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE])
+@pytest.mark.parametrize("below", ["_delta_log", "_runs", "month=1", ""])
+def test_nothing_is_removed_if_a_directory_cannot_be_listed(
+    table: Path, below: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each listing of the directory in turn; the next vacuum, without failures, removes."""
+    put(table, "_runs/0a0a0a0a-1b1b1b1b")
+    before, scandir = on_disk(table), os.scandir
+    failed = list[int]()
+    for failing in itertools.count():
+        num_seen = itertools.count()
+
+        def fails_once(path: Any = ".", failing: int = failing, num_seen: Any = num_seen) -> Any:
+            if str(path) == str(table / below) and next(num_seen) == failing:
+                failed.append(failing)
+                raise OSError(number, os.strerror(number), str(path))
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", fails_once)
+        now_s = time.time() + 1
+        if failed[-1:] != [failing] and not _fails(table, now_s):
+            break
+        assert failed[-1] == failing
+        assert before == on_disk(table)
+    monkeypatch.undo()
+    assert failed
+    assert on_disk(table) == live(table)
+
+
+def _fails(table: Path, now_s: float) -> bool:
+    try:
+        vacuum(str(table), retain_s=0, now_s=now_s)
+    except StoreError as error:
+        return str(table) in str(error)
+    return False
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_nothing_is_removed_if_a_commit_is_missing_or_cannot_be_read(
+    table: Path, version: int
+) -> None:
+    entry = table / f"_delta_log/{version:020d}.json"
+    before, content = on_disk(table), entry.read_bytes()
+    entry.write_bytes(content[:-40])
+    with pytest.raises(FeatstoreError, match=str(table)):
+        vacuum(str(table), retain_s=9e9)
+    entry.unlink()
+    if version < 3:
+        with pytest.raises(FeatstoreError, match=str(table)):
+            vacuum(str(table), retain_s=9e9)
+    assert on_disk(table) == before
+
+
+def test_nothing_is_removed_if_commits_do_not_make_the_newest_version(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit whose lines a store gives in part, each whole."""
+    before = on_disk(table)
+
+    def without_adds(url: str, version: int) -> list[dict[str, Any]]:
+        return [a for a in read_actions(url, version) if version != 3 or "add" not in a]
+
+    monkeypatch.setattr(vacuum_module, "read_actions", without_adds)
+    with pytest.raises(DataFileError, match=r"cannot tell which files .* nothing was removed"):
+        vacuum(str(table), retain_s=9e9)
+    assert on_disk(table) == before
+
+
+def test_what_the_client_leaves_in_the_log_is_removed(table: Path) -> None:
+    put(table, f"_delta_log/{9:020d}.json#1")
+    put(table, "_delta_log/_commit_0b1c.json.tmp")
+    put(table, "_delta_log/other.tmp")
+    report = vacuum(str(table))
+    assert {left.path for left in report.removed} == {
+        f"_delta_log/{9:020d}.json#1",
+        "_delta_log/_commit_0b1c.json.tmp",
+    }
+    assert (table / "_delta_log/other.tmp").exists()
+
+
+def test_links_into_another_table_are_not_followed(table: Path, tmp_path: Path) -> None:
+    """Neither a file nor a directory of the other table is removed through a link."""
+    other = tmp_path / "other"
+    for name in (ORPHAN, "month=2/part-00000-2c2c2c2c-3d3d3d3d-0.parquet"):
+        put(other, name)
+    (table / "month=9").symlink_to(other / "month=1")
+    (table / ORPHAN).symlink_to(other / "month=2/part-00000-2c2c2c2c-3d3d3d3d-0.parquet")
+    os.utime(table / ORPHAN, (time.time() - 30 * DAY_S,) * 2, follow_symlinks=False)
+    vacuum(str(table), retain_s=0, now_s=time.time() + 1)
+    assert len(on_disk(other)) == 2
+    assert (table / ORPHAN).is_symlink()
