@@ -16,8 +16,8 @@ from typing import Any
 from featstore.errors import EmptyInputError, InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
+from featstore.extraction.outcome.replaced import Holding, KnownHoldings
 from featstore.extraction.part import is_made_by
-from featstore.extraction.replaced import Holding, Holdings
 from featstore.extraction.unit import Progress, Runner, ignore_progress
 from featstore.files.listings import listing_digest
 from featstore.formats.text_files import list_raw_files
@@ -291,7 +291,7 @@ def find_held(days: Sequence[Day], table: Snapshot | None, spec: Spec) -> list[H
         for commit in with_origins(every)
         if commit.metadata is not None
     }
-    holdings = Holdings(every)
+    holdings = KnownHoldings(every)
     groups, hash_of = GroupOrigins(table), _hashes(spec)
 
     def held(day: Day) -> Held | None:

@@ -19,6 +19,8 @@ from featstore.errors import EmptyInputError, InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, describe, first_examples
 from featstore.extraction.local import LocalRunner
+from featstore.extraction.outcome.replaced import ReplacedPartition, replaced_partitions, texts_of
+from featstore.extraction.outcome.written import WrittenFiles
 from featstore.extraction.part import is_made_by
 from featstore.extraction.raw import (
     RawFile,
@@ -27,11 +29,9 @@ from featstore.extraction.raw import (
     find_raw_files,
     plan_units,
 )
-from featstore.extraction.replaced import ReplacedPartition, replaced_partitions, texts_of
 from featstore.extraction.texts.unit_values import merge_partition_values
 from featstore.extraction.unit import Progress, Runner, UnitReport, UnitTask, bind, ignore_progress
 from featstore.extraction.unit_statistics import merge_partition
-from featstore.extraction.written import WrittenFiles
 from featstore.files.listings import list_files, listing_digest
 from featstore.files.storage import absolute, join
 from featstore.redaction import redact

@@ -74,7 +74,7 @@ class JoinOutput:
 
     @contextlib.contextmanager
     def removing_on_failure(self) -> Iterator[None]:
-        """Removes what was written if the block fails, but no earlier output that is nowhere else."""
+        """Removes what was written if the block fails, but not the only earlier output."""
         with cleaned_up_on_failure(self._remove_hidden):
             yield
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from featstore.errors import TableNotFoundError
+from featstore.extraction.outcome.written import WrittenFiles
 from featstore.extraction.rewrite.rewriting import (
     drop_folded,
     named_partitions,
@@ -14,7 +15,6 @@ from featstore.extraction.rewrite.rewriting import (
     replacement,
     rewrite_file,
 )
-from featstore.extraction.written import WrittenFiles
 from featstore.host import num_cores
 from featstore.redaction import redact
 from featstore.table import delta

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.errors import CommitConflictError, InputError, TableNotFoundError
+from featstore.extraction.outcome.written import WrittenFiles
 from featstore.extraction.rewrite.remains import store_remains
 from featstore.extraction.rewrite.rewriting import (
     copy_file,
@@ -21,7 +22,6 @@ from featstore.extraction.rewrite.rewriting import (
     replacement,
     rewrite_file,
 )
-from featstore.extraction.written import WrittenFiles
 from featstore.host import num_cores
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables

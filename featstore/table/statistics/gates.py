@@ -48,7 +48,7 @@ class CheckResult:
     """The result of one check for one column of one partition.
 
     Attributes:
-        check: The figure that was checked.
+        check: The figure that was checked; `rows against replaced` is a share of what was there.
         column: The slot or label; None for `rows`.
         partition: The partition.
         outcome: What it came to.
@@ -225,7 +225,7 @@ def _result(
     elif not low <= value <= high:
         notes.append("passed, since the estimate may be off by that much")
     return CheckResult(
-        check=check.check,
+        check=f"{check.check} against {check.against}" if check.against else check.check,
         column=column,
         partition=dict(partition),
         outcome=outcome,

@@ -65,7 +65,7 @@ class ReplacedPartition:
         }
 
 
-class Holdings:
+class KnownHoldings:
     """Tells what a table holds of partitions.
 
     Args:
@@ -101,7 +101,7 @@ def replaced_partitions(
         files: The data files of the run.
         written: The metadata of its commit.
     """
-    old, new, holdings = _by_partition(before), _by_partition(files), Holdings(commits)
+    old, new, holdings = _by_partition(before), _by_partition(files), KnownHoldings(commits)
     raw_files = num_raw_files_by_partition(written)
     return tuple(
         ReplacedPartition(
