@@ -34,9 +34,12 @@ def test_an_error_of_the_clean_up_is_a_note_of_the_first_error() -> None:
     def fail() -> NoReturn:
         raise OSError("the store is gone")
 
-    with pytest.raises(ValueError, match="the first") as raised, noted_on_failure("and then"):
-        with cleaned_up_on_failure(fail):
-            raise ValueError("the first")
+    with (
+        pytest.raises(ValueError, match="the first") as raised,
+        noted_on_failure("and then"),
+        cleaned_up_on_failure(fail),
+    ):
+        raise ValueError("the first")
     assert raised.value.__notes__ == [
         "The clean-up after it failed too: OSError('the store is gone')",
         "and then",

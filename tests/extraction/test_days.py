@@ -396,6 +396,16 @@ def test_days_are_written_as_their_ends_are() -> None:
     assert parse_days("2028-02-28..2028-03-01") == ("2028-02-28", "2028-02-29", "2028-03-01")
 
 
+@pytest.mark.parametrize("allow_missing", [False, True])
+def test_raw_files_with_rows_none_of_which_arrives_are_no_empty_day(
+    job: ExtractJob, allow_missing: bool
+) -> None:
+    days = Days(days="2026-11-01", allow_missing=allow_missing)
+    with pytest.raises(InputError, match="the raw files hold rows, and none of them arrived"):
+        extract_days(job, days, runner=lambda task, units, progress: [])
+    assert open_delta_or_none(job.table_url) is None
+
+
 @given(st.dates(date(1900, 1, 1), date(2100, 1, 1)), st.integers(0, 400))
 def test_days_are_each_day_once_in_order(first: date, num_more: int) -> None:
     found = parse_days(f"{first}..{first + timedelta(num_more)}")

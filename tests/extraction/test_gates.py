@@ -441,18 +441,12 @@ def test_rows_against_what_is_replaced_are_no_check_of_a_table(
 def test_a_day_of_which_no_row_is_left_has_a_share_of_0(
     job: ExtractJob, document: dict[str, Any], write_raw: Any
 ) -> None:
-    write_raw("dt=1/a.parquet", 20)
-    write_raw("dt=2/a.parquet", 20)
-    both = replace(
-        with_checks(
-            replace(job, spec=load_spec(document | {"on_error": {"clicked": "skip"}})),
-            {"check": "rows", "against": "replaced", "at_least": 0.5},
-        ),
-        partition={},
-        partition_from_path=("dt",),
-    )
+    document["inputs"]["clicked"] = {"type": "long", "on_error": "skip"}
+    document["checks"] = [{"check": "rows", "against": "replaced", "at_least": 0.5}]
+    paths = [write_raw(f"dt={day}/a.parquet", 20) for day in (1, 2)]
+    both = replace(job, spec=load_spec(document), partition={}, partition_from_path=("dt",))
     extract_files(both)
-    write_raw("dt=2/a.parquet", 20, clicked=None)
+    pq.write_table(raw_rows(20).set_column(3, "clicked", pa.array(["x"] * 20)), paths[1])
     with pytest.raises(CheckFailedError, match=r"in dt=2: 0, .* 0 rows, where .* had 20"):
         extract_files(replace(both, run_id="second"))
 

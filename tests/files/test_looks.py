@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from featstore.files import looks
 from featstore.files.looks import exists, is_directory_at, is_file_at, names_in
 
 LOOKS: list[Callable[[Path], Any]] = [exists, is_directory_at, is_file_at, names_in]
@@ -40,7 +39,7 @@ def test_a_look_that_fails_is_an_error(
         raise OSError(code, os.strerror(code), str(path))
 
     monkeypatch.setattr(Path, "stat", failing)
-    monkeypatch.setattr(looks.os, "scandir", failing)
+    monkeypatch.setattr(os, "scandir", failing)
     with pytest.raises(OSError, match=str(tmp_path)) as raised:
         look(tmp_path)
     assert raised.value.errno == code

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
@@ -21,6 +23,7 @@ from featstore.extraction.rewrite.deletion import delete_rows
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history
+from tests.extraction.conftest import raw_rows
 
 DAY = {"dt": "2026-11-01"}
 
@@ -112,12 +115,19 @@ def test_a_day_whose_raw_files_are_gone_says_which_rows_stay(job: ExtractJob, ra
 def test_each_partition_of_a_run_is_told_also_one_that_is_left_without_rows(
     job: ExtractJob, raw: Path, write_raw: Any, document: dict[str, Any]
 ) -> None:
+    document["inputs"]["clicked"] = {"type": "long", "on_error": "skip"}
     write_raw("dt=2026-11-02/a.parquet", 30)
-    spec = load_spec(document | {"on_error": {"clicked": "skip"}})
-    both = replace(job, spec=spec, input_url=str(raw), partition={}, partition_from_path=("dt",))
+    both = replace(
+        job,
+        spec=load_spec(document),
+        input_url=str(raw),
+        partition={},
+        partition_from_path=("dt",),
+    )
     extract_files(both)
-    write_raw("dt=2026-11-02/a.parquet", 20, clicked=None)
-    write_raw("dt=2026-11-02/b.parquet", 20, clicked=None)
+    malformed = raw_rows(20).set_column(3, "clicked", pa.array(["x"] * 20))
+    for name in ("a", "b"):
+        pq.write_table(malformed, raw / "dt=2026-11-02" / f"{name}.parquet")
     report = extract_files(replace(both, run_id="second"))
     assert report.num_rows_skipped == 40
     assert [(day.before, day.now) for day in report.replaced] == [

@@ -20,7 +20,7 @@ from featstore.table.vacuum import vacuum
 
 @pytest.fixture
 def job(spec: Spec, raw: Path, tmp_path: Path, write_raw: Any) -> ExtractJob:
-    """A day in two data files."""
+    """A day in three data files."""
     write_raw("a.parquet", 500)
     return ExtractJob(
         spec=spec,
@@ -75,7 +75,7 @@ def test_a_listing_that_fails_is_told_and_hides_no_error(
     with caplog.at_level(logging.WARNING), pytest.raises(InputError, match="the last row"):
         extract_files(job, runner=failing_runner)
     assert [f"{job.table_url}/dt=1:" in caplog.text, "_stats" in caplog.text] == [True, True]
-    assert len(data_files(job)) == 2
+    assert len(data_files(job)) == 3
 
 
 def test_a_bug_in_the_clean_up_is_a_note_of_the_first_error(
@@ -108,9 +108,9 @@ def test_files_and_mark_of_a_commit_that_may_have_landed_are_kept(job: ExtractJo
 
     with pytest.raises(StoreError) as raised:
         extract_files(job, commit=lose_the_reply)
-    assert "It is not known whether run 'run' was committed, so its 2 data files" in str(
+    assert "It is not known whether run 'run' was committed, so its 3 data files" in str(
         raised.value.__notes__
     )
-    assert len(data_files(job)) == 2
+    assert len(data_files(job)) == 3
     assert len(list(Path(job.table_url, "_runs").iterdir())) == 1
     assert extract_files(replace(job, run_id="again")).committed
