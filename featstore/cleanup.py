@@ -1,6 +1,7 @@
-"""Releases resources together with the object that owns them."""
+"""Releases resources together with the object that owns them, or after a block that failed."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from multiprocessing.util import Finalize
 
 
@@ -12,3 +13,28 @@ def when_gone(owner: object, end: Callable[[], object]) -> Callable[[], object]:
     never in a forked copy of this process.
     """
     return Finalize(owner, end, exitpriority=100)
+
+
+@contextlib.contextmanager
+def cleaned_up_on_failure(clean_up: Callable[[], object]) -> Iterator[None]:
+    """Calls `clean_up` if the block fails. What that raises never hides the block's error: it
+    becomes a note of it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        try:
+            clean_up()
+        except Exception as other:  # noqa: BLE001  It is told beside the first.
+            error.add_note(f"The clean-up after it failed too: {other!r}")
+        raise
+
+
+@contextlib.contextmanager
+def noted_on_failure(note: str) -> Iterator[None]:
+    """Adds a note to any error of the block."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(note)
+        raise

@@ -43,9 +43,11 @@ def network_mount_of(path: Path) -> tuple[str, str] | None:
     """The network file system that a path is on: mount point and type; None if it is local, or
     where /proc is not mounted.
     """
-    if not _MOUNTS.exists():
+    try:
+        mounts = _MOUNTS.read_text(errors="surrogateescape")
+    except FileNotFoundError:
         return None
-    return network_mount(_MOUNTS.read_text(errors="surrogateescape"), str(path.resolve()))
+    return network_mount(mounts, str(path.resolve()))
 
 
 def _is_network(kind: str) -> bool:

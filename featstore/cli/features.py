@@ -8,6 +8,7 @@ import click
 from featstore.cli.command import (
     Command,
     input_option,
+    json_option,
     load,
     no_partition_option,
     partition_from_path_option,
@@ -76,7 +77,8 @@ def demo(directory: str, engine: str, num_rows: int | None) -> None:
     metavar="COLUMN",
     help="With --group: the kept column that identifies each row, if the raw files changed.",
 )
-def extract(spec: str, input_url: str, table_url: str, **options: Any) -> None:
+@json_option
+def extract(spec: str, input_url: str, table_url: str, as_json: bool, **options: Any) -> None:
     """Extract features from raw rows into a table, without Spark.
 
     An equal run commits nothing: the same spec and input. `output` in the spec, which says how
@@ -84,7 +86,7 @@ def extract(spec: str, input_url: str, table_url: str, **options: Any) -> None:
     """
     with load("featstore.extraction.progress_bar").ProgressBar() as bar:
         report = load("featstore.api").extract(spec, input_url, table_url, progress=bar, **options)
-    show(report)
+    show(report, as_json=as_json)
 
 
 @click.command(

@@ -9,12 +9,14 @@ import enum
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date, timedelta
+from typing import Any
 
 from featstore.errors import EmptyInputError, InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
+from featstore.extraction.outcome.replaced import Holding, KnownHoldings
 from featstore.extraction.part import is_made_by
 from featstore.extraction.unit import Progress, Runner, ignore_progress
 from featstore.files.listings import listing_digest
@@ -96,6 +98,15 @@ class Held:
     """
 
     origin: Provenance | None
+    holding: Holding
+
+
+@dataclass(frozen=True, kw_only=True)
+class DayInput:
+    """The raw files of a day: the digest of their listing, and their number."""
+
+    digest: str
+    num_files: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,21 +114,34 @@ class Action:
     """The decision about one day.
 
     Attributes:
-        held: Whether the table holds data of the day.
-        version: The commit that made this data, None if unknown.
+        held: What the table holds of the day; None for nothing.
+        num_raw_files: The raw files that the day has now.
+        version: The commit that made what the table holds, None if unknown.
     """
 
     day: Day
     reason: Reason
-    held: bool = False
+    held: Holding | None = None
+    num_raw_files: int = 0
     version: int | None = None
+
+    @property
+    def held_text(self) -> str:
+        """What the table holds, where that is not what the raw files make; else empty."""
+        if self.held is None or self.reason is Reason.UP_TO_DATE:
+            return ""
+        if self.reason is Reason.NO_INPUT:
+            return f", what the table holds is kept: {self.held.num_rows:,} rows"
+        known = self.held.num_raw_files
+        before = "" if known is None else f" of {known:,} raw files"
+        return (
+            f", {self.held.num_rows:,} rows{before} to be replaced by those of "
+            f"{self.num_raw_files:,} raw files"
+        )
 
     def __str__(self) -> str:
         version_text = "" if self.version is None else f" (version {self.version})"
-        kept_text = (
-            ", what the table holds is kept" if self.held and self.reason is Reason.NO_INPUT else ""
-        )
-        return f"{self.day}: {self.reason}{version_text}{kept_text}"
+        return f"{self.day}: {self.reason}{version_text}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +153,21 @@ class DayReport:
 
     def __str__(self) -> str:
         if self.report is None:
-            return str(self.action)
+            return f"{self.action}{self.action.held_text}"
         first, *rest = str(self.report).splitlines()
         return "\n".join([f"{self.action}: {first}", *(f"  {line}" for line in rest)])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON types."""
+        held = self.action.held
+        return {
+            "partition": dict(self.action.day.partition),
+            "reason": str(self.action.reason),
+            "version": self.action.version,
+            "held": None if held is None else asdict(held),
+            "num_raw_files": self.action.num_raw_files,
+            "report": None if self.report is None else self.report.as_dict(),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +181,15 @@ class DaysReport:
     @property
     def num_extracted(self) -> int:
         return sum(day.report is not None and day.report.committed for day in self.days)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON types."""
+        return {
+            "table": redact(self.table_url),
+            "dry_run": self.dry_run,
+            "num_extracted": self.num_extracted,
+            "days": [day.as_dict() for day in self.days],
+        }
 
     def __str__(self) -> str:
         num_wanted = sum(day.action.reason.extracts for day in self.days)
@@ -212,16 +257,19 @@ def expand(days: str, input_url: str, partition: Mapping[str, str]) -> tuple[Day
 
 
 def plan_days(
-    days: Sequence[Day], held: Sequence[Held | None], digests: Sequence[str | None], spec_hash: str
+    days: Sequence[Day],
+    held: Sequence[Held | None],
+    inputs: Sequence[DayInput | None],
+    spec_hash: str,
 ) -> tuple[Action, ...]:
     """Decides for each day whether to extract it. Pure.
 
     Args:
         held: For each day the data that the table holds; None for none.
-        digests: For each day the digest of its input; None if it has no input.
+        inputs: The input of each day; None if it has none.
         spec_hash: Hash of the spec to extract with.
     """
-    return tuple(_plan_day(*known, spec_hash) for known in zip(days, held, digests, strict=True))
+    return tuple(_plan_day(*known, spec_hash) for known in zip(days, held, inputs, strict=True))
 
 
 def find_held(days: Sequence[Day], table: Snapshot | None, spec: Spec) -> list[Held | None]:
@@ -237,11 +285,13 @@ def find_held(days: Sequence[Day], table: Snapshot | None, spec: Spec) -> list[H
     """
     if table is None:
         return [None] * len(days)
+    every = history(table.url)
     commits = {
         commit.metadata.data_digest: (commit.version, commit.metadata)
-        for commit in with_origins(history(table.url))
+        for commit in with_origins(every)
         if commit.metadata is not None
     }
+    holdings = KnownHoldings(every)
     groups, hash_of = GroupOrigins(table), _hashes(spec)
 
     def held(day: Day) -> Held | None:
@@ -249,15 +299,17 @@ def find_held(days: Sequence[Day], table: Snapshot | None, spec: Spec) -> list[H
         if not files:
             return None
         version, made = commits.get(files_digest(files), (0, None))
+        holding = holdings.of(day.partition, files)
         if made is None:
-            return Held(origin=None)
+            return Held(origin=None, holding=holding)
         beside = (*made.folded, *groups.of([day.partition]))
         return Held(
+            holding=holding,
             origin=Provenance(
                 version=version,
                 spec_hash=hash_of(made.spec_hash, beside),
                 input_digest=made.input_digest,
-            )
+            ),
         )
 
     return list(map(held, days))
@@ -275,13 +327,16 @@ def _hashes(spec: Spec) -> Callable[[str, tuple[GroupOrigin, ...]], str]:
     return hash_of
 
 
-def find_digests(days: Sequence[Day]) -> list[str | None]:
-    """Returns the digest of each day's current raw files, None for a day without files.
+def find_inputs(days: Sequence[Day]) -> list[DayInput | None]:
+    """Finds the current raw files of each day; None for a day without files.
 
     Files are listed, not opened.
     """
     listed = [list_raw_files(day.input_url) for day in days]
-    return [listing_digest(files) if files else None for files in listed]
+    return [
+        DayInput(digest=listing_digest(files), num_files=len(files)) if files else None
+        for files in listed
+    ]
 
 
 def check_input(actions: Sequence[Action]) -> None:
@@ -341,7 +396,7 @@ def _plan(job: ExtractJob, days: Days) -> tuple[Action, ...]:
     wanted_days = expand(days.days, job.input_url, job.partition)
     spec = Extractor(job.spec).spec
     held = find_held(wanted_days, open_table_or_none(job.table_url), spec)
-    return plan_days(wanted_days, held, find_digests(wanted_days), spec.hash)
+    return plan_days(wanted_days, held, find_inputs(wanted_days), spec.hash)
 
 
 def _extract_day(
@@ -363,21 +418,21 @@ def _extract_day(
         return DayReport(action=replace(action, reason=Reason.NO_INPUT, version=None))
 
 
-def _plan_day(day: Day, held: Held | None, digest: str | None, spec_hash: str) -> Action:
-    if digest is None:
-        return Action(day=day, reason=Reason.NO_INPUT, held=held is not None)
-    if held is None:
-        return Action(day=day, reason=Reason.MISSING)
-    if held.origin is None:
-        return Action(day=day, reason=Reason.UNKNOWN, held=True)
-    stale = (held.origin.spec_hash != spec_hash, held.origin.input_digest != digest)
+def _plan_day(day: Day, held: Held | None, found: DayInput | None, spec_hash: str) -> Action:
+    holding, origin = (None, None) if held is None else (held.holding, held.origin)
+    if found is None:
+        return Action(day=day, reason=Reason.NO_INPUT, held=holding)
+    action = Action(day=day, reason=Reason.MISSING, held=holding, num_raw_files=found.num_files)
+    if held is None or origin is None:
+        return action if held is None else replace(action, reason=Reason.UNKNOWN)
+    stale = (origin.spec_hash != spec_hash, origin.input_digest != found.digest)
     reasons = {
         (False, False): Reason.UP_TO_DATE,
         (True, False): Reason.STALE_SPEC,
         (False, True): Reason.STALE_INPUT,
         (True, True): Reason.STALE_BOTH,
     }
-    return Action(day=day, reason=reasons[stale], held=True, version=held.origin.version)
+    return replace(action, reason=reasons[stale], version=origin.version)
 
 
 def _progress_note(failed: Action, done: Sequence[DayReport]) -> str:

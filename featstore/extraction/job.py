@@ -5,18 +5,22 @@ parallel; each writes at most one data file. It ends with one commit. Until that
 names any of its files, so a run that dies at any point leaves the table unchanged.
 """
 
-import contextlib
+import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
-from featstore.errors import CommitConflictError, EmptyInputError, InputError, UnsafeStoreError
+from featstore.errors import EmptyInputError, InputError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.findings import Malformed, describe, first_examples
 from featstore.extraction.local import LocalRunner
+from featstore.extraction.outcome.replaced import ReplacedPartition, replaced_partitions, texts_of
+from featstore.extraction.outcome.written import WrittenFiles
 from featstore.extraction.part import is_made_by
 from featstore.extraction.raw import (
     RawFile,
@@ -29,7 +33,7 @@ from featstore.extraction.texts.unit_values import merge_partition_values
 from featstore.extraction.unit import Progress, Runner, UnitReport, UnitTask, bind, ignore_progress
 from featstore.extraction.unit_statistics import merge_partition
 from featstore.files.listings import list_files, listing_digest
-from featstore.files.storage import absolute, delete, join, remove_if_empty
+from featstore.files.storage import absolute, join
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
 from featstore.spec.graph import build_graph
@@ -39,7 +43,7 @@ from featstore.spec.value_names import kept_values
 from featstore.table import delta
 from featstore.table.evolution import check_case, merge_schemas
 from featstore.table.groups import GroupOrigins
-from featstore.table.layout import STATISTICS_DIR, has_tag, is_data_file, new_tag, partition_path
+from featstore.table.layout import is_data_file, new_tag
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import open_table_or_none
 from featstore.table.running import Mark, check_not_removed, marked
@@ -48,6 +52,7 @@ from featstore.table.statistics.column_statistics import add_counts
 from featstore.table.statistics.gates import CheckResult, check_before_commit
 
 CommitFunction = Callable[[str, delta.Change], int]
+_LOG = logging.getLogger(__name__)
 
 
 def new_run_id() -> str:
@@ -125,6 +130,7 @@ class ExtractReport:
         warnings: The checks of severity `warn` that did not pass.
         stale_groups: The slot groups that belonged to files which this run replaced, with their
             slots that the new files lack.
+        replaced: What each partition held that this run replaced, and what it holds now.
     """
 
     table_url: str = field(repr=False)
@@ -142,6 +148,18 @@ class ExtractReport:
     examples: tuple[Malformed, ...] = ()
     warnings: tuple[CheckResult, ...] = ()
     stale_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    replaced: tuple[ReplacedPartition, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON types."""
+        texts = {"table": redact(self.table_url), "examples": list(map(str, self.examples))}
+        lists = {
+            "partitions": list(map(dict, self.partitions)),
+            "warnings": [warning.as_dict() for warning in self.warnings],
+            "replaced": [partition.as_dict() for partition in self.replaced],
+        }
+        of_self = {key: value for key, value in vars(self).items() if key != "table_url"}
+        return {**of_self, **texts, **lists}
 
     def __str__(self) -> str:
         done = (
@@ -164,7 +182,7 @@ class ExtractReport:
                 "; equal is the same spec apart from `output`, and the same input: to cut files "
                 "anew, extract into a new table"
             )
-        return "\n".join([text, *warned, *found])
+        return "\n".join([text, *texts_of(self.replaced), *warned, *found])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +194,9 @@ class ExtractionRun:
         partitions: The partitions that the run will replace.
         input_digest: Digest of the raw files, None for DataFrame input.
         started_s: Start time on the monotonic clock.
+        num_raw_files: The raw files of each of `partitions`; empty if unknown.
+        replaced: The data files of the base that the run will replace. Those of a slot group count
+            as none: they have the rows of the table's.
     """
 
     task: UnitTask
@@ -184,6 +205,15 @@ class ExtractionRun:
     partitions: tuple[Mapping[str, str], ...]
     input_digest: str | None
     started_s: float
+    num_raw_files: tuple[int, ...] = ()
+    replaced: tuple[DataFile, ...] = ()
+
+    @property
+    def written(self) -> WrittenFiles:
+        """The files that it writes before its commit."""
+        return WrittenFiles(
+            table_url=self.task.table_url, tag=self.task.tag, partitions=self.partitions
+        )
 
 
 def extract_files(
@@ -217,7 +247,12 @@ def extract_files(
     partitions = tuple(
         {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()
     )
-    run = begin_run(job, base, partitions, listing_digest(file.listed for file in files), started_s)
+    digest = listing_digest(file.listed for file in files)
+    num_files = Counter(to_json(file.partition) for file in files)
+    run = replace(
+        begin_run(job, base, partitions, digest, started_s),
+        num_raw_files=tuple(num_files[to_json(partition)] for partition in partitions),
+    )
     input_bytes = sum(file.size_bytes for file in files)
     earlier = earlier_report(run, input_bytes)
     if earlier is not None:
@@ -225,7 +260,7 @@ def extract_files(
     units = plan_units(files, job.spec.output.rows_per_file)
     # The mark tells a concurrent vacuum that files of this tag are not orphans.
     with marked(job.table_url, run.task.tag) as mark:
-        with removing_files_on_failure(run):
+        with run.written.removed_on_failure():
             reports = (runner or LocalRunner())(run.task, units, progress)
         return end_run(run, reports, commit, input_bytes, mark)
 
@@ -297,6 +332,7 @@ def begin_run(
         partitions=partitions,
         input_digest=digest,
         started_s=started_s,
+        replaced=() if base is None else base.in_partitions(partitions),
     )
 
 
@@ -327,24 +363,10 @@ def end_run(
     )
     num_rows_skipped = sum(report.num_rows_skipped for report in reports)
     examples = first_examples(example for report in reports for example in report.examples)
-    if not files:
-        _remove_files(run)
-        raise _no_rows_error(run.task.spec, num_rows_skipped, examples)
-    warnings: tuple[CheckResult, ...] = ()
-    if any(report.has_statistics or report.has_values for report in reports):
-        with removing_files_on_failure(run):
-            try:
-                _merge_statistics(run, reports, files)
-            except FileNotFoundError:
-                # Whatever removed the statistics probably removed data files too. If it did, this
-                # raises the clearer CommitConflictError.
-                check_not_removed(mark, url, files)
-                raise
-    if run.task.spec.output.statistics:
-        with removing_files_on_failure(run):
-            warnings = check_before_commit(
-                run.task.spec, run.schema, url, files, run.partitions, run.base
-            )
+    with run.written.removed_on_failure():
+        if not files:
+            raise _no_rows_error(run, num_rows_skipped, examples)
+        warnings = _prepare(run, reports, files, mark)
     metadata = CommitMetadata(
         run_id=run.task.run_id,
         spec_hash=run.task.spec.hash,
@@ -357,21 +379,57 @@ def end_run(
         size_bytes=sum(file.size_bytes for file in files),
         counts=add_counts(report.counts for report in reports),
         num_rows_skipped=num_rows_skipped,
+        num_raw_files=run.num_raw_files,
         checks=tuple(check.as_entry() for check in run.task.spec.checks),
         warnings=tuple(warning.as_dict() for warning in warnings),
     )
     change = delta.Change(
         base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata
     )
-    with removing_files_on_failure(run):
+    with run.written.removed_on_failure():
         check_not_removed(mark, url, files)
-    # From here on only `_commit` may remove files, because it knows whether the commit landed.
-    version = _commit(run, change, commit, mark)
+        replaced = _replaced(run, files, metadata)
+    again = (
+        "Run it again with this run id: that commits the files, or reports the version that holds "
+        "them."
+    )
+    what = f"run {run.task.run_id!r}"
+    with run.written.kept_if_committed(mark, what, len(files), again):
+        version = commit(url, change)
+    for partition in replaced:
+        level = logging.WARNING if partition.loses_rows else logging.INFO
+        _LOG.log(level, "%s, version %d: %s", redact(url), version, partition)
     return replace(
         _report(run, version, metadata, committed=True, input_bytes=input_bytes),
         examples=examples,
         stale_groups=_stale_groups(run),
+        replaced=replaced,
     )
+
+
+def _prepare(
+    run: ExtractionRun, reports: Sequence[UnitReport], files: Sequence[DataFile], mark: Mark
+) -> tuple[CheckResult, ...]:
+    """Stores the statistics, and runs the checks; returns those that warn."""
+    url = run.task.table_url
+    if any(report.has_statistics or report.has_values for report in reports):
+        try:
+            _merge_statistics(run, reports, files)
+        except FileNotFoundError:
+            # Whatever removed the statistics probably removed data files too. If it did, this
+            # raises the clearer CommitConflictError.
+            check_not_removed(mark, url, files)
+            raise
+    if not run.task.spec.output.statistics:
+        return ()
+    return check_before_commit(run.task.spec, run.schema, url, files, run.partitions, run.base)
+
+
+def _replaced(
+    run: ExtractionRun, files: Sequence[DataFile], metadata: CommitMetadata
+) -> tuple[ReplacedPartition, ...]:
+    commits = delta.history(run.task.table_url) if run.replaced else ()
+    return replaced_partitions(run.replaced, commits, files, metadata)
 
 
 def _stale_groups(run: ExtractionRun) -> dict[str, tuple[str, ...]]:
@@ -390,9 +448,17 @@ def _stale_groups(run: ExtractionRun) -> dict[str, tuple[str, ...]]:
     return {name: slots for name, slots in lacking.items() if slots}
 
 
-def _no_rows_error(spec: Spec, num_rows_skipped: int, examples: Sequence[Malformed]) -> InputError:
-    if not num_rows_skipped:
+def _no_rows_error(
+    run: ExtractionRun, num_rows_skipped: int, examples: Sequence[Malformed]
+) -> InputError:
+    spec = run.task.spec
+    if not num_rows_skipped and run.input_digest is None:
         return EmptyInputError("the input holds no rows; the table is left as it is")
+    if not num_rows_skipped:
+        return InputError(
+            "the raw files hold rows, and none of them arrived; the table is left as it is: run it "
+            "again"
+        )
     skipping = {name for name, on_error in spec.on_error.items() if on_error == "skip"} | {
         s.name for s in spec.sequences
     }
@@ -427,38 +493,6 @@ def _merge_statistics(
             merge_partition_values(
                 run.task.table_url, run.task.tag, of_partition, with_values, unlimited
             )
-
-
-def _commit(run: ExtractionRun, change: delta.Change, commit: CommitFunction, mark: Mark) -> int:
-    try:
-        return commit(run.task.table_url, change)
-    except (CommitConflictError, UnsafeStoreError):
-        _remove_files(run)
-        raise
-    except BaseException as error:
-        # Any other error, also an interrupt, may hide a commit that landed or is about to. Keep the
-        # files and the mark: an orphan costs space, a deleted live file costs the table.
-        mark.keep()
-        error.add_note(
-            f"It is not known whether run {run.task.run_id!r} was committed, so its "
-            f"{len(change.files)} data files (part-*-{run.task.tag}-*.parquet) are left in "
-            f"{redact(run.task.table_url)}. Run it again with this run id: that commits the files, "
-            "or reports the version that holds them."
-        )
-        raise
-
-
-@contextlib.contextmanager
-def removing_files_on_failure(run: ExtractionRun) -> Iterator[None]:
-    """Removes the data files of the run if the block fails, as far as possible.
-
-    The block must not commit.
-    """
-    try:
-        yield
-    except BaseException:
-        _remove_files(run)
-        raise
 
 
 def check_raw_schemas(spec: Spec, files: Sequence[RawFile]) -> None:
@@ -604,19 +638,3 @@ def _data_file(table_url: str, report: UnitReport) -> DataFile:
         partition=report.partition,
         crc32=report.crc32,
     )
-
-
-def _remove_files(run: ExtractionRun) -> None:
-    """Removes the files that carry this run's tag, and the directories that are empty then.
-    Failures are ignored, and leave orphans.
-
-    Files are matched by tag, not by run id: another process may be working under the same run id.
-    """
-    url = run.task.table_url
-    for partition in map(partition_path, run.partitions):
-        for directory in (partition, join(STATISTICS_DIR, partition)):
-            with contextlib.suppress(Exception):
-                for entry in list_files(join(url, directory), suffix="", literal=True):
-                    if has_tag(entry.name, run.task.tag):
-                        delete(entry.url)
-            remove_if_empty(url, directory)

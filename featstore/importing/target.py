@@ -14,7 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from featstore.cleanup import cleaned_up_on_failure, noted_on_failure
 from featstore.errors import InputError
+from featstore.files.looks import exists, is_directory_at, names_in
 from featstore.files.private_directory import try_lock, unlock
 from featstore.files.storage import open_write
 from featstore.importing.conversion import ConvertedFile
@@ -43,9 +45,11 @@ class ImportTarget:
         Raises:
             InputError: The output exists, and is of something else.
         """
-        if not self._output.exists() or (self._output.is_dir() and not any(self._output.iterdir())):
+        is_empty = is_directory_at(self._output) and not names_in(self._output)
+        if is_empty or not exists(self._output):
             return None
-        with contextlib.suppress(ValueError, OSError):
+        # A report that cannot be read is an error, not another output.
+        with contextlib.suppress(ValueError, FileNotFoundError, NotADirectoryError):
             report = json.loads((self._output / REPORT).read_text())
             if isinstance(report, dict) and report.get("digest") == self.digest:
                 return dict(report["totals"])
@@ -69,11 +73,10 @@ class ImportTarget:
                 f"{self._output}: an equal import is writing it ({self._hidden}); wait for its end"
             )
         try:
-            yield
+            with cleaned_up_on_failure(self._remove_if_nothing_is_finished):
+                yield
+            self._remove_if_nothing_is_finished()
         finally:
-            # Nobody continues a directory without a finished file.
-            if self._hidden.exists() and not any(self._hidden.rglob("*.json")):
-                shutil.rmtree(self._hidden)
             unlock(lock)
 
     def path(self, part: str) -> str:
@@ -101,8 +104,9 @@ class ImportTarget:
         """
         with open_write(str(self._hidden / REPORT)) as file:
             file.write(json.dumps({"digest": self.digest, "totals": totals}).encode())
-        for pattern in (".*.json", ".*.partial"):  # notes, and what killed processes left
-            for path in self._hidden.rglob(pattern):
+        for path in _files_below(self._hidden):
+            # Notes, and what killed processes left.
+            if path.name.startswith(".") and path.suffix in (".json", ".partial"):
                 path.unlink()
         try:
             self._hidden.rename(self._output)
@@ -111,7 +115,29 @@ class ImportTarget:
                 f"{self._output}: cannot be published ({error.strerror}); the finished files are "
                 f"in {self._hidden}: rename it yourself, or remove it and import again"
             ) from error
-        (self._output / _LOCK).unlink()
+        with noted_on_failure(
+            f"{self._output} is published all the same; its file {_LOCK} can be removed."
+        ):
+            (self._output / _LOCK).unlink()
+
+    def _remove_if_nothing_is_finished(self) -> None:
+        """Nobody continues a directory without a finished file."""
+        if not any(path.suffix == ".json" for path in _files_below(self._hidden)):
+            with contextlib.suppress(FileNotFoundError):  # it was published
+                shutil.rmtree(self._hidden)
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    """The files of a directory and of those in it; none if there is no such directory.
+
+    Raises:
+        OSError: One of them cannot be listed.
+    """
+    for path in (directory / name for name in names_in(directory)):
+        if is_directory_at(path):
+            yield from _files_below(path)
+        else:
+            yield path
 
 
 def _note(path: str) -> Path:

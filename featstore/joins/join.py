@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from featstore.cleanup import cleaned_up_on_failure
 from featstore.errors import InputError, not_once
 from featstore.files.storage import join as join_url
 from featstore.files.storage import spark_url
@@ -112,13 +113,16 @@ def join_labels(
 def _settings(spark: "SparkSession") -> Iterator[None]:
     """Applies the Spark settings that the join relies on, and restores the session's at the end."""
     before = {key: spark.conf.get(key) for key in _SETTINGS}
-    for key, value in _SETTINGS.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         for key, value in before.items():
             spark.conf.set(key, value or "")
+
+    with cleaned_up_on_failure(restore):
+        for key, value in _SETTINGS.items():
+            spark.conf.set(key, value)
+        yield
+    restore()
 
 
 def _run(plan: "_JoinPlan", url: str, write: WriteFunction) -> Figures:

@@ -10,8 +10,10 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from featstore.cleanup import cleaned_up_on_failure, noted_on_failure
 from featstore.errors import CommitConflictError, InputError
-from featstore.files.storage import join, scheme, spark_url
+from featstore.files.looks import exists
+from featstore.files.storage import join, local_path, scheme, spark_url
 from featstore.redaction import redact, redact_text
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class JoinOutput:
         Raises:
             InputError: The directory was not written by a join.
         """
-        if not self._fs.exists(self._path(self._url)):
+        if not self._exists(self._url):
             return None
         with contextlib.suppress(ValueError):
             report = json.loads(self._read(join(self._url, REPORT_JSON)))
@@ -72,13 +74,9 @@ class JoinOutput:
 
     @contextlib.contextmanager
     def removing_on_failure(self) -> Iterator[None]:
-        """Removes what was written if the block fails, as far as possible."""
-        try:
+        """Removes what was written if the block fails, but not the only earlier output."""
+        with cleaned_up_on_failure(self._remove_hidden):
             yield
-        except BaseException:
-            with contextlib.suppress(Exception):
-                self._delete(self._hidden_url)
-            raise
 
     def size(self) -> tuple[int, int]:
         """Returns the number of files and bytes that are written but not yet published."""
@@ -101,16 +99,36 @@ class JoinOutput:
         """
         self._write(join(self.rows_url, REPORT_JSON), report_json)
         self._write(join(self.rows_url, REPORT_TEXT), report_text)
-        replaced = self.earlier() is not None
-        if replaced:
+        if self.earlier() is not None:
             self._rename(self._url, self._replaced_url)
-        try:
+        with cleaned_up_on_failure(self._put_back):
             self._rename(self.rows_url, self._url)
-        finally:
-            # The new rows could not be moved: put the earlier output back.
-            if replaced and not self._fs.exists(self._path(self._url)):
+        with noted_on_failure(
+            f"{redact(self._url)} is published all the same; what is left in "
+            f"{redact(self._hidden_url)} can be removed."
+        ):
+            self._delete(self._hidden_url)
+
+    def _put_back(self) -> None:
+        """Puts an earlier output back, since the new rows could not be moved."""
+        if self._exists(self._replaced_url) and not self._exists(self._url):
+            try:
                 self._rename(self._replaced_url, self._url)
-        self._delete(self._hidden_url)
+            except CommitConflictError as error:
+                raise CommitConflictError(
+                    f"{redact(self._replaced_url)} holds the earlier output, which cannot be put "
+                    f"back: rename it to {redact(self._url)} ({error})"
+                ) from None
+
+    def _remove_hidden(self) -> None:
+        self._delete(self.rows_url)
+        if self._exists(self._url) or not self._exists(self._replaced_url):
+            self._delete(self._hidden_url)
+
+    def _exists(self, url: str) -> bool:
+        """Hadoop takes a local path that it cannot see for one where nothing is."""
+        path = local_path(url)
+        return bool(self._fs.exists(self._path(url))) if path is None else exists(path)
 
     def _path(self, url: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(url)
@@ -140,7 +158,7 @@ class JoinOutput:
             ) from None
 
     def _read(self, url: str) -> str:
-        if not self._fs.exists(self._path(url)):
+        if not self._exists(url):
             return ""
         stream = self._fs.open(self._path(url))
         try:

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from isal import igzip
 
+from featstore.cleanup import cleaned_up_on_failure
 from featstore.errors import PackError
 from featstore.packing.distributions import (
     distribution_files,
@@ -143,7 +144,7 @@ def write_archive(root: Path, archive: Path) -> None:
     The archive appears under its name once it is complete, and an archive of that name is replaced.
     """
     partial = archive.with_name(f".{archive.name}.{os.getpid()}")
-    try:
+    with cleaned_up_on_failure(lambda: partial.unlink(missing_ok=True)):
         with (
             partial.open("wb") as file,
             igzip.IGzipFile(  # type: ignore[no-untyped-call]
@@ -155,8 +156,6 @@ def write_archive(root: Path, archive: Path) -> None:
                 if "__pycache__" not in path.parts and path.is_file():
                     tar.add(path, path.relative_to(root), filter=_alike)
         partial.replace(archive)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _alike(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from featstore.cleanup import cleaned_up_on_failure
 from featstore.errors import DiskFullError, SampleStoreError
+from featstore.files.looks import exists
 from featstore.mounts import network_mount_of
 from featstore.redaction import shown
 from featstore.sampling.sample_fields import SampleFields, Stored, checksum
@@ -57,16 +59,12 @@ class SampleFile:
             raise SampleStoreError(
                 f"sample store {self.path} cannot be created: {error.strerror}"
             ) from error
-        try:
-            with (
-                self.translated(),
-                closing(sqlite3.connect(self.path, isolation_level=None)) as connection,
-            ):
-                _lay_out(connection, fields)
-        except BaseException:
-            for suffix in ("", "-wal", "-shm"):
-                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-            raise
+        with (
+            cleaned_up_on_failure(self._remove),
+            self.translated(),
+            closing(sqlite3.connect(self.path, isolation_level=None)) as connection,
+        ):
+            _lay_out(connection, fields)
 
     def connect(self, *, to_write: bool = False) -> sqlite3.Connection:
         """A new connection, after a look at what the file is.
@@ -75,7 +73,7 @@ class SampleFile:
             SampleStoreError: There is no file, or it is no sample store, of another format,
                 damaged, on a network file system, or may not be opened.
         """
-        if not self.path.exists():
+        if not exists(self.path):
             raise SampleStoreError(
                 f"sample store {self.path}: there is no such file; SampleStore.create makes one"
             )
@@ -90,13 +88,10 @@ class SampleFile:
                 isolation_level=None,
                 check_same_thread=False,
             )
-            try:
+            with cleaned_up_on_failure(connection.close):
                 self._require_format(connection)
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute(f"PRAGMA query_only = {'OFF' if to_write else 'ON'}")
-            except BaseException:
-                connection.close()
-                raise
         return connection
 
     @contextmanager
@@ -210,6 +205,10 @@ class SampleFile:
         """The error that this handle was closed."""
         return SampleStoreError(f"sample store {self.path} is closed")
 
+    def _remove(self) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
     def _require_openable(self, *, to_write: bool) -> None:
         if to_write and self.immutable:
             raise SampleStoreError(
@@ -222,7 +221,7 @@ class SampleFile:
             )
             return
         log = self.path.with_name(self.path.name + "-wal")
-        if log.exists() and log.stat().st_size:
+        if exists(log) and log.stat().st_size:
             raise SampleStoreError(
                 f"sample store {self.path} has changes in {log.name} that immutable=True would not "
                 f"see: expected none; open and close it once without, where it can be written"

@@ -34,6 +34,7 @@ from featstore.spec.model import (
 )
 from featstore.spec.model import Sequence as ListSequence
 from featstore.spec.parse import (
+    AGAINST,
     CHECK_KEYS,
     ENCODE,
     INPUT_KEYS,
@@ -145,21 +146,24 @@ def _output_values() -> dict[str, Schema]:
 
 def _check() -> Schema:
     """An entry of `checks`: the keys and bounds of its figure."""
-    return {"oneOf": [_check_of(figure) for figure in CHECKS]}
+    return {"oneOf": [*map(_check_of, CHECKS), _check_of("rows", "against")]}
 
 
-def _check_of(figure: str) -> Schema:
-    bound = _BOUNDS[figure]
+def _check_of(figure: str, *more: str) -> Schema:
+    """An entry for a figure, or with `against` for the share that it is of another one."""
+    bound = _FROM_0 if more else _BOUNDS[figure]
+    keys = tuple(key for key in CHECK_KEYS[figure] if key != "against" or more)
     values: dict[str, Schema] = {
         "check": {"const": figure},
         "of": _NAMES,
         "at_least": or_null(bound),
         "at_most": or_null(bound),
         "last": _COUNT,
+        "against": {"const": AGAINST},
         "severity": {"enum": list(SEVERITIES)},
     }
-    required = [key for key in ("check", "of", "last") if key in CHECK_KEYS[figure]]
-    return _described(CHECK_KEYS[figure], values, DataCheck, *required)
+    required = [key for key in ("check", "of", "last", *more) if key in keys]
+    return _described(keys, values, DataCheck, *required)
 
 
 def _node() -> Schema:

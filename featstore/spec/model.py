@@ -208,6 +208,8 @@ class DataCheck:
         at_least: The least value that passes.
         at_most: The greatest value that passes.
         last: Of `drift`: the number of days before the partition's own that it is compared with.
+        against: Of `rows`: `replaced` makes the figure the share of the rows that the partition had
+            before the run that replaces it.
         severity: One of `SEVERITIES`: `fail` refuses the commit, `warn` stores and shows the
             result.
         where: The path in the document, after the line if it is known.
@@ -218,6 +220,7 @@ class DataCheck:
     at_least: float | None = None
     at_most: float | None = None
     last: int | None = None
+    against: str | None = None
     severity: str = "fail"
     where: str = field(default="", compare=False)
 
@@ -226,7 +229,9 @@ class DataCheck:
         given = {"of": list(self.of) or None, "at_least": self.at_least, "at_most": self.at_most}
         severity = None if self.severity == SEVERITIES[0] else self.severity
         return without_none(
-            {"check": self.check} | given | {"last": self.last, "severity": severity}
+            {"check": self.check, "against": self.against}
+            | given
+            | {"last": self.last, "severity": severity}
         )
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -62,12 +62,13 @@ SEQUENCE_KEYS = ("of", "max_len", "truncate", "empty_as_null")
 OUTPUT_KEYS = tuple(field.name for field in fields(OutputOptions))
 # The keys of an entry of `checks`, by figure.
 CHECK_KEYS = {
-    "rows": ("check", "at_least", "at_most", "severity"),
+    "rows": ("check", "against", "at_least", "at_most", "severity"),
     "coverage": ("check", "of", "at_least", "at_most", "severity"),
     "label_rate": ("check", "of", "at_least", "at_most", "severity"),
     "distinct": ("check", "of", "at_least", "at_most", "severity"),
     "drift": ("check", "of", "last", "at_most", "severity"),
 }
+AGAINST = "replaced"  # what `rows` may be compared with
 TRUNCATE = ("head", "tail")
 ENCODE = ("sign", "index")
 MAX_SLOT = 2**31 - 1
@@ -407,12 +408,17 @@ def _data_check(value: object, where: str) -> DataCheck:
     last = entry.get("last")
     if check == "drift" and (isinstance(last, bool) or not _is_count(last) or not last):
         raise wrong(f"{where}.last", "a number of days, at least 1", last)
+    against = entry.get("against")
+    if "against" in entry:
+        _one_of(against, f"{where}.against", AGAINST, (AGAINST,))
+    bounds = _SHARES if against else _BOUNDS[check]
     found = DataCheck(
         check=check,
         of=_names(entry.get("of"), f"{where}.of") if "of" in CHECK_KEYS[check] else (),
-        at_least=_bound(entry, check, "at_least", where),
-        at_most=_bound(entry, check, "at_most", where),
+        at_least=_bound(entry, bounds, "at_least", where),
+        at_most=_bound(entry, bounds, "at_most", where),
         last=last,
+        against=against,
         severity=_one_of(
             entry.get("severity", SEVERITIES[0]),
             f"{where}.severity",
@@ -422,17 +428,17 @@ def _data_check(value: object, where: str) -> DataCheck:
         where=where,
     )
     if found.at_least is None and found.at_most is None:
-        bounds = " or ".join(key for key in CHECK_KEYS[check] if key.startswith("at_"))
-        raise SpecError(f"{where}: expected a bound ({bounds}), found none")
+        keys = " or ".join(key for key in CHECK_KEYS[check] if key.startswith("at_"))
+        raise SpecError(f"{where}: expected a bound ({keys}), found none")
     if found.at_least is not None and found.at_most is not None and found.at_least > found.at_most:
         expected = f"at least at_least ({found.at_least:g}), since no data could pass"
         raise wrong(f"{where}.at_most", expected, found.at_most)
     return found
 
 
-def _bound(entry: Mapping[str, Any], check: str, key: str, where: str) -> float | None:
+def _bound(entry: Mapping[str, Any], bounds: "Bounds", key: str, where: str) -> float | None:
     """A bound of a figure, which must be a value that the figure can have."""
-    value, (expected, is_possible) = entry.get(key), _BOUNDS[check]
+    value, (expected, is_possible) = entry.get(key), bounds
     if value is not None and (isinstance(value, bool) or not is_possible(value)):
         raise wrong(f"{where}.{key}", expected, value)
     return value
@@ -448,7 +454,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
 
-_BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+Bounds: TypeAlias = tuple[str, Callable[[Any], bool]]
+_SHARES: Bounds = (
+    "a share of the rows before, at least 0",
+    lambda value: _is_number(value) and value >= 0,
+)
+_BOUNDS: Mapping[str, Bounds] = {
     "rows": ("an integer of at least 0", _is_count),
     "coverage": ("a share, 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1),
     "label_rate": ("a number", _is_number),

@@ -76,8 +76,8 @@ class GroupOrigin:
 class CommitMetadata:
     """Metadata of a commit, under the key `featstore` of the commit.
 
-    `num_rows_skipped`, `crc32s`, `origins`, `folded`, `checks` and `warnings` are not stored if
-    empty or 0, `groups` if None.
+    `num_rows_skipped`, `num_raw_files`, `crc32s`, `origins`, `folded`, `checks` and `warnings` are
+    not stored if empty or 0, `groups` if None.
 
     Attributes:
         run_id: The run that made the commit.
@@ -92,6 +92,7 @@ class CommitMetadata:
         size_bytes: Bytes added.
         counts: Counts of the extraction, by name.
         num_rows_skipped: Raw rows skipped as malformed.
+        num_raw_files: The raw files of each of `partitions`, in their order; empty if unknown.
         groups: The slot groups' versions, in commits that change them.
         crc32s: The CRC-32 of each data file that the commit adds, by path.
         origins: In a compaction: the metadata of the commits whose rows it rewrote, with the
@@ -119,6 +120,7 @@ class CommitMetadata:
     folded: tuple[GroupOrigin, ...] = ()
     checks: tuple[Mapping[str, Any], ...] = ()
     warnings: tuple[Mapping[str, Any], ...] = ()
+    num_raw_files: tuple[int, ...] = ()
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON object that the commit stores."""
@@ -134,8 +136,12 @@ class CommitMetadata:
             "folded": [{**vars(part), "slots": list(part.slots)} for part in self.folded],
             "checks": list(self.checks),
             "warnings": list(self.warnings),
+            "num_raw_files": list(self.num_raw_files),
         }
-        optional = ("num_rows_skipped", "crc32s", "origins", "folded", "checks", "warnings")
+        optional = (
+            *("num_rows_skipped", "num_raw_files", "crc32s", "origins", "folded"),
+            *("checks", "warnings"),
+        )
         left_out = {key for key in optional if not mapping[key]}
         left_out |= {key for key in ("groups",) if mapping[key] is None}
         return {key: value for key, value in mapping.items() if key not in left_out}
@@ -151,7 +157,8 @@ class CommitMetadata:
         Raises:
             DataFileError: The format is another one, or the object is not featstore's.
         """
-        lists = {key: tuple(mapping.get(key, ())) for key in ("partitions", "checks", "warnings")}
+        names = ("partitions", "checks", "warnings", "num_raw_files")
+        lists = {key: tuple(mapping.get(key, ())) for key in names}
         origins = tuple(cls.from_mapping(origin, where) for origin in mapping.get("origins", ()))
         folded = tuple(
             GroupOrigin(

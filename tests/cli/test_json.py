@@ -126,6 +126,12 @@ def test_keys_are_frozen(ask: Ask, here: Path) -> None:
     wanted = ("import", "csv", "--input", "log.csv", "--output", "imported")
     found["import csv --dry-run"] = ask(*wanted, "--dry-run")
     found["import csv"] = ask(*wanted, "--max-malformed", "1")
+    of_day = ("--table", "table", "--partition", "dt=2026-11-01")
+    put_parquet(Path("less.parquet"), {"user": ["a"], "price": [1.0], "clicked": [0]})
+    found["extract"] = ask("extract", "--spec", "spec.yaml", "--input", "less.parquet", *of_day)
+    days = ("--input", "raw-{dt}.parquet", "--table", "table", "--days", "2026-11-01")
+    Path("less.parquet").rename("raw-2026-11-01.parquet")
+    found["extract --days"] = ask("extract", "--spec", "spec.yaml", *days)
     keys = {name: _keys(content) for name, content in found.items()}
     assert keys == json.loads(GOLDEN.read_text())
 

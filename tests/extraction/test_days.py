@@ -12,6 +12,7 @@ import featstore
 from featstore.errors import CommitConflictError, InputError
 from featstore.extraction.days import (
     Day,
+    DayInput,
     Days,
     Held,
     Provenance,
@@ -23,6 +24,7 @@ from featstore.extraction.days import (
 )
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.outcome.replaced import Holding
 from featstore.extraction.rewrite.compaction import compact
 from featstore.extraction.rewrite.deletion import delete_rows
 from featstore.extraction.spark.runners import SparkRunner
@@ -263,7 +265,7 @@ def test_a_day_whose_input_is_gone_is_kept(job: ExtractJob, raw: Path) -> None:
     extract_days(job, Days(days=DAYS))
     (raw / "dt=2026-11-02" / "a.parquet").unlink()
     done = extract_days(replace(job, run_id="r2"), Days(days=DAYS, allow_missing=True))
-    assert str(done.days[1]) == "dt=2026-11-02: no input, what the table holds is kept"
+    assert str(done.days[1]) == "dt=2026-11-02: no input, what the table holds is kept: 200 rows"
     assert open_delta(job.table_url).num_rows == 600
 
 
@@ -394,6 +396,16 @@ def test_days_are_written_as_their_ends_are() -> None:
     assert parse_days("2028-02-28..2028-03-01") == ("2028-02-28", "2028-02-29", "2028-03-01")
 
 
+@pytest.mark.parametrize("allow_missing", [False, True])
+def test_raw_files_with_rows_none_of_which_arrives_are_no_empty_day(
+    job: ExtractJob, allow_missing: bool
+) -> None:
+    days = Days(days="2026-11-01", allow_missing=allow_missing)
+    with pytest.raises(InputError, match="the raw files hold rows, and none of them arrived"):
+        extract_days(job, days, runner=lambda task, units, progress: [])
+    assert open_delta_or_none(job.table_url) is None
+
+
 @given(st.dates(date(1900, 1, 1), date(2100, 1, 1)), st.integers(0, 400))
 def test_days_are_each_day_once_in_order(first: date, num_more: int) -> None:
     found = parse_days(f"{first}..{first + timedelta(num_more)}")
@@ -408,22 +420,28 @@ origins = st.builds(
     spec_hash=st.sampled_from("st"),
     input_digest=st.sampled_from(["i", "j", None]),
 )
-held = st.none() | st.builds(Held, origin=st.none() | origins)
+holdings = st.builds(
+    Holding, num_raw_files=st.none() | st.integers(1, 3), num_files=st.just(1), num_rows=st.just(2)
+)
+held = st.none() | st.builds(Held, origin=st.none() | origins, holding=holdings)
+inputs = st.none() | st.builds(DayInput, digest=st.sampled_from("ij"), num_files=st.integers(1, 3))
 
 
-@given(st.lists(st.tuples(held, st.sampled_from(["i", "j", None])), max_size=5))
+@given(st.lists(st.tuples(held, inputs), max_size=5))
 def test_a_day_is_left_alone_only_if_nothing_is_to_be_done_or_can_be(
-    known: list[tuple[Held | None, str | None]],
+    known: list[tuple[Held | None, DayInput | None]],
 ) -> None:
     days = [Day(partition={"dt": str(n)}, input_url="") for n in range(len(known))]
     actions = plan_days(days, [one[0] for one in known], [one[1] for one in known], "s")
     assert [action.day for action in actions] == days
-    for action, (there, digest) in zip(actions, known, strict=True):
+    for action, (there, found) in zip(actions, known, strict=True):
+        digest = None if found is None else found.digest
+        assert action.num_raw_files == (0 if found is None else found.num_files)
         made = None if there is None else there.origin
         same = made is not None and (made.spec_hash, made.input_digest) == ("s", digest)
         assert action.reason.extracts == (digest is not None and not same)
         assert (action.reason is Reason.UP_TO_DATE) == (same and digest is not None)
-        assert action.held == (there is not None)
+        assert action.held == (None if there is None else there.holding)
 
 
 def test_hours_of_days_are_24_each() -> None:

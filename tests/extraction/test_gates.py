@@ -404,6 +404,53 @@ def test_a_refused_extraction_leaves_a_directory_that_was_there(
     assert Path(job.table_url).is_dir()
 
 
+def test_a_day_that_falls_below_its_share_of_what_it_replaces_is_refused(
+    job: ExtractJob, write_raw: Any
+) -> None:
+    """The first run has nothing to compare with; the second one loses 40 of 100 rows."""
+    against = {"check": "rows", "against": "replaced", "at_least": 0.9}
+    whole = write_raw("a.parquet", 60), write_raw("b.parquet", 40)
+    checked = with_checks(job, against, CLICKED)
+    assert extract_files(checked).warnings == ()
+    before, files = open_table(job.table_url).to_arrow(), files_below(Path(job.table_url))
+    whole[1].unlink()
+    with pytest.raises(
+        CheckFailedError,
+        match=r"1 of 2 checks failed: rows against replaced in dt=2026-11-01: 0.6, expected at "
+        r"least 0.9; 60 rows, where the partition had 100. The table is left as it is",
+    ):
+        extract_files(replace(checked, run_id="less"))
+    assert open_table(job.table_url).to_arrow().equals(before)
+    assert files_below(Path(job.table_url)) == files
+    warns = with_checks(job, against | {"severity": "warn"}, run_id="less")
+    (warning,) = extract_files(warns).warnings
+    assert (warning.value, warning.at_least) == (0.6, 0.9)
+    assert stored_checks(history(job.table_url)) == warns.spec.checks
+
+
+def test_rows_against_what_is_replaced_are_no_check_of_a_table(
+    job: ExtractJob, write_raw: Any
+) -> None:
+    write_raw("a.parquet", 60)
+    extract_files(with_checks(job, {"check": "rows", "against": "replaced", "at_least": 0.9}))
+    (result,) = open_table(job.table_url).check().results
+    assert (result.outcome, result.value) == (Outcome.SKIP, None)
+    assert result.note == "nothing is replaced; a run checks it before its commit"
+
+
+def test_a_day_of_which_no_row_is_left_has_a_share_of_0(
+    job: ExtractJob, document: dict[str, Any], write_raw: Any
+) -> None:
+    document["inputs"]["clicked"] = {"type": "long", "on_error": "skip"}
+    document["checks"] = [{"check": "rows", "against": "replaced", "at_least": 0.5}]
+    paths = [write_raw(f"dt={day}/a.parquet", 20) for day in (1, 2)]
+    both = replace(job, spec=load_spec(document), partition={}, partition_from_path=("dt",))
+    extract_files(both)
+    pq.write_table(raw_rows(20).set_column(3, "clicked", pa.array(["x"] * 20)), paths[1])
+    with pytest.raises(CheckFailedError, match=r"in dt=2: 0, .* 0 rows, where .* had 20"):
+        extract_files(replace(both, run_id="second"))
+
+
 def test_a_result_is_stored_and_read_back() -> None:
     result = CheckResult(
         check="drift",

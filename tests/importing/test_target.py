@@ -1,12 +1,15 @@
 """The directory of an import: one writer, and nothing published over something else."""
 
+import errno
 import fcntl
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from featstore.errors import InputError
 from featstore.files.private_directory import try_lock, unlock
+from featstore.importing import target
 from featstore.importing.conversion import ConvertedFile
 from featstore.importing.target import ImportTarget
 
@@ -57,3 +60,41 @@ def test_what_a_killed_process_left_is_not_published(tmp_path: Path) -> None:
         target.publish({"num_rows": 1})
     assert [path.name for path in (tmp_path / "raw").iterdir()] == ["_import.json"]
     assert target.earlier() == {"num_rows": 1}
+
+
+def unlistable(path: Path) -> NoReturn:
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
+def test_an_output_that_cannot_be_seen_is_an_error_and_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = ImportTarget(tmp_path / "raw", {"a": 1})
+    with published.writing():
+        published.publish({"num_rows": 1})
+    with monkeypatch.context() as blind:
+        blind.setattr(target, "names_in", unlistable)
+        with pytest.raises(PermissionError, match="raw"):
+            published.earlier()
+    with monkeypatch.context() as blind:
+        blind.setattr(Path, "read_text", unlistable)
+        with pytest.raises(PermissionError, match=r"raw/_import\.json"):
+            published.earlier()
+    assert published.earlier() == {"num_rows": 1}
+
+
+def test_finished_files_are_kept_if_their_directory_cannot_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = ImportTarget(tmp_path / "raw", {"a": 1})
+    note = wanted.path("dt=1/part.parquet")
+    with wanted.writing():
+        wanted.finish(note, DONE)
+    monkeypatch.setattr(target, "names_in", unlistable)
+    with pytest.raises(ValueError, match="the disk is full") as raised, wanted.writing():
+        raise ValueError("the disk is full")
+    assert "The clean-up after it failed too: PermissionError" in raised.value.__notes__[0]
+    monkeypatch.undo()
+    assert wanted.finished(note) == DONE
+    with wanted.writing():
+        pass

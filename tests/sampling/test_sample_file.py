@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -457,3 +457,14 @@ def test_after_a_kill_a_reader_that_comes_and_goes_folds_the_log_into_the_file(p
         num_samples = len(store)
     assert num_samples >= 20_000
     assert len(SampleStore(path, immutable=True)) == num_samples
+
+
+def test_a_store_that_cannot_be_seen_is_not_taken_for_one_that_is_not_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(seen: Path, **_: object) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error", str(seen))
+
+    monkeypatch.setattr(Path, "stat", failing)
+    with pytest.raises(OSError, match=r"Input/output error: .*s\.sqlite"):
+        SampleStore(path)

@@ -47,6 +47,7 @@ def test_checks_are_parsed_and_do_not_change_the_hash_of_the_spec() -> None:
     "entry",
     [
         {"check": "rows", "at_least": 10, "at_most": 10},
+        {"check": "rows", "against": "replaced", "at_least": 0.9, "at_most": 1.5},
         {"check": "coverage", "of": ["user", "p*"], "at_least": 0.5},
         {"check": "label_rate", "of": ["click"], "at_least": -1.5, "severity": "warn"},
         {"check": "distinct", "of": ["user"], "at_most": 10**12},

@@ -156,6 +156,7 @@ def test_a_param_that_its_operator_reads_is_accepted(param: tuple[str, str], val
 
 CHECKS = {
     "rows": {"check": "rows", "at_least": 10},
+    "rows against": {"check": "rows", "against": "replaced", "at_least": 0.9},
     "coverage": {"check": "coverage", "of": ["user", "u*"], "at_least": 0.5, "severity": "warn"},
     "label_rate": {"check": "label_rate", "of": "click", "at_least": -1.5, "at_most": 2},
     "distinct": {"check": "distinct", "of": "user", "at_most": 10},
@@ -175,6 +176,8 @@ def test_checks_are_accepted_and_what_the_schema_refuses_the_parser_refuses(chec
     ]
     wrong += [] if check == "label_rate" else [{"at_most": -1}]
     wrong += [{"at_most": 1.5}] if check in ("rows", "coverage", "distinct") else []
+    wrong += [{"against": "before"}, {"against": None}]
+    wrong += [] if check.startswith("rows") else [{"against": "replaced"}]
     wrong += [{"last": 0}, {"at_least": 0.1}] if check == "drift" else [{"last": 1}]
     for change in wrong:
         document = spec_of(checks=[CHECKS[check] | change])

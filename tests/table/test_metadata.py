@@ -36,6 +36,14 @@ def test_skipped_rows_are_written_only_where_there_are_any() -> None:
     assert CommitMetadata.from_mapping(skipped.to_mapping(), "version 3") == skipped
 
 
+def test_numbers_of_raw_files_are_written_only_where_they_are_known() -> None:
+    known = replace(COMMIT, num_raw_files=(3, 1))
+    assert "num_raw_files" not in COMMIT.to_mapping()
+    mapping = json.loads(to_json(known.to_mapping()))
+    assert mapping["num_raw_files"] == [3, 1]
+    assert CommitMetadata.from_mapping(mapping, "version 3") == known
+
+
 def test_origins_are_written_only_where_there_are_any() -> None:
     compacted = replace(
         COMMIT,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from featstore.cleanup import noted_on_failure
 from featstore.errors import CommitConflictError, InputError, TableNotFoundError
 from featstore.extraction.extractor import Extractor
 from featstore.extraction.groups.by_key import KeyRunner, keyed_partitions, run_by_key
@@ -26,7 +27,6 @@ from featstore.extraction.job import (
     commit_of_input,
     end_run,
     raw_files_of,
-    removing_files_on_failure,
     report_of_commit,
     runs_here,
 )
@@ -306,7 +306,7 @@ def _write(
             task, targets={i: (_target(base_file, ""),) for i, base_file in enumerate(base_files)}
         )
     with marked(task.table_url, task.tag) as mark:
-        with removing_files_on_failure(run):
+        with run.written.removed_on_failure():
             reports = run_units(task, units)
         return end_run(run, reports, commit, sum(file.size_bytes for file in files), mark)
 
@@ -423,15 +423,22 @@ def _publish(
     report: ExtractReport,
     publish: delta.Publish | None,
 ) -> ExtractReport:
-    written = _written(run, report)
-    metadata = groups_commit(group.job.run_id, base, written)
-    try:
-        version = publish_group(base, group.name, report.version, run.partitions, metadata, publish)
-    except CommitConflictError as error:
-        raise CommitConflictError(
-            f"{redact(base.url)}: the base of slot group {group.name!r} was replaced during "
-            f"this run, so the group's files are stale; run it again ({error})"
-        ) from None
+    note = (
+        f"The rows are committed to slot group {group.name!r} (version {report.version} of "
+        f"{redact(run.task.table_url)}), and it is not known whether the table names them. Run it "
+        f"again with the same input: that makes the table name them, or finds that it does."
+    )
+    with noted_on_failure(note):
+        metadata = groups_commit(group.job.run_id, base, _written(run, report))
+        try:
+            version = publish_group(
+                base, group.name, report.version, run.partitions, metadata, publish
+            )
+        except CommitConflictError as error:
+            raise CommitConflictError(
+                f"{redact(base.url)}: the base of slot group {group.name!r} was replaced during "
+                f"this run, so the group's files are stale; run it again ({error})"
+            ) from None
     return replace(report, table_url=base.url, version=version, committed=version != base.version)
 
 

@@ -9,12 +9,13 @@ complete.
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 import pyarrow as pa
 
-from featstore.errors import InputError
-from featstore.files.listings import list_files
-from featstore.files.storage import delete, join, link, spark_url
+from featstore.errors import DataFileError, InputError
+from featstore.files.listings import FileEntry, list_files
+from featstore.files.storage import delete, join, link, local_path, spark_url
 from featstore.redaction import redact
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.layout import partition_path
@@ -143,14 +144,28 @@ def remove_vacuumed(snapshot: Snapshot) -> int:
     """Removes links to data files that have been vacuumed; returns their number.
 
     A location of a former state thus lasts until the table is vacuumed, with the same grace period
-    for readers.
+    for readers. A link to a directory is not followed.
+
+    Raises:
+        DataFileError: A file of the snapshot is not where the table is listed, so others may not be
+            seen either. Nothing is removed.
+        OSError: The table cannot be listed. Nothing is removed.
     """
-    living = {_name(file) for file in snapshot.data_files}
-    kept = living | {entry.name.rpartition("/")[2] for entry in list_files(snapshot.url)}
+    root = join(snapshot.url, HIVE_DIR)
+    links = list_files(root, literal=True)
+    seen = {_last(entry.name) for entry in list_files(snapshot.url, literal=True)}
+    unseen = sorted(file.path for file in snapshot.data_files if _name(file) not in seen)
+    if unseen:
+        raise DataFileError(
+            f"{redact(snapshot.url)}: expected all data files of version {snapshot.version} in a "
+            f"listing, found {len(unseen)} of {len(snapshot.data_files)} missing ({unseen[0]}, "
+            f"...); what is registered is up to date, and nothing is removed below {HIVE_DIR}/: "
+            f"run it again, or restore the files"
+        )
     stale = [
         entry
-        for entry in list_files(join(snapshot.url, HIVE_DIR))
-        if entry.name.rpartition("/")[2] not in kept
+        for entry in links
+        if _last(entry.name) not in seen and not _is_behind_link(entry, root)
     ]
     for entry in stale:
         delete(entry.url)
@@ -187,7 +202,20 @@ def _linked(location: Location, file: DataFile) -> str:
 
 
 def _name(file: DataFile) -> str:
-    return file.path.rpartition("/")[2]
+    return _last(file.path)
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _is_behind_link(entry: FileEntry, root_url: str) -> bool:
+    """Whether a listed local file is reached by a symbolic link at or below the listed root."""
+    path, root = local_path(entry.url), local_path(root_url)
+    if path is None or root is None:
+        return False
+    below = PurePosixPath(entry.name).parent
+    return path.parent.resolve(strict=True) != root.parent.resolve(strict=True) / root.name / below
 
 
 def _slot_comment(slot: Slot) -> str:

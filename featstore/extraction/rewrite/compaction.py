@@ -1,17 +1,17 @@
 """Folds slot groups into the base: rewrites base files with all columns, in one commit."""
 
 import uuid
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from featstore.errors import TableNotFoundError
+from featstore.extraction.outcome.written import WrittenFiles
 from featstore.extraction.rewrite.rewriting import (
     drop_folded,
     named_partitions,
     new_paths,
-    removing_on_conflict,
     replacement,
     rewrite_file,
 )
@@ -77,25 +77,22 @@ def compact(
     version, files = snapshot.version or 0, tuple[DataFile, ...]()
     if partitions:
         tag, base = new_tag(run_id), snapshot.in_partitions(partitions)
-        with (
-            marked(table_url, tag) as mark,
-            removing_on_conflict(table_url) as written,
-            ThreadPoolExecutor(num_cores(), "featstore-compact") as threads,
-        ):
-            done = threads.map(
-                lambda file, path: written.append(rewrite_file(snapshot, file, path)),
-                *(base, new_paths(base, tag)),
-            )
-            # Drains the iterator, which waits for all threads and raises the first error.
-            deque(done, maxlen=0)
-            files = tuple(sorted(written, key=lambda file: file.path))
-            for partition in partitions:
-                copy_values(snapshot, partition, tag)
-            change = replacement(snapshot, partitions, files, run_id)
-            check_not_removed(mark, table_url, files)
-            version = commit(table_url, change)
+        own = WrittenFiles(table_url=table_url, tag=tag, partitions=partitions)
+        with marked(table_url, tag) as mark:
+            with own.removed_on_failure():
+                # The pool ends, and with it each of its writes, before files are removed.
+                with ThreadPoolExecutor(num_cores(), "featstore-compact") as threads:
+                    done = threads.map(partial(rewrite_file, snapshot), base, new_paths(base, tag))
+                    files = tuple(sorted(done, key=lambda file: file.path))
+                for partition in partitions:
+                    copy_values(snapshot, partition, tag)
+                change = replacement(snapshot, partitions, files, run_id)
+                check_not_removed(mark, table_url, files)
+            again = "Run it again: it does what is left to do."
+            with own.kept_if_committed(mark, "the compaction", len(files), again):
+                version = commit(table_url, change)
     if snapshot.groups:
-        version = drop_folded(snapshot, files, [group.name for group in snapshot.groups])
+        version = drop_folded(snapshot, files, [group.name for group in snapshot.groups], version)
     return CompactReport(
         table_url=table_url,
         version=version,

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.errors import CommitConflictError, InputError, TableNotFoundError
+from featstore.extraction.outcome.written import WrittenFiles
 from featstore.extraction.rewrite.remains import store_remains
 from featstore.extraction.rewrite.rewriting import (
     copy_file,
@@ -18,7 +19,6 @@ from featstore.extraction.rewrite.rewriting import (
     named_partitions,
     new_paths,
     open_part,
-    removing_on_conflict,
     replacement,
     rewrite_file,
 )
@@ -118,28 +118,26 @@ def delete_rows(
                 strict=True,
             )
         )
-        touched = [file for file in snapshot.data_files if matching[file.path]]
-        num_rows = sum(matching.values())
-        report = DeletionReport(
-            table_url=table_url,
-            version=snapshot.version or 0,
-            num_rows=num_rows,
-            num_files=len(touched),
-            num_partitions=len(_partitions(touched)),
-            rows_left=snapshot.num_rows - num_rows,
-            dry_run=dry_run,
-        )
-        if dry_run or not touched:
-            return report
-        version = _replace(snapshot, condition, matching, threads, commit)
-    return replace(report, version=version)
+    touched = [file for file in snapshot.data_files if matching[file.path]]
+    num_rows = sum(matching.values())
+    report = DeletionReport(
+        table_url=table_url,
+        version=snapshot.version or 0,
+        num_rows=num_rows,
+        num_files=len(touched),
+        num_partitions=len(_partitions(touched)),
+        rows_left=snapshot.num_rows - num_rows,
+        dry_run=dry_run,
+    )
+    if dry_run or not touched:
+        return report
+    return replace(report, version=_replace(snapshot, condition, matching, commit))
 
 
 def _replace(
     snapshot: Snapshot,
     condition: Where,
     matching: Mapping[str, int],
-    threads: ThreadPoolExecutor,
     commit: Callable[[str, delta.Change], int],
 ) -> int:
     run_id, url = uuid.uuid4().hex, snapshot.url
@@ -147,21 +145,42 @@ def _replace(
     wanted = _replaceable(_partitions(touched).values(), snapshot.partitions)
     partitions = named_partitions(url, wanted)
     base, tag = snapshot.in_partitions(partitions), new_tag(run_id)
-    with marked(url, tag) as mark, removing_on_conflict(url) as written:
-
-        def write(file: DataFile, path: str) -> None:
-            if matching[file.path] < file.num_rows:
-                written.append(_without_rows(snapshot, condition, matching, file, path))
-
-        _drain(threads.map(write, base, new_paths(base, tag)))
-        files = tuple(sorted(written, key=lambda file: file.path))
-        remains = [[f for f in files if f.partition == partition] for partition in wanted]
-        _drain(threads.map(partial(store_remains, snapshot, tag), filter(None, remains)))
-        change = replacement(snapshot, partitions, files, run_id)
-        check_not_removed(mark, url, files)
-        version = _commit(url, change, commit)
+    own = WrittenFiles(table_url=url, tag=tag, partitions=partitions)
+    with marked(url, tag) as mark:
+        with own.removed_on_failure():
+            files = _write(snapshot, condition, matching, base, tag)
+            change = replacement(snapshot, partitions, files, run_id)
+            check_not_removed(mark, url, files)
+        again = "Run it again: it deletes what rows still match."
+        with own.kept_if_committed(mark, "the deletion", len(files), again):
+            version = _commit(url, change, commit)
     emptied = _emptied(snapshot, {file.path for file in base})
-    return drop_folded(snapshot, files, emptied) if emptied else version
+    return drop_folded(snapshot, files, emptied, version) if emptied else version
+
+
+def _write(
+    snapshot: Snapshot,
+    condition: Where,
+    matching: Mapping[str, int],
+    base: Sequence[DataFile],
+    tag: str,
+) -> tuple[DataFile, ...]:
+    """Writes the files that take the place of `base`, and what is stored beside them."""
+    left = [
+        (file, path)
+        for file, path in zip(base, new_paths(base, tag), strict=True)
+        if matching[file.path] < file.num_rows
+    ]
+    # The pool ends, and with it each of its writes, before files of a failed run are removed.
+    with ThreadPoolExecutor(num_cores(), "featstore-delete") as threads:
+        done = threads.map(lambda pair: _without_rows(snapshot, condition, matching, *pair), left)
+        files = tuple(sorted(done, key=lambda file: file.path))
+        remains: dict[str, list[DataFile]] = {}
+        for file in files:
+            remains.setdefault(to_json(file.partition), []).append(file)
+        for _ in threads.map(partial(store_remains, snapshot, tag), remains.values()):
+            pass  # raises the first error
+    return files
 
 
 def _emptied(snapshot: Snapshot, replaced: Set[str]) -> list[str]:
@@ -180,12 +199,6 @@ def _commit(url: str, change: delta.Change, commit: Callable[[str, delta.Change]
             f"{redact(url)}: another writer changed the table while rows were deleted: {error}; "
             f"nothing is deleted: run it again"
         ) from error
-
-
-def _drain(done: Iterable[None]) -> None:
-    """Waits for all threads, and raises the first error."""
-    for _ in done:
-        pass
 
 
 def _partitions(files: Iterable[DataFile]) -> dict[str, Mapping[str, str | None]]:

@@ -4,14 +4,15 @@ some partitions in one commit.
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pyarrow as pa
 from isal import isal_zlib
 
-from featstore.errors import CommitConflictError, DataFileError, InputError
-from featstore.files.storage import delete, join, local_path, open_read, open_write
+from featstore.cleanup import noted_on_failure
+from featstore.errors import DataFileError, InputError
+from featstore.files.storage import join, local_path, open_read, open_write
 from featstore.parquet.checks import CHUNK
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.file_columns import FileColumns, Selection
@@ -84,17 +85,26 @@ def replacement(
     )
 
 
-def drop_folded(snapshot: Snapshot, files: Sequence[DataFile], names: Sequence[str]) -> int:
+def drop_folded(
+    snapshot: Snapshot, files: Sequence[DataFile], names: Sequence[str], version: int
+) -> int:
     """Removes slot groups whose files were all folded from the table; returns its new version.
 
     Args:
         snapshot: The table before its files were rewritten.
         files: The rewritten files.
         names: The groups.
+        version: The version that holds the rewritten files.
     """
     metadata = groups_commit(uuid.uuid4().hex, snapshot, files)
     versions = {group.name: group.version for group in snapshot.groups if group.name in names}
-    return drop_groups(snapshot, versions, metadata)
+    note = (
+        f"The rows are committed (version {version}), with those of {', '.join(names)}. What may "
+        f"be left is to drop these slot groups, which nothing reads any more: `featstore table "
+        f"compact` does it."
+    )
+    with noted_on_failure(note):
+        return drop_groups(snapshot, versions, metadata)
 
 
 def _key_value(table_url: str, key: str, value: str | None) -> str:
@@ -271,18 +281,3 @@ def _compression(footer: OpenFile) -> str:
     """The codec of the columns of a file that are compressed."""
     is_zstd = footer.footer.chunks[..., CHUNK["codec"]] == _ZSTD
     return "zstd" if is_zstd.any() else "snappy"
-
-
-@contextmanager
-def removing_on_conflict(table_url: str) -> Iterator[list[DataFile]]:
-    """Yields a list for written files, and removes them on errors that rule out a commit.
-
-    Other errors may follow a commit whose reply was lost; the files are then kept.
-    """
-    written: list[DataFile] = []
-    try:
-        yield written
-    except (CommitConflictError, InputError):
-        for file in written:
-            delete(file.url)
-        raise

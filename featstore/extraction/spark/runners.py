@@ -32,7 +32,6 @@ from featstore.extraction.job import (
     earlier_report,
     end_run,
     in_key_order,
-    removing_files_on_failure,
 )
 from featstore.extraction.local import kept_memory
 from featstore.extraction.raw import Unit
@@ -212,7 +211,7 @@ def extract_dataframe(
     counters = _ProgressAccumulators(context, progress, 0)
     write = partial(_write_partition, run.task, partition, counters.num_files, counters.num_rows)
     with marked(job.table_url, run.task.tag) as mark:
-        with removing_files_on_failure(run):
+        with run.written.removed_on_failure():
             rows = _collect(context, chosen.mapInArrow(write, "report binary").collect, counters)
         # Unpickling is safe here: the bytes come from our own tasks.
         reports = [pickle.loads(row["report"]) for row in rows]

@@ -6,8 +6,10 @@ run has just merged, and those of earlier days from the table.
 
 import enum
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 from featstore.errors import CheckFailedError
@@ -46,7 +48,7 @@ class CheckResult:
     """The result of one check for one column of one partition.
 
     Attributes:
-        check: The figure that was checked.
+        check: The figure that was checked; `rows against replaced` is a share of what was there.
         column: The slot or label; None for `rows`.
         partition: The partition.
         outcome: What it came to.
@@ -117,6 +119,7 @@ def run_checks(
     wanted: Iterable[Partition],
     every: Sequence[Partition],
     load: Load,
+    replaced: Mapping[str, int] = MappingProxyType({}),
 ) -> Iterator[CheckResult]:
     """Yields the result of each check, for each of its columns in each partition.
 
@@ -126,6 +129,7 @@ def run_checks(
         wanted: The partitions to check.
         every: All partitions of the table, with those to check: drift is measured against some.
         load: Reads the statistics of a partition.
+        replaced: The rows that partitions have before they are replaced, by their JSON.
 
     Raises:
         SpecError: A check is of a slot or label that the schema lacks.
@@ -140,11 +144,12 @@ def run_checks(
                 if statistics is None:
                     figure = _Figure(value=None, note="the partition has no statistics")
                 elif name is None:
-                    figure = _Figure(value=statistics.num_rows)
+                    before = replaced.get(to_json(partition)) if check.against else None
+                    figure = _rows(check, statistics.num_rows, before)
                 else:
                     column = _column(statistics, schema, name)
-                    before = earlier.of(partition, column, check.last) if check.last else []
-                    figure = _FIGURES[check.check](column, before)
+                    days = earlier.of(partition, column, check.last) if check.last else []
+                    figure = _FIGURES[check.check](column, days)
                 yield _result(check, name, partition, figure)
 
 
@@ -159,6 +164,16 @@ def _column(statistics: Statistics, schema: SlotSchema, name: str) -> ColumnStat
     none.num_rows = statistics.num_rows  # no file of the partition has the column
     known = {(column.role, column.key): column for column in statistics.columns.values()}
     return known.get((none.role, none.key), none)
+
+
+def _rows(check: DataCheck, num_rows: int, before: int | None) -> _Figure:
+    """The rows of a partition, or their share of those that it had before."""
+    if not check.against:
+        return _Figure(value=num_rows)
+    if not before:
+        return _Figure(value=None, note="nothing is replaced; a run checks it before its commit")
+    note = f"{num_rows:,} rows, where the partition had {before:,}"
+    return _Figure(value=num_rows / before, note=note)
 
 
 def _coverage(column: ColumnStatistics, before: Sequence[Distribution]) -> _Figure:
@@ -210,7 +225,7 @@ def _result(
     elif not low <= value <= high:
         notes.append("passed, since the estimate may be off by that much")
     return CheckResult(
-        check=check.check,
+        check=f"{check.check} against {check.against}" if check.against else check.check,
         column=column,
         partition=dict(partition),
         outcome=outcome,
@@ -305,7 +320,10 @@ def check_before_commit(
         stored = find_statistics(table_url, partition, found)
         return None if stored is None else stored.statistics
 
-    results = list(run_checks(spec.checks, schema, partitions, every, load))
+    replaced: Counter[str] = Counter()
+    for file in in_partitions(kept, partitions):
+        replaced[to_json(file.partition)] += file.num_rows
+    results = list(run_checks(spec.checks, schema, partitions, every, load, replaced))
     failed = [result for result in results if result.outcome is Outcome.FAIL]
     if failed:
         more = f"; and {len(failed) - _NUM_SHOWN} more" if len(failed) > _NUM_SHOWN else ""

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore import api
-from featstore.errors import CommitConflictError, InputError, TableNotFoundError
+from featstore.errors import CommitConflictError, InputError, StoreError, TableNotFoundError
 from featstore.explore.table import open_table
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
@@ -656,6 +656,32 @@ def test_killed_between_both_commits_nothing_changes_and_a_rerun_goes_on(
     assert sorted(Path(base.table_url, "_groups").rglob("*.parquet")) == files
     expected = whole(base, tmp_path / "other")
     assert open_table(base.table_url).to_arrow().select(expected.column_names).equals(expected)
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_a_table_that_may_not_name_a_committed_group_is_told(
+    base: ExtractJob, labels: bool
+) -> None:
+    job = replace(wider(base), run_id="more")
+    group = GroupJob(job=job, name="labels" if labels else "more", labels=labels)
+    with pytest.raises(StoreError, match="no answer") as raised:
+        extract_group(group, publish=Mock(side_effect=StoreError("no answer")))
+    (note,) = raised.value.__notes__
+    assert note.startswith(f"The rows are committed to slot group {group.name!r} (version 0 of ")
+    assert "it is not known whether the table names them. Run it again" in note
+    assert extract_group(group).committed
+
+
+def test_a_compaction_whose_commit_may_have_landed_says_so_and_keeps_its_files(
+    base: ExtractJob,
+) -> None:
+    grouped(base)
+    with pytest.raises(StoreError, match="no answer") as raised:
+        compact(base.table_url, commit=Mock(side_effect=StoreError("no answer")))
+    (note,) = raised.value.__notes__
+    assert "not known whether the compaction was committed, so its 3 data files (part-*-" in note
+    assert len(base_files(base)) == 6
+    assert compact(base.table_url).groups == ("more",)
 
 
 def test_a_lost_reply_of_the_base_commit_is_no_failure(base: ExtractJob) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from featstore.errors import InputError
+from featstore.errors import DataFileError, InputError
 from featstore.extraction.hive.locations import (
     columns,
     hive_root,
@@ -12,6 +12,7 @@ from featstore.extraction.hive.locations import (
     locations,
     make_locations,
     partition_columns,
+    remove_vacuumed,
 )
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.snapshot import DataFile, Snapshot
@@ -89,6 +90,50 @@ def test_a_location_is_named_by_its_files_and_holds_them_alone(tmp_path: Path) -
     assert locations(snapshot(tmp_path, one))[0].url == first.url
     assert locations(snapshot(tmp_path, replace(one, num_rows=2)))[0].url != first.url
     assert make_locations([]) == 0
+
+
+def former_location(table: Path) -> Path:
+    """A location that holds a file which a vacuum has removed from the table."""
+    gone = data_file(table, "dt=1/part-gone.parquet")
+    (location,) = locations(snapshot(table, gone))
+    make_locations([location])
+    Path(gone.url).unlink()
+    return Path(location.url.removeprefix("file://")) / "part-gone.parquet"
+
+
+def test_links_to_vacuumed_files_are_removed_also_where_a_name_has_brackets(
+    tmp_path: Path,
+) -> None:
+    table = tmp_path / "table[1]"
+    link, live = former_location(table), data_file(table, "dt=1/part-0.parquet")
+    (location,) = locations(snapshot(table, live))
+    make_locations([location])
+    assert remove_vacuumed(snapshot(table, live)) == 1
+    assert not link.exists()
+    assert len(list((table / "_hive").rglob("*.parquet"))) == 1
+
+
+def test_nothing_is_removed_if_a_living_file_is_not_seen(tmp_path: Path) -> None:
+    link, live = former_location(tmp_path), data_file(tmp_path, "dt=1/part-0.parquet")
+    Path(live.url).unlink()
+    with pytest.raises(
+        DataFileError, match=r"found 1 of 1 missing \(dt=1/part-0.parquet, .*nothing is removed"
+    ):
+        remove_vacuumed(snapshot(tmp_path, live))
+    assert link.exists()
+
+
+def test_nothing_is_removed_behind_a_symbolic_link(tmp_path: Path) -> None:
+    table, elsewhere = tmp_path / "table", tmp_path / "elsewhere"
+    link, live = former_location(table), data_file(table, "dt=1/part-0.parquet")
+    mine = data_file(elsewhere, "part-mine.parquet")
+    (table / "_hive" / "linked").symlink_to(elsewhere)
+    assert remove_vacuumed(snapshot(table, live)) == 1
+    assert (link.exists(), Path(mine.url).exists()) == (False, True)
+    (table / "_hive").rename(tmp_path / "moved")
+    (table / "_hive").symlink_to(elsewhere)
+    assert remove_vacuumed(snapshot(table, live)) == 0
+    assert Path(mine.url).exists()
 
 
 def test_remote_locations_keep_the_scheme_that_the_table_was_named_with() -> None:

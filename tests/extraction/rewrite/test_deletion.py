@@ -18,12 +18,13 @@ from featstore.errors import (
     DataFileError,
     InputError,
     SelectionError,
+    StoreError,
     TableNotFoundError,
 )
 from featstore.explore.table import Table, open_table
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
-from featstore.extraction.rewrite import deletion
+from featstore.extraction.rewrite import deletion, rewriting
 from featstore.extraction.rewrite.compaction import compact
 from featstore.extraction.rewrite.deletion import delete_rows
 from featstore.spec.parse import load_spec
@@ -339,6 +340,53 @@ def test_a_deletion_that_dies_before_it_drops_an_emptied_group_is_finished_by_co
     after = open_table(job.table_url)
     assert after.snapshot.groups == ()
     assert after.to_arrow().equals(expected)
+
+
+def test_a_deletion_whose_commit_may_have_landed_says_so_and_keeps_its_files(
+    job: ExtractJob,
+) -> None:
+    def lose_the_reply() -> NoReturn:
+        raise StoreError("no answer")
+
+    before = set(Path(job.table_url).rglob("part-*.parquet"))
+    with pytest.raises(StoreError, match="no answer") as raised:
+        delete_rows(job.table_url, "user = 'u3'", commit=preceded(delta.commit, lose_the_reply))
+    (note,) = raised.value.__notes__
+    assert "It is not known whether the deletion was committed, so its " in note
+    assert note.endswith("Run it again: it deletes what rows still match.")
+    assert len(set(Path(job.table_url).rglob("part-*.parquet")) - before) > 0
+    assert len(list(Path(job.table_url, "_runs").iterdir())) == 1
+    assert delete_rows(job.table_url, "user = 'u3'").num_rows > 0
+
+
+def test_a_deletion_that_fails_before_its_commit_leaves_no_file_whatever_the_error(
+    job: ExtractJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise OSError("no statistics")
+
+    before = set(Path(job.table_url).rglob("part-*"))
+    monkeypatch.setattr(deletion, "store_remains", fail)
+    with pytest.raises(OSError, match="no statistics"):
+        delete_rows(job.table_url, "user = 'u3'")
+    assert set(Path(job.table_url).rglob("part-*")) == before
+
+
+def test_a_deletion_that_cannot_drop_a_group_says_that_rows_are_deleted(
+    job: ExtractJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise StoreError("no answer")
+
+    grouped(job)
+    monkeypatch.setattr(rewriting, "drop_groups", fail)
+    with pytest.raises(StoreError) as raised:
+        delete_rows(job.table_url, "user = 'u3'")
+    version = open_snapshot(job.table_url).version
+    assert raised.value.__notes__ == [
+        f"The rows are committed (version {version}), with those of more. What may be left is to "
+        f"drop these slot groups, which nothing reads any more: `featstore table compact` does it."
+    ]
 
 
 def test_a_group_bound_by_raw_files_is_refused_where_rows_were_deleted(job: ExtractJob) -> None:
