@@ -32,7 +32,7 @@ from featstore.extraction.raw import (
 from featstore.extraction.texts.unit_values import merge_partition_values
 from featstore.extraction.unit import Progress, Runner, UnitReport, UnitTask, bind, ignore_progress
 from featstore.extraction.unit_statistics import merge_partition
-from featstore.files.listings import list_files, listing_digest
+from featstore.files.listings import list_own, listing_digest
 from featstore.files.storage import absolute, join
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
@@ -537,7 +537,8 @@ def _check_target(
         overwrite_filters(partitions, base.partitions)
         return
     check_case(schema, redact(url))
-    foreign = [file.name for file in list_files(url) if not is_data_file(file.name)]
+    own = list_own(url, ".parquet", hidden=False)
+    foreign = [file.name for file in own if not is_data_file(file.name)]
     if foreign:
         raise InputError(
             f"{redact(url)} is not a table but holds Parquet files ({foreign[0]}, ...); choose an "

@@ -9,13 +9,13 @@ complete.
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
 import pyarrow as pa
 
 from featstore.errors import DataFileError, InputError
-from featstore.files.listings import FileEntry, list_files
-from featstore.files.storage import delete, join, link, local_path, spark_url
+from featstore.files.listings import list_own
+from featstore.files.storage import delete, join, link, spark_url
+from featstore.files.walking import is_hidden
 from featstore.redaction import redact
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.layout import partition_path
@@ -151,9 +151,11 @@ def remove_vacuumed(snapshot: Snapshot) -> int:
             seen either. Nothing is removed.
         OSError: The table cannot be listed. Nothing is removed.
     """
-    root = join(snapshot.url, HIVE_DIR)
-    links = list_files(root, literal=True)
-    seen = {_last(entry.name) for entry in list_files(snapshot.url, literal=True)}
+    entries = list_own(snapshot.url, ".parquet")
+    links = [entry for entry in entries if entry.name.startswith(f"{HIVE_DIR}/")]
+    seen = {
+        _last(entry.name) for entry in entries if not any(map(is_hidden, entry.name.split("/")))
+    }
     unseen = sorted(file.path for file in snapshot.data_files if _name(file) not in seen)
     if unseen:
         raise DataFileError(
@@ -162,11 +164,7 @@ def remove_vacuumed(snapshot: Snapshot) -> int:
             f"...); what is registered is up to date, and nothing is removed below {HIVE_DIR}/: "
             f"run it again, or restore the files"
         )
-    stale = [
-        entry
-        for entry in links
-        if _last(entry.name) not in seen and not _is_behind_link(entry, root)
-    ]
+    stale = [entry for entry in links if _last(entry.name) not in seen]
     for entry in stale:
         delete(entry.url)
     return len(stale)
@@ -207,15 +205,6 @@ def _name(file: DataFile) -> str:
 
 def _last(path: str) -> str:
     return path.rpartition("/")[2]
-
-
-def _is_behind_link(entry: FileEntry, root_url: str) -> bool:
-    """Whether a listed local file is reached by a symbolic link at or below the listed root."""
-    path, root = local_path(entry.url), local_path(root_url)
-    if path is None or root is None:
-        return False
-    below = PurePosixPath(entry.name).parent
-    return path.parent.resolve(strict=True) != root.parent.resolve(strict=True) / root.name / below
 
 
 def _slot_comment(slot: Slot) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from featstore.cleanup import cleaned_up_on_failure
 from featstore.errors import CommitConflictError, InputError, UnsafeStoreError
-from featstore.files.listings import list_files
+from featstore.files.listings import list_own
 from featstore.files.storage import delete, join, remove_if_empty
 from featstore.redaction import redact
 from featstore.table.layout import STATISTICS_DIR, has_tag, partition_path
@@ -42,7 +42,7 @@ class WrittenFiles:
             for directory in (partition, join(STATISTICS_DIR, partition)):
                 url = join(self.table_url, directory)
                 with _left_to_vacuum(url):
-                    for entry in list_files(url, suffix="", literal=True):
+                    for entry in list_own(url, hidden=False):
                         if has_tag(entry.name, self.tag):
                             with _left_to_vacuum(entry.url):
                                 delete(entry.url)

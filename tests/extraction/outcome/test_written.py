@@ -11,7 +11,7 @@ from featstore.errors import CommitConflictError, InputError, StoreError
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.outcome import written
 from featstore.extraction.unit import run_unit
-from featstore.files.listings import list_files
+from featstore.files.listings import list_own
 from featstore.files.storage import delete
 from featstore.spec.model import Spec
 from featstore.table import delta
@@ -71,7 +71,7 @@ def test_a_listing_that_fails_is_told_and_hides_no_error(
     def blind(url: str, **_: Any) -> NoReturn:
         raise PermissionError(13, "Permission denied", url)
 
-    monkeypatch.setattr(written, "list_files", blind)
+    monkeypatch.setattr(written, "list_own", blind)
     with caplog.at_level(logging.WARNING), pytest.raises(InputError, match="the last row"):
         extract_files(job, runner=failing_runner)
     assert [f"{job.table_url}/dt=1:" in caplog.text, "_stats" in caplog.text] == [True, True]
@@ -82,10 +82,10 @@ def test_a_bug_in_the_clean_up_is_a_note_of_the_first_error(
     job: ExtractJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(url: str, **options: Any) -> Any:
-        assert list_files(url, **options)
+        assert list_own(url, **options)
         raise TypeError("a bug")
 
-    monkeypatch.setattr(written, "list_files", broken)
+    monkeypatch.setattr(written, "list_own", broken)
     with pytest.raises(InputError, match="the last row") as raised:
         extract_files(job, runner=failing_runner)
     assert raised.value.__notes__ == ["The clean-up after it failed too: TypeError('a bug')"]
