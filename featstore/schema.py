@@ -214,6 +214,8 @@ class SlotSchema:
         weight: The column of sample weights, or None.
         kept: Raw columns that are carried through unchanged.
         partition_keys: Partition columns, which data files do not hold.
+        foreign: The columns of other writers by name, as they declared them. They are among the
+            slots if slots can have their type, and among the kept columns otherwise.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -221,6 +223,7 @@ class SlotSchema:
     weight: pa.Field | None = None
     kept: tuple[pa.Field, ...] = ()
     partition_keys: tuple[pa.Field, ...] = ()
+    foreign: Mapping[str, pa.Field] = field(default_factory=dict, repr=False, compare=False)
     _by_name: Mapping[str, Slot] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -291,6 +294,30 @@ class SlotSchema:
             weight=next(iter(by_role[Role.WEIGHT]), None),
             kept=by_role[Role.KEPT],
             partition_keys=by_role[Role.PARTITION],
+            foreign={
+                column.name: column
+                for role, column in roles
+                if role is not Role.PARTITION and ROLE not in (column.metadata or {})
+            },
+        )
+
+    def with_foreign_kept(self, *, only_rounded: bool = False) -> "SlotSchema":
+        """A copy in which columns of other writers are kept columns of the types that these
+        declared, for files whose values are to stay as they are.
+
+        Args:
+            only_rounded: Leave columns as they are whose values are the same as those of a slot:
+                all but `double`.
+        """
+        foreign = {
+            name: column
+            for name, column in self.foreign.items()
+            if not only_rounded or pa.types.is_float64(_value_and_shape(column.type)[0])
+        }
+        return replace(
+            self,
+            slots=tuple(slot for slot in self.slots if slot.name not in foreign),
+            kept=(*(c for c in self.kept if c.name not in foreign), *foreign.values()),
         )
 
     def with_partition_keys(self, keys: Iterable[pa.Field]) -> "SlotSchema":

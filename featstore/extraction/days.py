@@ -27,7 +27,7 @@ from featstore.table.delta import history, with_origins
 from featstore.table.groups import GroupOrigins
 from featstore.table.layout import partition_path
 from featstore.table.metadata import GroupOrigin
-from featstore.table.open import open_table_or_none
+from featstore.table.open import open_for_writing
 from featstore.table.snapshot import Snapshot, files_digest
 
 DAY, HOUR = "dt", "hour"
@@ -395,7 +395,7 @@ def _plan(job: ExtractJob, days: Days) -> tuple[Action, ...]:
         )
     wanted_days = expand(days.days, job.input_url, job.partition)
     spec = Extractor(job.spec).spec
-    held = find_held(wanted_days, open_table_or_none(job.table_url), spec)
+    held = find_held(wanted_days, open_for_writing(job.table_url, "extract"), spec)
     return plan_days(wanted_days, held, find_inputs(wanted_days), spec.hash)
 
 

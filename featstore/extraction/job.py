@@ -41,11 +41,11 @@ from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
 from featstore.spec.value_names import kept_values
 from featstore.table import delta
-from featstore.table.evolution import check_case, merge_schemas
+from featstore.table.evolution import check_case, check_foreign, merge_schemas
 from featstore.table.groups import GroupOrigins
 from featstore.table.layout import is_data_file, new_tag
 from featstore.table.metadata import CommitMetadata, to_json
-from featstore.table.open import open_table_or_none
+from featstore.table.open import open_for_writing
 from featstore.table.running import Mark, check_not_removed, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, overwrite_filters
 from featstore.table.statistics.column_statistics import add_counts
@@ -241,7 +241,7 @@ def extract_files(
     """
     started_s = time.monotonic()
     check_apart(job.input_url, job.table_url)
-    base = open_table_or_none(job.table_url)
+    base = open_for_writing(job.table_url, "extract")
     files = raw_files_of(job, base, with_text=runs_here(runner))
     check_raw_schemas(job.spec, files)
     partitions = tuple(
@@ -533,7 +533,9 @@ def _check_target(
                 f"rename one"
             )
     if base is not None:
-        merge_schemas(base.schema, delta.as_stored(schema), redact(url))
+        stored = delta.as_stored(schema)
+        check_foreign(base.schema, stored, redact(url))
+        merge_schemas(base.schema, stored, redact(url))
         overwrite_filters(partitions, base.partitions)
         return
     check_case(schema, redact(url))

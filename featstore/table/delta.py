@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -32,12 +32,13 @@ from featstore.files.storage import absolute, canonical, check_store, local_path
 from featstore.files.store_errors import as_store_errors, client_words, store_error
 from featstore.redaction import redact
 from featstore.schema import SlotSchema
-from featstore.table.delta_files import files_of
-from featstore.table.evolution import merge_schemas
+from featstore.table.evolution import check_foreign, merge_schemas
 from featstore.table.file_list import FileList
 from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
-from featstore.table.log_files import LogFiles, commit_infos, list_log
-from featstore.table.log_mirror import VersionTakenError, is_mirrored, log_mirror
+from featstore.table.log.delta_files import files_of
+from featstore.table.log.log_files import LogFiles, commit_infos, list_log
+from featstore.table.log.log_mirror import VersionTakenError, is_mirrored, log_mirror
+from featstore.table.log.table_rules import check_readable, check_writable, rules_of
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.snapshot import (
     DataFile,
@@ -50,8 +51,6 @@ from featstore.table.snapshot import (
 # The table property with the versions of slot groups by name, as JSON.
 GROUPS = f"{KEY}.groups"
 
-# Reader features of Delta that change which rows or columns a file has.
-_UNREADABLE = {"deletionVectors": "deletion vectors", "columnMapping": "column mapping"}
 # An attempt is repeated only if another writer's commit came first. More attempts than this mean
 # that many writers commit at once without pause.
 _MAX_COMMIT_ATTEMPTS = 20
@@ -323,8 +322,11 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
             )
         return
     existing = _slot_schema(table)
-    merged = merge_schemas(existing, as_stored(change.schema), redact(url))
-    schema = table.schema() if merged == existing else _delta_schema(merged)
+    stored = as_stored(change.schema)
+    if not change.schema.foreign:  # Rewritten files hold what the table's writers put there.
+        check_foreign(existing, stored, redact(url))
+    merged = merge_schemas(existing, stored, redact(url))
+    schema = table.schema() if merged == existing else _evolved(table.schema(), existing, merged)
     existing_partitions = (file.partition for file in _data_files(url, table, {}))
     filters = overwrite_filters(change.partitions, existing_partitions)
     with _writable_table(url, table) as writable:
@@ -589,7 +591,7 @@ def _snapshot(
     url: str, table: DeltaTable, commits: Iterable[Commit], *, with_files: bool = True
 ) -> Snapshot:
     """The loaded table as a snapshot. `commits` are commits of the table, newest first."""
-    _check_readable(url, table)
+    check_readable(url, rules := rules_of(table))
     made = [commit.metadata for commit in commits if commit.metadata is not None]
     crc32s = {path: crc32 for metadata in made for path, crc32 in metadata.crc32s.items()}
     return Snapshot(
@@ -599,6 +601,7 @@ def _snapshot(
         data_files=FileList(_data_files(url, table, crc32s)) if with_files else (),
         spec_hash=next((metadata.spec_hash for metadata in made if metadata.groups is None), None),
         group_versions=_group_versions(url, table),
+        rules=rules,
     )
 
 
@@ -616,15 +619,6 @@ def _group_versions(url: str, table: DeltaTable) -> dict[str, int]:
             f"{redact(url)}: the table property {GROUPS!r} is not a mapping of groups to versions "
             f"({error})"
         ) from None
-
-
-def _check_readable(url: str, table: DeltaTable) -> None:
-    features = set(table.protocol().reader_features or ())
-    for feature in sorted(features & _UNREADABLE.keys()):
-        raise DataFileError(
-            f"{redact(url)} is a Delta table with {_UNREADABLE[feature]}, which featstore does not "
-            f"read"
-        )
 
 
 def _slot_schema(table: DeltaTable) -> SlotSchema:
@@ -659,7 +653,8 @@ def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
             f"{_version(table)}); nothing of this run is visible: run it again"
         )
     if table is not None:
-        _check_readable(url, table)
+        check_readable(url, rules := rules_of(table))
+        check_writable(url, rules, "commit")
     now = () if table is None else in_partitions(_data_files(url, table, {}), change.bound)
     base = () if change.base is None else change.base.in_partitions(change.bound)
     if {file.path for file in now} != {file.path for file in base}:
@@ -675,6 +670,25 @@ def _add_action(file: DataFile) -> AddAction:
     return AddAction(
         file.path, file.size_bytes, dict(file.partition), int(time.time() * 1000), True, stats
     )
+
+
+def _evolved(schema: Schema, existing: SlotSchema, merged: SlotSchema) -> Schema:
+    """The table's schema as `merged` has it. Fields that the merge leaves as they were stay so to
+    the byte, and so do all fields of other writers; new ones are appended.
+    """
+    before, after = ({f["name"]: f for f in _fields(_delta_schema(s))} for s in (existing, merged))
+    numbers = {slot.number: slot.name for slot in merged.slots if slot.number is not None}
+    renamed = {s.name: numbers.get(s.number or -1, s.name) for s in existing.slots}
+    fields = []
+    for field in _fields(schema):
+        new = after.pop(renamed.get(field["name"], field["name"]))
+        is_same = field["name"] in existing.foreign or new == before[field["name"]]
+        fields.append(field if is_same else new)
+    return Schema.from_json(json.dumps({"type": "struct", "fields": [*fields, *after.values()]}))
+
+
+def _fields(schema: Schema) -> list[dict[str, Any]]:
+    return list(json.loads(schema.to_json())["fields"])
 
 
 def _delta_schema(schema: SlotSchema) -> Schema:

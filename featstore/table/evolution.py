@@ -23,6 +23,13 @@ def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
         InputError: A slot number is reused for another feature, a name changes its meaning, or
             weight or partition keys differ.
     """
+    others = {column.name for column in new.others}
+    # A column of another writer that the new files write as its type says, is what they say it is.
+    old = replace(
+        old,
+        slots=tuple(s for s in old.slots if s.name not in old.foreign or s.name not in others),
+        kept=tuple(c for c in old.kept if c.name not in old.foreign or c.name not in others),
+    )
     slots = _merge_slots(old.slots, new.slots, where)
     merged = SlotSchema(
         slots=slots,
@@ -30,6 +37,7 @@ def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
         weight=new.weight or old.weight,
         kept=_merge_fields(old.kept, new.kept),
         partition_keys=old.partition_keys,
+        foreign=old.foreign,
     )
     if [key.name for key in old.partition_keys] != [key.name for key in new.partition_keys]:
         raise InputError(
@@ -43,6 +51,36 @@ def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
     _check_names(old, new, where)
     check_case(merged, where)
     return merged
+
+
+def check_foreign(old: SlotSchema, new: SlotSchema, where: str) -> None:
+    """Checks that files of a schema may join a table with columns of another writer, whose types
+    and rules stay as they are.
+
+    Args:
+        old: The table's schema.
+        new: The schema of the files, in the types of the table.
+        where: The table, for error messages.
+
+    Raises:
+        InputError: A column would be written in another type than the other writer declared, or
+            one that may not be null would be.
+    """
+    written = {column.name: column for column in new.to_arrow(nullable=True)}
+    for name, column in old.foreign.items():
+        found = written.get(name)
+        if found is not None and (name in new or found.type != column.type):
+            raise InputError(
+                f"{where}: column {name!r} is {column.type} of another writer, and would be "
+                f"written as {'the slot' if name in new else 'a column'} {name!r} "
+                f"({found.type}); take another name"
+            )
+        if not column.nullable:
+            raise InputError(
+                f"{where}: column {name!r} of another writer may not be null (NOT NULL), and "
+                f"{'may be null in' if found is not None else 'is not written by'} this run; write "
+                f"to another table, or let its owner drop the rule"
+            )
 
 
 def check_case(schema: SlotSchema, where: str) -> None:

@@ -6,6 +6,7 @@ from featstore.errors import TableNotFoundError
 from featstore.redaction import redact
 from featstore.table.delta import is_delta, open_delta, open_delta_or_none, open_head, stream_files
 from featstore.table.groups import with_groups
+from featstore.table.log.table_rules import check_writable
 from featstore.table.parquet_dir import open_parquet_dir
 from featstore.table.snapshot import DataFile, Snapshot
 
@@ -56,7 +57,19 @@ def stream_data_files(snapshot: Snapshot) -> Iterator[DataFile]:
     return stream_files(snapshot.url, snapshot.version)
 
 
-def open_table_or_none(url: str) -> Snapshot | None:
-    """The newest snapshot of a Delta table with its slot groups, or None if there is no table."""
+def open_for_writing(url: str, what: str) -> Snapshot | None:
+    """The newest snapshot of a Delta table with its slot groups, to commit to; None if there is no
+    table.
+
+    Args:
+        url: The table.
+        what: What is to be done, for the error.
+
+    Raises:
+        InputError: The table has a rule, set by another writer, that featstore does not keep.
+    """
     base = open_delta_or_none(url)
-    return None if base is None else with_groups(base)
+    if base is None:
+        return None
+    check_writable(url, base.rules, what)
+    return with_groups(base)

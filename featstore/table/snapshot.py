@@ -90,6 +90,21 @@ class DataFile(TableFile):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TableRules:
+    """What a Delta table demands, in words; see `log/table_rules.py`. By default nothing.
+
+    Attributes:
+        reading: What featstore cannot read of the table, if anything.
+        writing: The rules that a commit of featstore would break.
+        vacuuming: The rules that a vacuum would break.
+    """
+
+    reading: str = ""
+    writing: tuple[str, ...] = ()
+    vacuuming: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """A table at one version.
 
@@ -103,6 +118,7 @@ class Snapshot:
         spec_hash: The spec hash of the newest extraction, or None if unknown.
         group_versions: The versions of slot groups that this version references, by name.
         groups: These slot groups, opened. Empty if they were not opened.
+        rules: What the table demands of writers.
     """
 
     url: str = field(repr=False)
@@ -112,6 +128,7 @@ class Snapshot:
     spec_hash: str | None = None
     group_versions: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
+    rules: TableRules = TableRules()
 
     @cached_property
     def digest(self) -> str:

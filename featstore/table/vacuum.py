@@ -20,7 +20,7 @@ from featstore.errors import DataFileError, InputError, TableNotFoundError
 from featstore.files.listings import FileEntry, list_own
 from featstore.files.storage import delete, join, modified_s
 from featstore.redaction import redact
-from featstore.table.delta import GROUPS, is_delta, open_delta
+from featstore.table.delta import GROUPS, is_delta, open_delta, open_head
 from featstore.table.layout import (
     GROUPS_DIR,
     LOG_DIR,
@@ -33,7 +33,8 @@ from featstore.table.layout import (
     statistics_tag,
     tag_of,
 )
-from featstore.table.log_files import LogFiles, commit_url, list_log, read_actions
+from featstore.table.log.log_files import LogFiles, commit_url, list_log, read_actions
+from featstore.table.log.table_rules import check_vacuumable
 from featstore.table.running import modified_or, running, store_now_s
 from featstore.table.snapshot import Snapshot
 
@@ -150,7 +151,9 @@ def vacuum(
 
     Raises:
         TableNotFoundError: There is no Delta table.
-        InputError: The grace is too short, or the retention negative.
+        InputError: The grace is too short, or the retention negative, or the table has features
+            that ask more of a vacuum.
+        DataFileError: It cannot be told which files are referenced; nothing is removed.
         OSError: The store cannot be written to, or a removal failed.
     """
     if grace_s < MIN_GRACE_S or retain_s < 0:
@@ -162,6 +165,7 @@ def vacuum(
         raise TableNotFoundError(
             f"no table at {redact(url)}: expected a Delta table ({LOG_DIR}/ is missing)"
         )
+    check_vacuumable(url, open_head(url).rules)
     now_s = store_now_s(url) if now_s is None else now_s
     # The order matters: files are listed first, marks read second, the log last. A run that commits
     # in between is seen by its mark or by its commit.

@@ -15,7 +15,6 @@ from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
 
 from featstore.errors import FeatstoreError, StoreError, TableNotFoundError
 from featstore.table import delta
-from featstore.table.open import open_table_or_none
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def test_a_table_that_never_opens_at_its_newest_version_is_an_error(
         delta.open_delta(str(table))
 
 
-@pytest.mark.parametrize("look", [open_table_or_none, delta.open_delta, delta.history])
+@pytest.mark.parametrize("look", [delta.open_delta_or_none, delta.open_delta, delta.history])
 def test_a_table_that_delta_rs_does_not_find_is_no_missing_table(
     table: Path, look: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +91,7 @@ def test_a_log_that_cannot_be_looked_at_is_no_missing_table(
         return real(path, **options)
 
     monkeypatch.setattr(os, call, fails)
-    look = open_table_or_none if call == "scandir" else delta.is_delta
+    look = delta.open_delta_or_none if call == "scandir" else delta.is_delta
     with pytest.raises(StoreError, match=rf"_delta_log cannot be read .*Errno {number}"):
         look(str(table))
 

@@ -47,7 +47,7 @@ from featstore.table.groups import (
 )
 from featstore.table.layout import group_url, new_tag, partition_path, unit_and_part
 from featstore.table.metadata import to_json
-from featstore.table.open import open_table_or_none
+from featstore.table.open import open_for_writing
 from featstore.table.parquet_dir import each_footer
 from featstore.table.running import marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
@@ -116,7 +116,7 @@ def extract_group(
     """
     started_s, job = time.monotonic(), group.job
     check_apart(job.input_url, job.table_url)
-    base = open_table_or_none(job.table_url)
+    base = open_for_writing(job.table_url, "add a slot group")
     if base is None:
         raise TableNotFoundError(
             f"no table at {redact(job.table_url)}: expected one to add slot group {group.name!r} to"

@@ -20,7 +20,7 @@ from featstore.redaction import redact
 from featstore.table import delta
 from featstore.table.layout import new_tag
 from featstore.table.metadata import to_json
-from featstore.table.open import open_table_or_none
+from featstore.table.open import open_for_writing
 from featstore.table.running import check_not_removed, marked
 from featstore.table.snapshot import DataFile
 from featstore.table.statistics.stored_names import copy_values
@@ -64,7 +64,7 @@ def compact(
         CommitConflictError: A partition or one of its groups was written in the meantime; the table
             is unchanged.
     """
-    snapshot = open_table_or_none(table_url)
+    snapshot = open_for_writing(table_url, "compact")
     if snapshot is None:
         raise TableNotFoundError(
             f"no table at {redact(table_url)}: expected a Delta table with slot groups"

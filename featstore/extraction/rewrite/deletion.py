@@ -31,7 +31,7 @@ from featstore.selection.where import Where, parse_where
 from featstore.table import delta
 from featstore.table.layout import new_tag
 from featstore.table.metadata import to_json
-from featstore.table.open import open_table_or_none
+from featstore.table.open import open_for_writing
 from featstore.table.running import check_not_removed, marked
 from featstore.table.snapshot import DataFile, Snapshot
 
@@ -105,10 +105,11 @@ def delete_rows(
             is unchanged.
         DataFileError: A file is damaged; the table is unchanged.
     """
-    snapshot = open_table_or_none(table_url)
+    snapshot = open_for_writing(table_url, "delete")
     if snapshot is None:
         raise TableNotFoundError(f"no table at {redact(table_url)}: expected a Delta table")
-    columns = snapshot.schema.to_arrow(nullable=True, partition_keys=True)
+    seen = snapshot.schema.with_foreign_kept(only_rounded=True)
+    columns = seen.to_arrow(nullable=True, partition_keys=True)
     condition = parse_where(where, {column.name: column.type for column in columns})
     with ThreadPoolExecutor(num_cores(), "featstore-delete") as threads:
         matching = dict(
@@ -250,7 +251,8 @@ def _matches(
     groups: Sequence[OpenFile],
 ) -> Iterator[pa.ChunkedArray]:
     """Which rows of each row group match: bool (num_rows,), without nulls."""
-    schema = _only(snapshot.schema, condition.columns)
+    seen = snapshot.schema.with_foreign_kept(only_rounded=True)
+    schema = _only(seen, condition.columns)
     return map(condition.mask, read_tables(footer, schema, file.partition, groups))
 
 

@@ -76,7 +76,7 @@ def replacement(
     )
     return delta.Change(
         base=snapshot,
-        schema=snapshot.schema,
+        schema=snapshot.schema.with_foreign_kept(),
         partitions=tuple(partitions),
         files=files,
         metadata=metadata,
@@ -174,7 +174,7 @@ def rewrite_file(
     Raises:
         InputError: A slot holds nulls, as only files of other writers do.
     """
-    schema, url = snapshot.schema, join(snapshot.url, path)
+    schema, url = snapshot.schema.with_foreign_kept(), join(snapshot.url, path)
     with ExitStack() as stack:
         footer, *groups = (stack.enter_context(open_part(part)) for part in file.parts)
         reader = aligned_reader(

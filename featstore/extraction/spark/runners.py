@@ -48,7 +48,7 @@ from featstore.extraction.unit import (
     write_unit,
 )
 from featstore.table import delta
-from featstore.table.open import open_table_or_none
+from featstore.table.open import open_for_writing
 from featstore.table.running import marked
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def extract_dataframe(
             "a DataFrame has no paths to take a partition from; give its partition as key=value"
         )
     context = dataframe.sparkSession.sparkContext
-    base = open_table_or_none(job.table_url)
+    base = open_for_writing(job.table_url, "extract")
     partition = in_key_order(job.partition, base)
     run = begin_run(job, base, (partition,), None, started_s)
     earlier = earlier_report(run, None)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.errors import DataFileError, StoreError
-from featstore.table.log_files import LogFiles, commit_infos, list_log, log_of, read_actions
+from featstore.table.log.log_files import LogFiles, commit_infos, list_log, log_of, read_actions
 
 
 def write(table: Path, version: int, *actions: object) -> Path:

@@ -1,0 +1,1 @@
+"""The log of a Delta table: its files, its local copy, its add actions, and what it demands."""
