@@ -10,6 +10,9 @@ from featstore.formats.type_names import name_of
 from featstore.redaction import redact
 from featstore.spec.model import type_name
 
+# Words that are values in YAML.
+_WORDS = ("true", "false", "null", "yes", "no", "on", "off")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSchema:
@@ -113,5 +116,5 @@ def _input_type(kind: pa.DataType) -> str | None:
 
 def _quoted(name: str) -> str:
     """A key of YAML."""
-    is_plain = name.isidentifier() and name.lower() not in ("true", "false", "null", "yes", "no")
+    is_plain = name.isidentifier() and name.lower() not in _WORDS
     return name if is_plain else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
