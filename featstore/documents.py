@@ -257,8 +257,8 @@ class _Strict(_Base):
         self.problems.append(
             (
                 node.start_mark,
-                f"{where}: {_short(node.value)} is {_shown(value)} in YAML 1.1, as it has been read "
-                f"so far, and {_shown(_value_1_2(node.value))} in YAML 1.2: write what both "
+                f"{where}: {_short(node.value)} is {_shown(value)} in YAML 1.1, as it has been "
+                f"read so far, and {_shown(_value_1_2(node.value))} in YAML 1.2: write what both "
                 f"read as you mean it, or quote a text",
             )
         )

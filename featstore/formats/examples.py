@@ -4,8 +4,8 @@ A feature becomes a column: a scalar if no row of the sample has several values,
 feature that a row lacks is null; so is a scalar without a value, while a list without one is empty.
 A list of features (of a SequenceExample) is a list with an element for each step, or a list of
 lists. A feature of the context that has the name of such a list is the column `context.` with this
-name. Numbers of both kinds are doubles. Sparse features are two or more lists, and ragged ones a list and its row lengths, as
-tensorflow writes them.
+name. Numbers of both kinds are doubles. Sparse features are two or more lists, and ragged ones a
+list and its row lengths, as tensorflow writes them.
 """
 
 import itertools
@@ -137,13 +137,15 @@ class _Shape:
 
 def _schema(features: Mapping[str, _Shape], lists: Mapping[str, _Shape]) -> pa.Schema:
     """The columns of features, of a context or an Example, and of lists of features."""
-    fields = {name: inferred(name, of.type(), has_value=bool(of.kinds)) for name, of in lists.items()}
+    fields = {
+        name: inferred(name, of.type(), has_value=bool(of.kinds)) for name, of in lists.items()
+    }
     for name, of in features.items():
         column = f"context.{name}" if name in lists else name
         if column in fields or (column != name and column in features):
             raise InputError(
-                f"expected a context without a feature {column!r}, since the one that is {name!r} in "
-                f"the context and in the lists gets this name; rename one of them"
+                f"expected a context without a feature {column!r}, since {name!r}, which is in the "
+                f"context and in the lists, gets this name; rename one of them"
             )
         fields[column] = inferred(column, of.type(), has_value=bool(of.kinds), feature=name)
     return pa.schema([fields[column] for column in sorted(fields)])

@@ -6,7 +6,7 @@ malformed in later rows, too. A type that was given has no mark, and takes what 
 
 import pyarrow as pa
 
-_HAS_VALUE, _FEATURE = b"has_value", b"feature"
+_HAS_VALUE, _FEATURE = b"featstore.has_value", b"featstore.feature"
 
 
 def inferred(

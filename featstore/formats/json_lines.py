@@ -226,10 +226,11 @@ def _require_kept_numbers(lines: Sequence[bytes], text: bytes, schema: pa.Schema
         return
     kind = pa.struct(inferred_fields)
     for line in filter(_MAY_CHANGE.search, lines):
+        row: object = None
         with contextlib.suppress(ValueError, RecursionError):  # Arrow says what is wrong with it
             row = json.loads(line, parse_int=_Digits, parse_float=_Digits)
-            if (lost := next(_lost(row, kind), None)) is not None:
-                raise pa.ArrowInvalid(f"expected numbers that a double keeps, found {lost}")
+        if (lost := next(_lost(row, kind), None)) is not None:
+            raise pa.ArrowInvalid(f"expected numbers that a double keeps, found {lost}")
 
 
 def _lost(value: Any, kind: pa.DataType) -> Iterator[_Digits]:

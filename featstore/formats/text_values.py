@@ -12,9 +12,9 @@ from featstore.ops.arrays import Mask, values_of
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 SCALARS = (pa.string(), pa.int64(), pa.float64(), pa.float32(), pa.bool_(), TIMESTAMP)
-# Numbers whose digits carry more than a number does: a leading zero or plus, as ids and codes have
-# them, or more digits than a double keeps.
-_NO_NUMBER = r"^(?:[+-]?0[0-9]|\+|[+-]?[0-9]{16,}$)"
+# Numbers whose text carries more than a number does: a leading zero or plus, as ids and codes have
+# them, more digits than a double keeps, or space around.
+_NO_NUMBER = r"^(?:[+-]?0[0-9]|\+|[+-]?[0-9]{16,}$|\s)|\s$"
 # Numbers that a double may not keep: a whole part of 16 digits, 18 digits in all (17 are what
 # programs print of a double), or an exponent that may be beyond its range. The rest is kept.
 MAY_CHANGE = r"(?:^|[^0-9.])[1-9][0-9]{15}|[1-9](?:\.?[0-9]){17}|[eE][+-]?[0-9]{3}"

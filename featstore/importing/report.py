@@ -56,7 +56,9 @@ class ImportSchema:
 
     def note(self) -> str:
         """What is said of undecided columns."""
-        return f"no sampled row has a value of {', '.join(self.undecided)} (--column, --sample-rows)"
+        return (
+            f"no sampled row has a value of {', '.join(self.undecided)} (--column, --sample-rows)"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

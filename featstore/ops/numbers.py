@@ -126,7 +126,7 @@ def power(array: pa.Array, *, exponent: float, counts: Counter[str]) -> pa.Array
 
 
 def boundaries(value: object) -> tuple[float, ...]:
-    """Strictly increasing finite numbers, at least one; integers that no float64 is stay integers."""
+    """Strictly increasing finite numbers, at least one. Integers that no float64 is stay so."""
     if not isinstance(value, list | tuple) or not value:
         raise ValueError(value)
     bounds = tuple(of if number(of) != of else number(of) for of in value)
@@ -141,8 +141,8 @@ bucket_count = integer_within(2, _MAX_BUCKETS)
 def bucketize(array: pa.Array, *, boundaries: tuple[float, ...], counts: Counter[str]) -> pa.Array:
     """The number of boundaries <= x: 0 below the first, i + 1 for `b[i] <= x < b[i + 1]`.
 
-    The comparison is exact, because float64 cannot tell longs beyond 2^53 apart: values are compared
-    as what they are, with the smallest long or float64 that is not below the boundary.
+    The comparison is exact. Values are compared as they are, with the smallest long or float64 that
+    is not below the boundary, because float64 cannot tell longs beyond 2^53 apart.
     """
     if pa.types.is_integer(array.type):
         bounds, values, nulls = (
