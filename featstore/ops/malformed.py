@@ -244,7 +244,7 @@ def _whole_floats(array: pa.Array, counts: Counter[str]) -> tuple[pa.Array, list
 def _whole_decimals(array: pa.Array) -> tuple[pa.Array, list[MalformedValues]]:
     wide = pa.decimal256(_MAX_DECIMAL_DIGITS, array.type.scale)
     numbers = array.cast(wide)
-    inside = pc.is_valid(numbers)
+    inside = pc.equal(numbers, numbers)  # null where that is
     if array.type.scale <= _MAX_DECIMAL_DIGITS - _INT64_DIGITS:  # otherwise all are small
         low, high = (pa.scalar(Decimal(limit), wide) for limit in (-(2**63), 2**63 - 1))
         inside = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
