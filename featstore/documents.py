@@ -2,9 +2,13 @@
 
 A hostile document must not exhaust time or memory: by nesting (the parser is recursive), by
 integers of thousands of digits, or by merging the same keys again and again.
+
+Values are those of YAML 1.1. What YAML 1.2, and most people, read otherwise is refused: `010` is 8
+in the one and 10 in the other.
 """
 
 import contextlib
+import re
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +28,17 @@ _TEXT = "tag:yaml.org,2002:str"
 _CONSTRUCTED = frozenset(
     f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "timestamp")
 )
+# Scalars without quotes, and how YAML 1.2 (its core schema) reads them; others are text, null or
+# times, on which the versions agree or which only 1.1 knows.
+_YAML_1_2 = {
+    "int": re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"),
+    "float": re.compile(
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+    ),
+    "bool": re.compile("true|True|TRUE|false|False|FALSE"),
+}
+_ZERO_FIRST = re.compile("[-+]?0[0-9_]+")  # in 1.1 octal
+_MAX_PROBLEMS, _MAX_SHOWN = 10, 40
 if TYPE_CHECKING:
     _Base = yaml.SafeLoader  # what both classes of loaders have in common
 else:
@@ -34,12 +49,19 @@ class DocumentError(Exception):
     """A text is not YAML, or exceeds a bound. The message is one line and says what and where."""
 
 
-def load_yaml(text: str | bytes) -> object:
+def load_yaml(text: str | bytes, problems: list[str] | None = None) -> object:
     """Parses a YAML document.
 
+    Args:
+        text: The document.
+        problems: If given, keys that a mapping has twice, and values that versions of YAML read
+            differently, are not raised but appended here, each with key, line and column. The last
+            of equal keys is taken then, and the value of YAML 1.1.
+
     Raises:
-        DocumentError: The text is not YAML, a mapping has a key twice, an alias is within its own
-            anchor, or the nesting, an integer or a mapping exceeds its bound.
+        DocumentError: The text is not YAML, a mapping has a key twice, a value has other meanings
+            in other versions of YAML, an alias is within its own anchor, or the nesting, an integer
+            or a mapping exceeds its bound.
     """
     if yaml.__with_libyaml__:
         # Whatever is wrong is found once more below, where it is said in the same words as ever.
@@ -47,13 +69,47 @@ def load_yaml(text: str | bytes) -> object:
             return _PlainLoader(text).value()
     try:
         try:
-            return yaml.load(text, _FastLoader)
+            value, found = _load(text, _FastLoader)
         except yaml.YAMLError:
-            return yaml.load(text, _PythonLoader)
+            value, found = _load(text, _PythonLoader)
     except yaml.YAMLError as error:
         raise DocumentError(_problem(error)) from None
     except (ValueError, RecursionError) as error:  # ValueError: a date such as 2026-99-99
         raise DocumentError(" ".join(str(error).split())) from None
+    if found and problems is None:
+        more = f"; and {len(found) - _MAX_PROBLEMS:,} more" if len(found) > _MAX_PROBLEMS else ""
+        raise DocumentError("; ".join(found[:_MAX_PROBLEMS]) + more)
+    if problems is not None:
+        problems += found
+    return value
+
+
+def _load(text: str | bytes, kind: Any) -> tuple[object, list[str]]:
+    """The value of a document, and what is wrong with it, in the order of the lines."""
+    loader = kind(text)
+    try:
+        value = loader.get_single_data()
+        loader.problems.sort(key=lambda problem: problem[0].index)
+        return value, [text + _place(mark) for mark, text in loader.problems]
+    finally:
+        loader.dispose()
+
+
+def _reads_differ(tag: str, text: str) -> bool:
+    """Whether YAML 1.2 reads this scalar without quotes as another value than 1.1, whose tag it
+    has.
+
+    Integers that begin with 0 count even where they mean the same, such as 07: the next is 010.
+    """
+    kind = tag.rpartition(":")[2]
+    found = _kind_1_2(text)
+    if kind not in _YAML_1_2:
+        return found is not None
+    return kind != found or (kind == "int" and _ZERO_FIRST.fullmatch(text) is not None)
+
+
+def _kind_1_2(text: str) -> str | None:
+    return next((kind for kind, texts in _YAML_1_2.items() if texts.fullmatch(text)), None)
 
 
 def item_lines(text: str | bytes, key: str) -> tuple[int, ...]:
@@ -94,24 +150,50 @@ def _item_lines(text: str | bytes, key: str, loader: Any) -> tuple[int, ...]:
     return tuple(lines)
 
 
+def _value_1_2(text: str) -> object:
+    """What YAML 1.2 makes of a scalar without quotes that 1.1 reads otherwise."""
+    kind = _kind_1_2(text)
+    if kind == "int":
+        return int(text, 0 if text[:2] in ("0o", "0x") else 10)
+    return float(text) if kind == "float" else text
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return f"the text {_short(repr(value))}"
+    return str(value).lower() if isinstance(value, bool) else _short(value)
+
+
 def _problem(error: Exception) -> str:
     """The parser's complaint on one line, with line and column counted from 1 if it has them."""
     problem = " ".join(str(getattr(error, "problem", None) or error).split())
-    mark = getattr(error, "problem_mark", None)
-    where = "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
-    return problem + where
+    return problem + _place(getattr(error, "problem_mark", None))
+
+
+def _place(mark: Any) -> str:
+    return "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
+
+
+def _short(text: object) -> str:
+    found = str(text)
+    return found if len(found) <= _MAX_SHOWN else f"{found[:_MAX_SHOWN]}..."
 
 
 class _Strict(_Base):
-    """Refuses duplicate keys, of which YAML would silently keep the last, and an alias within its
-    own anchor, which would be an endless document. Written keys override those of a merge
-    (`<<: *base`).
+    """Refuses an alias within its own anchor, which would be an endless document. Written keys
+    override those of a merge (`<<: *base`).
+
+    Attributes:
+        problems: Duplicate keys, of which YAML silently keeps the last, and values that versions of
+            YAML read differently: where each is, and what it is.
     """
 
     def __init__(self, text: str | bytes) -> None:
         super().__init__(text)
+        self.problems: list[tuple[Any, str]] = []
         self._checked: set[int] = set()
-        self._num_above = 0
+        # The keys and positions that lead to the node which is composed.
+        self._path: list[str] = []
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > _MAX_DIGITS:
@@ -137,25 +219,49 @@ class _Strict(_Base):
             if not isinstance(key, Hashable):
                 continue  # the parser itself refuses it
             if key in seen:
-                problem = f"key {key!r} appears twice"
-                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+                self.problems.append((node.start_mark, f"key {_short(repr(key))} appears twice"))
             seen.add(key)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         is_alias = self.check_event(yaml.AliasEvent)
         event = self.peek_event()  # type: ignore[no-untyped-call]
-        if self._num_above >= MAX_NESTING:
+        if len(self._path) >= MAX_NESTING:
             problem = f"nested more than {MAX_NESTING} deep: expected fewer levels"
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        self._num_above += 1
+        self._path.append(self._step(parent, index))
         node = super().compose_node(parent, index)
-        self._num_above -= 1
+        if isinstance(node, yaml.ScalarNode) and not is_alias:
+            self._check_scalar(node, event.tag, index is None and parent is not None)
+        self._path.pop()
         # The end mark is set when a collection is complete, so a node without one is its own
         # ancestor here.
         if is_alias and node is not None and node.end_mark is None:
             problem = f"alias *{event.anchor} within its own anchor"
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         return node
+
+    def _step(self, parent: yaml.Node | None, index: Any) -> str:
+        """What the node adds to the path; nothing for the document and for a key."""
+        if isinstance(index, int):
+            return f"[{index}]"
+        name = _short(index.value) if isinstance(index, yaml.ScalarNode) else ""
+        return f".{name}" if name and len(self._path) > 1 else name
+
+    def _check_scalar(self, node: yaml.ScalarNode, tag: str | None, is_key: bool) -> None:
+        is_text = tag == _TEXT or (tag is None and node.style)
+        if is_text or not _reads_differ(node.tag, node.value):
+            return
+        path = "".join(self._path)
+        where = f"a key of {path or 'the document'}" if is_key else path or "document"
+        value = self.yaml_constructors[node.tag](self, node)
+        self.problems.append(
+            (
+                node.start_mark,
+                f"{where}: {_short(node.value)} is {_shown(value)} in YAML 1.1, as it has been "
+                f"read so far, and {_shown(_value_1_2(node.value))} in YAML 1.2: write what both "
+                f"read as you mean it, or quote a text",
+            )
+        )
 
 
 class _PythonLoader(_Strict, yaml.SafeLoader):
@@ -235,6 +341,8 @@ if yaml.__with_libyaml__:
 
         def _resolved(self, text: str) -> Any:
             tag = self.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+            if _reads_differ(tag, text):
+                raise _NotPlainError
             if tag == _TEXT:
                 return text
             if tag not in _CONSTRUCTED or len(text) > _MAX_DIGITS:

@@ -2,6 +2,7 @@
 where.
 """
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -218,3 +219,83 @@ def test_a_text_of_a_million_letters_is_shown_at_once() -> None:
     short("x" * 1_000_000)
     assert "Sk3y" not in short("https://" + "x" * 1_000_000 + ":Sk3y@host")
     assert time.thread_time() - since < 1
+
+
+# What YAML 1.1 and 1.2 read differently: the text, and what the error says that it has meant.
+READ_DIFFERENTLY = {
+    "0101": "65 in YAML 1.1, as it has been read so far, and 101",
+    "-010": "-8 in YAML 1.1, as it has been read so far, and -10",
+    "07": "7 in YAML 1.1, as it has been read so far, and 7",
+    "08": "the text '08' in YAML 1.1, as it has been read so far, and 8",
+    "0o17": "the text '0o17' in YAML 1.1, as it has been read so far, and 15",
+    "0b11": "3 in YAML 1.1, as it has been read so far, and the text '0b11'",
+    "-0x1F": "-31 in YAML 1.1, as it has been read so far, and the text '-0x1F'",
+    "1_000": "1000 in YAML 1.1, as it has been read so far, and the text '1_000'",
+    "1_000.5": "1000.5 in YAML 1.1, as it has been read so far, and the text",
+    "1:30": "90 in YAML 1.1, as it has been read so far, and the text '1:30'",
+    "1:30.5": "90.5 in YAML 1.1",
+    "1e3": "the text '1e3' in YAML 1.1, as it has been read so far, and 1000.0",
+    "-.5": "the text '-.5' in YAML 1.1, as it has been read so far, and -0.5",
+    "no": "false in YAML 1.1, as it has been read so far, and the text 'no'",
+    "On": "true in YAML 1.1, as it has been read so far, and the text 'On'",
+}
+
+
+@pytest.mark.parametrize("written", READ_DIFFERENTLY)
+@pytest.mark.parametrize("document", ["a: [1, {b: %s}]", "x: &x 1\na: [*x, {b: %s}]"])
+def test_what_versions_of_yaml_read_differently_is_refused_with_key_and_line(
+    written: str, document: str
+) -> None:
+    text = document % written
+    said = f"^{re.escape(f'a[1].b: {written} is {READ_DIFFERENTLY[written]}')}.* in YAML"
+    with pytest.raises(DocumentError, match=said) as found:
+        load_yaml(text)
+    line, column = text.count("\n") + 1, text.splitlines()[-1].index(written) + 1
+    assert str(found.value).endswith(f"(line {line}, column {column})")
+    assert load_yaml(document % f"'{written}'")["a"][1] == {"b": written}  # type: ignore[index]
+    for loader in (documents._FastLoader, documents._PythonLoader):
+        assert len(documents._load(text, loader)[1]) == 1
+
+
+@pytest.mark.parametrize(
+    "written", ["0", "-7", "+7", "0x1F", "1.50", "00.5", ".5", "1.0e+3", "True", "~", "2026-01-01"]
+)
+def test_what_all_versions_read_alike_is_read(written: str) -> None:
+    assert load_yaml(f"a: {written}") == yaml.load(f"a: {written}", yaml.SafeLoader)
+
+
+def test_all_such_values_and_equal_keys_are_told_in_one_error() -> None:
+    text = "a: 010\nb: 2\nb: 3\non: 1\nc: !!int 012\nd: !!str 012"
+    with pytest.raises(DocumentError) as found:
+        load_yaml(text)
+    places = re.findall(r"\(line (\d), column (\d)\)", str(found.value))
+    assert places == [("1", "4"), ("3", "1"), ("4", "1"), ("5", "4")]
+    assert "a key of the document: on is true" in str(found.value)
+    many = "\n".join(f"- 0{i}1" for i in range(30))
+    with pytest.raises(DocumentError, match=r"; and 20 more$") as found:
+        load_yaml(many)
+    assert len(str(found.value)) < 2_500
+
+
+def test_lint_tells_each_of_them_beside_other_errors(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "spec: 1\ninputs: {x: double}\nslots:\n"
+        "  - {slot: 0101, name: a, op: bucketize, of: x, boundaries: [010, 12:30]}\n"
+        "  - {slot: 2, name: b, op: hahs, of: x}\n"
+    )
+    first, second, third, other = lint(str(path)).findings
+    assert first.startswith(f"{path}: slots[0].slot: 0101 is 65 in YAML 1.1")
+    assert first.endswith("(line 4, column 12)")
+    assert "slots[0].boundaries[0]: 010 is 8" in second
+    assert "slots[0].boundaries[1]: 12:30 is 750" in third
+    assert "hahs" in other
+    with pytest.raises(SpecError, match=r"0101 is 65 .*; .*010 is 8 .*; .*12:30 is 750"):
+        load_spec(path)
+
+
+def test_a_training_config_is_refused_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text("table: t\nslots: [a]\nbatch_size: 0100\n")
+    with pytest.raises(ConfigError, match=r"batch_size: 0100 is 64 .* and 100 .*line 3, column 13"):
+        load_train_config(path)

@@ -15,14 +15,17 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from featstore.closing import Closing
 from featstore.errors import InputError, all_nearest, not_once
 from featstore.formats.byte_source import BLOCK_BYTES
+from featstore.formats.inferred import inferred, is_inferred, is_undecided
 from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows, no_rows
 from featstore.formats.text_values import SCALARS, example, infer_text_type, parse_texts
 from featstore.formats.type_names import name_of
 from featstore.libraries import LazyModule
+from featstore.ops.arrays import values_of
 from featstore.ops.lists import array_of_bits
 from featstore.parquet.damage import first_line
 
@@ -91,10 +94,11 @@ class CsvFormat:
 
     def infer(self, rows: Sequence[Mapping[str, str | None]]) -> pa.Schema:
         names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: pa.array([row.get(name) for row in rows], pa.string()) for name in names}
         return pa.schema(
             [
-                (name, infer_text_type(pa.array([row.get(name) for row in rows], pa.string())))
-                for name in names
+                inferred(name, infer_text_type(texts), has_value=texts.null_count < len(texts))
+                for name, texts in columns.items()
             ]
         )
 
@@ -266,13 +270,16 @@ class _CsvReader(Closing):
         wrong: dict[int, str] = {}
         for field, raw in zip(schema, batch.columns[: len(schema)], strict=True):
             texts = raw.view(pa.string())
-            values, rows = parse_texts(texts, field.type)
+            values, rows = parse_texts(texts, field.type, is_inferred=is_inferred(field))
+            expected = name_of(field.type)
+            if is_undecided(field):
+                rows = np.flatnonzero(values_of(pc.is_valid(texts))).tolist()
+                expected = "no value, as no sampled row has one to tell the type"
             columns.append(values)
             for row in rows:
                 wrong.setdefault(
                     row,
-                    f"column {field.name!r}: expected {name_of(field.type)}, found "
-                    f"{example(texts[row])}",
+                    f"column {field.name!r}: expected {expected}, found {example(texts[row])}",
                 )
         bad = self._number(batch.num_rows, wrong)
         found, others = (

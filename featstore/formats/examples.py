@@ -3,13 +3,14 @@
 A feature becomes a column: a scalar if no row of the sample has several values, otherwise a list. A
 feature that a row lacks is null; so is a scalar without a value, while a list without one is empty.
 A list of features (of a SequenceExample) is a list with an element for each step, or a list of
-lists. Sparse features are two or more lists, and ragged ones a list and its row lengths, as
-tensorflow writes them.
+lists. A feature of the context that has the name of such a list is the column `context.` with this
+name. Numbers of both kinds are doubles. Sparse features are two or more lists, and ragged ones a
+list and its row lengths, as tensorflow writes them.
 """
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from featstore.errors import InputError, import_extra
 from featstore.formats.example_message import example_class
+from featstore.formats.inferred import feature_of, inferred, is_inferred
 from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows
 from featstore.formats.tfrecord import is_record_head, read_records
 from featstore.formats.type_names import name_of
@@ -31,6 +33,8 @@ else:
 _BATCH_ROWS, _BATCH_BYTES = 8_192, 16 << 20
 _IS = pa.types
 _TYPES = {"float_list": pa.float32(), "int64_list": pa.int64()}
+# Up to here a type holds every whole number.
+_MAX_WHOLE = {pa.float32(): 2**24, pa.float64(): 2**53}
 # The kinds whose values a column of each type takes.
 _KINDS = {
     pa.int64(): ("int64_list",),
@@ -72,17 +76,17 @@ class TfrecordFormat:
         return [record for record in itertools.islice(records, most) if _parse(record) is not None]
 
     def infer(self, rows: Sequence[bytes]) -> pa.Schema:
-        shapes: dict[str, _Shape] = {}
+        features: dict[str, _Shape] = {}
+        lists: dict[str, _Shape] = {}
         for record in rows:
             message = example_class().FromString(record)
             for name, feature in message.features.feature.items():
-                shapes.setdefault(name, _Shape()).see(feature)
+                features.setdefault(name, _Shape()).see(feature)
             for name, steps in message.feature_lists.feature_list.items():
-                shape = shapes.setdefault(name, _Shape())
-                shape.has_steps = True
+                shape = lists.setdefault(name, _Shape(has_steps=True))
                 for feature in steps.feature:
                     shape.see(feature)
-        return pa.schema([(name, shapes[name].type()) for name in sorted(shapes)])
+        return _schema(features, lists)
 
     def read(self, source: IO[bytes], schema: pa.Schema) -> Iterator[ParsedRows]:
         reader = _ExampleReader(schema)
@@ -102,12 +106,14 @@ class _Shape:
         kinds: How often it has values of each kind.
         most_values: The most values of one row, or of one step.
         is_text: Whether its bytes, where it has any, are UTF-8.
+        is_double: Whether a double holds its whole numbers, where it has any.
     """
 
     has_steps: bool = False
     kinds: Counter[str] = field(default_factory=Counter)
     most_values: int = 0
     is_text: bool = True
+    is_double: bool = True
 
     def see(self, feature: Any) -> None:
         kind = feature.WhichOneof("kind")
@@ -116,12 +122,33 @@ class _Shape:
             self.kinds[kind] += 1
             self.most_values = max(self.most_values, len(values))
             self.is_text &= kind != "bytes_list" or all(map(_is_utf8, values))
+            self.is_double &= kind != "int64_list" or _most(values) <= _MAX_WHOLE[pa.float64()]
 
     def type(self) -> pa.DataType:
-        kind = self.kinds.most_common(1)[0][0] if self.kinds else "bytes_list"
-        value = _TYPES.get(kind, pa.string() if self.is_text else pa.binary())
+        kinds, types = Counter(self.kinds), dict(_TYPES)
+        if {"float_list", "int64_list"} <= kinds.keys() and self.is_double:
+            kinds["float_list"] += kinds.pop("int64_list")
+            types["float_list"] = pa.float64()
+        kind = kinds.most_common(1)[0][0] if kinds else "bytes_list"
+        value = types.get(kind, pa.string() if self.is_text else pa.binary())
         inner = pa.list_(value) if self.most_values > 1 else value
         return pa.list_(inner) if self.has_steps else inner
+
+
+def _schema(features: Mapping[str, _Shape], lists: Mapping[str, _Shape]) -> pa.Schema:
+    """The columns of features, of a context or an Example, and of lists of features."""
+    fields = {
+        name: inferred(name, of.type(), has_value=bool(of.kinds)) for name, of in lists.items()
+    }
+    for name, of in features.items():
+        column = f"context.{name}" if name in lists else name
+        if column in fields or (column != name and column in features):
+            raise InputError(
+                f"expected a context without a feature {column!r}, since {name!r}, which is in the "
+                f"context and in the lists, gets this name; rename one of them"
+            )
+        fields[column] = inferred(column, of.type(), has_value=bool(of.kinds), feature=name)
+    return pa.schema([fields[column] for column in sorted(fields)])
 
 
 class _BadValueError(Exception):
@@ -133,7 +160,9 @@ class _ExampleReader:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._columns = {column.name: _FeatureColumn(column.type) for column in schema}
+        self._columns = {column.name: _FeatureColumn(column) for column in schema}
+        # The columns of features of the context that have another name there.
+        self._renamed = {feature_of(c): c.name for c in schema if feature_of(c) != c.name}
         self._clear()
 
     def _clear(self) -> None:
@@ -164,11 +193,17 @@ class _ExampleReader:
         row: dict[str, Any] = dict.fromkeys(self._columns)
         unknown = []
         for name, feature in message.features.feature.items():
-            if name in row:
-                row[name] = self._columns[name].of_feature(name, feature)
+            column = self._renamed.get(name, name)
+            if column in row:
+                row[column] = self._columns[column].of_feature(name, feature)
             else:
                 unknown.append(name)
         for name, steps in message.feature_lists.feature_list.items():
+            if row.get(name) is not None and name not in self._renamed:
+                raise _BadValueError(
+                    f"feature {name!r}: expected it in the context or in the lists, as in sampled "
+                    f"rows, found it in both"
+                )
             if name in row:
                 row[name] = self._columns[name].of_steps(name, steps.feature)
             else:
@@ -198,10 +233,11 @@ class _FeatureColumn:
     Both functions raise `_BadValueError` if a feature is not of the column's type.
     """
 
-    def __init__(self, kind: pa.DataType) -> None:
-        self._name = name_of(kind)
-        innermost = _innermost(kind)
-        self._depth = _depth(kind)
+    def __init__(self, column: pa.Field) -> None:
+        self._name = name_of(column.type)
+        innermost = _innermost(column.type)
+        self._depth = _depth(column.type)
+        self._max_whole = _MAX_WHOLE.get(innermost) if is_inferred(column) else None
         self._kinds = _KINDS[innermost]
         self._convert: Callable[[Any], Any] | None = None
         if _IS.is_string(innermost):
@@ -234,6 +270,11 @@ class _FeatureColumn:
         values = getattr(feature, kind).value
         if kind not in self._kinds and len(values):
             raise _BadValueError(f"feature {name!r}: expected {self._name}, found a {kind}")
+        if self._max_whole and kind == "int64_list" and _most(values) > self._max_whole:
+            raise _BadValueError(
+                f"feature {name!r}: expected {self._name}, found an int64_list of numbers that it "
+                f"does not hold, up to {_most(values)}"
+            )
         if self._convert is None:
             return list(values)
         try:
@@ -267,6 +308,11 @@ def _parse(record: bytes) -> Any | None:
         return None
     is_one = message.features.feature or message.feature_lists.feature_list or not record
     return message if is_one else None
+
+
+def _most(values: Sequence[int]) -> int:
+    """The largest of whole numbers without their signs."""
+    return max(map(abs, values), default=0)
 
 
 def _is_utf8(value: bytes) -> bool:

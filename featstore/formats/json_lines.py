@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from featstore.errors import InputError
 from featstore.formats.byte_source import Lines, line_blocks
+from featstore.formats.inferred import inferred, is_inferred
 from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows, halves, no_rows
-from featstore.formats.text_values import infer_time
+from featstore.formats.text_values import MAY_CHANGE, infer_time, is_kept
 from featstore.formats.type_names import name_of
 from featstore.libraries import LazyModule
 from featstore.ops.arrays import Integers, values_of
@@ -29,7 +30,9 @@ else:
 
 # Arrow's parser is recursive, and ends the process where its stack does.
 _MAX_NESTING = 500
+_MAX_WHOLE = 2**53  # a double holds every whole number up to here
 _LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F]")
+_MAY_CHANGE = re.compile(MAY_CHANGE.encode(), re.MULTILINE)
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
@@ -69,8 +72,12 @@ class JsonFormat:
 
     def infer(self, rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
         names = dict.fromkeys(name for row in rows for name in row)
-        types = {name: _column_type([row[name] for row in rows if name in row]) for name in names}
-        return pa.schema([(name, kind) for name, kind in types.items() if not _is_empty(kind)])
+        columns = {name: [row[name] for row in rows if name in row] for name in names}
+        fields = [
+            inferred(name, _column_type(of), has_value=any(value is not None for value in of))
+            for name, of in columns.items()
+        ]
+        return pa.schema([field for field in fields if not _is_empty(field.type)])
 
     def read(self, source: IO[bytes], schema: pa.Schema) -> Iterator[ParsedRows]:
         for block in line_blocks(source):
@@ -78,11 +85,13 @@ class JsonFormat:
 
 
 def _column_type(values: Sequence[Any]) -> pa.DataType:
-    """The type of most of these values, and of all where whole numbers and others are mixed."""
+    """The type of most of these values, and of all where whole numbers and others are mixed, unless
+    a whole one is beyond what a double holds: then one of both kinds is malformed.
+    """
     kinds = Counter(kind for value in values if (kind := _kind(value)) is not None)
     if not kinds:
         return pa.string()
-    if pa.float64() in kinds:  # some numbers are not whole
+    if pa.float64() in kinds and all(map(_is_double, values)):  # some numbers are not whole
         kinds[pa.float64()] += kinds.pop(pa.int64(), 0)
     most = kinds.most_common(1)[0][0]
     of_most = [value for value in values if _kind(value) == most]
@@ -98,6 +107,10 @@ def _column_type(values: Sequence[Any]) -> pa.DataType:
         }
         return pa.struct([(name, kind) for name, kind in types.items() if not _is_empty(kind)])
     return most
+
+
+def _is_double(value: Any) -> bool:
+    return type(value) is not int or abs(value) <= _MAX_WHOLE
 
 
 def _is_empty(kind: pa.DataType) -> bool:
@@ -160,6 +173,7 @@ def _read(lines: Sequence[bytes], schema: pa.Schema, unknown: Counter[str]) -> p
     """
     text = b"\n".join(lines)
     _require_objects(lines, text)
+    _require_kept_numbers(lines, text, schema)
     try:
         table = _read_json(text, schema, "infer")
         others = Counter(dict(_more(table, schema)))
@@ -197,6 +211,39 @@ def _require_objects(lines: Sequence[bytes], text: bytes) -> None:
         text.decode()
     except UnicodeDecodeError as error:
         raise pa.ArrowInvalid(f"expected UTF-8, found other bytes ({error.reason})") from None
+
+
+class _Digits(str):
+    """A number of JSON as it is written."""
+
+
+def _require_kept_numbers(lines: Sequence[bytes], text: bytes, schema: pa.Schema) -> None:
+    """Raises pa.ArrowInvalid if a double whose type was inferred does not keep a number."""
+    inferred_fields = [column for column in schema if is_inferred(column)]
+    if not any("double" in str(column.type) for column in inferred_fields):
+        return
+    if not _MAY_CHANGE.search(text):
+        return
+    kind = pa.struct(inferred_fields)
+    for line in filter(_MAY_CHANGE.search, lines):
+        row: object = None
+        with contextlib.suppress(ValueError, RecursionError):  # Arrow says what is wrong with it
+            row = json.loads(line, parse_int=_Digits, parse_float=_Digits)
+        if (lost := next(_lost(row, kind), None)) is not None:
+            raise pa.ArrowInvalid(f"expected numbers that a double keeps, found {lost}")
+
+
+def _lost(value: Any, kind: pa.DataType) -> Iterator[_Digits]:
+    """The numbers within a value that a double does not keep."""
+    if isinstance(value, _Digits):
+        if pa.types.is_floating(kind) and not is_kept(value):
+            yield value
+    elif isinstance(value, list) and pa.types.is_list(kind):
+        for element in value:
+            yield from _lost(element, kind.value_type)
+    elif isinstance(value, dict) and pa.types.is_struct(kind):
+        for column in kind:
+            yield from _lost(value.get(column.name), column.type)
 
 
 def _nesting(line: bytes) -> int:

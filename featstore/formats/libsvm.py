@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from featstore.errors import InputError
 from featstore.formats.byte_source import Lines, line_blocks
 from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows
+from featstore.formats.text_values import changed_numbers
 from featstore.formats.type_names import name_of
 from featstore.ops.arrays import Mask, values_of
 from featstore.ops.lists import array_of_bits
@@ -81,7 +82,7 @@ def _parse(block: Lines, schema: pa.Schema) -> ParsedRows:
     is_qid = values_of(pc.is_valid(qids)) & (place == 1)
     is_feature = (place > 0) & ~is_qid
     found = pc.extract_regex(words, _FEATURE)
-    is_good = _without(is_good, row_of[is_feature & ~values_of(pc.is_valid(found))])
+    is_good = _without(is_good & ~changed_numbers(labels), row_of[_is_bad(found) & is_feature])
     kept = array_of_bits(is_feature & is_good[row_of])
     counts = np.bincount(row_of[values_of(kept)], minlength=len(numbers))[is_good]
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
@@ -103,6 +104,12 @@ def _parse(block: Lines, schema: pa.Schema) -> ParsedRows:
         num_bad=len(bad),
         examples=tuple(_bad_row(block, int(i)) for i in bad[:MAX_EXAMPLES]),
     )
+
+
+def _is_bad(features: pa.StructArray) -> Mask:
+    """Which words are no features, or have values that a double does not keep."""
+    is_feature: Mask = values_of(pc.is_valid(features))
+    return ~is_feature | changed_numbers(pc.struct_field(features, "value"))
 
 
 def _without(is_good: Mask, rows: np.ndarray) -> Mask:

@@ -1,21 +1,39 @@
 """Values that are written as text: which type they have, and their conversion to it."""
 
+import math
+from decimal import Decimal
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.formats.parsed import halves
+from featstore.ops.arrays import Mask, values_of
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 SCALARS = (pa.string(), pa.int64(), pa.float64(), pa.float32(), pa.bool_(), TIMESTAMP)
-# Numbers whose digits carry more than a number does: a leading zero or plus, as ids and codes have
-# them, or more digits than a double keeps.
-_NO_NUMBER = r"^(?:[+-]?0[0-9]|\+|[+-]?[0-9]{16,}$)"
+# Numbers whose text carries more than a number does: a leading zero or plus, as ids and codes have
+# them, more digits than a double keeps, or space around.
+_NO_NUMBER = r"^(?:[+-]?0[0-9]|\+|[+-]?[0-9]{16,}$|\s)|\s$"
+# Numbers that a double may not keep: a whole part of 16 digits, 18 digits in all (17 are what
+# programs print of a double), or an exponent that may be beyond its range. The rest is kept.
+MAY_CHANGE = r"(?:^|[^0-9.])[1-9][0-9]{15}|[1-9](?:\.?[0-9]){17}|[eE][+-]?[0-9]{3}"
+_WHOLE_OR_EXPONENT = r"^[+-]?[0-9]{16}|[eE][+-]?[0-9]{3}"
+_MAX_DIGITS = 800  # more than any double has
 
 
-def parse_texts(texts: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, list[int]]:
+def parse_texts(
+    texts: pa.Array, wanted: pa.DataType, *, is_inferred: bool = False
+) -> tuple[pa.Array, list[int]]:
     """Converts texts to a type of `SCALARS`.
 
     Times without a zone are in UTC. Space around numbers and times is ignored.
+
+    Args:
+        texts: The texts.
+        wanted: The type.
+        is_inferred: Whether nobody gave the type. A text that `infer_text_type` would not have
+            called such a value, since something of it is lost, does not fit then.
 
     Returns:
         The values, null where a text is null or does not fit, and the positions of the latter.
@@ -29,28 +47,73 @@ def parse_texts(texts: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, list[in
     ):
         bad += [first] if part is None else []
         parts.append(pa.nulls(1, wanted) if part is None else part)
-    return (pa.concat_arrays(parts) if parts else pa.nulls(0, wanted)), bad
+    values = pa.concat_arrays(parts) if parts else pa.nulls(0, wanted)
+    if is_inferred:
+        lossy = _is_lossy(texts, values)
+        bad = np.union1d(np.array(bad, np.int64), np.flatnonzero(lossy)).tolist()
+        values = pc.if_else(pa.array(lossy), pa.scalar(None, wanted), values)
+    return values, bad
 
 
 def infer_text_type(texts: pa.Array) -> pa.DataType:
     """The type of these texts: the first of boolean, long, double and timestamp that all of them
     are written as, otherwise string.
 
-    Texts are numbers only if nothing is lost by reading them so: `007` and digits that a double
-    does not keep are strings.
+    Texts are numbers only if nothing is lost by reading them so: `007`, digits that a double does
+    not keep, and numbers beyond its range are strings.
     """
     found = texts.drop_null()
     if not len(found):
         return pa.string()
-    if pc.all(pc.is_in(found, pa.array(["true", "false"]))).as_py():
-        return pa.bool_()
-    longs = _cast(found, pa.int64())
-    if longs is not None and longs.cast(pa.string()).equals(found):
-        return pa.int64()
-    is_number = not pc.any(pc.match_substring_regex(found, _NO_NUMBER)).as_py()
-    if is_number and _cast(found, pa.float64()) is not None:
-        return pa.float64()
+    for kind in (pa.bool_(), pa.int64(), pa.float64()):
+        values = _cast(found, kind)
+        if values is not None and not _is_lossy(found, values).any():
+            return kind
     return infer_time(found)
+
+
+def _is_lossy(texts: pa.Array, values: pa.Array) -> Mask:
+    """Where a value says less than its text does."""
+    if pa.types.is_boolean(values.type):
+        lossy = pc.invert(pc.is_in(texts, pa.array(["true", "false"])))
+    elif pa.types.is_integer(values.type):
+        lossy = pc.not_equal(values.cast(pa.string()), texts)
+    elif pa.types.is_floating(values.type):
+        return changed_numbers(texts) | _true(pc.match_substring_regex(texts, _NO_NUMBER))
+    else:
+        return np.zeros(len(texts), np.bool_)
+    return _true(pc.and_(lossy, pc.is_valid(texts)))
+
+
+def changed_numbers(texts: pa.Array) -> Mask:
+    """Which of these numbers a double does not keep, `(len(texts),)`."""
+    # Cheaper than the whole pattern, which only few texts are then tried with.
+    is_long = pc.greater(pc.binary_length(texts), 18)
+    changed = _true(pc.or_(is_long, pc.match_substring_regex(texts, _WHOLE_OR_EXPONENT)))
+    rows = np.flatnonzero(changed)
+    few = texts.take(pa.array(rows))
+    changed[rows] = _true(pc.match_substring_regex(few, MAY_CHANGE))
+    for i in np.flatnonzero(changed):
+        changed[i] = not is_kept(texts[i].as_py())
+    return changed
+
+
+def is_kept(text: str) -> bool:
+    """Whether a double keeps a number: printed with as many digits, it is the same."""
+    try:
+        value, digits = float(text), text.lower().partition("e")[0].lstrip("+-0.")
+    except ValueError:
+        return True  # no number, so no double either
+    if not value or not math.isfinite(value):
+        return not any(digit in digits for digit in "123456789")
+    if "." in text:
+        digits = digits.rstrip("0").rstrip(".").replace(".", "")
+    decimals = max(len(digits) - 1, 0)
+    return decimals < _MAX_DIGITS and Decimal(f"{value:.{decimals}e}") == Decimal(text)
+
+
+def _true(mask: pa.BooleanArray) -> Mask:
+    return values_of(pc.fill_null(mask, False)).copy()
 
 
 def infer_time(texts: pa.Array) -> pa.DataType:

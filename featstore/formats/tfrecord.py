@@ -51,8 +51,7 @@ def read_records(source: IO[bytes]) -> Iterator[bytes | None]:
         if not is_record_head(head) or num_bytes > _MAX_RECORD_BYTES:
             raise InputError(
                 f"{where}: expected the length of a record with its checksum, found "
-                f"{head.hex()}: the file is damaged here, or is no TFRecord; records after this "
-                f"one cannot be found. Get the file anew, or leave it out"
+                f"{head.hex()}: {_what_else(head, number)}"
             )
         body = source.read(num_bytes + _CRC.size)
         if len(body) < num_bytes + _CRC.size:
@@ -60,6 +59,20 @@ def read_records(source: IO[bytes]) -> Iterator[bytes | None]:
         position += HEAD_BYTES + len(body)
         record = body[:num_bytes]
         yield record if _CRC.unpack_from(body, num_bytes)[0] == masked_crc(record) else None
+
+
+def _what_else(head: bytes, number: int) -> str:
+    """What a file is that does not go on with a record."""
+    # The header of ZLIB (RFC 1950): deflate with a window of 32 KiB, and a multiple of 31.
+    if number == 1 and head[0] == 0x78 and int.from_bytes(head[:2], "big") % 31 == 0:
+        return (
+            "so begin files that are compressed with ZLIB, which is not read. Decompress it "
+            "(`pigz -dz`), or write it with GZIP or without compression"
+        )
+    return (
+        "the file is damaged here, or is no TFRecord; records after this one cannot be found. Get "
+        "the file anew, or leave it out"
+    )
 
 
 def _ends(where: str, expected: int, found: int) -> InputError:

@@ -11,6 +11,7 @@ from featstore.errors import InputError
 from featstore.files.listings import FileEntry, check_unchanged, find_file
 from featstore.files.storage import open_write
 from featstore.formats.byte_source import errors_of, open_bytes
+from featstore.formats.inferred import unmarked
 from featstore.formats.parsed import MAX_EXAMPLES, ParsedRows, RowFormat
 from featstore.redaction import redact
 
@@ -64,16 +65,16 @@ def convert(of: Conversion, on_rows: OnRows = lambda num_rows: None) -> Converte
         InputError: More rows than allowed are malformed, the file is damaged, or it changed while
             it was read.
     """
-    reading = _Reading(of, on_rows)
+    reading, schema = _Reading(of, on_rows), unmarked(of.schema)
     with open_write(of.target) as sink:
         try:
             with (
                 open_bytes(of.source.url, of.source.size_bytes, of.format.is_plain) as source,
                 pq.ParquetWriter(
-                    sink, of.schema, compression="snappy", write_page_checksum=True
+                    sink, schema, compression="snappy", write_page_checksum=True
                 ) as writer,
             ):
-                for rows in row_groups(reading.batches(source), of.schema):
+                for rows in row_groups(reading.batches(source), schema):
                     writer.write_table(rows, row_group_size=len(rows))
         except InputError:
             check_unchanged(of.source, find_file(of.source.url))

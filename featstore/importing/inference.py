@@ -1,12 +1,13 @@
 """The columns of an import: inferred from the first rows of files, and corrected by the user."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from featstore.errors import InputError, all_nearest
 from featstore.files.listings import FileEntry
 from featstore.formats.byte_source import errors_of, open_bytes
+from featstore.formats.inferred import given
 from featstore.importing.job import ImportJob
 from featstore.redaction import redact
 
@@ -14,7 +15,7 @@ SAMPLE_FILES = 8
 
 
 def infer_schema(job: ImportJob, files: Sequence[FileEntry]) -> pa.Schema:
-    """The schema of all of the files.
+    """The schema of all of the files, in which types that are not given are marked as inferred.
 
     Args:
         files: The input, at least one file. At most `SAMPLE_FILES`, spread over it, are looked at.
@@ -23,12 +24,13 @@ def infer_schema(job: ImportJob, files: Sequence[FileEntry]) -> pa.Schema:
         InputError: There is no row, a file cannot be read, or a type is given for a column that the
             rows do not have or whose format cannot hold it.
     """
-    rows = [row for file in spread(files, SAMPLE_FILES) for row in _sample(job, file)]
+    sampled = spread(files, SAMPLE_FILES)
+    rows = [row for file in sampled for row in _sample(job, file)]
     if not rows:
+        bad = next((bad for file in sampled for bad in _bad_rows(job, file)), "")
         raise InputError(
             f"{redact(job.input_url)}: expected rows of {job.format.name} to infer columns from, "
-            f"found none in {min(len(files), SAMPLE_FILES)} of {len(files):,} files; is it another "
-            f"format?"
+            f"found none in {len(sampled)} of {len(files):,} files{bad}; is it another format?"
         )
     schema = with_types(job.format.infer(rows), job.columns)
     job.format.check(schema)
@@ -47,7 +49,7 @@ def with_types(schema: pa.Schema, columns: Mapping[str, pa.DataType]) -> pa.Sche
             f"expected types of columns that the files have, found one for "
             f"{all_nearest(unknown, schema.names)}; they have {', '.join(schema.names)}"
         )
-    return pa.schema([(field.name, columns.get(field.name, field.type)) for field in schema])
+    return pa.schema([given(of, columns[of.name]) if of.name in columns else of for of in schema])
 
 
 def spread(files: Sequence[FileEntry], most: int) -> list[FileEntry]:
@@ -61,3 +63,11 @@ def _sample(job: ImportJob, file: FileEntry) -> list[object]:
     of = job.format
     with errors_of(file.url), open_bytes(file.url, file.size_bytes, of.is_plain) as source:
         return of.sample(source, job.sample_rows)
+
+
+def _bad_rows(job: ImportJob, file: FileEntry) -> Iterator[str]:
+    """The first rows that cannot be read, each with its file, for an error."""
+    of = job.format
+    with errors_of(file.url), open_bytes(file.url, file.size_bytes, of.is_plain) as source:
+        for parsed in of.read(source, pa.schema([])):
+            yield from (f", such as {redact(file.url)}, {bad}" for bad in parsed.examples)

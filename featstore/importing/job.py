@@ -73,7 +73,7 @@ class ImportJob:
         whether there is an output.
         """
         return {
-            "import": 1,
+            "import": 2,
             "format": asdict(self.format),  # type: ignore[call-overload]
             "input_digest": input_digest,
             "schema": schema.to_string(),

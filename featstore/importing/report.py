@@ -6,17 +6,28 @@ from typing import Any
 
 import pyarrow as pa
 
+from featstore.formats.inferred import is_undecided
 from featstore.formats.type_names import name_of
 from featstore.redaction import redact
 from featstore.spec.model import type_name
 
+# Words that are values in YAML.
+_WORDS = ("true", "false", "null", "yes", "no", "on", "off")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSchema:
-    """The columns of an import, by name, with the names of their types."""
+    """The columns of an import, by name, with the names of their types.
+
+    Attributes:
+        columns: All of them.
+        inputs: Those that a spec can read, with the types that it declares.
+        undecided: Those without a value in the sampled rows, whose type is not given.
+    """
 
     columns: Mapping[str, str]
     inputs: Mapping[str, str]
+    undecided: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, schema: pa.Schema) -> "ImportSchema":
@@ -25,7 +36,11 @@ class ImportSchema:
         for column in schema:
             if (name := _input_type(column.type)) is not None:
                 inputs[column.name] = name
-        return cls(columns={c.name: name_of(c.type) for c in schema}, inputs=inputs)
+        return cls(
+            columns={c.name: name_of(c.type) for c in schema},
+            inputs=inputs,
+            undecided=tuple(c.name for c in schema if is_undecided(c)),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return {"columns": dict(self.columns), "inputs": dict(self.inputs)}
@@ -36,7 +51,14 @@ class ImportSchema:
         others = [
             f"{name} ({kind})" for name, kind in self.columns.items() if name not in self.inputs
         ]
-        return "\n".join([*lines, *([f"# not for a spec: {', '.join(others)}"] if others else [])])
+        lines += [f"# not for a spec: {', '.join(others)}"] if others else []
+        return "\n".join([*lines, *([f"# {self.note()}"] if self.undecided else [])])
+
+    def note(self) -> str:
+        """What is said of undecided columns."""
+        return (
+            f"no sampled row has a value of {', '.join(self.undecided)} (--column, --sample-rows)"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +116,8 @@ class ImportReport:
         if self.unknown:
             values = ", ".join(f"{name} in {rows:,} rows" for name, rows in self.unknown.items())
             lines.append(f"columns that no sampled row has are left out: {values} (--sample-rows)")
+        if self.schema.undecided:
+            lines.append(self.schema.note())
         if self.num_replaced:
             lines.append(
                 f"bytes that are not of the files' encoding became U+FFFD {self.num_replaced:,} "
@@ -113,5 +137,5 @@ def _input_type(kind: pa.DataType) -> str | None:
 
 def _quoted(name: str) -> str:
     """A key of YAML."""
-    is_plain = name.isidentifier() and name.lower() not in ("true", "false", "null", "yes", "no")
+    is_plain = name.isidentifier() and name.lower() not in _WORDS
     return name if is_plain else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

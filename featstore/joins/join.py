@@ -296,7 +296,7 @@ class _JoinPlan:
             *(
                 []
                 if label.value is None
-                else [f"cast({query.quote(label.value)} as double) as __value"]
+                else [f"nanvl(cast({query.quote(label.value)} as double), null) as __value"]
             ),
         )
         arrays = _counted(

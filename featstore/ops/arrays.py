@@ -81,6 +81,18 @@ def array_of(
     )
 
 
+def microseconds(array: pa.Array) -> pa.Array:
+    """Timestamps or dates as timestamps in microseconds; digits below are cut towards the past.
+
+    Arrow's cast cuts towards 1970, so that a time before it becomes a later one.
+    """
+    zone = array.type.tz if pa.types.is_timestamp(array.type) else None
+    if array.type != pa.timestamp("ns", zone):
+        return array.cast(pa.timestamp("us", zone), safe=False)
+    nanoseconds = values_of(array.view(pa.int64()))
+    return array_of(nanoseconds // 1_000, validity_of(array), pa.timestamp("us", zone))
+
+
 def struct_of(fields: list[pa.Array], nulls: Nulls = None) -> pa.StructArray:
     """A struct of equally long arrays, its fields named by position; null where `nulls` is True."""
     arrow_type = pa.struct([pa.field(str(i), array.type) for i, array in enumerate(fields)])

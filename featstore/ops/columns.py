@@ -18,6 +18,7 @@ from featstore.ops.arrays import (
     count_true,
     either,
     list_of,
+    microseconds,
     nulls_of,
     offsets_of,
     stored_offsets_of,
@@ -80,10 +81,10 @@ def read_column(array: pa.Array, *, declared: pa.DataType, counts: Counter[str])
         return _read_strings(array, counts)
     array = _drop_out_of_range(array, declared, counts)
     if _is.is_timestamp(declared):
-        return array.cast(
-            pa.timestamp("us", tz=array.type.tz if _is.is_timestamp(array.type) else None),
-            safe=False,
-        ).cast(declared)
+        return microseconds(array).cast(declared)
+    if _is.is_decimal(array.type):
+        # Arrow (26) rounds twice, so that the double would depend on the decimal's scale.
+        array = array.cast(pa.string())
     return array if array.type == declared else array.cast(declared, safe=False)
 
 

@@ -27,6 +27,7 @@ from featstore.ops.arrays import (
     Integers,
     array_of,
     bytes_of,
+    microseconds,
     nulls_of,
     offsets_of,
     stored_offsets_of,
@@ -80,7 +81,7 @@ def value_hash(array: pa.Array) -> pa.Array:
     if pa.types.is_boolean(array.type):
         return _hash_small(values_of(array).astype(np.int64), nulls_of(array), 0, 1)
     if pa.types.is_timestamp(array.type):
-        return _hash_integers(array.cast(pa.timestamp("us", tz=array.type.tz)).view(pa.int64()))
+        return _hash_integers(microseconds(array).view(pa.int64()))
     if pa.types.is_integer(array.type):
         return _hash_integers(array.cast(pa.int64()))
     raise TypeError(

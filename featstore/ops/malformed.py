@@ -34,6 +34,7 @@ MAX_EXAMPLES = 3
 _MAX_TEXT = 60
 # Python refuses to convert integers of more than 4,300 digits (14,284 bits) to text.
 _MAX_BITS = 4_096
+_MAX_DECIMAL_DIGITS, _INT64_DIGITS = 76, 19
 _is = pa.types
 
 
@@ -100,7 +101,7 @@ def narrowable(raw: pa.DataType, declared: pa.DataType) -> bool:
         return narrowable(raw.value_type, declared)
     if is_list(declared):
         return is_any_list(raw) and narrowable(raw.value_type, declared.value_type)
-    is_decimal = _is.is_decimal(raw) and not _is.is_decimal256(raw) and raw.scale >= 0
+    is_decimal = _is.is_decimal(raw) and raw.scale >= 0
     return bool(_is.is_integer(declared) and (_is.is_floating(raw) or is_decimal))
 
 
@@ -241,10 +242,12 @@ def _whole_floats(array: pa.Array, counts: Counter[str]) -> tuple[pa.Array, list
 
 
 def _whole_decimals(array: pa.Array) -> tuple[pa.Array, list[MalformedValues]]:
-    wide = pa.decimal256(76, array.type.scale)
+    wide = pa.decimal256(_MAX_DECIMAL_DIGITS, array.type.scale)
     numbers = array.cast(wide)
-    low, high = (pa.scalar(Decimal(limit), wide) for limit in (-(2**63), 2**63 - 1))
-    inside = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
+    inside = pc.equal(numbers, numbers)  # null where that is
+    if array.type.scale <= _MAX_DECIMAL_DIGITS - _INT64_DIGITS:  # otherwise all are small
+        low, high = (pa.scalar(Decimal(limit), wide) for limit in (-(2**63), 2**63 - 1))
+        inside = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
     whole = pc.equal(pc.trunc(numbers), numbers)
     bad = [(OUT_OF_RANGE, pc.invert(inside)), (NOT_WHOLE, pc.and_not(inside, whole))]
     found = [

@@ -126,10 +126,10 @@ def power(array: pa.Array, *, exponent: float, counts: Counter[str]) -> pa.Array
 
 
 def boundaries(value: object) -> tuple[float, ...]:
-    """Strictly increasing finite numbers, at least one."""
+    """Strictly increasing finite numbers, at least one. Integers that no float64 is stay so."""
     if not isinstance(value, list | tuple) or not value:
         raise ValueError(value)
-    bounds = tuple(map(number, value))
+    bounds = tuple(of if number(of) != of else number(of) for of in value)
     if any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ValueError(value)
     return bounds
@@ -141,8 +141,8 @@ bucket_count = integer_within(2, _MAX_BUCKETS)
 def bucketize(array: pa.Array, *, boundaries: tuple[float, ...], counts: Counter[str]) -> pa.Array:
     """The number of boundaries <= x: 0 below the first, i + 1 for `b[i] <= x < b[i + 1]`.
 
-    The comparison is exact. Longs are compared as longs, with the smallest long that is not below
-    the boundary, because float64 cannot tell longs beyond 2^53 apart.
+    The comparison is exact. Values are compared as they are, with the smallest long or float64 that
+    is not below the boundary, because float64 cannot tell longs beyond 2^53 apart.
     """
     if pa.types.is_integer(array.type):
         bounds, values, nulls = (
@@ -151,7 +151,7 @@ def bucketize(array: pa.Array, *, boundaries: tuple[float, ...], counts: Counter
             nulls_of(array),
         )
     else:
-        bounds, (values, nulls) = np.asarray(boundaries), floats_of(array)
+        bounds, (values, nulls) = np.array(float_boundaries(boundaries)), floats_of(array)
     return array_of(_num_at_most(bounds, values), nulls)
 
 
@@ -174,6 +174,11 @@ def whole_boundaries(boundaries: Sequence[float]) -> list[int]:
     return [max(whole, -(2**63)) for whole in map(math.ceil, boundaries) if whole < 2**63]
 
 
+def float_boundaries(boundaries: Sequence[float]) -> list[float]:
+    """The smallest float64 that is not below each boundary."""
+    return [x if (x := float(b)) >= b else math.nextafter(x, math.inf) for b in boundaries]
+
+
 def num_buckets(params: Mapping[str, Any]) -> int:
     """How many different values bucketize has."""
     return len(params["boundaries"]) + 1
@@ -188,7 +193,7 @@ def bucket_names(params: Mapping[str, Any]) -> NamedValues:
 
 def _shown(bounds: Sequence[float]) -> list[str]:
     """Numbers as text: whole ones in full, others with six digits if these tell all apart."""
-    short = [str(int(b)) if b.is_integer() and abs(b) < 1e15 else f"{b:.6g}" for b in bounds]
+    short = [str(int(b)) if b == int(b) and abs(b) < 1e15 else f"{b:.6g}" for b in bounds]
     return short if len(set(short)) == len(short) else list(map(repr, bounds))
 
 

@@ -30,8 +30,10 @@ _END_OF_TABLES_US = 2_145_916_800_000_000
 # These names mean the host's own zone, so results would differ between hosts.
 _HOST_ZONES = ("localtime", "posixrules", "local")
 _QUARTER_US = 900_000_000
-# Python's calendar ends with the year 9999; later instants are taken as UTC.
-_LAST_QUARTER = 281_557_920
+# The Gregorian calendar repeats after 400 years, with its days of the week, and so do the rules of
+# zones. Python's calendar ends with the year 9999, so from 2800 on the rule is that of the same
+# quarter in 2400 to 2799.
+_FIRST_REPEATED, _QUARTERS_REPEATED = 157_054 * 96, 146_097 * 96
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 UNITS = {
     "second": 1_000_000,
@@ -103,13 +105,10 @@ def _by_rule(
     """
     quarters, which = np.unique(instants[late] // _QUARTER_US, return_inverse=True)
     zone = zoneinfo.ZoneInfo(tz)
-    known = [
-        _EPOCH + datetime.timedelta(minutes=15 * int(quarter))
-        for quarter in quarters
-        if quarter <= _LAST_QUARTER
-    ]
-    shifts = np.zeros(len(quarters), np.int64)
-    shifts[: len(known)] = [_offset_us(instant.astimezone(zone)) for instant in known]
+    beyond = np.maximum(quarters - _FIRST_REPEATED, 0)
+    quarters -= beyond // _QUARTERS_REPEATED * _QUARTERS_REPEATED
+    alike = [_EPOCH + datetime.timedelta(minutes=15 * quarter) for quarter in quarters.tolist()]
+    shifts = np.array([_offset_us(instant.astimezone(zone)) for instant in alike], np.int64)
     shown = values_of(local).copy()
     shown[late] = instants[late] + shifts[which]
     return array_of(shown, nulls, local.type)

@@ -70,8 +70,8 @@ def lint(spec_url: str, *, update_lock: bool = False) -> LintReport:
     lock = load_lock(url)
     if not errors and update_lock:
         spec = _refrozen(spec, lock, errors)
-    if not errors:
-        errors = find_errors(spec, frozenset() if lock is None else lock.retired)
+    retired = frozenset() if lock is None else lock.retired
+    errors += find_errors(spec, retired, is_whole=not errors)
     findings = tuple(dict.fromkeys(map(str, errors)))  # in order, each once
     if findings:
         return LintReport(spec_url=spec_url, findings=findings)
@@ -169,23 +169,30 @@ def _contradictions(spec: Spec, lock: Lock) -> Iterator[SpecError]:
             )
 
 
-def find_errors(spec: Spec, retired: frozenset[int] = frozenset()) -> list[SpecError]:
+def find_errors(
+    spec: Spec, retired: frozenset[int] = frozenset(), *, is_whole: bool = True
+) -> list[SpecError]:
     """All errors of a spec, each once: nodes that read a wrong node are not reported for it.
 
     Args:
         spec: The spec.
         retired: Retired numbers beyond those of the spec, from its lock.
+        is_whole: False if wrong entries were left out of the spec, so that a name which it lacks,
+            or which nothing reads, may be right.
     """
-    errors = list(check.document_errors(spec, spec.retired | retired))
+    retired |= spec.retired
+    errors = [*check.name_errors(spec), *check.number_errors(spec, retired)]
+    if is_whole:
+        errors = list(check.document_errors(spec, retired))
     # A wrong sequence would make errors of each of its columns: check these as plain columns.
     if any(check.sequence_errors(spec)):
         spec = replace(spec, sequences=())
     wrong = dict(_unresolved(spec))
-    errors += [error for found in wrong.values() for error in found]
+    errors += [error for found in wrong.values() for error in found if is_whole]
     sound, cycles = _without_cycles(spec, set(wrong))
     errors += cycles
-    errors += _graph_errors(spec, sound)
-    return errors + ([] if errors else list(_unused(spec)))
+    errors += _graph_errors(spec, sound, is_whole)
+    return errors + (list(_unused(spec)) if is_whole and not errors else [])
 
 
 def _unresolved(spec: Spec) -> Iterator[tuple[str, list[SpecError]]]:
@@ -240,7 +247,7 @@ def _reads(spec: Spec, node: Node) -> set[str]:
     }
 
 
-def _graph_errors(spec: Spec, sound: list[Node]) -> list[SpecError]:
+def _graph_errors(spec: Spec, sound: list[Node], is_whole: bool) -> list[SpecError]:
     """Builds the nodes one by one; nodes that read one that failed are skipped."""
     builder, errors, failed = (
         Builder(spec),
@@ -261,8 +268,8 @@ def _graph_errors(spec: Spec, sound: list[Node]) -> list[SpecError]:
             failed.add(node.name)
     return (
         errors
-        + list(_share_errors(spec, slots, failed))
-        + list(_column_errors(spec, builder, failed))
+        + (list(_share_errors(spec, slots, failed)) if is_whole else [])
+        + (list(_column_errors(spec, builder, failed)) if is_whole else [])
     )
 
 

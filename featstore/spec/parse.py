@@ -9,7 +9,6 @@ import contextlib
 import datetime
 import itertools
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -72,7 +71,6 @@ AGAINST = "replaced"  # what `rows` may be compared with
 TRUNCATE = ("head", "tail")
 ENCODE = ("sign", "index")
 MAX_SLOT = 2**31 - 1
-_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 T = TypeVar("T")
 
 
@@ -150,15 +148,21 @@ def parse_spec(text: str, source: str = "", errors: list[SpecError] | None = Non
     Raises:
         SpecError: The text is not YAML, or not a spec.
     """
+    name, problems = redact(source) or "spec", list[str]()
     try:
-        document = load_yaml(text)
+        document = load_yaml(text, None if errors is None else problems)
     except DocumentError as error:
-        raise SpecError(f"{redact(source) or 'spec'}: expected YAML, found: {error}") from None
+        raise SpecError(f"{name}: expected YAML, found: {error}") from None
+    if errors is not None:
+        errors += [SpecError(f"{name}: {problem}") for problem in problems]
     # Found only where they are needed, since the document is parsed once more for them.
     has_checks = isinstance(document, Mapping) and document.get("checks")
     lines = item_lines(text, "checks") if has_checks else ()
     with naming(source):
-        return replace(_spec(document, errors, lines), source=source)
+        try:
+            return replace(_spec(document, errors, lines), source=source)
+        except SpecError as error:
+            raise SpecError("; ".join([*problems, str(error)])) from error
 
 
 @contextlib.contextmanager
@@ -193,13 +197,6 @@ def wrong(
 
 def _yaml_hint(found: object) -> str:
     """What to write instead of a value that YAML reads as another type than it seems to have."""
-    if isinstance(found, str) and _EXPONENT.fullmatch(found):
-        mantissa, exponent = found.lower().split("e")
-        dot = "" if "." in mantissa else ".0"
-        return (
-            f", which YAML reads as text: write "
-            f"{mantissa}{dot}e{exponent if exponent[0] in '+-' else '+' + exponent}"
-        )
     if isinstance(found, datetime.date) and not isinstance(found, datetime.datetime):
         return f"; write a timestamp: {found} 00:00:00"
     return ""

@@ -1,4 +1,5 @@
 import datetime
+import decimal
 import pickle
 from typing import Any
 
@@ -238,3 +239,19 @@ found = {"pyspark", "torch", "deltalake"} & set(sys.modules)
 sys.exit(f"loaded {found}" if found else 0)
 """
     run_python(program)
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(38, 18), pa.decimal256(60, 18)])
+def test_decimals_are_the_same_in_a_batch_and_for_one_row(kind: pa.DataType) -> None:
+    document = {
+        "spec": 1,
+        "inputs": {"x": "double", "n": {"type": "long", "on_error": "null"}},
+        "slots": [
+            {"slot": 1, "name": "x", "op": "bucketize", "of": "x", "boundaries": [0.1, 4321.07]},
+            {"slot": 2, "name": "n", "op": "hash", "of": "n"},
+        ],
+    }
+    values = [decimal.Decimal(text) for text in ("0.1", "4321.07", "-3", "7", "4321.0699")]
+    extractor = Extractor(load_spec(document))
+    batch = extractor(pa.record_batch({"x": pa.array(values, kind), "n": pa.array(values, kind)}))
+    assert batch.to_pylist() == [extractor.one({"x": value, "n": value}) for value in values]

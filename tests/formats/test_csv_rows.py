@@ -216,3 +216,23 @@ def test_any_bytes_are_rows_bad_rows_or_an_input_error(data: bytes) -> None:
     except InputError:
         return
     assert all(one.batch.schema == TYPES for one in found)
+
+
+def test_a_value_that_inference_would_not_have_typed_so_is_malformed_after_the_sample() -> None:
+    of, sampled = CsvFormat(), b"zip,x,none\n501,1.5,\n"
+    schema = of.infer(of.sample(io.BytesIO(sampled), 9))
+    data = sampled + b"00501,1.5,\n502,9007199254740993,\n503,1e400,\n504,2.5,7\n505,2,\n"
+    found = read_whole(of, data, schema)
+    assert [row["zip"] for row in found.rows] == [501, 505]
+    assert found.num_bad == 4
+    assert found.bad[:2] == [
+        "row 3: column 'zip': expected long, found '00501'",
+        "row 4: column 'x': expected double, found '9007199254740993'",
+    ]
+    undecided = read_whole(of, b"zip,x,none\n504,2.5,7\n", schema).bad
+    assert undecided == [
+        "row 2: column 'none': expected no value, as no sampled row has one to tell the type, "
+        "found '7'"
+    ]
+    given = pa.schema([("zip", pa.int64()), ("x", pa.float64()), ("none", pa.string())])
+    assert read_whole(of, data, given).rows[-2] == {"zip": 504, "x": 2.5, "none": "7"}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from featstore.errors import InputError, MissingDependencyError
 from featstore.formats import examples
 from featstore.formats.byte_source import open_bytes
+from featstore.formats.example_message import example_class
 from featstore.formats.examples import TfrecordFormat
 from tests.formats.conftest import Read, read_whole
 from tests.formats.example_files import example, framed, tfrecord
@@ -168,3 +169,54 @@ def test_any_record_is_a_row_or_bad(record: bytes) -> None:
     found = read_whole(TfrecordFormat(), good + framed(record) + good, SCHEMA)
     assert len(found.rows) + found.num_bad == 3
     assert found.rows[0]["i"] == found.rows[-1]["i"] == 1
+
+
+def test_numbers_of_both_kinds_are_doubles_that_hold_them(read: Read) -> None:
+    found = read(TfrecordFormat(), tfrecord([{"x": [1.5]}, {"x": [2**24 + 1]}, {"x": [2.5]}]))
+    assert found.schema.field("x").type == pa.float64()
+    assert [row["x"] for row in found.rows] == [1.5, 2**24 + 1, 2.5]
+    found = read(TfrecordFormat(), tfrecord([{"x": [1.5]}, {"x": [2**53 + 1]}, {"x": [2.5]}]))
+    assert [row["x"] for row in found.rows] == [1.5, 2.5]
+    assert found.bad == [
+        "record 2: feature 'x': expected float, found an int64_list of numbers that it does not "
+        f"hold, up to {2**53 + 1}"
+    ]
+
+
+def test_whole_numbers_that_a_later_row_has_are_not_rounded() -> None:
+    of = TfrecordFormat()
+    schema = of.infer([example({"x": [1.5]})])
+    found = read_whole(of, tfrecord([{"x": [2**24]}, {"x": [-(2**24) - 1]}]), schema)
+    assert ([row["x"] for row in found.rows], found.num_bad) == ([2.0**24], 1)
+    given = pa.schema([("x", pa.float32())])
+    assert read_whole(of, tfrecord([{"x": [2**24 + 1]}]), given).rows == [{"x": 2.0**24}]
+
+
+def sequence(context: dict[str, int], lists: dict[str, list[int]]) -> bytes:
+    message = example_class()()
+    for name, value in context.items():
+        message.features.feature[name].int64_list.value.append(value)
+    for name, values in lists.items():
+        for value in values:
+            message.feature_lists.feature_list[name].feature.add().int64_list.value.append(value)
+    return bytes(message.SerializeToString())
+
+
+def test_a_feature_of_the_context_with_the_name_of_a_list_is_a_column_too(read: Read) -> None:
+    records = [sequence({"id": 7}, {"id": [1, 2], "b": [3]}), sequence({"id": 8, "a": 1}, {})]
+    found = read(TfrecordFormat(), b"".join(map(framed, records)))
+    assert found.rows == [
+        {"a": None, "b": [3], "context.id": 7, "id": [1, 2]},
+        {"a": 1, "b": None, "context.id": 8, "id": None},
+    ]
+    assert found.unknown == {}
+
+
+def test_a_name_that_only_later_rows_have_in_both_is_malformed() -> None:
+    of = TfrecordFormat()
+    late = framed(sequence({"id": 7}, {"id": [1, 2]}))
+    for record in (sequence({}, {"id": [1]}), sequence({"id": 1}, {})):
+        found = read_whole(of, framed(record) + late, of.infer([record]))
+        assert (len(found.rows), found.num_bad) == (1, 1)
+    with pytest.raises(InputError, match=r"context without a feature 'context\.id'"):
+        of.infer([sequence({"id": 7, "context.id": 1}, {"id": [1]})])

@@ -167,3 +167,31 @@ def test_any_lines_are_rows_or_bad_rows(lines: list[bytes]) -> None:
     num_lines = sum(1 for line in data.split(b"\n") if line.strip())
     parsed = list(JsonFormat().read(io.BytesIO(data), TYPES))
     assert sum(one.batch.num_rows + one.num_bad for one in parsed) == num_lines
+
+
+IDS = b'{"id": 9007199254740993}\n{"id": 9007199254740995}\n'
+
+
+def test_a_fraction_among_ids_that_no_double_holds_is_malformed_and_rounds_none(read: Read) -> None:
+    found = read(JsonFormat(), IDS + b'{"id": 0.5}\n')
+    assert found.rows == [{"id": 9007199254740993}, {"id": 9007199254740995}]
+    assert (found.num_bad, found.bad[0][:7]) == (1, "line 3:")
+    found = read(JsonFormat(), b'{"id": 1}\n{"id": 0.5}\n')
+    assert found.rows == [{"id": 1.0}, {"id": 0.5}]
+
+
+@pytest.mark.parametrize(
+    "written", ["9007199254740993", "1e400", "-1e-400", "0.1234567890123456789"]
+)
+def test_a_number_that_a_double_does_not_keep_is_malformed_unless_the_type_is_given(
+    written: str,
+) -> None:
+    of, sampled = JsonFormat(), b'{"x": 0.5, "y": [{"z": 1.5}], "t": "9007199254740993"}\n'
+    schema = of.infer(of.sample(io.BytesIO(sampled), 9))
+    for late in (f'{{"x": {written}}}', f'{{"y": [{{"z": 2.0}}, {{"z": {written}}}]}}'):
+        found = read_whole(of, sampled + late.encode() + b"\n" + sampled, schema)
+        assert (len(found.rows), found.num_bad) == (2, 1)
+        assert f"expected numbers that a double keeps, found {written}" in found.bad[0]
+    given = pa.schema([("x", pa.float64())])
+    if written != "1e400":  # which Arrow refuses
+        assert read_whole(of, f'{{"x": {written}}}'.encode(), given).rows == [{"x": float(written)}]

@@ -66,3 +66,9 @@ def test_written_rows_are_read_back(rows: list[tuple[float, list[tuple[int, floa
 def test_any_bytes_are_rows_or_bad_rows(data: bytes) -> None:
     parsed = list(LibsvmFormat().read(io.BytesIO(b"1 1:2\n" + data + b"\n1 1:2"), TYPES))
     assert sum(one.batch.num_rows for one in parsed) >= 2
+
+
+@pytest.mark.parametrize("written", ["1e400", "9007199254740993", "1e-400"])
+def test_a_number_that_a_double_does_not_keep_is_bad(read: Read, written: str) -> None:
+    found = read(LibsvmFormat(), f"1 1:{written}\n{written} 1:1\n007 1:+1\n".encode())
+    assert (len(found.rows), found.num_bad) == (1, 2)

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import zlib
 
 import pytest
 from hypothesis import given
@@ -66,3 +67,10 @@ def test_a_length_that_no_message_has_is_refused_before_it_is_read() -> None:
     huge = length + struct.pack("<I", masked_crc(length))
     with pytest.raises(InputError, match="record 1, at byte 0: expected the length of a record"):
         list(read_records(io.BytesIO(huge)))
+
+
+@pytest.mark.parametrize("level", [1, 6, 9])
+def test_a_file_that_is_compressed_with_zlib_is_named(level: int) -> None:
+    source = io.BytesIO(zlib.compress(framed(b"a") * 9, level))
+    with pytest.raises(InputError, match=r"record 1, .* compressed with ZLIB, .*`pigz -dz`"):
+        list(read_records(source))

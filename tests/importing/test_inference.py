@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 import featstore
 from featstore.errors import InputError
-from featstore.files.listings import FileEntry
-from featstore.importing.inference import SAMPLE_FILES, spread, with_types
+from featstore.files.listings import FileEntry, list_files
+from featstore.formats.inferred import is_inferred, is_undecided
+from featstore.importing.inference import SAMPLE_FILES, infer_schema, spread, with_types
+from featstore.importing.job import import_job
 
 
 @given(st.integers(1, 300))
@@ -40,3 +42,19 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.gz").write_bytes(b"\x1f\x8bno")
     with pytest.raises(InputError, match=r"x\.gz: cannot be read \("):
         featstore.import_raw("libsvm", tmp_path / "x.gz", tmp_path / "raw")
+
+
+def test_the_reason_of_the_first_row_is_told_where_there_are_no_others(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('[{"a": 1},\n{"a": 2}]\n')
+    said = r"found none in 1 of 1 files, such as .*x\.json, line 1: expected an object; found \[\{"
+    with pytest.raises(InputError, match=said):
+        featstore.import_raw("json", tmp_path / "x.json", tmp_path / "raw")
+
+
+def test_types_that_are_not_given_are_marked(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b,c\n1,,2\n")
+    job = import_job("csv", tmp_path / "x.csv", tmp_path / "raw", columns={"c": "double"})
+    schema = infer_schema(job, list_files(str(tmp_path / "x.csv"), suffix=""))
+    assert schema == pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.float64())])
+    assert [is_inferred(field) for field in schema] == [True, True, False]
+    assert [is_undecided(field) for field in schema] == [False, True, False]

@@ -259,3 +259,22 @@ def test_a_large_file_becomes_row_groups(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(sizes) > 2
     assert all(1_000 <= size < 2_000 for size in sizes[:-1])
     assert file.read()["a"].to_pylist() == list(range(5_000))
+
+
+def test_ids_with_zeros_after_the_sample_are_told_with_the_row_and_kept_by_a_type(
+    tmp_path: Path, rows: Rows
+) -> None:
+    (tmp_path / "x.csv").write_text("zip,late\n501,\n502,\n00501,7\n")
+    source, raw = tmp_path / "x.csv", tmp_path / "raw"
+    with pytest.raises(InputError, match=r"row 4: column 'zip': expected long, found '00501'"):
+        featstore.import_raw("csv", source, raw, sample_rows=2)
+    report = featstore.import_raw("csv", source, raw, sample_rows=2, max_malformed=1)
+    assert (report.num_rows, report.num_malformed) == (2, 1)
+    assert "no sampled row has a value of late (--column, --sample-rows)" in str(report)
+    assert "# no sampled row has a value of late" in str(report.schema)
+    typed = tmp_path / "typed"
+    featstore.import_raw(
+        "csv", source, typed, sample_rows=2, columns={"zip": "string", "late": "long"}
+    )
+    assert rows(typed)[-1] == {"zip": "00501", "late": 7}
+    assert not pq.read_schema(typed / "part-00000.parquet").field("zip").metadata

@@ -1,6 +1,7 @@
 """The join of raw logs, on Spark, against a join in plain Python over small and nasty logs."""
 
 import datetime
+import math
 import random
 from collections import defaultdict
 from collections.abc import Mapping
@@ -77,7 +78,7 @@ EVENT = st.fixed_dictionaries(
         "user": USERS,
         "ts": optional(TIMES),
         "delay": optional(DELAYS_US),
-        "value": st.sampled_from([None, 0.0, 1.0, 2.5]),
+        "value": st.sampled_from([None, math.nan, 0.0, 1.0, 2.5]),
     }
 )
 PROFILE = st.fixed_dictionaries(
@@ -237,7 +238,7 @@ class Oracle:
             known = row["logged"] if label.log_time and row["logged"] is not None else row["ts"]
             if known >= CUT_OFF_US:
                 continue
-            value = row["value"] if label.value else None
+            value = row["value"] if label.value and row["value"] == row["value"] else None
             named = bool(label.event_id) and row["eid"] is not None
             identity = (row["user"], row["eid"]) if named else (row["user"], None, row["ts"], value)
             rank = (known, row["ts"], null_first(value))

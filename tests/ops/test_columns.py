@@ -170,3 +170,25 @@ def test_invalid_bytes_under_a_null_stay_null() -> None:
     offsets = pa.py_buffer(np.array([0, 1, 2, 3], np.int32).tobytes())
     strings = pa.Array.from_buffers(pa.string(), 3, [validity, offsets, data])
     assert read(strings, TEXT) == ([None, "a", "\ufffd"], {"invalid utf-8": 1})
+
+
+@pytest.mark.parametrize("zone", ["UTC", None])
+def test_nanoseconds_are_cut_towards_the_past(zone: str | None) -> None:
+    nanoseconds = [-1, -500, -1_000, -1_001, 999, 1_000, -(2**63), 2**63 - 1, None]
+    times = pa.array([7, *nanoseconds], pa.timestamp("ns", zone))[1:]
+    found, counts = read(times, TIME)
+    expected = [n if n is None else n // 1_000 for n in nanoseconds]
+    assert (pa.array(found, TIME).cast(LONG).to_pylist(), counts) == (expected, {})
+    lists = pa.array([[-1], None], pa.list_(pa.timestamp("ns", zone)))
+    assert read(lists, pa.list_(TIME))[0] == [
+        [NOON.replace(1969, 12, 31, 23, 59, 59, 999_999)],
+        None,
+    ]
+
+
+@pytest.mark.parametrize("scale", [2, 18, 30])
+@pytest.mark.parametrize("wide", [pa.decimal128, pa.decimal256])
+def test_a_decimal_is_read_as_the_nearest_double_whatever_its_scale(wide: Any, scale: int) -> None:
+    texts = [f"{n}.{n * 7919 % 97:02}" for n in range(1_000, 9_999)] + ["-12345678.91", "0.01"]
+    array = pa.array(map(decimal.Decimal, texts), pa.decimal128(12, 2)).cast(wide(38, scale))
+    assert read(array, DOUBLE) == (list(map(float, texts)), {})

@@ -222,3 +222,16 @@ def test_values_are_shown_on_one_short_line() -> None:
     assert short_text(datetime.date(2013, 1, 1)) == "datetime.date(2013, 1, 1)"
     many = pa.array([b"\xff"] * 10)
     assert len(list(find_malformed(many, TEXT)[0].examples())) == 3
+
+
+@pytest.mark.parametrize("scale", [0, 2, 57, 58, 60])
+def test_decimals_of_up_to_76_digits_are_longs_where_they_are_whole(scale: int) -> None:
+    values = [Decimal(7), Decimal(-7), None, *([Decimal("7.25")] if scale else [])]
+    bad = [(3, "not whole")] if scale else []
+    if scale <= 56:
+        bad += [(len(values), "out of range")]
+        values += [Decimal(2**63), Decimal(2**63 - 1)]
+    array, found = narrow(pa.array(values, pa.decimal256(76, scale)), pa.int64(), Counter())
+    expected = [None if v is None or v == 2**63 or v % 1 else int(v) for v in values]
+    assert array.to_pylist() == expected
+    assert sorted((int(row), one.what) for one in found for row in one.rows) == sorted(bad)

@@ -1,5 +1,7 @@
 import bisect
+import datetime
 import math
+import zoneinfo
 from collections import Counter
 from typing import Any
 
@@ -108,3 +110,39 @@ def test_hour_and_day_follow_the_clock_of_the_zone() -> None:
     assert timestamps.hour(times, tz="UTC", **options).to_pylist() == [7, None]
     assert timestamps.hour(times, tz="America/New_York", **options).to_pylist() == [3, None]
     assert timestamps.day_of_week(times, tz="UTC", **options).to_pylist() == [6, None]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64()])
+@pytest.mark.parametrize("num_more", [0, 40])
+def test_boundaries_that_no_float64_is_are_compared_exactly(kind: Any, num_more: int) -> None:
+    given = [2**53 + n for n in (1, 2, 3)] + [2**60 + n for n in range(num_more)] + [2**63 - 1]
+    read, of = numbers.boundaries(given), int if kind == pa.int64() else float
+    assert [type(b) for b in read[:3]] == [int, float, int]
+    values = [
+        2**53 - 1,
+        2**53,
+        2**53 + 2,
+        2**53 + 4,
+        2**62,
+        *([2**63 - 1] if kind == pa.int64() else []),
+    ]
+    found = numbers.bucketize(pa.array(map(of, values), kind), boundaries=read, counts=Counter())
+    assert found.to_pylist() == [sum(b <= x for b in given) for x in values]
+    assert numbers.boundaries([1, 2.5]) == (1.0, 2.5)
+    assert all(type(b) is float for b in numbers.boundaries([1, 2.5, 2**53, 2**63]))
+
+
+@pytest.mark.parametrize("tz", ["America/New_York", "Asia/Tokyo", "Europe/Berlin", "Asia/Kolkata"])
+def test_hours_and_days_are_those_of_the_zone_in_any_year(tz: str) -> None:
+    zone, cycle = zoneinfo.ZoneInfo(tz), 146_097 * 86_400_000_000
+    start = datetime.datetime(2400, 1, 1, tzinfo=datetime.UTC)
+    for hours in range(0, 24 * 366, 7):
+        instant = start + datetime.timedelta(hours=hours)
+        us = (instant - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(
+            microseconds=1
+        )
+        times = pa.array([us + n * cycle for n in (0, 1, 19, 20, 600)], pa.timestamp("us", "UTC"))
+        local = instant.astimezone(zone)
+        assert set(timestamps.hour(times, tz=tz, counts=Counter()).to_pylist()) == {local.hour}
+        days = timestamps.day_of_week(times, tz=tz, counts=Counter())
+        assert set(days.to_pylist()) == {local.weekday()}

@@ -440,7 +440,7 @@ def test_a_fit_that_no_pass_makes_is_refused(path: Path, stddev: float, found: s
     [
         (
             "op: clip, of: x, min: 1e3",
-            "expected a finite number, found '1e3', which YAML reads as text: write 1.0e+3",
+            "slots[0].min: 1e3 is the text '1e3' in YAML 1.1, as it has been read so far, and 1000.0",
         ),
         ("op: hash, of: t, default: 2026-01-01", "write a timestamp: 2026-01-01 00:00:00"),
     ],
@@ -450,3 +450,17 @@ def test_what_yaml_reads_as_something_else_is_hinted(path: Path, node: str, expe
         f"spec: 1\ninputs: {{x: double, t: timestamp}}\nslots:\n  - {{slot: 1, name: a, {node}}}\n"
     )
     assert expected in lint(str(path)).findings[0]
+
+
+def test_errors_of_a_slot_are_told_beside_those_of_entries_that_cannot_be_read(path: Path) -> None:
+    path.write_text(
+        "spec: 1\ninputs: {x: duble, y: double, z: list<double>}\n"
+        "sequences: {s: {of: [x, z]}}\nlabels: {l: x}\nslots:\n"
+        "  - {slot: 1, name: a, op: log1p, of: x}\n"
+        "  - {slot: two, name: b, op: hash, of: y}\n"
+        "  - {slot: 3, name: c, op: log1p, of: b}\n"
+        "  - {slot: 4, name: d, op: hahs, of: y}\n"
+        "  - {slot: 4, name: e, op: clip, of: y, mim: 1}\n"
+    )
+    found = [text.removeprefix(f"{path}: ").split(":")[0] for text in lint(str(path)).findings]
+    assert found == ["inputs.x", "slots[1].slot", "slots[4].slot", "slots[3].op", "slots[4].mim"]

@@ -16,6 +16,7 @@ from featstore.ops.arrays import (
     Integers,
     array_of,
     list_of,
+    microseconds,
     nulls_of,
     offsets_of,
     struct_of,
@@ -134,7 +135,7 @@ def _canonical(array: pa.Array) -> pa.Array:
     if pa.types.is_string(array.type):
         return array
     if pa.types.is_timestamp(array.type):
-        array = array.cast(pa.timestamp("us", tz=array.type.tz))
+        array = microseconds(array)
     return array.cast(pa.int64()).cast(pa.string())
 
 

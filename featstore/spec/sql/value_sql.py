@@ -92,7 +92,8 @@ def _bucketize(call: Call) -> str:
     assert isinstance(boundaries, tuple)
     is_long = call.types[0] == pa.int64()  # Spark would compare it with a double in float64
     longs = literal(numbers.whole_boundaries(boundaries), pa.list_(pa.int64()))
-    array = longs if is_long else f"array({', '.join(map(double, boundaries))})"
+    doubles = map(double, numbers.float_boundaries(boundaries))
+    array = longs if is_long else f"array({', '.join(doubles)})"
 
     def count(value: str) -> str:
         return (
