@@ -437,4 +437,4 @@ def _top_text(top: Mapping[str, Any]) -> str:
         for label, rate in (top["label_rates"] or {}).items()
         if rate is not None
     )
-    return f"{name} ({', '.join([format(top['share'], '.1%'), *rates])})"
+    return f"{name} ({', '.join([share_text(top['share']), *rates])})"

@@ -176,7 +176,7 @@ class TrainCheck:
         )
         return (
             f"splits of ranks in step: {shares}; {EVEN_SPLITS} for each are even enough "
-            "(dispatch.split_rows, smaller files)\n"
+            "(dispatch.split_rows)\n"
         )
 
 

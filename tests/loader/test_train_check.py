@@ -269,7 +269,7 @@ def test_the_shares_of_ranks_are_shown_where_there_are_few_splits(here: Path) ->
     text = str(check(config(here)))
     assert (
         "splits of ranks in step: 2 ranks 1, 4 ranks 0 to 1, 8 ranks 0 to 1; 10 for each are "
-        "even enough (dispatch.split_rows, smaller files)"
+        "even enough (dispatch.split_rows)"
     ) in text
     assert "splits of ranks" not in str(check(config(here, order="static")))
     assert "splits of ranks" not in str(check(config(here, order={"kind": "rank"})))

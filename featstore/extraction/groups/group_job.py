@@ -424,7 +424,13 @@ def _publish(
     publish: delta.Publish | None,
 ) -> ExtractReport:
     written = _written(run, report)
-    metadata = groups_commit(group.job.run_id, base, written)
+    metadata = groups_commit(
+        group.job.run_id,
+        base,
+        written,
+        counts=report.counts,
+        num_rows_skipped=report.num_rows_skipped,
+    )
     try:
         version = publish_group(base, group.name, report.version, run.partitions, metadata, publish)
     except CommitConflictError as error:
