@@ -172,6 +172,16 @@ def test_a_state_of_another_order_is_refused(table_url: str, options: Any, messa
         make(table_url, **options).load_state_dict(make(table_url).state_dict())
 
 
+def test_a_state_of_another_end_of_a_history_is_refused(table_url: str) -> None:
+    def of(**options: Any) -> FeatureLoader:
+        return FeatureLoader(table_url, slots=[{"name": "tags", "max_len": 1, **options}])
+
+    state = of().state_dict()
+    of(keep="first").load_state_dict(state)
+    with pytest.raises(StateError, match="slots"):
+        of(keep="last").load_state_dict(state)
+
+
 def test_a_state_of_another_table_is_refused(table_url: str) -> None:
     state = make(table_url).state_dict() | {"table": "0" * 64}
     with pytest.raises(
