@@ -30,6 +30,8 @@ _COUNTS = (
     "negatives_dropped",
     "files_skipped",
     "rows_skipped",
+    "rows_dropped_last",
+    "rows_dropped_tail",
 )
 
 

@@ -252,15 +252,15 @@ def test_histories_keep_the_end_of_the_spec_and_shared_slots_have_the_same_bucke
         **SPEC,
         "slots": [
             *SPEC["slots"][:1],
-            {"slot": 2, "name": "tags", "op": "hash", "of": "words", "max_len": 2}
-            | {"truncate": "tail", "share_slot": 1},
+            SPEC["slots"][1] | {"max_len": 2, "truncate": "tail", "share_slot": 1},
             {"slot": 3, "name": "price", "op": "identity", "of": "cost"},
         ],
     }
     featstore.extract(featstore.load_spec(spec), "raw", "shared", partition_from_path=["dt"])
-    asked = [{"name": "user", "buckets": 9}, {"name": "tags", "buckets": 9, "max_len": 1}, "price"]
+    tags = {"name": "tags", "buckets": 9, "max_len": 1}
+    asked: list[Any] = [{"name": "user", "buckets": 9}, tags, "price"]
     found = check(config(here, table="shared", slots=asked), head=NUM_ROWS)
-    last = [{**asked[1], "keep": "last"}]
+    last = [{**tags, "keep": "last"}]
     assert found.head is not None
     with FeatureLoader("shared", slots=last, batch_size=NUM_ROWS) as loader:
         assert found.head["tags"] == [row.tolist() for row in next(iter(loader))["tags"]]

@@ -55,9 +55,9 @@ def test_cells_are_texts_with_the_numbers_behind_them(table: Table) -> None:
 
 def test_values_that_do_not_fit_are_left_out_whole() -> None:
     ids = range(1, 30)
-    texts = {0: {i: ValueText(text="long value " * 3 + str(i), rank=i) for i in ids}}
+    texts = {"tags": {i: ValueText(text="long value " * 3 + str(i), rank=i) for i in ids}}
     top = [{"value": i, "share": i / 1000, "share_error": 0.0} for i in ids]
-    profile = {"slot": 0, "kind": "id", "distinct": 29, "distinct_error": 0.0, "top": top}
+    profile = {"slot": "tags", "kind": "id", "distinct": 29, "distinct_error": 0.0, "top": top}
     names = ValueNames(by_slot=texts)
     slot = SlotFigures(profile=profile, costs={}, change=None, label=None, names=names)
     text, _ = slot_columns(compared=False, labelled=False)[-1].cell(slot)
