@@ -25,6 +25,7 @@ OPERATOR_PATH = b"featstore.op_path"
 MEANING = b"featstore.meaning"
 NUM_INDICES = b"featstore.num_indices"
 SHARE_SLOT = b"featstore.share_slot"
+TRUNCATE = b"featstore.truncate"
 FIELD_ID = b"PARQUET:field_id"
 
 
@@ -65,6 +66,7 @@ class Slot:
             earlier versions.
         meaning: The first 16 hex digits of the slot's hash in the spec's lock file. None in files
             of earlier versions.
+        truncate: Which end of longer lists the spec keeps, `head` or `tail`. None if it cuts none.
 
     Raises:
         ValueError: The shape has more than one dimension, or a width below 1.
@@ -79,6 +81,7 @@ class Slot:
     share_slot: int | None = None
     op_path: str | None = None
     meaning: str | None = None
+    truncate: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.shape) > 1 or any(width is not None and width < 1 for width in self.shape):
@@ -144,6 +147,7 @@ class Slot:
             MEANING: self.meaning,
         }
         options |= {NUM_INDICES: self.num_indices, SHARE_SLOT: self.share_slot}
+        options |= {TRUNCATE: self.truncate}
         metadata |= {
             key: str(value).encode() for key, value in options.items() if value is not None
         }
@@ -170,8 +174,8 @@ class Slot:
             return None
         number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
         num_indices, share_slot = (metadata.get(key) for key in (NUM_INDICES, SHARE_SLOT))
-        op, op_path, meaning = (
-            _text(metadata.get(key)) for key in (OPERATOR, OPERATOR_PATH, MEANING)
+        op, op_path, meaning, truncate = (
+            _text(metadata.get(key)) for key in (OPERATOR, OPERATOR_PATH, MEANING, TRUNCATE)
         )
         return cls(
             name=field.name,
@@ -183,6 +187,7 @@ class Slot:
             share_slot=None if share_slot is None else int(share_slot),
             op_path=op_path,
             meaning=meaning,
+            truncate=truncate,
         )
 
 

@@ -137,8 +137,10 @@ def share_text(share: float | None, error: float | None = None) -> str:
     """
     if share is None:
         return "-"
-    # Not "0.0%": that is said of what is 0.
-    text = "<0.1%" if 0.0 < share < 0.0005 else f"{share:.1%}"
+    # Not "0.0%" and "100.0%": these are said of none and of all.
+    text = (
+        "<0.1%" if 0.0 < share < 0.0005 else ">99.9%" if 0.9995 <= share < 1.0 else f"{share:.1%}"
+    )
     return f"{text}{error_text(error or 0.0)}"
 
 

@@ -63,8 +63,12 @@ def test_text_without_a_width_has_every_column() -> None:
         (0.0004, "<0.1%"),
         (0.0005, "0.1%"),
         (0.25, "25.0%"),
+        (0.9994, "99.9%"),
+        (0.9998, ">99.9%"),
         (1.0, "100.0%"),
     ],
 )
-def test_a_share_that_is_not_0_is_not_told_as_0(share: float | None, text: str) -> None:
+def test_a_share_that_is_not_none_or_all_is_not_told_as_that(
+    share: float | None, text: str
+) -> None:
     assert share_text(share) == text

@@ -1,20 +1,23 @@
 """Imports the compiled kernels as `KERNELS`, or sets it to None.
 
 The environment variable FEATSTORE_NATIVE=0 disables them silently. A path in it loads another
-build, such as one with sanitizers (`make sanitize`). If they were not built (no compiler at
-installation), each process warns once.
+build, such as one with sanitizers (`make sanitize`). If they were not built, each process warns
+once.
 """
 
 import importlib
 import importlib.util
 import os
 import warnings
+from pathlib import Path
 from types import ModuleType
 
 _SLOWER = (
-    "featstore runs without its compiled kernels, since there was no C compiler to build them: "
-    "results are the same, but hashing takes several times as long, and decoding of lists twice as "
-    "long; install a C compiler and featstore again, or set FEATSTORE_NATIVE=0 to run without them"
+    "featstore runs without its compiled kernels, of which there is no build in {}: there was no C "
+    "compiler at its installation, or it is a source tree that Python imports in place of the "
+    "installed package: results are the same, but hashing takes several times as long, and "
+    "decoding of lists twice as long; install a C compiler and featstore again, leave the source "
+    "tree, or set FEATSTORE_NATIVE=0 to run without them"
 )
 
 
@@ -36,7 +39,7 @@ def load_kernels(name: str = "featstore._native.kernels") -> ModuleType | None:
     try:
         return importlib.import_module(name)
     except ImportError:
-        warnings.warn(_SLOWER, RuntimeWarning, stacklevel=2)
+        warnings.warn(_SLOWER.format(Path(__file__).parent), RuntimeWarning, stacklevel=2)
         return None
 
 

@@ -18,7 +18,7 @@ from featstore.cli.output import show
     ],
 )
 @click.argument("sign", required=False)
-@click.option("--text", metavar="VALUE", help="Find the signs of this text, in place of SIGN.")
+@click.option("--text", metavar="VALUE", help="Find the signs of this value, in place of SIGN.")
 @click.option("--table", metavar="URL", help="The table that has the sign.")
 @version_option
 @click.option(

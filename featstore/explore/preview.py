@@ -23,9 +23,16 @@ from featstore.extraction.unit import extract_range
 from featstore.reading.missing import marks_to_nulls
 from featstore.redaction import redact
 from featstore.schema import Slot, SlotKind
+from featstore.spec.graph import Graph
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
-from featstore.spec.value_names import ValueNames, ValueText, names_of_spec, short_sign
+from featstore.spec.value_names import (
+    ValueNames,
+    ValueText,
+    member_names,
+    names_of_spec,
+    short_sign,
+)
 from featstore.table.statistics.measures import mean_error
 from featstore.table_result import TableResult, number_text, share_text
 
@@ -335,22 +342,37 @@ def _aucs(
 
 
 def _names(extractor: Extractor, profile: Profile, raw: Sequence[pa.RecordBatch]) -> ValueNames:
-    """The texts of the top values, from the raw rows, and their order, from the spec."""
-    by_slot: dict[str, dict[int, ValueText]] = {}
+    """The texts of the top values, of signs from the raw rows, and their order, from the spec."""
+    graph, by_slot = extractor.graph, dict[str, dict[int, ValueText]]()
     for row in profile.table.select(["slot", "kind", "top"]).to_pylist():
         if row["kind"] == SlotKind.ID:
-            signs = np.array([top["value"] for top in row["top"]], np.int64)
-            ranked = names_of_spec(extractor.graph, [row["slot"]]).by_slot.get(row["slot"], {})
-            texts, known = SlotTexts(extractor.graph, row["slot"]), dict[int, ValueText]()
-            for batch in raw:
-                found = texts([batch.column(i) for i in texts.columns], signs)
-                pairs = zip(found.ids.tolist(), found.texts.to_pylist(), strict=True)
-                known |= {
-                    sign: replace(ranked[sign] if sign in ranked else ValueText(text=""), text=text)
-                    for sign, text in pairs
-                }
-            by_slot[row["slot"]] = known
+            slot, ids = row["slot"], [top["value"] for top in row["top"]]
+            is_index = graph.schema[slot].num_indices is not None
+            pairs = (
+                _index_texts(graph, slot, ids) if is_index else _raw_texts(graph, slot, ids, raw)
+            )
+            ranked = names_of_spec(graph, [slot]).by_slot.get(slot, {})
+            by_slot[slot] = {
+                id_: replace(ranked[id_] if id_ in ranked else ValueText(text=""), text=text)
+                for id_, text in pairs
+            }
     return ValueNames(by_slot=by_slot)
+
+
+def _index_texts(graph: Graph, slot: str, ids: Sequence[int]) -> list[tuple[int, str]]:
+    """The texts of indices, which the spec tells."""
+    [names] = member_names(graph, slot)
+    return [] if names is None else [(id_, names.text_of_index(id_)) for id_ in ids]
+
+
+def _raw_texts(
+    graph: Graph, slot: str, ids: Sequence[int], raw: Sequence[pa.RecordBatch]
+) -> Iterator[tuple[int, str]]:
+    """The texts of signs, which the raw rows tell."""
+    texts, signs = SlotTexts(graph, slot), np.array(ids, np.int64)
+    for batch in raw:
+        found = texts([batch.column(i) for i in texts.columns], signs)
+        yield from zip(found.ids.tolist(), found.texts.to_pylist(), strict=True)
 
 
 def _of_table(url: str | Path, num_rows: int) -> tuple[PreviewedRows, list[PreviewedSlot]]:
@@ -415,4 +437,4 @@ def _top_text(top: Mapping[str, Any]) -> str:
         for label, rate in (top["label_rates"] or {}).items()
         if rate is not None
     )
-    return f"{name} ({', '.join([format(top['share'], '.1%'), *rates])})"
+    return f"{name} ({', '.join([share_text(top['share']), *rates])})"

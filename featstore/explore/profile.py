@@ -111,7 +111,8 @@ class Profile(TableResult):
         num_sign_collisions, num_signs_checked: Signs that more than one value had, among the
             different signs compared in samples of each file. Null if the slot has no signs.
 
-    Only stored statistics know the columns from `default_rate` on. Otherwise these are null.
+    Only stored statistics know the columns from `default_rate` on. Otherwise these are null, as of
+    slots in slot groups.
     """
 
     num_rows: int
@@ -243,7 +244,7 @@ def _cells(row: Mapping[str, Any], names: ValueNames) -> tuple[str, ...]:
         row["slot"],
         row["kind"],
         row["shape"],
-        f"{row['coverage']:.1%}",
+        share_text(row["coverage"]),
         number_with_error(row["distinct"], row["distinct_error"]),
         f"{per_row:.3g}",
         values_text(row, names),
@@ -255,21 +256,31 @@ def _extraction_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     of_checked = "-" if collisions is None else f"{collisions:,} of {checked:,}"
     return (
         share_text(row["default_rate"]),
-        f"{row['num_nulls_dropped']:,}",
-        f"{row['num_text_errors']:,}",
+        number_with_error(row["num_nulls_dropped"], None),
+        number_with_error(row["num_text_errors"], None),
         of_checked,
     )
 
 
-def values_text(row: Mapping[str, Any], names: ValueNames) -> str:
+def values_text(
+    row: Mapping[str, Any], names: ValueNames, most_characters: int | None = None
+) -> str:
     """The quantiles of a float slot, or the most frequent ids of another with their shares, as
     `shown_top` has them.
 
     Args:
         row: The slot's row of `Profile.table`.
         names: What ids mean.
+        most_characters: Of ids only the first ones that fit are named, each whole with its share.
     """
-    return _quantiles(row) if row["kind"] == SlotKind.FLOAT else _top(row, names)
+    if row["kind"] == SlotKind.FLOAT:
+        return _quantiles(row)
+    entries = _top(row, names)
+    if most_characters is None or len("  ".join(entries)) <= most_characters:
+        return "  ".join(entries)
+    ends = itertools.accumulate(len(entry) + len("  ") for entry in entries)
+    num_kept = sum(end + len("…") <= most_characters for end in ends)
+    return "  ".join([*entries[:num_kept], "…"])
 
 
 def _quantiles(row: Mapping[str, Any]) -> str:
@@ -278,12 +289,11 @@ def _quantiles(row: Mapping[str, Any]) -> str:
     return f"{quantiles} (ranks{error_text(error)})" if error else quantiles
 
 
-def _top(row: Mapping[str, Any], names: ValueNames) -> str:
-    return "  ".join(
-        f"{names.text(row['slot'], top['value'])} "
-        f"({top['share']:.1%}{error_text(top['share_error'])})"
+def _top(row: Mapping[str, Any], names: ValueNames) -> list[str]:
+    return [
+        f"{names.text(row['slot'], top['value'])} ({share_text(top['share'], top['share_error'])})"
         for top in shown_top(row, names, _NUM_SHOWN)
-    )
+    ]
 
 
 def shown_top(row: Mapping[str, Any], names: ValueNames, most: int) -> list[Mapping[str, Any]]:

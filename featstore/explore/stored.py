@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from featstore.explore.profile import Profile, result_table
 from featstore.extraction.findings import FILLED, NULLS_DROPPED, TEXT_ERRORS
 from featstore.schema import Slot, SlotKind
@@ -58,6 +60,26 @@ def stored_profile(
         source=_STORED,
         counts=counts or {},
         summaries=summaries,
+    )
+
+
+def with_counted(stored: Profile, counted: Profile, slots: Sequence[str]) -> Profile:
+    """The profile of statistics, and of other slots of the same rows that were counted, as one.
+
+    Args:
+        stored: The profile of statistics.
+        counted: The profile of the rows. Its label rates count, since groups may hold labels.
+        slots: The names of the slots, in order.
+    """
+    table = pa.concat_tables([stored.table, counted.table])
+    places = {name: i for i, name in enumerate(table["slot"].to_pylist())}
+    summaries = {**stored.summaries, **counted.summaries}
+    return replace(
+        stored,
+        label_rates=counted.label_rates,
+        table=table.take([places[name] for name in slots]).combine_chunks(),
+        source=f"{stored.source}; slots of slot groups, and labels, {counted.source}",
+        summaries={name: summaries[name] for name in slots},
     )
 
 

@@ -22,7 +22,7 @@ from featstore.explore.profile import Profile, numeric_labels
 from featstore.explore.reading_costs import NUM_FILES, ReadingCosts, reading_costs
 from featstore.explore.row_profile import profile_rows
 from featstore.explore.spread import spread, spread_with_rows
-from featstore.explore.stored import stored_profile
+from featstore.explore.stored import stored_profile, with_counted
 from featstore.explore.texts.value_texts import named_label_profile, named_profile, named_rows
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.extraction.unit_statistics import gather_rows
@@ -319,16 +319,36 @@ class Table:
         *,
         stored: bool,
     ) -> Profile:
-        """The profile of the matching rows of some partitions."""
+        """The profile of the matching rows of some partitions. Statistics describe base files, so
+        slots and labels that groups have are counted from the rows.
+        """
         labels = numeric_labels(schema)
         parts = self._stored(partitions, where) if stored else None
-        if parts is not None:
-            statistics = merge_statistics(part.statistics for part in parts)
-            counts = add_counts(part.counts for part in parts)
-            return stored_profile(statistics, counts, schema.slots, labels)
+        of_groups = tuple(slot for slot in schema.slots if self._is_in_group(slot.name))
+        if parts is None:
+            return self._counted(partitions, schema, where)
+        statistics = merge_statistics(part.statistics for part in parts)
+        counts = add_counts(part.counts for part in parts)
+        in_base = [slot for slot in schema.slots if slot not in of_groups]
+        found = stored_profile(statistics, counts, in_base, labels)
+        if not of_groups and not any(map(self._is_in_group, labels)):
+            return found
+        counted = self._counted(partitions, replace(schema, slots=of_groups), where)
+        return with_counted(found, counted, schema.names)
+
+    def _counted(
+        self,
+        partitions: Sequence[Mapping[str, str | None]],
+        schema: SlotSchema,
+        where: Where | None,
+    ) -> Profile:
+        """The profile of the matching rows, from the rows."""
         of_partitions = self.snapshot.in_partitions(partitions)
         rows = self._read(matching_files(of_partitions, where), schema, where)
-        return profile_rows(rows, schema.slots, labels)
+        return profile_rows(rows, schema.slots, numeric_labels(schema))
+
+    def _is_in_group(self, name: str) -> bool:
+        return any(group.has([name]) for group in self.snapshot.groups)
 
     def named(self, rows: pa.Table) -> pa.Table:
         """Rows of this table with the texts of their ids, for people to read.
@@ -429,9 +449,6 @@ class Table:
         """The stored statistics of each matching one of the partitions, or None if they do not
         cover exactly the matching rows.
         """
-        # Statistics describe base files. Slot groups have none, and may override base columns.
-        if self.snapshot.groups:
-            return None
         parts = []
         for partition in partitions:
             matches = True if where is None else where.matches_partition(partition)
@@ -475,17 +492,21 @@ class Table:
             SelectionError: `where` names other columns than partition keys.
             SpecError: A check is of a slot or label that the table lacks.
         """
-        if spec is None:
-            checks = stored_checks(self._commits())
-        else:
-            checks = (spec if isinstance(spec, Spec) else load_spec(spec)).checks
+        given = spec if spec is None or isinstance(spec, Spec) else load_spec(spec)
+        checks = stored_checks(self._commits()) if given is None else given.checks
+        if given is not None and not checks:
+            raise InputError(
+                f"{redact(given.source) or 'the spec'}: expected `checks`, found none: add some "
+                "to it, or give no spec (--spec) to run those that the table was made with"
+            )
         names = checked_columns(self.snapshot, checks)
         schema = replace(self.schema, slots=tuple(s for s in self.slots if s.name in names))
 
         def load(partition: Mapping[str, str | None]) -> Statistics:
             files = self.snapshot.in_partitions([partition])
             # Statistics describe base files; slot groups have none.
-            stored = None if self.snapshot.groups else find_statistics(self.url, partition, files)
+            is_in_base = not any(map(self._is_in_group, names))
+            stored = find_statistics(self.url, partition, files) if is_in_base else None
             if stored is not None:
                 return stored.statistics
             return gather_rows(schema, self._read(files, schema, None))

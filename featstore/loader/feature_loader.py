@@ -82,7 +82,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
     Args:
         table: An open table, its snapshot, or the path or URL of a Delta table, or of a directory
             or glob of Parquet files.
-        slots: Names, globs, or mappings `{name, buckets, max_len, pad, dtype}`.
+        slots: Names, globs, or mappings `{name, buckets, max_len, pad, keep,
+            pad_side, dtype}`.
         labels: Scalar numeric columns, delivered as float32 (num_rows,). `{name, null}` says what a
             null label does: `raise`, `drop` the row, or become a number.
         weight: A scalar numeric column, delivered as `batch.weight`, float32 (num_rows,).

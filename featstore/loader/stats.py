@@ -30,6 +30,8 @@ _COUNTS = (
     "negatives_dropped",
     "files_skipped",
     "rows_skipped",
+    "rows_dropped_last",
+    "rows_dropped_tail",
 )
 
 
@@ -214,10 +216,16 @@ def _bottleneck(times: EpochTimes, total_s: float, waited: float) -> str:
             "the model is the bottleneck; a quicker step, or on a busy host fewer threads of torch "
             "(OMP_NUM_THREADS), is all that would help"
         )
+    steady_s = times.data_wait_s - times.first_wait_s
+    if times.first_wait_s < _BUSY_SHARE * total_s and steady_s < _IDLE_SHARE * total_s:
+        return (
+            "the model is the bottleneck after the start, which weighs less the longer an epoch "
+            "is; a quicker step or more rows in an epoch would help"
+        )
     if times.others_wait_s >= times.data_wait_s / 2:
         return (
             f"for {times.others_wait_s:.1f} s nothing was left to claim, and other workers had "
-            "rows to deliver; smaller splits (smaller row groups, or dispatch.split_rows), or "
+            "rows to deliver; smaller splits (dispatch.split_rows), or "
             "fewer of them open at once (shuffle.interleave), would help"
         )
     if times.staging_wait_s >= max(times.decode_s, 1e-9):
@@ -229,7 +237,7 @@ def _bottleneck(times: EpochTimes, total_s: float, waited: float) -> str:
     if times.first_wait_s >= times.data_wait_s / 2:
         return (
             "the start of the epoch is the bottleneck, when nothing is made ahead; a smaller "
-            "shuffle.window_rows, smaller row groups, or more rows in an epoch would help"
+            "shuffle.window_rows or shuffle.interleave, or more rows in an epoch would help"
         )
     if times.decode_s + times.assemble_s < _BUSY_SHARE * total_s:
         return (
@@ -258,6 +266,6 @@ def padding_note(num_padding: int, num_steps: int) -> str:
         return ""
     return (
         f"{num_padding} of {num_steps} steps were padding, since other ranks had more rows: more "
-        "splits (a smaller dispatch.split_rows, smaller row groups or files) or order static would "
+        "splits (a smaller dispatch.split_rows) or order static would "
         "help"
     )

@@ -8,17 +8,19 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.dispatch.options import Dispatch
+from featstore.errors import MissingValueError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.loader.plan.fair_shares import EVEN_SPLITS, splits_of_shares, uneven_shares
 from featstore.loader.plan.ordering import DYNAMIC
 from featstore.loader.plan.splitting import make_splits, split_size
 from featstore.redaction import redact
+from featstore.request.decode import null_error
 from featstore.request.matching import matching_files
 from featstore.request.mixed_tables import mixed_tables
 from featstore.request.negatives import Negatives
 from featstore.request.option_values import as_options
-from featstore.request.request import Request, resolve
+from featstore.request.request import RAISE, Request, resolve
 from featstore.request.slot_options import SlotRequest
 from featstore.request.train_config import load_train_config
 from featstore.schema import SlotKind
@@ -89,6 +91,8 @@ class TrainCheck:
         columns: The columns of the batches.
         cache_bytes: The budget of a staging directory to which whole files may go; None if there is
             none.
+        null_labels: What a run says of null labels and weights, unless `where` or `negatives` leave
+            their rows out. Not part of `as_dict`.
         head: The first rows, as a batch holds them, by column. None where they were not asked for.
         names: What their ids mean, as far as the table knows. Not part of `as_dict`.
     """
@@ -104,6 +108,7 @@ class TrainCheck:
     num_footers: int
     columns: tuple[CheckedColumn, ...]
     cache_bytes: int | None = None
+    null_labels: tuple[str, ...] = ()
     head: Mapping[str, Sequence[Any]] | None = field(default=None)
     names: ValueNames = field(default=ValueNames(), repr=False)
 
@@ -137,7 +142,7 @@ class TrainCheck:
     def as_dict(self) -> dict[str, Any]:
         """The check as JSON types."""
         fields = asdict(replace(self, names=ValueNames()))
-        del fields["names"]
+        del fields["names"], fields["null_labels"]
         return fields | {
             "stored_bytes_per_row": self.stored_bytes_per_row,
             "batch_bytes_per_row": self.batch_bytes_per_row,
@@ -154,6 +159,7 @@ class TrainCheck:
             f"{self.batch_bytes_per_row:,.1f} in a batch (means over {self.num_footers:,} files); "
             f"an epoch reads {format_bytes(epoch_bytes)}, {share:.0%} of the bytes of the files"
             f"{self._cached(epoch_bytes)}"
+            + "".join(f"\n{text} (unless `where` leaves them out)" for text in self.null_labels)
         )
 
     def _cached(self, epoch_bytes: int) -> str:
@@ -176,7 +182,7 @@ class TrainCheck:
         )
         return (
             f"splits of ranks in step: {shares}; {EVEN_SPLITS} for each are even enough "
-            "(dispatch.split_rows, smaller files)\n"
+            "(dispatch.split_rows)\n"
         )
 
 
@@ -231,6 +237,8 @@ def check(config_url: str, *, head: int = 0, table: str | None = None) -> TrainC
         TableNotFoundError: There is no table.
         BudgetError: The files that are open at once do not fit into the staging budget.
         DataFileError: A data file cannot be read.
+        MissingValueError: A label or the weight is null in rows of the files whose footers are
+            read, and nothing is said of it (`null`), nor may `where` leave these rows out.
     """
     config = load_train_config(config_url, {} if table is None else {"table": table})
     if "tables" not in config:
@@ -252,11 +260,18 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
     arguments = {key: config[key] for key in _ARGUMENTS if key in config}
     negatives = as_options(Negatives, config.get("negatives"), "negatives")
     request = resolve(snapshot.schema, **arguments, negatives=negatives)
-    files = [file for file, _ in matching_files(snapshot, request).values()]
+    matching = matching_files(snapshot, request)
+    files = [file for file, _ in matching.values()]
     splits = make_splits(
         files, split_size(_dispatch(config)), accepts_bad=config.get("on_bad_file") == "skip"
     )
-    sampled = files[:: -(-len(files) // _MAX_FOOTERS)] if files else []
+    # The newest files are among them: where labels are not known yet, they are so there.
+    sampled = files[:: -max(1, -(-len(files) // _MAX_FOOTERS))]
+    sizes = ColumnSizes.of(sampled, request.selection)
+    nulls = _nulls(request, sizes, redact(snapshot.url))
+    keeps_all = request.negatives is None and (request.where is None or matching.are_decided)
+    if nulls and keeps_all:
+        raise nulls[0]
     first = _head({**config, "table": snapshot}, head) if head else None
     return TrainCheck(
         config=redact(config_url),
@@ -268,11 +283,27 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
         files_bytes=sum(part.size_bytes for file in files for part in file.parts),
         order=_order(config),
         num_footers=len(sampled),
-        columns=tuple(_columns(request, ColumnSizes.of(sampled, request.selection))),
+        columns=tuple(_columns(request, sizes)),
         cache_bytes=_cache_bytes(config, snapshot),
+        null_labels=tuple(map(str, nulls)),
         head=first,
         names=_names(snapshot, request, first) if first else ValueNames(),
     )
+
+
+def _nulls(request: Request, sizes: ColumnSizes, url: str) -> list[MissingValueError]:
+    """What a run would raise of labels and the weight that are null in rows of the read files."""
+    return [
+        null_error(
+            number,
+            "weight" if number is request.weight else "label",
+            url,
+            sizes.num_nulls[number.name],
+            sizes.num_rows,
+        )
+        for number in request.numbers
+        if number.null == RAISE and sizes.num_nulls[number.name]
+    ]
 
 
 def _cache_bytes(config: Mapping[str, Any], snapshot: Snapshot) -> int | None:

@@ -12,7 +12,11 @@ from featstore.request.option_values import require_keys
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.selection.slot_names import select
 
-SLOT_KEYS = ("name", "buckets", "max_len", "pad", "dtype")
+SLOT_KEYS = ("name", "buckets", "max_len", "pad", "keep", "pad_side", "dtype")
+FIRST, LAST = KEPT_ENDS = ("first", "last")
+RIGHT, LEFT = PAD_SIDES = ("right", "left")
+# What `truncate` of a spec keeps.
+_KEPT_OF_SPEC = {"head": FIRST, "tail": LAST}
 _DTYPES = {SlotKind.ID: ("int64", "int32"), SlotKind.FLOAT: ("float32", "float16", "bfloat16")}
 
 
@@ -23,9 +27,11 @@ class SlotRequest:
     Attributes:
         slot: The slot, as the table's schema declares it.
         buckets: Ids become `1 + sign % (buckets - 1)`, in `[0, buckets)`; 0 stays "missing".
-        max_len: Lists are cut after so many elements.
+        max_len: Lists are cut to so many elements.
         pad: Lists become a matrix (num_rows, pad): cut, or filled up with the missing mark, so that
             an id of 0, or NaN, is no value.
+        keep: Which elements of lists that are cut stay, `first` or `last`.
+        pad_side: Where lists are filled up, `right` or `left`.
         dtype: int32 for ids below 2^31, float16 or bfloat16 for floats; None is int64 or float32.
     """
 
@@ -33,6 +39,8 @@ class SlotRequest:
     buckets: int | None = None
     max_len: int | None = None
     pad: int | None = None
+    keep: str = FIRST
+    pad_side: str = RIGHT
     dtype: str | None = None
 
     @property
@@ -55,11 +63,13 @@ class SlotRequest:
         """The slot's part of the request's digest. Options that were added later are in it only
         where they are used, so that older digests stay valid.
         """
-        later = {
+        later: dict[str, object] = {
             name: value
             for name, value in (("pad", self.pad), ("dtype", self.dtype))
             if value is not None
         }
+        later |= {"keep": LAST} if self.keep == LAST else {}
+        later |= {"pad_side": LEFT} if self.pad_side == LEFT else {}
         return [self.slot.name, self.buckets, self.max_len, *([later] if later else [])]
 
 
@@ -72,8 +82,8 @@ def requested_slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotReque
         items: Names, globs, or mappings of a `name` and options.
 
     Raises:
-        ConfigError: An unknown option, one that the slot's kind, shape or values do not allow, or
-            two different mappings of one slot.
+        ConfigError: An unknown option, one that the slot's kind, shape or values do not allow, two
+            different mappings of one slot, or different `buckets` of slots that share signs.
         SelectionError: A name or glob that selects no slot.
     """
     options: dict[str, Mapping[str, Any]] = {}
@@ -95,9 +105,28 @@ def requested_slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotReque
             raise ConfigError(
                 f"slots: expected a name or {{name: ..., buckets: ...}}, found {item!r}"
             )
-    return tuple(
+    requested = tuple(
         _slot(schema[name], options.get(name, {})) for name in select(patterns, schema.names)
     )
+    _require_shared_buckets(requested)
+    return requested
+
+
+def _require_shared_buckets(requested: Sequence[SlotRequest]) -> None:
+    """ConfigError if slots that share signs have different buckets: one item would have an id of
+    its own in each, and an embedding table that they share would hold it twice.
+    """
+    first: dict[int, SlotRequest] = {}
+    for item in requested:
+        shared = item.slot.share_slot or item.slot.number
+        other = item if shared is None else first.setdefault(shared, item)
+        if other.buckets != item.buckets:
+            raise ConfigError(
+                f"slots: {other.slot.name!r} and {item.slot.name!r} share their signs "
+                f"(share_slot): expected the same buckets of both, found "
+                f"{other.buckets or 'none'} and {item.buckets or 'none'}: one item would have two "
+                "ids"
+            )
 
 
 def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
@@ -123,9 +152,42 @@ def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
         raise ConfigError(
             f"slots: {slot.name!r}: expected pad or max_len, found both: pad cuts lists too"
         )
+    is_cut = max_len is not None or pad is not None
+    kept_by_spec = _KEPT_OF_SPEC.get(slot.truncate or "", FIRST) if is_cut else FIRST
     return SlotRequest(
-        slot=slot, buckets=buckets, max_len=max_len, pad=pad, dtype=_dtype(slot, options, buckets)
+        slot=slot,
+        buckets=buckets,
+        max_len=max_len,
+        pad=pad,
+        keep=_one_of(slot, options, "keep", KEPT_ENDS, "max_len or pad", is_cut) or kept_by_spec,
+        pad_side=_one_of(slot, options, "pad_side", PAD_SIDES, "pad", pad is not None) or RIGHT,
+        dtype=_dtype(slot, options, buckets),
     )
+
+
+def _one_of(
+    slot: Slot,
+    options: Mapping[str, Any],
+    key: str,
+    known: Sequence[str],
+    needs: str,
+    has_needed: bool,
+) -> str | None:
+    """An option that is one of a few words, None if it is not given."""
+    value = options.get(key)
+    if value is None:
+        return None
+    if value not in known:
+        raise ConfigError(
+            f"slots: {slot.name!r}: {key}: expected {' or '.join(known)}, found {value!r}"
+            f"{nearest(str(value), known)}"
+        )
+    if not has_needed:
+        raise ConfigError(
+            f"slots: {slot.name!r}: expected {needs} beside {key}, found neither: lists are "
+            "delivered whole"
+        )
+    return str(value)
 
 
 def _dtype(slot: Slot, options: Mapping[str, Any], buckets: int | None) -> str | None:

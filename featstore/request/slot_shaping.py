@@ -6,7 +6,7 @@ import numpy as np
 
 from featstore._native.loading import KERNELS
 from featstore.reading.buffers import Array, Ragged, Values, truncate
-from featstore.request.slot_options import SlotRequest
+from featstore.request.slot_options import FIRST, RIGHT, SlotRequest
 from featstore.tensors.writable import bfloat16_bits
 
 
@@ -31,24 +31,40 @@ def bucketed(values: Array, buckets: int) -> Array:
     return result
 
 
-def padded(ragged: Ragged, width: int, missing: float) -> Array:
-    """Lists as a matrix (num_rows, width): the first `width` elements of each, filled up with the
-    missing mark.
+def cut(ragged: Ragged, max_len: int, keep: str) -> Ragged:
+    """The first or the last `max_len` elements of each list."""
+    if keep == FIRST:
+        return truncate(ragged, max_len)
+    lengths = np.diff(ragged.offsets)
+    kept = np.minimum(lengths, max_len)
+    offsets = np.concatenate([[0], np.cumsum(kept)])
+    places = np.arange(offsets[-1]) + np.repeat(ragged.offsets[1:] - offsets[1:], kept)
+    return Ragged(ragged.values[places], offsets)
+
+
+def padded(
+    ragged: Ragged, width: int, missing: float, keep: str = FIRST, pad_side: str = RIGHT
+) -> Array:
+    """Lists as a matrix (num_rows, width): the first or the last `width` elements of each, filled
+    up with the missing mark on one side.
     """
-    ragged = truncate(ragged, width)
+    ragged = cut(ragged, width, keep)
     matrix = np.full((len(ragged), width), missing, dtype=ragged.values.dtype)
-    is_value = np.arange(width) < np.diff(ragged.offsets)[:, None]
+    lengths = np.diff(ragged.offsets)[:, None]
+    columns = np.arange(width)
+    is_value = columns < lengths if pad_side == RIGHT else columns >= width - lengths
     matrix[is_value] = ragged.values[int(ragged.offsets[0]) : int(ragged.offsets[-1])]
     return matrix
 
 
 def _shaped_lists(values: Ragged, item: SlotRequest) -> Values:
     if item.max_len is not None:
-        values = truncate(values, item.max_len)
+        values = cut(values, item.max_len, item.keep)
     if item.buckets is not None:
         values = Ragged(bucketed(values.values, item.buckets), values.offsets)
     if item.pad is not None:
-        return _converted(padded(values, item.pad, item.slot.missing), item.dtype)
+        matrix = padded(values, item.pad, item.slot.missing, item.keep, item.pad_side)
+        return _converted(matrix, item.dtype)
     return Ragged(_converted(values.values, item.dtype), values.offsets)
 
 

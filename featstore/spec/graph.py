@@ -169,6 +169,7 @@ class Builder:
         self._results: dict[str, int] = {}
         self._known: dict[Any, int] = {}
         self.meanings: dict[str, str] = {}
+        self._truncates: dict[str, str | None] = {}
         self._sequences = {name: sequence for sequence in spec.sequences for name in sequence.of}
 
     def add_node(self, node: Node) -> None:
@@ -187,6 +188,20 @@ class Builder:
         if node.encode == "index":
             _check_index(node, operator)
         self.meanings[node.name] = meaning.meaning(self._spec, node, self.meanings)
+        self._truncates[node.name] = self._truncate(node)
+
+    def _truncate(self, node: Node) -> str | None:
+        """Which end of its lists a node keeps: as it says itself, or the first of its inputs, or
+        their sequence; None if none is cut.
+        """
+        if not node.params.keys().isdisjoint(("max_len", "truncate")):
+            return str(node.params.get("truncate", "head"))
+        for name in node.of:
+            sequence = self._sequences.get(name)
+            of_sequence = None if sequence is None or not sequence.max_len else sequence.truncate
+            if found := self._truncates.get(name) or of_sequence:
+                return found
+        return None
 
     def _frozen(self, node: Node, operator: Operator) -> dict[str, object]:
         """The frozen params of a node, after checking that they were fitted for its sub-DAG."""
@@ -206,7 +221,7 @@ class Builder:
         """Adds the stored column of a node: signs or indices of discrete values, else float32."""
         position, name = self._results[node.name], (node.name, node.op)
         arrow_type = self._type(position)
-        slot = _slot(self._spec, node, arrow_type)
+        slot = _slot(self._spec, node, arrow_type, self._truncates[node.name])
         stored = slot.arrow_type()
         if slot.kind is SlotKind.FLOAT:
             return slot, self._add(
@@ -427,7 +442,7 @@ def _check_index(node: Node, operator: Operator) -> None:
         )
 
 
-def _slot(spec: Spec, node: Node, arrow_type: pa.DataType) -> Slot:
+def _slot(spec: Spec, node: Node, arrow_type: pa.DataType, truncate: str | None) -> Slot:
     operator = check.operator_of(node)
     is_float = pa.types.is_floating(lists.element_type(arrow_type))
     if is_float and node.values is not None:
@@ -444,6 +459,7 @@ def _slot(spec: Spec, node: Node, arrow_type: pa.DataType) -> Slot:
         op=_op_text(node),
         num_indices=num_indices,
         share_slot=node.share_slot,
+        truncate=truncate if lists.is_list(arrow_type) else None,
     )
 
 

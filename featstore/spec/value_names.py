@@ -18,7 +18,13 @@ from featstore.ops import elements, ids, lists, slot_columns
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.hashing import sign, value_hash
 from featstore.ops.registry import OPERATORS
-from featstore.ops.value_names import BOOLEANS, NamedValues, joined_texts, readable_texts
+from featstore.ops.value_names import (
+    BOOLEANS,
+    NamedValues,
+    joined_texts,
+    readable,
+    readable_texts,
+)
 from featstore.schema import SlotKind
 from featstore.spec.graph import Graph, Step
 from featstore.spec.model import Spec
@@ -138,6 +144,10 @@ class MemberNames:
     def name(self, canonical: str) -> str:
         """The name of a value, given as it is hashed; the same text if it has no name."""
         return self.values.name(int(canonical)) if self.has_name(canonical) else canonical
+
+    def text_of_index(self, index: int) -> str:
+        """The value of an index, 1 or more, as people read it."""
+        return readable(self.name(str(index - 1)))
 
 
 def member_names(graph: Graph, slot: str) -> tuple[MemberNames | None, ...]:

@@ -9,6 +9,7 @@ run that dies between the two commits has changed nothing.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from featstore.errors import TableNotFoundError
 from featstore.redaction import redact
@@ -191,13 +192,22 @@ def drop_groups(base: Snapshot, versions: Mapping[str, int], metadata: CommitMet
     return delta.commit(base.url, change, delta.publish_groups(choose))
 
 
-def groups_commit(run_id: str, base: Snapshot, files: Sequence[DataFile]) -> CommitMetadata:
+def groups_commit(
+    run_id: str,
+    base: Snapshot,
+    files: Sequence[DataFile],
+    *,
+    counts: Mapping[str, int] = MappingProxyType({}),
+    num_rows_skipped: int = 0,
+) -> CommitMetadata:
     """The metadata of a commit to the base table that only changes references to groups.
 
     Args:
         run_id: The run.
         base: The base table.
         files: The group's files.
+        counts: The counts of the run that made the group's files.
+        num_rows_skipped: The raw rows that it skipped.
     """
     return CommitMetadata(
         run_id=run_id,
@@ -209,6 +219,8 @@ def groups_commit(run_id: str, base: Snapshot, files: Sequence[DataFile]) -> Com
         num_files=0,
         num_rows=0,
         size_bytes=0,
+        counts=counts,
+        num_rows_skipped=num_rows_skipped,
     )
 
 

@@ -96,6 +96,23 @@ def test_slots_stand_beside_those_of_the_table() -> None:
         assert of_preview[key] == of_table[key]
 
 
+@pytest.mark.parametrize(
+    ("op", "texts"),
+    [
+        ("op: bucketize, of: price, boundaries: [10, 30]", [">= 30", "[10, 30)", "< 10"]),
+        ("op: vocabulary, of: user, file: users.txt", ["ann", "bob"]),
+    ],
+)
+def test_indices_are_named_by_the_spec(here: Path, op: str, texts: list[str]) -> None:
+    (here / "users.txt").write_text("\n".join(["bob", "ann", *map(str, range(20_000))]))
+    slot = f"  - {{slot: 105, name: new, {op}, encode: index}}\n"
+    (here / "index.yaml").write_text(SPEC + MORE + slot)
+    api.fit("index.yaml", "raw")
+    [new] = preview("index.yaml", "raw", slot="new").slots
+    shown = sorted(new.statistics["top"], key=lambda top: -top["count"])
+    assert [top["text"] for top in shown] == texts
+
+
 @pytest.mark.parametrize(("num_rows", "expected"), [(1, 1), (60, 60), (61, 61), (1_000, 120)])
 @pytest.mark.usefixtures("here")
 def test_as_many_rows_are_read_as_are_asked_for(num_rows: int, expected: int) -> None:

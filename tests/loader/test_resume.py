@@ -5,6 +5,7 @@ remainder.
 import contextlib
 import itertools
 import json
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -158,24 +159,41 @@ def make_resumed(table_url: str, state: Any, **options: Any) -> FeatureLoader:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": 1}, "with another `where`, seed, shuffle.within or set of files"),
+        ({"seed": 1}, "with another seed: expected 9, as this loader has, found 1"),
         (
             {"where": "dt > '2026-11-01'"},
-            "with another `where`, seed, shuffle.within or set of files",
+            "with another `where`, by which other files are read: load",
         ),
-        ({"shuffle": {}}, "with another `where`, seed, shuffle.within or set of files"),
+        (
+            {"shuffle": {}},
+            r"with another size of a split's windows .shuffle.window_rows / shuffle.interleave.: ",
+        ),
+        ({"dispatch": {"split_rows": 20}}, "with another division of the files .*split_rows"),
+        ({"slots": ["tags", "row"]}, "with another selection: slots, .*only a hash of them"),
         ({"num_epochs": 2}, "with another num_epochs"),
     ],
 )
 def test_a_state_of_another_order_is_refused(table_url: str, options: Any, message: str) -> None:
-    with pytest.raises(StateError, match=message):
-        make(table_url, **options).load_state_dict(make(table_url).state_dict())
+    state = make(table_url, **options).state_dict()
+    with pytest.raises(StateError, match=message) as caught:
+        make(table_url).load_state_dict(state)
+    assert not re.search("[0-9a-f]{16}", str(caught.value)), "a hash says nothing to people"
+
+
+def test_a_state_of_another_end_of_a_history_is_refused(table_url: str) -> None:
+    def of(**options: Any) -> FeatureLoader:
+        return FeatureLoader(table_url, slots=[{"name": "tags", "max_len": 1, **options}])
+
+    state = of().state_dict()
+    of(keep="first").load_state_dict(state)
+    with pytest.raises(StateError, match="slots"):
+        of(keep="last").load_state_dict(state)
 
 
 def test_a_state_of_another_table_is_refused(table_url: str) -> None:
     state = make(table_url).state_dict() | {"table": "0" * 64}
     with pytest.raises(
-        StateError, match="saved with another table, or another version of it: expected"
+        StateError, match="saved with another table, or another version of it: load it"
     ):
         make(table_url).load_state_dict(state)
 
@@ -214,8 +232,8 @@ def test_a_state_of_another_window_is_refused(table_url: str) -> None:
     state = make(table_url, shuffle={"window_rows": 10, "interleave": 2}).state_dict()
     with pytest.raises(
         StateError,
-        match=r"saved with another size of a split's windows, shuffle\.window_rows / "
-        r"shuffle\.interleave: expected 6, as this loader has, found 5",
+        match=r"saved with another size of a split's windows \(shuffle\.window_rows / "
+        r"shuffle\.interleave\): expected 6, as this loader has, found 5",
     ):
         make(table_url, shuffle={"window_rows": 6, "interleave": 1}).load_state_dict(state)
 

@@ -19,7 +19,9 @@ SECONDS = st.floats(0, 1e6)
         (5.0, 2.0, 8.0, 1.0, 5.0, "the remote store is the bottleneck"),
         (5.0, 9.0, 0.5, 1.0, 0.2, "decoding is the bottleneck"),
         (3.2, 1.7, 0.0, 4.0, 0.4, "assembling is the bottleneck"),
-        (1.2, 0.6, 0.0, 0.9, 1.2, "the start of the epoch is the bottleneck"),
+        (1.2, 0.6, 0.0, 0.9, 1.2, "the model is the bottleneck after the start"),
+        (1.2, 0.6, 0.0, 0.9, 0.1, "no stage was busy"),
+        (6.0, 0.6, 0.0, 0.9, 6.0, "the start of the epoch is the bottleneck"),
         (2.3, 1.0, 0.0, 0.5, 0.2, "no stage was busy"),
         (5.0, 0.0, 0.0, 0.0, 0.0, "no stage was busy"),
     ],
@@ -79,5 +81,5 @@ def test_padding_is_named_where_it_is_more_than_a_tenth_of_the_steps() -> None:
     assert padding_note(0, 0) == padding_note(0, 20) == padding_note(2, 20) == ""
     assert padding_note(3, 20) == (
         "3 of 20 steps were padding, since other ranks had more rows: more splits (a smaller "
-        "dispatch.split_rows, smaller row groups or files) or order static would help"
+        "dispatch.split_rows) or order static would help"
     )

@@ -12,10 +12,11 @@ from click.testing import CliRunner
 
 import featstore
 from featstore.cli.program import cli
-from featstore.errors import ConfigError, SelectionError
+from featstore.errors import ConfigError, MissingValueError, SelectionError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.train_check import MixedCheck, TrainCheck
 from featstore.loader.train_check import check as check_any
+from featstore.sampling.sample_dataset import SampleDataset
 from tests.parquet_files import put_parquet
 
 SPEC: dict[str, Any] = {
@@ -223,6 +224,56 @@ def test_what_a_run_would_refuse_is_refused(
         check(config(here, **keys))
 
 
+def test_a_null_label_is_refused_as_in_a_run_unless_its_rows_may_be_left_out(here: Path) -> None:
+    day = pq.read_table(here / "raw" / "dt=2" / "a.parquet")
+    clicked = pa.array([None if i < 5 else 1 for i in range(day.num_rows)], pa.int64())
+    put_parquet(
+        here / "raw" / "dt=3" / "a.parquet",
+        day.set_column(day.column_names.index("clicked"), "clicked", clicked),
+    )
+    featstore.extract(featstore.load_spec(SPEC), "raw", "table", partition_from_path=["dt"])
+    message = "label 'click' is null in 5 of 900 rows; `{name: click, null: drop}` leaves"
+    for where in (None, "dt > '1'"):
+        with pytest.raises(MissingValueError, match=r"label 'click' is null in 5 of [96]00 rows"):
+            check(config(here, where=where))
+        with pytest.raises(MissingValueError, match="label 'click' is null in 5 of"):
+            list(FeatureLoader.from_config(config(here, where=where)))
+    assert message in str(check(config(here, where="click is not null")))
+    for null in ("drop", 0):
+        kept = check(config(here, labels=[{"name": "click", "null": null}]))
+        assert "is null" not in str(kept)
+    assert "is null" not in str(check(config(here, where="dt < '3'")))
+
+
+def test_histories_keep_the_end_of_the_spec_and_shared_slots_have_the_same_buckets(
+    here: Path,
+) -> None:
+    spec = {
+        **SPEC,
+        "slots": [
+            *SPEC["slots"][:1],
+            SPEC["slots"][1] | {"max_len": 2, "truncate": "tail", "share_slot": 1},
+            {"slot": 3, "name": "price", "op": "identity", "of": "cost"},
+        ],
+    }
+    featstore.extract(featstore.load_spec(spec), "raw", "shared", partition_from_path=["dt"])
+    tags = {"name": "tags", "buckets": 9, "max_len": 1}
+    asked: list[Any] = [{"name": "user", "buckets": 9}, tags, "price"]
+    found = check(config(here, table="shared", slots=asked), head=NUM_ROWS)
+    last = [{**tags, "keep": "last"}]
+    assert found.head is not None
+    with FeatureLoader("shared", slots=last, batch_size=NUM_ROWS) as loader:
+        assert found.head["tags"] == [row.tolist() for row in next(iter(loader))["tags"]]
+    different = config(here, table="shared", slots=[{"name": "user", "buckets": 8}, *asked[1:]])
+    message = "'user' and 'tags' share their signs .* found 8 and 9"
+    with pytest.raises(ConfigError, match=message):
+        check(different)
+    with pytest.raises(ConfigError, match=message):
+        FeatureLoader.from_config(different)
+    with pytest.raises(ConfigError, match=message):
+        SampleDataset("shared", slots=[{"name": "user", "buckets": 8}, *asked[1:]])
+
+
 def test_the_command_prints_tables_and_json(here: Path) -> None:
     url = config(here)
     shown = CliRunner().invoke(cli, ["train", "check", url, "--head", "2"])
@@ -269,7 +320,7 @@ def test_the_shares_of_ranks_are_shown_where_there_are_few_splits(here: Path) ->
     text = str(check(config(here)))
     assert (
         "splits of ranks in step: 2 ranks 1, 4 ranks 0 to 1, 8 ranks 0 to 1; 10 for each are "
-        "even enough (dispatch.split_rows, smaller files)"
+        "even enough (dispatch.split_rows)"
     ) in text
     assert "splits of ranks" not in str(check(config(here, order="static")))
     assert "splits of ranks" not in str(check(config(here, order={"kind": "rank"})))

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,6 +39,53 @@ def test_an_option_is_in_the_key_of_a_request_only_where_it_is_used() -> None:
     )
     assert plain.key == ["tags", None, None]
     assert padded.key == ["tags", None, None, {"pad": 2}]
+
+
+def test_the_last_elements_are_kept_where_asked_or_where_the_spec_keeps_them() -> None:
+    tail = SlotSchema(slots=(replace(SCHEMA["tags"], truncate="tail"),))
+    head = SlotSchema(slots=(replace(SCHEMA["tags"], truncate="head"),))
+    cases: list[tuple[SlotSchema, dict[str, Any], dict[str, Any]]] = [
+        (SCHEMA, {"max_len": 3}, {}),
+        (head, {"max_len": 3}, {}),
+        (SCHEMA, {"max_len": 3, "keep": "first"}, {}),
+        (tail, {"max_len": 3, "keep": "first"}, {}),
+        (tail, {"max_len": 3}, {"keep": "last"}),
+        (tail, {}, {}),  # Whole lists: nothing is cut.
+        (SCHEMA, {"max_len": 3, "keep": "last"}, {"keep": "last"}),
+        (tail, {"pad": 3, "pad_side": "left"}, {"pad": 3, "keep": "last", "pad_side": "left"}),
+        (SCHEMA, {"pad": 3, "pad_side": "right"}, {"pad": 3}),
+    ]
+    for schema, options, later in cases:
+        [request] = requested_slots(schema, [{"name": "tags", **options}])
+        assert request.key == ["tags", None, options.get("max_len"), *([later] if later else [])]
+
+
+SHARED = SlotSchema(
+    slots=(
+        Slot(name="item", kind=SlotKind.ID, number=1),
+        Slot(name="clicked", kind=SlotKind.ID, shape=(None,), number=2, share_slot=1),
+        Slot(name="bought", kind=SlotKind.ID, shape=(None,), number=3, share_slot=1),
+        Slot(name="other", kind=SlotKind.ID, number=4),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([{"name": "item", "buckets": 9}, "clicked"], "'item' and 'clicked' .* found 9 and none"),
+        (
+            [{"name": "bought", "buckets": 9}, {"name": "clicked", "buckets": 8}],
+            "'bought' and 'clicked' .* found 9 and 8",
+        ),
+    ],
+)
+def test_slots_that_share_signs_have_the_same_buckets(items: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        requested_slots(SHARED, items)
+    same = [{"name": name, "buckets": 9} for name in ("item", "clicked", "bought")]
+    assert len(requested_slots(SHARED, [*same, {"name": "other", "buckets": 8}])) == 4
+    assert len(requested_slots(SHARED, ["*"])) == 4
 
 
 @pytest.mark.parametrize(
@@ -105,6 +153,17 @@ def test_an_option_is_in_the_key_of_a_request_only_where_it_is_used() -> None:
             {"name": "user", "dtype": "int32", "buckets": 2**31 + 1},
             ConfigError,
             "found ids below 2147483649",
+        ),
+        (
+            {"name": "tags", "max_len": 2, "keep": "lst"},
+            ConfigError,
+            "'tags': keep: expected first or last, found 'lst'; did you mean 'last'",
+        ),
+        ({"name": "tags", "keep": "last"}, ConfigError, "expected max_len or pad beside keep"),
+        (
+            {"name": "tags", "max_len": 2, "pad_side": "left"},
+            ConfigError,
+            "expected pad beside pad_side",
         ),
         (
             {"name": "price", "dtype": "float64"},

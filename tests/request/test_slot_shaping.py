@@ -1,5 +1,6 @@
 """What a slot's options make of its values, and that ids stay whole integers on the way."""
 
+import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.reading.buffers import Ragged
-from featstore.request.slot_shaping import padded
+from featstore.request.slot_options import KEPT_ENDS, PAD_SIDES
+from featstore.request.slot_shaping import cut, padded
 
 # Around 2^53, where float64 begins to lose integers, and 2^63, where int64 ends.
 EDGES = st.one_of(
@@ -73,6 +75,42 @@ def test_padding_cuts_and_fills_views_that_begin_in_the_middle() -> None:
     ragged = Ragged(np.array([9, 1, 2, 3, 4], np.int64), np.array([1, 4, 4, 5], np.int32))
     assert padded(ragged, 2, 0).tolist() == [[1, 2], [0, 0], [4, 0]]
     assert np.isnan(padded(Ragged(np.empty(0, np.float32), np.zeros(2, np.int64)), 3, np.nan)).all()
+
+
+@given(
+    rows=st.lists(st.lists(st.integers(1, 99), max_size=5), max_size=6),
+    first=st.integers(0, 3),
+    width=st.integers(1, 6),
+    keep=st.sampled_from(KEPT_ENDS),
+    side=st.sampled_from(PAD_SIDES),
+)
+def test_either_end_is_kept_and_either_side_padded(
+    rows: list[list[int]], first: int, width: int, keep: str, side: str
+) -> None:
+    values = np.array([0] * first + [value for row in rows for value in row], np.int64)
+    offsets = first + np.cumsum([0, *map(len, rows)])
+    ragged = Ragged(values, offsets.astype(np.int32))
+    kept = [row[:width] if keep == "first" else row[-width:] for row in rows]
+    filled = [[0] * (width - len(row)) for row in kept]
+    pairs = list(zip(kept, filled, strict=True))
+    expected = [row + pad if side == "right" else pad + row for row, pad in pairs]
+    assert padded(ragged, width, 0, keep, side).tolist() == expected
+    shorter = cut(ragged, width, keep)
+    assert [shorter.values[a:b].tolist() for a, b in itertools.pairwise(shorter.offsets)] == kept
+
+
+@pytest.mark.parametrize("keep", KEPT_ENDS)
+def test_a_history_is_cut_and_padded_as_asked_in_batches(table_url: str, keep: str) -> None:
+    asked: Any = [{"name": "tags", "pad": 2, "keep": keep, "pad_side": "left"}]
+    [plain], [padded_left], [short] = (
+        FeatureLoader(table_url, slots=slots, batch_size=1000)
+        for slots in (["tags"], asked, [{"name": "tags", "max_len": 2, "keep": keep}])
+    )
+    rows = [
+        row[:2] if keep == "first" else row[-2:] for row in map(torch.Tensor.tolist, plain["tags"])
+    ]
+    assert [row.tolist() for row in short["tags"]] == rows
+    assert padded_left["tags"].tolist() == [[0] * (2 - len(row)) + row for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from featstore.errors import SpecError
 from featstore.extraction.extractor import Extractor
-from featstore.schema import Slot, SlotKind
+from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec.graph import Graph, build_graph
 from featstore.spec.meaning import semantic_hashes
 from featstore.spec.parse import load_spec
@@ -50,7 +50,7 @@ def test_slots_have_number_kind_shape_and_operator_in_declared_order() -> None:
         node(slot=6, name="crossed", op="cross", of=["user", "hour"]),
         node(slot=7, name="crossed_tags", op="cross", of=["tag", "crossed"]),
     ).schema
-    assert tuple(replace(slot, op_path=None, meaning=None) for slot in schema.slots) == (
+    assert tuple(replace(one, op_path=None, meaning=None, truncate=None) for one in schema) == (
         Slot(name="user", kind=SlotKind.ID, number=1, op="hash(user_id)"),
         Slot(
             name="tag",
@@ -80,6 +80,43 @@ def test_slots_say_what_they_are_made_of_and_what_they_mean() -> None:
     assert crossed.op_path == "cross(hash(user_id), hour(ts))"
     assert crossed.meaning == semantic_hashes(spec)["crossed"][:16]
     assert Slot.from_field(crossed.to_field()) == crossed
+
+
+@pytest.mark.parametrize(
+    ("params", "sequence", "expected"),
+    [
+        ({}, {}, None),
+        ({"max_len": 3}, {}, "head"),
+        ({"max_len": 3, "truncate": "tail"}, {}, "tail"),
+        ({}, {"max_len": 3, "truncate": "tail"}, "tail"),
+        ({}, {"max_len": 3}, "head"),
+        ({}, {"truncate": "tail"}, None),
+        ({"max_len": 1}, {"max_len": 3, "truncate": "tail"}, "head"),
+    ],
+)
+def test_a_list_slot_says_which_end_its_spec_keeps(
+    params: dict[str, Any], sequence: dict[str, Any], expected: str | None
+) -> None:
+    document = {
+        "spec": 1,
+        "inputs": {"user": "string", "seen": "list<string>", "at": "list<long>"},
+        "sequences": {"history": {"of": ["seen", "at"], **sequence}},
+        "slots": [
+            {"slot": 1, "name": "seen_id", "op": "hash", "of": "seen", **params},
+            {"slot": 2, "name": "user_x_seen", "op": "cross", "of": ["user", "seen_id"]},
+            {"slot": 3, "name": "user_id", "op": "hash", "of": "user"},
+            {"slot": 4, "name": "at_id", "op": "hash", "of": "at"},
+        ],
+    }
+    schema = build_graph(load_spec(document)).schema
+    assert [schema[name].truncate for name in ("seen_id", "user_x_seen", "user_id")] == [
+        expected,
+        expected,
+        None,
+    ]
+    fields = [SlotSchema.from_arrow(schema.to_arrow())[name] for name in schema.names]
+    assert fields == list(schema.slots)
+    assert (b"featstore.truncate" in schema["seen_id"].to_field().metadata) is bool(expected)
 
 
 def test_labels_weight_and_kept_columns_have_their_input_types() -> None:

@@ -1,4 +1,4 @@
-"""In how many rows each slot has a value."""
+"""In how many rows each slot is not missing."""
 
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,6 @@ def plot_coverage(table: pa.Table, num_rows: int) -> "Figure":
     colours = [COLOUR if share == 1.0 else MARKED for share in coverage]
     axes.barh(range(len(shown)), coverage, color=colours)
     axes.set_xlim(0.0, 1.0)
-    axes.set_xlabel("share of rows with a value (orange: not in all)")
+    axes.set_xlabel("share of rows that are not missing (orange: not all)")
     write_values(axes, list(map(coverage_text, coverage)))
     return figure

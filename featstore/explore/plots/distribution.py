@@ -46,7 +46,7 @@ def plot_distribution(
     if not row["num_values"]:
         raise SelectionError(
             f"slot {row['slot']!r} has no values to plot: expected some, found a coverage of "
-            f"{row['coverage']:.1%}; choose other rows or another slot"
+            f"{share_text(row['coverage'])}; choose other rows or another slot"
         )
     is_float = row["kind"] == SlotKind.FLOAT
     return _histogram(row, *points) if is_float else _top(row, names)

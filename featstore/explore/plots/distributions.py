@@ -17,7 +17,7 @@ from featstore.explore.plots.frame import (
 )
 from featstore.schema import SlotKind
 from featstore.spec.value_names import ValueNames
-from featstore.table_result import error_text, number_text
+from featstore.table_result import number_text, share_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,4 +88,4 @@ def _text(row: Mapping[str, Any], names: ValueNames) -> str:
         return low if low == high else f"{low} to {high}"
     first = row["top"][0]
     text = short_text(names.text(row["slot"], first["value"]), _MOST_CHARACTERS)
-    return f"{text} {first['share']:.1%}{error_text(first['share_error'])}"
+    return f"{text} {share_text(first['share'], first['share_error'])}"

@@ -57,7 +57,11 @@ class ColourScale:
 
 # The scales are fixed, so that a colour means the same in all pictures.
 SHARES = ColourScale(
-    low=0.0, high=1.0, colours="viridis", label="share of rows with a value", text=coverage_text
+    low=0.0,
+    high=1.0,
+    colours="viridis",
+    label="share of rows that are not missing",
+    text=coverage_text,
 )
 PSI = ColourScale(
     low=0.0,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from featstore.explore.comparison import Comparison, slot_key
+from featstore.explore.comparison import Comparison, Side, slot_key
 from featstore.explore.label_profile import LabelProfile
 from featstore.explore.partition_profiles import PartitionProfiles
 from featstore.explore.plots.frame import short_text
@@ -70,18 +70,23 @@ def _order(wanted: Sequence[SlotColumn]) -> int | None:
 
 
 def _about_rows(found: ReportFigures, comparison: Comparison | None) -> list[tuple[str, str]]:
-    rates = [
-        (f"mean of {short_text(name)}", number_text(rate))
-        for name, rate in found.profile.label_rates.items()
-    ]
-    rows = [("rows", f"{found.profile.num_rows:,}"), *rates, ("figures", found.profile.source)]
+    rows = _side(found.profile)
     if comparison is None:
         return rows
     gone = [row["slot"] for row in comparison.table.to_pylist() if row["coverage_after"] is None]
     names = ", ".join(map(short_text, gone[:_MOST_NAMED]))
     more = f" and {len(gone) - _MOST_NAMED:,} more" if len(gone) > _MOST_NAMED else ""
-    rows.append(("before", short_text(str(comparison.before), 300)))
+    rows += [(f"before: {name}", text) for name, text in _side(comparison.before)]
     return [*rows, ("slots only before", names + more)] if gone else rows
+
+
+def _side(side: Profile | Side) -> list[tuple[str, str]]:
+    """The rows of a profile, or of one side of a comparison, each figure whole."""
+    rates = [
+        (f"mean of {short_text(name)}", number_text(rate))
+        for name, rate in side.label_rates.items()
+    ]
+    return [("rows", f"{side.num_rows:,}"), *rates, ("figures", side.source)]
 
 
 def _partition_names(found: ReportFigures) -> Sequence[str]:

@@ -33,7 +33,9 @@
 
   function figureText(value, unit) {
     if (value === null) return "none";
-    return unit === "share" ? `${+(100 * value).toFixed(2)}%` : count(value);
+    if (unit !== "share") return count(value);
+    const text = (100 * value).toFixed(2);
+    return value < 1 && text === "100.00" ? ">99.99%" : `${+text}%`;
   }
 
   // Charts.

@@ -87,7 +87,7 @@ def facts(slot: SlotFigures) -> list[tuple[str, str]]:
     row = slot.profile
     found = [
         *_definition(row),
-        ("rows with a value", f"{row['num_present']:,} ({coverage_text(row['coverage'])})"),
+        ("rows not missing", f"{row['num_present']:,} ({coverage_text(row['coverage'])})"),
         ("values", f"{row['num_values']:,}"),
         ("different values", _distinct(row)),
         *_numbers(row),
@@ -187,7 +187,8 @@ def _number(value: float | None) -> tuple[str, float | None]:
 
 
 def _values(slot: SlotFigures) -> tuple[str, float | None]:
-    return short_text(values_text(slot.profile, slot.names), _VALUES_CHARACTERS), None
+    most = _VALUES_CHARACTERS
+    return short_text(values_text(slot.profile, slot.names, most), most), None
 
 
 def _label(slot: SlotFigures, name: str) -> float | None:
@@ -210,7 +211,7 @@ _FIRST: Sequence[SlotColumn] = (
     ),
     SlotColumn(
         title="coverage",
-        help="the share of rows with a value",
+        help="the share of rows that are not missing; an empty list is not missing",
         cell=lambda slot: (coverage_text(slot.profile["coverage"]), slot.profile["coverage"]),
     ),
     SlotColumn(

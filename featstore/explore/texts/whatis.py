@@ -6,13 +6,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from featstore.errors import InputError, SelectionError, nearest
+from featstore.ops.value_names import readable
 from featstore.schema import SlotKind, SlotSchema
 from featstore.spec.graph import build_graph
 from featstore.spec.parse import load_spec
 from featstore.spec.value_names import ValueNames, names_of_spec
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
-from featstore.table.statistics.stored_names import find_names, signs_of_text, stored_signs
+from featstore.table.statistics.stored_names import find_names, signs_of_texts, stored_signs
 
 _MOST_ENUMERATED = 10_000_000  # values of one slot that a spec names
 
@@ -108,16 +109,20 @@ class _ValueLookup:
         return self._values(found)
 
     def values_of_text(self, text: str) -> tuple[FoundValue, ...]:
-        """The values whose text this is, and their signs."""
+        """The values whose text this is, and their signs. Texts are kept as people read them, so
+        that the empty text and tabs are found by what stands for them, and long texts by their
+        beginning.
+        """
+        kept = {text, readable(text)}
         found = {
             sign
             for texts in self.of_spec.by_slot.values()
             for sign, value in texts.items()
-            if value.text == text
+            if value.text in kept
         }
         if self.snapshot is not None:
-            found |= signs_of_text(self.snapshot, text)
-        return tuple(value for value in self._values(found) if value.text == text)
+            found |= signs_of_texts(self.snapshot, kept)
+        return tuple(value for value in self._values(found) if value.text in kept)
 
     def _values(self, signs: Collection[int]) -> tuple[FoundValue, ...]:
         names = self.of_spec
@@ -147,8 +152,8 @@ def whatis(
         sign: The sign, as a table stores it; or its text: `387120…` and `387120...` stand for all
             known signs that begin with these digits, and so does `387120` if it is not itself
             known.
-        text: In place of a sign: a value as `head` shows it, whole, whose signs to find, such as
-            for a `where`.
+        text: In place of a sign: a value, as it is or as `head` shows it, whose signs to find, such
+            as for a `where`. Of longer values than are kept, those with the same beginning.
         table_url: The table, with the texts that extractions kept.
         version: A version of the table; by default the newest.
         spec_url: A spec, which names the values of some operators.

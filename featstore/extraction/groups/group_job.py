@@ -429,7 +429,13 @@ def _publish(
         f"again with the same input: that makes the table name them, or finds that it does."
     )
     with noted_on_failure(note):
-        metadata = groups_commit(group.job.run_id, base, _written(run, report))
+        metadata = groups_commit(
+            group.job.run_id,
+            base,
+            _written(run, report),
+            counts=report.counts,
+            num_rows_skipped=report.num_rows_skipped,
+        )
         try:
             version = publish_group(
                 base, group.name, report.version, run.partitions, metadata, publish

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -86,13 +87,28 @@ def spark_session(
         raise missing_extra("Spark", error) from error
     # Java matters only if this process starts a JVM: not with a running session, nor under
     # spark-submit, which started the JVM itself.
+    own = dict[str, str]()
     if SparkContext._active_spark_context is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.update(java_environment(os.environ))
+        own = _worker_paths((conf or {}).get("spark.master", "local"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app)
-    for key, value in {"spark.ui.showConsoleProgress": "false", **(conf or {})}.items():
+    for key, value in {"spark.ui.showConsoleProgress": "false", **own, **(conf or {})}.items():
         builder = builder.config(key, value)
     return (builder.enableHiveSupport() if hive else builder).getOrCreate()
+
+
+def _worker_paths(master: str) -> dict[str, str]:
+    """Settings by which workers on this host find modules where this process does. By themselves
+    they look in the working directory first: in a clone they import its source, without compiled
+    kernels, though this process runs what is installed.
+    """
+    # Another interpreter has packages of its own.
+    is_same = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
+    if not master.startswith("local") or not is_same:
+        return {}
+    paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    return {"spark.executorEnv.PYTHONSAFEPATH": "1", "spark.executorEnv.PYTHONPATH": paths}
 
 
 def check_workers(context: "SparkContext") -> None:

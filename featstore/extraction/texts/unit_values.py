@@ -19,7 +19,6 @@ from featstore.files.storage import delete, join
 from featstore.ops.arrays import Integers, array_of, offsets_of, values_of
 from featstore.ops.lists import array_of_bits
 from featstore.ops.malformed import without_views
-from featstore.ops.value_names import readable
 from featstore.schema import Slot
 from featstore.spec.graph import Graph
 from featstore.spec.value_names import (
@@ -274,7 +273,7 @@ class _SlotGathering:
         """The value of an index of very many."""
         if self._index_names is None:
             return None
-        return ValueText(text=readable(self._index_names.name(str(index - 1))))
+        return ValueText(text=self._index_names.text_of_index(index))
 
     def _from_rows(self, ids: Integers) -> tuple[pa.Array, pa.Array]:
         """The texts that rows told; null for ids of which another value was there first."""

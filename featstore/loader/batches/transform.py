@@ -10,6 +10,7 @@ from featstore.dispatch.terms import Claim
 from featstore.errors import BatchError
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.progress import ClaimKey
+from featstore.loader.batches.write_check import WriteCheck
 from featstore.loader.plan.functions import function_of
 from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch, Column, Jagged
@@ -33,6 +34,8 @@ def transformed(
     transform: Transform,
     claim_of: Callable[[ClaimKey], Claim],
     stats: Stats,
+    *,
+    debug: bool = False,
 ) -> Generator[BatchSlice, None, None]:
     """The batch slices with their batches made and transformed.
 
@@ -41,14 +44,15 @@ def transformed(
         transform: The function.
         claim_of: Looks up a claim, to name a batch's rows in an error.
         stats: Where seconds are counted.
+        debug: Whether to check for writes of the function to the batch that it gets.
 
     Raises:
-        BatchError: The function raised; the error names the rows that it failed on.
+        BatchError: The function raised, or wrote to its batch in place; the error names the rows.
     """
     for rows in slices:
         if rows.blocks:
             with stats.timed("transform_s"):
-                batch = _applied(transform, rows, claim_of)
+                batch = _applied(transform, rows, claim_of, debug=debug)
             yield replace(rows, made=batch)
             del batch  # As below.
         else:
@@ -57,11 +61,19 @@ def transformed(
 
 
 def _applied(
-    transform: Transform, rows: BatchSlice, claim_of: Callable[[ClaimKey], Claim]
+    transform: Transform,
+    rows: BatchSlice,
+    claim_of: Callable[[ClaimKey], Claim],
+    *,
+    debug: bool,
 ) -> Batch:
     batch = rows.batch()
+    check = WriteCheck(batch) if debug else None
     try:
-        return _result(batch, transform(batch))
+        result = _result(batch, transform(batch))
+        if check is not None:
+            check.require_unwritten()
+        return result
     except Exception as error:  # a boundary: the function is the user's
         slot = f", after asking for {batch.last_asked!r}" if batch.last_asked is not None else ""
         name = getattr(transform, "__qualname__", repr(transform))

@@ -192,7 +192,19 @@ class MixedIteration:
                 return batch
             self._exhausted.add(table)
             self._note_empty(table)
+        self._warn_of_unread()
         return None
+
+    def _warn_of_unread(self) -> None:
+        """Warns of a table that gave no batch, at whose first turn the epoch ended."""
+        for table in self._exhausted if self._owner.stop != ALL_EXHAUSTED else ():
+            if not self._drawn.num_batches[table]:
+                _LOG.warning(
+                    "%s gave this worker no batch, so its epoch ends after %d batches: its rows "
+                    "are filtered out, are fewer than a batch (drop_last), or were read by other "
+                    "workers; leave it out, or choose stop %s",
+                    *(self._owner.names[table], sum(self._drawn.num_batches), ALL_EXHAUSTED),
+                )
 
     def _is_over(self) -> bool:
         """Whether as many tables are exhausted as end the epoch."""

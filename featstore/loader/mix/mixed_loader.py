@@ -68,7 +68,8 @@ class MixedLoader(IterableDataset[Batch], Closing):
         stop: When an epoch ends: `first_exhausted` or `all_exhausted`.
 
     Raises:
-        ConfigError: The tables have different columns, or two entries read the same rows.
+        ConfigError: The tables have different columns, two entries read the same rows, or a table
+            has no rows.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class MixedLoader(IterableDataset[Batch], Closing):
         self._loaders, self._weights = tuple(loaders), tuple(tables.weights)
         self._stats_calls = StatsCalls(on_stats_options(on_stats))
         require_alike([loader.job.request for loader in loaders], self.names)
+        self._require_rows()
         self._require_apart()
         for name, loader in zip(self.names, loaders, strict=True):
             with naming(name):
@@ -282,6 +284,17 @@ class MixedLoader(IterableDataset[Batch], Closing):
     def __getstate__(self) -> dict[str, Any]:
         """What a worker process gets: everything except the iteration."""
         return self.__dict__ | {"_iteration": None}
+
+    def _require_rows(self) -> None:
+        """ConfigError if a table has no rows: no batch could be drawn of it, and an epoch would end
+        at its first turn.
+        """
+        for name, loader in zip(self.names, self._loaders, strict=True):
+            if not loader.job.has_rows:
+                raise ConfigError(
+                    f"{name}: expected rows to draw batches of, found none in its data files: "
+                    "leave the entry out until the table has some"
+                )
 
     def _require_apart(self) -> None:
         """ConfigError if two entries read the same rows: they would share them through the store,

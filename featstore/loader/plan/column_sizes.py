@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from featstore.parquet.footers import CheckedFooter
 from featstore.reading.file_columns import Selection, find_columns
@@ -20,11 +20,14 @@ class ColumnSizes:
         num_rows: The rows of the files.
         stored_bytes: The compressed bytes of each column, by the name under which it is selected.
         num_values: The values of each column, nulls and empty lists counted as one.
+        num_nulls: The nulls of columns that are not slots, as far as statistics tell. A column that
+            a file lacks is null in all of its rows.
     """
 
     num_rows: int
     stored_bytes: Counter[str]
     num_values: Counter[str]
+    num_nulls: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, files: Sequence[DataFile], selection: Selection) -> "ColumnSizes":
@@ -37,14 +40,24 @@ class ColumnSizes:
         footers = each_footer(urls, lambda footer: footer)
         stored_bytes: Counter[str] = Counter()
         num_values: Counter[str] = Counter()
+        num_nulls: Counter[str] = Counter()
         for file in files:
             of_file: dict[str, tuple[int, int]] = {}
+            nulls = {field.name: file.num_rows for field in selection.others}
             for part in file.parts:
-                of_file |= _column_sizes(next(footers), selection, part.path)
+                footer = next(footers)
+                of_file |= _column_sizes(footer, selection, part.path)
+                nulls |= _null_counts(footer, selection, part.path)
             stored_bytes.update({name: sizes[0] for name, sizes in of_file.items()})
             num_values.update({name: sizes[1] for name, sizes in of_file.items()})
+            num_nulls.update(nulls)
         num_rows = sum(file.num_rows for file in files)
-        return cls(num_rows=num_rows, stored_bytes=stored_bytes, num_values=num_values)
+        return cls(
+            num_rows=num_rows,
+            stored_bytes=stored_bytes,
+            num_values=num_values,
+            num_nulls=num_nulls,
+        )
 
     def bytes_per_row(self, name: str) -> float:
         """The mean of a column's stored bytes; 0 if no file has it."""
@@ -53,6 +66,20 @@ class ColumnSizes:
     def values_per_row(self, name: str) -> float:
         """The mean of a column's values."""
         return self.num_values[name] / max(self.num_rows, 1)
+
+
+def _null_counts(footer: CheckedFooter, selection: Selection, file_name: str) -> dict[str, int]:
+    """The nulls of each selected column of a file that is no slot; 0 where nothing tells."""
+    places = find_columns(footer.file_schema, selection, file_name).others
+    counts = {}
+    for name, column in places.items():
+        if column is not None:
+            roots = footer.file_schema.by_name[column]
+            metadata = footer.arrow_metadata(roots, with_statistics=True)
+            chunks = [metadata.row_group(i).column(0) for i in range(metadata.num_row_groups)]
+            found = [chunk.statistics for chunk in chunks if chunk.is_stats_set]
+            counts[name] = sum(one.null_count for one in found if one.has_null_count)
+    return counts
 
 
 def _column_sizes(

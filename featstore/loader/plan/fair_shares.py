@@ -39,5 +39,5 @@ def uneven_shares(num_splits: int, num_workers: int) -> str:
         f"{num_splits} splits for {num_workers} workers that train in step: shares of {least} to "
         f"{most} splits, so up to {(most - least) / most:.0%} of a worker's steps have no rows of "
         f"its own; {EVEN_SPLITS * num_workers} splits or more are even enough: set "
-        "dispatch.split_rows, write smaller files or row groups, or choose order static"
+        "dispatch.split_rows, which cuts files at their row groups, or choose order static"
     )

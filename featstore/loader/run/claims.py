@@ -44,14 +44,19 @@ class Claims:
         self.failed: dict[ClaimKey, Claim] = {}
         self._lost: set[ClaimKey] = set()
 
-    def num_rows_left(self, limits: Limits | None) -> int:
+    def num_rows_left(self, limits: Limits | None, num_own_rows: int | None = None) -> int:
         """How many rows of the claims are not delivered.
 
         Args:
             limits: The row at which each claim ends now, since other workers may have cut off rows
                 (None: at its original end). Claims that are not in it have ended or are lost. None:
                 no store is asked for claims.
+            num_own_rows: Where no store is asked: the rows of all claims of the epoch, and of later
+                ones, also of those that were not made yet.
         """
+        if num_own_rows is not None:
+            begun = ((key, self.open[key].start_row) for key in self._through)
+            return num_own_rows - sum(max(0, self._through[key] - row) for key, row in begun)
         num_rows = 0
         for key, claim in self.open.items():
             if limits is not None and key not in limits:

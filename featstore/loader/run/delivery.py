@@ -70,7 +70,7 @@ class Delivery:
         self._pending: deque[_Pending] = deque()
         self._num_given = 0  # How many of the first pending items the consumer was given.
         self._stop_epoch: int | None = None
-        self._limits: Limits | None = None
+        self._left_of: tuple[Limits | None, int | None] = None, None
         self._counts, self._claims = counts, Claims(tells)
         self._pid, self.closed = os.getpid(), threading.Event()
         # Each changes once, from False to True, so it may be read without the lock.
@@ -136,17 +136,20 @@ class Delivery:
             self._deliver_without_batch()
             return bool(self._claims.complete)
 
-    def stop(self, epoch: int, limits: Limits | None = None) -> None:
+    def stop(
+        self, epoch: int, limits: Limits | None = None, num_own_rows: int | None = None
+    ) -> None:
         """Ends the run before its rows end. Takes effect once everything that was added before is
         delivered.
 
         Args:
             epoch: The epoch with which the next run begins.
             limits: As of `Claims.num_rows_left`.
+            num_own_rows: As of `Claims.num_rows_left`.
         """
         self.require_own_process()
         with self._lock:
-            self._stop_epoch, self._limits = epoch, limits
+            self._stop_epoch, self._left_of = epoch, (limits, num_own_rows)
             self._deliver_without_batch()
 
     def end_epoch(self, *, is_last: bool, keeps_done: bool = False, **plan: Any) -> None:
@@ -310,7 +313,7 @@ class Delivery:
         if self._pending:
             return
         if self._stop_epoch is not None and not self.is_stopped:
-            self._counts["rows_dropped_tail"] += self._claims.num_rows_left(self._limits)
+            self._counts["rows_dropped_tail"] += self._claims.num_rows_left(*self._left_of)
             self._turn(self._stop_epoch, is_last=True)
             self.is_stopped = True
         if self.is_ahead:

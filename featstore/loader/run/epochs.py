@@ -9,8 +9,10 @@ from typing import Any
 
 from featstore.decoded.decoded_files import DecodedFiles
 from featstore.dispatch.accounts.recording import NOT_RECORDED, Recording, recorded_by
+from featstore.dispatch.leases.delivered import Done
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.store_keys import EpochKeys
+from featstore.dispatch.terms import Claim
 from featstore.errors import ConfigError, DispatchError, StateError
 from featstore.loader.bad_files import SKIP
 from featstore.loader.batches.batch_slices import BatchSlice
@@ -122,6 +124,7 @@ class Run:
                 self.delivery,
                 self._hand_over,
                 self._reports.limits,
+                lambda: self._num_own_rows(start),
             )
         self._quarantined: list[str] = []
         self._has_ended = False
@@ -303,13 +306,27 @@ class Run:
 
     def _in_order(self, epoch: int) -> Iterator[BatchSlice]:
         """The worker's batch slices of an epoch in order `static`, `rank` or `replay`."""
-        worker = self._started.worker
-        worker_info = WorkerInfo(index=worker.static_index, num_workers=worker.num_workers)
-        recorded = partial(self._recorded, epoch)
-        for job, claims in self._job.turns(epoch, worker_info, self.delivery.done, recorded):
+        for job, claims in self._turns(epoch, self.delivery.done):
             if not self.delivery.is_closed:
                 yield from self._feed.slices(job, epoch, claims)
             del job  # The files of a part are freed before those of the next are listed.
+
+    def _num_own_rows(self, start: LoaderState) -> int | None:
+        """The rows of this worker's claims from the current epoch on; None in order `dynamic`."""
+        if self._job.ordering.is_dynamic:
+            return None
+        end = start.first_epoch + self._job.num_epochs
+        return sum(
+            (claim.end_row or claim.split.num_rows) - claim.start_row
+            for epoch in range(self.delivery.epoch, end)
+            for _, claims in self._turns(epoch, start.done if epoch == start.epoch else {})
+            for claim in claims
+        )
+
+    def _turns(self, epoch: int, done: Done) -> Iterator[tuple[Job, Iterator[Claim]]]:
+        worker = self._started.worker
+        worker_info = WorkerInfo(index=worker.static_index, num_workers=worker.num_workers)
+        return self._job.turns(epoch, worker_info, done, partial(self._recorded, epoch))
 
     def _recorded(self, epoch: int, loader: str) -> Recording:
         with closing(self._started.address.open()) as store:

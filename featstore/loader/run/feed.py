@@ -157,7 +157,8 @@ class Feed:
         if job.transform is None:
             yield from slices
         else:
-            made = transformed(slices, job.transform, self._delivery.claim_of, self._stats)
+            claim_of = self._delivery.claim_of
+            made = transformed(slices, job.transform, claim_of, self._stats, debug=job.debug)
             ahead = Prefetcher(self._stats.paced(made, "transform_room_s"), self._stats)
             self._begin(ahead)
             yield from ahead.items()

@@ -2,24 +2,18 @@
 into shared memory for another process.
 """
 
-import zlib
 from typing import NamedTuple, TextIO
 
-import numpy as np
 from tqdm import tqdm
 
-from featstore.errors import BatchError
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.progress import Progress
+from featstore.loader.batches.write_check import WriteCheck
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.stats import Stats
 from featstore.staging.stager import Stager
-from featstore.tensors.batch import Batch, Column, Jagged
-from featstore.tensors.column_keys import LABEL, WEIGHT, Key
-from featstore.tensors.dtypes import array_of
+from featstore.tensors.batch import Batch
 from featstore.tensors.shared_batches import shared
-
-_ACCESS = {LABEL: "batch.labels[{!r}]", WEIGHT: "batch.weight ({!r})"}
 
 
 class MadeBatch(NamedTuple):
@@ -33,7 +27,7 @@ class MadeBatch(NamedTuple):
 
     batch: Batch
     progress: Progress
-    check: "WriteCheck | None" = None
+    check: WriteCheck | None = None
 
 
 class HandOver:
@@ -129,33 +123,3 @@ class RowBar:
 
     def close(self) -> None:
         self._bar.close()
-
-
-class WriteCheck:
-    """Checksums of a batch's columns, to detect writes to them: they are views of memory that other
-    batches share. For debugging only, since it makes all columns and keeps the batch.
-    """
-
-    def __init__(self, batch: Batch) -> None:
-        self._columns = dict(batch.made())
-        self._sums = {key: _checksum(column) for key, column in self._columns.items()}
-
-    def require_unwritten(self) -> None:
-        """BatchError, with the column's name, if a column has changed."""
-        for key, column in self._columns.items():
-            if _checksum(column) != self._sums[key]:
-                raise BatchError(
-                    f"{_access(key)} was written in place: it is a view of decoded memory that "
-                    "other batches share; write to a copy, batch.clone() of all columns or "
-                    ".clone() of this one"
-                )
-
-
-def _access(key: Key) -> str:
-    role, name = key
-    return _ACCESS.get(role, "batch[{!r}]").format(name)
-
-
-def _checksum(column: Column) -> tuple[int, ...]:
-    tensors = (column.values, column.offsets) if isinstance(column, Jagged) else (column,)
-    return tuple(zlib.crc32(np.ascontiguousarray(array_of(tensor)).tobytes()) for tensor in tensors)

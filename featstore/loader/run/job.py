@@ -201,6 +201,12 @@ class Job:
         return self.plan(epoch).section_of if positions is None else lambda _: positions
 
     @property
+    def has_rows(self) -> bool:
+        """Whether any data file has rows."""
+        files = self.files if self.census is None else self.census.largest
+        return any(file.num_rows for file, _ in files.values())
+
+    @property
     def filters_rows(self) -> bool:
         """Whether rows are left out depending on their content."""
         is_decided = are_decided(self.files)

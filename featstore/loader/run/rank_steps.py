@@ -65,6 +65,8 @@ class RankSteps:
         hand_over: Makes the batches.
         limits: Gives the rows at which the rank's claims end now, as `Coordinator.limits` does;
             None if no store is asked for claims.
+        num_own_rows: Gives the rank's rows from the beginning of the current epoch on, delivered
+            ones included; None if a store is asked for claims.
     """
 
     def __init__(
@@ -76,9 +78,11 @@ class RankSteps:
         delivery: Delivery,
         hand_over: HandOver,
         limits: Callable[[], Any],
+        num_own_rows: Callable[[], int | None],
     ) -> None:
         self._steps, self._job, self._started, self._parts = steps, job, started, parts
         self._delivery, self._hand_over, self._limits = delivery, hand_over, limits
+        self._num_own_rows = num_own_rows
         self._num_steps = 0
         self._last: Batch | None = None
 
@@ -92,7 +96,8 @@ class RankSteps:
         if not self._steps.makes(self._num_steps, rows.num_ahead(self._job.batch_size)):
             # The ranks stop while this one has rows left. The iteration ends once everything that
             # was handed over before is delivered.
-            self._delivery.stop(self._started.first_epoch + self._job.num_epochs, self._limits())
+            end = self._started.first_epoch + self._job.num_epochs
+            self._delivery.stop(end, self._limits(), self._num_own_rows())
             return None
         # Returned from a local name: another thread may leave, and so drop `_last`, at any time.
         made = self._hand_over.made(rows)

@@ -18,26 +18,26 @@ from featstore.intervals import united
 
 FORMAT = 1
 MIXED_FORMAT = "mixed_format"  # The key by which the state of a mixture is known.
-_SAME = {
-    "table": "table, or another version of it",
-    "plan": "`where`, seed, shuffle.within or set of files",
-    "request": "`where`, slots, labels, weight or extras",
-    "seed": "seed",
-    "window_rows": "size of a split's windows, shuffle.window_rows / shuffle.interleave",
-    "num_epochs": "num_epochs",
-}
-# What to do beyond that, where a state holds a hash of many things.
-_COMPARE = {
-    "table": (
-        "; if the table has had a commit since, such as a new day or slot, open the version of "
-        "then: from_config(..., table=featstore.open_table(URL, version=NUMBER)), of those that "
-        "`featstore table history` lists"
-    ),
-    "request": (
-        " (a state holds only a hash of them: compare the configs, slots in their order and with "
-        "their options, and what their globs match)"
-    ),
-}
+_SAME = ("seed", "window_rows", "num_epochs", "table", "plan", "request")
+_WORDS = {"window_rows": "size of a split's windows (shuffle.window_rows / shuffle.interleave)"}
+# A state holds only hashes of these, which say nothing to people: what differs, and what to do.
+_OF_TABLE = (
+    "table, or another version of it",
+    "; if the table has had a commit since, such as a new day or slot, open the version of "
+    "then: from_config(..., table=featstore.open_table(URL, version=NUMBER)), of those that "
+    "`featstore table history` lists",
+)
+_OF_WHERE = ("`where`, by which other files are read", "")
+_OF_PLAN = (
+    "division of the files (shuffle.within, dispatch.split_rows or split_bytes, or order)",
+    "",
+)
+_OF_REQUEST = (
+    "selection: slots, their order or options (also which end of lists is kept), labels, weight, "
+    "extras, negatives or `where`",
+    " (a state holds only a hash of them: compare the configs, slots in their order and with their "
+    "options, and what their globs match)",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,13 +134,14 @@ class LoaderState:
                 f"loader state: saved for {is_followed}, and this loader is of the other kind: see "
                 "`follow`"
             )
-        for key, what in _SAME.items():
-            mine, found = getattr(self, key), getattr(other, key)
-            if mine != found:
+        for key in _SAME:
+            if getattr(self, key) != getattr(other, key):
+                what, advice = _difference(
+                    key, self, other, "expected {1}, as this loader has, found {0}"
+                )
                 raise StateError(
-                    f"loader state: saved with another {what}: expected {found}, as this loader "
-                    f"has, found {mine}: load it into a loader with the arguments of the saved one"
-                    f"{_COMPARE.get(key, '')}"
+                    f"loader state: saved with another {what}: load it into a loader with the "
+                    f"arguments of the saved one{advice}"
                 )
 
     def before_end(self) -> "LoaderState":
@@ -212,14 +213,24 @@ def _require_same_run(state: LoaderState, first: LoaderState, workers: set[int])
         state = replace(state, followed=first.followed, table=first.table, plan=first.plan)
     for key in (*_SAME, "num_workers", "epoch", "first_epoch", "followed"):
         if getattr(state, key) != getattr(first, key):
-            raise StateError(
-                f"merge_states: the states differ in {key}: {getattr(state, key)} and "
-                f"{getattr(first, key)}"
-            )
+            what, _ = _difference(key, state, first, "{} and {}")
+            raise StateError(f"merge_states: the states differ in {what}")
     if workers & set(state.workers):
         raise StateError(
             f"merge_states: more than one state of worker {sorted(workers & set(state.workers))}"
         )
+
+
+def _difference(key: str, one: LoaderState, other: LoaderState, values: str) -> tuple[str, str]:
+    """What differs between two states whose earlier fields are the same, in words, and advice."""
+    if key == "table":
+        return _OF_TABLE
+    if key == "plan":  # The request holds the text of `where`.
+        return _OF_PLAN if one.request == other.request else _OF_WHERE
+    if key == "request":
+        return _OF_REQUEST
+    found = values.format(getattr(one, key), getattr(other, key))
+    return f"{_WORDS.get(key, key)}: {found}", ""
 
 
 def _awaits_plan(state: LoaderState) -> bool:

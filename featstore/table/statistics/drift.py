@@ -31,6 +31,7 @@ class Distribution:
         values: The listed signs, int64, ascending, or numbers, float64.
         counts: How often each occurs, float64; maybe estimated from sampled rows.
         last: How often a value that is not listed may occur; 0 if all are listed.
+        missed: By how much the counts of listed values may be too low.
         num_rows: The number of all rows.
         num_values: The number of all values.
         num_missing: The number of rows without a value.
@@ -42,6 +43,7 @@ class Distribution:
     values: NDArray[Any]
     counts: Floats
     last: float
+    missed: float = 0.0
     num_rows: int
     num_values: int
     num_missing: int
@@ -88,19 +90,21 @@ def distribution_of(column: ColumnStatistics) -> Distribution:
     values: NDArray[Any]
     if column.kind == SlotKind.FLOAT:
         values, counts = column.points
-        last, sampled = 0.0, column.sampled
+        last, missed, sampled = 0.0, 0.0, column.sampled
     elif column.exact is not None:
         values, counts = column.exact.values, column.exact.counts.astype(np.float64)
-        last, sampled = 0.0, 0.0
+        last, missed, sampled = 0.0, 0.0, 0.0
     else:
         order = np.argsort(column.top.values)
         values, counts = column.top.values[order], column.top.counts[order]
-        last, sampled = column.top.unlisted + column.top.missed, column.top.sampled
+        missed, sampled = column.top.missed, column.top.sampled
+        last = column.top.unlisted + missed
     return Distribution(
         kind=column.kind,
         values=values,
         counts=counts,
         last=last,
+        missed=missed,
         num_rows=column.num_rows,
         num_values=column.num_values,
         num_missing=column.num_rows - column.num_present,
@@ -175,7 +179,7 @@ def _bounds(parts: Sequence[Distribution], signs: Integers) -> tuple[Floats, Flo
         places = np.searchsorted(signs, part.values)
         low[places] += part.counts
         more += part.last
-        more[places] -= part.last
+        more[places] -= part.last - part.missed
     total = sum(part.total for part in parts)
     return low / total, (low + more) / total
 

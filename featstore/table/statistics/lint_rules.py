@@ -257,7 +257,8 @@ def file_sizes(listed: Sequence[tuple[str, int]]) -> Iterator[Finding]:
             rule="small files",
             found=f"{len(small):,} of {len(sizes):,} files are below {SMALL_FILE_BYTES >> 20} MiB",
             threshold=f"{NUM_SMALL_FILES} files and half of them",
-            reason="Each file costs a listing, a request, a footer and a lease.",
+            reason="Each file costs a listing, a request, a footer and a lease. Ranks need splits, "
+            "not files, to share an epoch evenly: dispatch.split_rows cuts files at row groups.",
             advice="raise output.rows_per_file, write fewer partitions, "
             "or extract more raw files at once"
             if can_be_joined

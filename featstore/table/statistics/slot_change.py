@@ -171,6 +171,7 @@ def _distribution(side: SlotSummary, other: SlotSummary) -> Distribution:
         values=values,
         counts=counts,
         last=last,
+        missed=side.missed,
         num_rows=side.num_rows,
         num_values=side.num_values,
         num_missing=side.num_rows - side.num_present,

@@ -76,15 +76,15 @@ def stored_signs(snapshot: Snapshot, digits: str) -> set[int]:
     return found
 
 
-def signs_of_text(snapshot: Snapshot, text: str) -> set[int]:
-    """The signs, or indices, of which any partition keeps exactly this text.
+def signs_of_texts(snapshot: Snapshot, texts: Collection[str]) -> set[int]:
+    """The signs, or indices, of which any partition keeps exactly one of these texts.
 
     Raises:
         DataFileError: A file is damaged, or of a newer format.
     """
     found: set[int] = set()
     for values in _each(values_places(snapshot, snapshot.data_files)):
-        is_it = pc.equal(values.table["text"], text)
+        is_it = pc.is_in(values.table["text"], pa.array(list(texts), pa.string()))
         found.update(values.table["id"].filter(is_it).to_pylist())
     return found
 

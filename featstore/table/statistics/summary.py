@@ -76,6 +76,7 @@ class SlotSummary:
     counts: Floats = field(default_factory=lambda: np.zeros(0))
     count_errors: Floats = field(default_factory=lambda: np.zeros(0))
     unlisted: float = 0.0
+    missed: float = 0.0
     sampled: float = 0.0
     lists_all: bool = True
     points: tuple[Floats, Floats] = field(default_factory=no_pair)
@@ -137,6 +138,7 @@ def _summary(slot: Slot, column: ColumnStatistics, num_rows: int) -> SlotSummary
         counts=counts,
         count_errors=errors,
         unlisted=0.0 if everything else top.unlisted + top.missed,
+        missed=0.0 if everything else top.missed,
         sampled=top.sampled if slot.kind is SlotKind.ID else column.sampled,
         lists_all=everything,
         points=column.points,

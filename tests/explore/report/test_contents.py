@@ -50,7 +50,8 @@ def test_a_comparison_sorts_by_drift_and_names_slots_that_are_gone(table: Table)
     [chart] = by_name(found)["user"]["charts"]
     assert chart["compared"]
     assert {row["before"] for row in chart["rows"]} == {0.0, 0.25}
-    assert "40 rows, click 0.5" in dict(found["about"])["before"]
+    about = dict(found["about"])
+    assert (about["before: rows"], about["before: mean of click"]) == ("40", "0.5")
     assert "slots only before" not in dict(found["about"])
 
     only = table.profile(f"dt = '{DAYS[1]}'", ["user"])

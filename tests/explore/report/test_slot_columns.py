@@ -7,6 +7,7 @@ import pytest
 
 from featstore.explore.report.slot_columns import SlotFigures, facts, slot_columns
 from featstore.explore.table import Table
+from featstore.spec.value_names import ValueNames, ValueText
 
 
 def figures(table: Table, slot: str, *, stored: bool) -> SlotFigures:
@@ -52,6 +53,18 @@ def test_cells_are_texts_with_the_numbers_behind_them(table: Table) -> None:
     assert slot_columns(compared=False, labelled=False)[1].cell(tags) == ("id list", None)
 
 
+def test_values_that_do_not_fit_are_left_out_whole() -> None:
+    ids = range(1, 30)
+    texts = {"tags": {i: ValueText(text="long value " * 3 + str(i), rank=i) for i in ids}}
+    top = [{"value": i, "share": i / 1000, "share_error": 0.0} for i in ids]
+    profile = {"slot": "tags", "kind": "id", "distinct": 29, "distinct_error": 0.0, "top": top}
+    names = ValueNames(by_slot=texts)
+    slot = SlotFigures(profile=profile, costs={}, change=None, label=None, names=names)
+    text, _ = slot_columns(compared=False, labelled=False)[-1].cell(slot)
+    whole = [f"{'long value ' * 3}{i} ({i / 1000:.1%})" for i in ids]
+    assert text == " ".join([*whole[:3], "…"])
+
+
 def test_a_figure_that_is_not_known_is_a_dash_without_a_number(table: Table) -> None:
     profile = table.profile()
     costs = table.reading_costs(decode=False).table.to_pylist()[0]
@@ -73,7 +86,7 @@ def test_the_facts_of_ids_numbers_and_lists(table: Table) -> None:
     assert user["vanished values"].startswith("50.0%: u")
     assert user["AUC of the slot alone"] == "1"
     assert "mean" not in user
-    assert price["rows with a value"] == "64 (80.0%)"
+    assert price["rows not missing"] == "64 (80.0%)"
     assert price["least and largest"] == "1, 139"
     assert "new values" not in price
     assert tags["length, mean and largest"] == "0.975, 2"

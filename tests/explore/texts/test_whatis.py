@@ -88,6 +88,22 @@ def test_a_text_is_found_whole_and_otherwise_it_is_said_what_computes_signs(tabl
     assert "an Extractor of the spec computes the sign" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("value", "kept"), [("", '""'), ("a\tb", "a\\tb"), ("long " * 30, f"{('long ' * 30)[:99]}…")]
+)
+def test_a_text_that_is_shown_differently_is_found_as_it_is_and_as_it_is_shown(
+    value: str, kept: str, tmp_path: Path
+) -> None:
+    extract_day(tmp_path, "1", [value, "ann"])
+    [found] = whatis(text=value, table_url=str(tmp_path / "table")).values
+    assert (found.sign, found.slot, found.text) == (
+        sign_of("user_slot", user=value),
+        "user_slot",
+        kept,
+    )
+    assert whatis(text=kept, table_url=str(tmp_path / "table")).values == (found,)
+
+
 def test_a_renamed_slot_keeps_its_texts(tmp_path: Path, table: str) -> None:
     slots = [slot | {"name": f"new_{slot['name']}"} for slot in DOCUMENT["slots"]]
     extract_day(tmp_path, "3", ["dan"], slots=slots)

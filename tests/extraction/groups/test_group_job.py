@@ -294,13 +294,18 @@ def test_rows_that_the_base_skipped_are_skipped_in_the_group_too(
     slots = [SLOTS[0], {"slot": 103, "name": "price", "op": "identity", "of": "price"}]
     url = str(tmp_path / "skipping")
     first = replace(base, spec=spec_of(slots, inputs=inputs), table_url=url, run_id="skips")
-    assert extract_files(first).num_rows_skipped > 400
+    num_skipped = extract_files(first).num_rows_skipped
+    assert num_skipped > 400
     extract_group(
         GroupJob(
             job=replace(first, spec=spec_of([*slots, MORE[1]], inputs=inputs), run_id="g"),
             name="more",
         )
     )
+    newest = delta.history(url)[0].metadata
+    assert newest is not None
+    assert newest.run_id == "g"
+    assert newest.num_rows_skipped == num_skipped
     extract_files(
         replace(
             first, spec=spec_of([*slots, MORE[1]], inputs=inputs), table_url=f"{url}2", run_id="w"
@@ -314,6 +319,29 @@ def test_rows_that_the_base_skipped_are_skipped_in_the_group_too(
         match="malformed raw rows were skipped when day=1 was made, by a spec that is not this one",
     ):
         extract_group(GroupJob(job=replace(first, spec=changed, run_id="c"), name="other"))
+
+
+def test_stored_statistics_and_counts_of_the_base_are_shown_beside_a_group(
+    base: ExtractJob, tmp_path: Path
+) -> None:
+    slots = [*SLOTS, {"slot": 105, "name": "ratio", "op": "ratio", "of": ["price", "price"]}]
+    job = replace(base, spec=spec_of(slots), table_url=str(tmp_path / "filled"), run_id="filled")
+    extract_files(job)
+    before = open_table(job.table_url).profile(stored=True)
+    extract_group(GroupJob(job=wider(job, [*slots, *MORE]), name="more"))
+    table = open_table(job.table_url)
+    after, counted = table.profile(stored=True), table.profile()
+    assert sum(before.counts.values()) == 1  # 0 / 0
+    assert after.counts == before.counts
+    assert after.slots == table.schema.names
+    assert [after[name] for name in before.slots] == [before[name] for name in before.slots]
+    for name in ("price_log", "user_x_tags"):
+        assert after[name] == counted[name]
+    assert "of slot groups, and labels, from the rows" in str(after)
+    assert after.label_rates == counted.label_rates
+    only = table.profile(slots=["user_id"], stored=True)
+    assert only["user_id"] == before["user_id"]
+    assert only.source == before.source
 
 
 def test_slots_share_one_namespace_with_base_and_other_groups(base: ExtractJob) -> None:

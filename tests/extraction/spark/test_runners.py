@@ -418,3 +418,31 @@ def test_wrong_options_end_with_code_2(
     with pytest.raises(SystemExit, match="2"):
         options(job, *arguments)
     assert message in capsys.readouterr().err
+
+
+_WHERE_WORKERS_LOOK = """
+import featstore
+from featstore.extraction.spark.runners import spark_session
+
+spark = spark_session("paths", {"spark.master": "local[1]"})
+found = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("featstore").__file__)
+print("same" if found.collect() == [featstore.__file__] else found.collect())
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_workers_import_what_the_driver_does_and_not_a_source_tree_in_the_working_directory(
+    tmp_path: Path,
+) -> None:
+    clone = tmp_path / "clone"
+    (clone / "featstore").mkdir(parents=True)
+    (clone / "featstore" / "__init__.py").write_text("")
+    program = tmp_path / "elsewhere" / "program.py"
+    program.parent.mkdir()
+    program.write_text(_WHERE_WORKERS_LOOK)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=clone, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "same", done.stderr

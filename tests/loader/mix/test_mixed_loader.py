@@ -20,8 +20,9 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.mix.mixed_loader import MixedLoader
 from featstore.loader.prometheus import LoaderCollector
 from featstore.loader.run.worker import LoaderWorker
-from tests.loader.conftest import rows_of
+from tests.loader.conftest import rows_of, rows_table
 from tests.loader.mix.conftest import LARGE, SMALL, STOPS, Tables, drawn, mixed, round_trip
+from tests.parquet_files import put_parquet
 from tests.tiers import tiered
 
 # Methods that other parts of featstore call, not users.
@@ -42,6 +43,31 @@ def test_an_epoch_ends_with_the_first_table_that_is_exhausted(tables: Tables) ->
     assert set(rows) > SMALL
     assert not set(rows) >= LARGE
     assert abs(sum(map(table_of, batches)) / len(batches) - 0.5) < 1 / len(batches)
+
+
+@pytest.mark.parametrize("order", ["dynamic", "static", "rank"])
+def test_a_table_without_rows_is_refused_by_name(
+    tables: Tables, tmp_path: Path, order: str
+) -> None:
+    empty = put_parquet(tmp_path / "empty" / "0.parquet", rows_table(0, 0))
+    with pytest.raises(ConfigError, match=r"tables\[2\] \(.*empty\): expected rows .*found none"):
+        mixed([*tables, {"table": str(empty.parent)}], order=order)
+
+
+def test_a_table_that_gives_no_batch_is_named_where_it_ends_the_epoch(
+    tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    nothing = {**tables[1], "where": "row < 0"}
+    with mixed([tables[0], nothing]) as loader:
+        num_batches = len(drawn(loader))
+    assert num_batches <= 3
+    [record] = [one for one in caplog.records if "gave this worker no batch" in one.message]
+    assert record.message.startswith(f"{loader.names[1]} gave this worker no batch, so its epoch ")
+    assert f"ends after {num_batches} batches" in record.message
+    caplog.clear()
+    with mixed(tables) as loader:
+        drawn(loader)
+    assert "gave this worker no batch" not in caplog.text
 
 
 def test_or_when_each_table_was_read_to_its_end(tables: Tables) -> None:

@@ -74,7 +74,7 @@ def test_shares_that_differ_by_more_than_a_tenth_are_named_with_what_to_do() -> 
     assert uneven_shares(7, 2) == (
         "7 splits for 2 workers that train in step: shares of 3 to 4 splits, so up to 25% of a "
         "worker's steps have no rows of its own; 20 splits or more are even enough: set "
-        "dispatch.split_rows, write smaller files or row groups, or choose order static"
+        "dispatch.split_rows, which cuts files at their row groups, or choose order static"
     )
     assert "shares of 0 to 1 splits, so up to 100%" in uneven_shares(7, 8)
 

@@ -24,9 +24,9 @@ from featstore.dispatch.terms import Claim, Terms
 from featstore.errors import BatchError, DispatchError
 from featstore.loader.batches.pipeline import StageQueue
 from featstore.loader.batches.progress import Progress, Segment
+from featstore.loader.batches.write_check import WriteCheck
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.delivery import Delivery
-from featstore.loader.run.hand_over import WriteCheck
 from featstore.loader.run.reporting import Reports
 from featstore.loader.run.state import LoaderState
 from featstore.loader.stats import Stats

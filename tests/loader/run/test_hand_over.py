@@ -64,3 +64,27 @@ def test_a_copy_may_be_written_and_reading_is_no_write(table_url: str) -> None:
     for batch in FeatureLoader(table_url, slots=["*"], labels=["click"], batch_size=33, debug=True):
         write_row(batch.clone())
         assert batch["pair"].sum() == 0
+
+
+def write_and_return(batch: Any) -> Any:
+    write_row(batch)
+    return batch
+
+
+def write_and_add(batch: Any) -> Any:
+    write_list(batch)
+    return {"more": batch["row"] + 1}
+
+
+@pytest.mark.parametrize(
+    ("transform", "named"), [(write_and_return, "row"), (write_and_add, "tags")]
+)
+def test_a_transform_that_writes_in_place_is_named(
+    table_url: str, transform: Any, named: str
+) -> None:
+    how: Any = {"slots": ["row", "tags"], "batch_size": 50, "transform": transform}
+    message = (
+        rf"transform write_and_.* failed on rows 0 to .*batch\['{named}'\] was written in place"
+    )
+    with pytest.raises(BatchError, match=message):
+        list(FeatureLoader(table_url, debug=True, **how))

@@ -129,7 +129,9 @@ def test_a_rank_whose_loop_is_left_meanwhile_still_gets_the_batch_that_it_asked_
     delivery = Delivery(job.start(0, 0, TWO), Counter(), tells=False)
     always: Any = Always()
     started = begin(job, tmp_path)
-    steps = LeftMeanwhile(always, job, started, lambda: [job], delivery, always, lambda: None)
+    steps = LeftMeanwhile(
+        always, job, started, lambda: [job], delivery, always, lambda: None, lambda: None
+    )
     made = steps.batch(some_rows([job]) if has_rows else None)
     assert made is not None
     batch = made.batch

@@ -66,18 +66,19 @@ def test_a_merged_state_with_workers_missing_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "message"),
     [
-        {"table": "x"},
-        {"plan": "x"},
-        {"request": "x"},
-        {"seed": 8},
-        {"epoch": 2},
-        {"num_workers": 4},
+        ({"table": "x"}, "table, or another version of it$"),
+        ({"plan": "x"}, "division of the files"),
+        ({"plan": "x", "request": "x"}, "`where`"),
+        ({"request": "x"}, "selection: slots"),
+        ({"seed": 8}, "seed: 8 and"),
+        ({"epoch": 2}, "epoch: 2 and"),
+        ({"num_workers": 4}, "num_workers: 4 and"),
     ],
 )
-def test_states_of_different_runs_or_steps_do_not_merge(changed: Any) -> None:
-    with pytest.raises(StateError, match=f"the states differ in {next(iter(changed))}"):
+def test_states_of_different_runs_or_steps_do_not_merge(changed: Any, message: str) -> None:
+    with pytest.raises(StateError, match=f"the states differ in {message}"):
         merge_states([saved(0), saved(1, **changed)])
 
 

@@ -111,9 +111,8 @@ def test_ranks_that_drop_stop_together_and_no_row_comes_twice(
     assert len(seen[0]) == len(seen[1])
     rows = real_rows(seen)
     assert len(rows) == len(set(rows)) < sum(ROWS)
-    if order == "dynamic":
-        dropped = sum(loader.stats().get("rows_dropped_tail", 0) for loader, _ in ranks)
-        assert len(rows) + dropped == sum(ROWS)
+    dropped = sum(loader.stats()["rows_dropped_tail"] for loader, _ in ranks)
+    assert len(rows) + dropped == sum(ROWS)
     for loader, _ in ranks:
         assert loader.state_dict()["epoch"] == 1
 

@@ -9,7 +9,7 @@ import pytest
 from featstore.errors import InputError
 from featstore.explore.row_profile import profile_rows
 from featstore.schema import Slot, SlotKind, SlotSchema
-from featstore.table.statistics.column_statistics import StatisticsGatherer
+from featstore.table.statistics.column_statistics import StatisticsGatherer, merge_statistics
 from featstore.table.statistics.measures import jensen_shannon, psi
 from featstore.table.statistics.sketches import mix
 from featstore.table.statistics.slot_change import slot_change
@@ -27,12 +27,14 @@ def counted(slot: Slot, values: Any) -> SlotSummary:
     return profile_rows([pa.record_batch({slot.name: column})], [slot]).summaries[slot.name]
 
 
-def stored(slot: Slot, values: Any) -> SlotSummary:
-    """From statistics as extraction gathers them."""
-    gatherer = StatisticsGatherer(SlotSchema(slots=(slot,)))
-    type_ = pa.int64() if slot.kind is SlotKind.ID else pa.float32()
-    gatherer.update(pa.record_batch({slot.name: pa.array(values, type_)}))
-    return summarize(gatherer.finish(), [slot])[slot.name]
+def stored(slot: Slot, values: Any, num_files: int = 1) -> SlotSummary:
+    """From statistics as extraction gathers them for so many files."""
+    type_, parts = pa.int64() if slot.kind is SlotKind.ID else pa.float32(), []
+    for of_file in np.array_split(values, num_files):
+        gatherer = StatisticsGatherer(SlotSchema(slots=(slot,)))
+        gatherer.update(pa.record_batch({slot.name: pa.array(of_file, type_)}))
+        parts.append(gatherer.finish())
+    return summarize(merge_statistics(parts), [slot])[slot.name]
 
 
 BOTH = pytest.mark.parametrize("summary", [counted, stored])
@@ -50,6 +52,22 @@ def test_few_ids_are_compared_value_by_value(summary: Any) -> None:
     assert (found.new_values, found.vanished_values, found.values_error) == (0.5, 0.5, 0.0)
     assert found.new_share == pytest.approx(2 / 3)
     assert found.vanished_share == 0.25
+
+
+@pytest.mark.parametrize("num_files", [1, 4, 30, 100])
+@pytest.mark.parametrize(("num_ids", "exponent"), [(1_500, 0.0), (2_000, 0.7), (5_000, 1.5)])
+def test_the_same_rows_stored_and_counted_differ_by_no_more_than_chance(
+    num_files: int, num_ids: int, exponent: float
+) -> None:
+    weights = 1 / np.arange(1, num_ids + 1) ** exponent
+    rng = np.random.default_rng(5)
+    values = mix(rng.choice(num_ids, num_files * 3_000, p=weights / weights.sum()) + 1)
+    sides = stored(ITEM, values, num_files), counted(ITEM, values)
+    for before, after in (sides, sides[::-1]):
+        found = slot_change(before, after)
+        assert found.psi is not None
+        assert found.psi_error is not None
+        assert found.psi < found.psi_error / 2
 
 
 def skewed(rng: np.random.Generator, num_ids: int, num_rows: int) -> Any:

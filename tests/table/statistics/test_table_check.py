@@ -158,6 +158,12 @@ def test_without_checks_there_is_nothing_to_run(url: str, tmp_path: Path) -> Non
         InputError, match=r"the spec that the table was made with has no `checks`; n"
     ):
         open_table(url).check()
+    (tmp_path / "bare.yaml").write_text(json.dumps(document()))
+    with pytest.raises(
+        InputError,
+        match=r"bare\.yaml: expected `checks`, found none: add some to it, or give no sp",
+    ):
+        open_table(url).check(tmp_path / "bare.yaml")
 
 
 def test_a_check_of_a_slot_that_the_table_lacks_is_refused(url: str) -> None:

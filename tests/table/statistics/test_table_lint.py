@@ -13,9 +13,13 @@ from click.testing import CliRunner
 
 import featstore
 from featstore import cli
+from featstore.dispatch.plan import SplitSize
 from featstore.errors import DataFileError, InputError, TableNotFoundError
+from featstore.loader.plan.fair_shares import uneven_shares
+from featstore.loader.plan.splitting import make_splits
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table.metadata import FileMetadata
+from featstore.table.open import open_snapshot
 from featstore.table.statistics import table_lint as lint_module
 from featstore.table.statistics.lint_rules import (
     FileFacts,
@@ -156,6 +160,19 @@ def test_too_many_small_files(tmp_path: Path) -> None:
         write_ids(tmp_path / f"{i:02}.parquet", SIGNS, use_dictionary=False)
     finding = only(lint(str(tmp_path)))
     assert (finding.rule, finding.found) == ("small files", "16 of 16 files are below 16 MiB")
+    # Ranks get even shares of large files: nothing advises what this rule finds fault with.
+    assert "dispatch.split_rows" in finding.reason
+    advice = uneven_shares(num_splits=7, num_workers=2)
+    assert "dispatch.split_rows" in advice
+    assert "smaller" not in advice
+
+
+def test_a_file_of_the_smallest_row_groups_that_pass_can_be_cut_for_ranks(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", num_rows=20 * 16_384, rows_per_row_group=16_384)
+    assert lint(str(tmp_path)).ok
+    files = open_snapshot(str(tmp_path)).data_files
+    splits = list(make_splits(files, size=SplitSize(num_rows=16_384)))
+    assert not uneven_shares(len(splits), num_workers=2)
 
 
 def test_row_groups_and_files_that_cut_batches(tmp_path: Path) -> None:
