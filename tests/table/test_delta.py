@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from featstore.errors import CommitConflictError, DataFileError, InputError, TableNotFoundError
+from featstore.errors import CommitConflictError, InputError, TableNotFoundError
 from featstore.explore.table import open_table
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table import delta
@@ -453,19 +453,6 @@ def test_row_counts_come_from_footers_if_the_log_has_none(
         line.get("add", {}).pop("stats", None)
     log.write_text("\n".join(map(json.dumps, lines)))
     assert open_delta(str(table)).num_rows == 10
-
-
-def test_a_table_with_deletion_vectors_is_refused(
-    table: Path, schema: SlotSchema, write_file: Any
-) -> None:
-    commit(str(table), change(schema, [write_file(table, {}, "r1")]))
-    log = table / "_delta_log" / f"{0:020d}.json"
-    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
-    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
-    lines = [line for line in log.read_text().splitlines() if "protocol" not in json.loads(line)]
-    log.write_text("\n".join([*lines, json.dumps(protocol)]))
-    with pytest.raises(DataFileError, match="deletion vectors, which featstore does not read"):
-        open_delta(str(table))
 
 
 _FORKS = """
