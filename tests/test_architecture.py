@@ -95,6 +95,39 @@ def test_no_function_imports_our_own_modules(graph: grimp.ImportGraph) -> None:
     assert inside == allowed
 
 
+# Calls that take a failed look for an absence, or leave out what they cannot see: of `pathlib`, of
+# `os.path`, of fsspec and of delta-rs. `featstore/files/looks.py` has those that raise.
+BLIND = {
+    *("exists", "is_file", "is_dir", "rglob", "glob", "lexists", "isfile", "isdir", "walk"),
+    "is_deltatable",
+}
+# Who may call them, and why.
+SIGHTED = {
+    "featstore/files/walking.py": "entries of os.scandir, whose failures raise",
+    "featstore/files/storage.py": "entries of os.scandir; what fails stays where it is",
+    "featstore/staging/cache_listing.py": "entries of os.scandir",
+    "featstore/table/delta.py": "delta-rs raises all but what is missing of a remote listing",
+    "featstore/joins/output.py": "Hadoop's file system in the JVM, which raises",
+    "featstore/host.py": "the control group of this process, which bounds memory and no data",
+    "featstore/packing": "the interpreter and a tree that this process has just made; it is tried",
+    "featstore/demo": "generated rows, in a directory of the demo's own",
+}
+
+
+def test_looks_that_may_fail_are_taken_in_one_place() -> None:
+    blind = {
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node.func)}"
+        for path in (ROOT / "featstore").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in BLIND
+    }
+    strangers = {call for call in blind if not call.startswith(tuple(SIGHTED))}
+    assert not strangers
+    assert all(any(call.startswith(place) for call in blind) for place in SIGHTED)
+
+
 def test_a_class_name_stands_for_one_class() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for path in (ROOT / "featstore").rglob("*.py"):

@@ -19,6 +19,7 @@ from featstore.dispatch.stores.memory import MemoryStore, MemoryStoreData, proce
 from featstore.dispatch.stores.sqlite import SqliteStore
 from featstore.dispatch.stores.tcp import TcpStore
 from featstore.errors import ConfigError, DispatchError, missing_extra
+from featstore.files.looks import exists
 from featstore.redaction import redact
 
 _KNOWN = (
@@ -140,7 +141,7 @@ def open_read_only(url: str) -> Store:
     """
     address = bind(url)
     path = Path(url.removeprefix("sqlite://"))
-    if url.startswith("sqlite://") and not path.exists():
+    if url.startswith("sqlite://") and not exists(path):
         expected = "expected the file that a run's `dispatch.store` names, found none"
         raise DispatchError(f"no dispatch store at {redact(url)}: {expected}")
     return address.open()

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from featstore.errors import MissingDependencyError
+from featstore.files.looks import exists
 
 MIN_VERSION = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -99,4 +100,4 @@ def _packaged_java() -> Path | None:
     if os.name != "posix" or package is None or package.origin is None:
         return None
     java = Path(package.origin).parent / "java-runtime" / "bin" / "java"
-    return java if java.exists() else None
+    return java if exists(java) else None

@@ -23,6 +23,7 @@ from featstore.dispatch.store_keys import restores_key, run_prefix
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
 from featstore.dispatch.stores.endpoint import num_processes
 from featstore.errors import ConfigError, DispatchError, StateError
+from featstore.files.looks import exists
 from featstore.files.private_directory import PrivateDirectory
 from featstore.loader.run.shares import united
 from featstore.loader.run.state import LoaderState
@@ -340,7 +341,7 @@ class Iterations:
         return self._workers_address
 
     def _has_run_directory(self) -> bool:
-        return self._private is not None and (self._private.path / _STORE).exists()
+        return self._private is not None and exists(self._private.path / _STORE)
 
     def _addresses(self) -> list[StoreAddress]:
         """The stores in which iterations may be counted."""
