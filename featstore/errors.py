@@ -58,6 +58,25 @@ class InputError(FeatstoreError, ValueError):
     """
 
 
+class TableFormatError(InputError):
+    """Files were to be read as they lie, and belong to a table, whose metadata alone tell which of
+    them are live.
+
+    Attributes:
+        directory: The table, as messages may show it.
+        table_format: The format, such as `Iceberg`.
+    """
+
+    def __init__(self, directory: str, table_format: str) -> None:
+        self.directory, self.table_format = directory, table_format
+        article = "an" if table_format[0] in "AEIO" else "a"
+        super().__init__(
+            f"{directory} is {article} {table_format} table, some of whose files may be replaced "
+            f"or have deleted rows: expected plain files; read it with an engine that knows the "
+            f"format, and write its rows to a directory of Parquet, or give a query"
+        )
+
+
 class EmptyInputError(InputError):
     """The raw input exists, but holds no rows."""
 

@@ -22,6 +22,7 @@ from featstore.files.storage import (
     scheme,
     version_of,
 )
+from featstore.files.table_marks import MARKS, check_no_table
 from featstore.files.walking import MAGIC, Item, Tree, Wanted, gone, matches, root_of, tree_of
 from featstore.redaction import redact
 
@@ -136,12 +137,14 @@ def list_files(
         The files, sorted by name. Empty if nothing matches.
 
     Raises:
+        TableFormatError: The files are those of a table of Delta, Iceberg or another format.
         InputError: A file or a directory was listed, and is not there.
         StoreError: Something cannot be looked at.
     """
     suffixes = (suffix,) if isinstance(suffix, str) else suffix
-    wanted = Wanted(suffixes=suffixes, hidden=hidden)
+    wanted = Wanted(suffixes=suffixes, hidden=hidden, marks=frozenset(MARKS))
     entries = _listed(url, wanted, literal=literal)
+    check_no_table(url, directories(url), wanted.noted)
     if entries and wanted.left_out:
         _LOG.warning(
             "%s: %d files are left out, since their names do not end in %s: %s",

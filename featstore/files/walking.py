@@ -76,14 +76,18 @@ class Wanted:
         is_own: Whether the place is one where featstore itself adds and removes files. Links are
             then not followed, and a file that is gone when it is looked at is left out; otherwise
             that is an error.
+        marks: Names of directories to note where one is seen, entered or not.
         left_out: Gets the paths of files that have other names, and of links that lead nowhere or
             in a circle.
+        noted: Gets the paths of directories with the names of `marks`.
     """
 
     suffixes: tuple[str, ...] = ("",)
     hidden: bool = False
     is_own: bool = False
+    marks: frozenset[str] = frozenset()
     left_out: list[str] = field(default_factory=list)
+    noted: set[str] = field(default_factory=set)
 
     def enters(self, name: str) -> bool:
         """Whether a directory, or any file, of this name is looked at."""
@@ -182,6 +186,8 @@ class LocalTree(Tree):
         found, lost = list[Item](), set[str]()
         with looking(directory), os.scandir(directory) as entries:
             for entry in entries:
+                if entry.name in self._wanted.marks:
+                    self._wanted.noted.add(entry.path)
                 if not self._wanted.enters(entry.name):
                     continue
                 try:
@@ -237,6 +243,8 @@ class RemoteTree(Tree):
         found = []
         for info in infos:
             item = Item(info["name"], None if info["type"] == "directory" else info)
+            if item.name in self._wanted.marks and item.info is None:
+                self._wanted.noted.add(item.path)
             # Some stores list the directory among what is in it.
             if item.path.rstrip("/") == directory.rstrip("/") or not self._wanted.enters(item.name):
                 continue
@@ -263,6 +271,9 @@ class FlatTree(RemoteTree):
     ) -> Iterator[Item]:
         for meta in chunk:
             below = meta["path"][len(prefix) :].strip("/")
+            for mark in self._wanted.marks.intersection(below.split("/")[:-1]):
+                path = f"{bucket}/{prefix}/{below}".replace("//", "/")
+                self._wanted.noted.add(path[: path.index(f"/{mark}/") + len(mark) + 1])
             if all(map(self._wanted.enters, below.split("/"))) and self._wanted.takes(below):
                 info = {"size": meta["size"], "e_tag": meta["e_tag"]}
                 yield Item(f"{bucket}/{meta['path']}", info)

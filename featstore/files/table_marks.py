@@ -1,0 +1,82 @@
+"""Marks of table formats: a directory that has one is a table of that format, and which of its
+files are live is for the table's own metadata to say.
+
+Read as plain Parquet, such a directory gives rows back that were deleted or replaced. A mark is a
+directory of a certain name with a file of a certain name in it, which no plain data set has.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from featstore.errors import AccessError, TableFormatError
+from featstore.files.looks import ABSENT, is_directory_at
+from featstore.files.storage import join, local_path, scheme
+from featstore.files.walking import Wanted, root_of, tree_of
+from featstore.redaction import redact
+
+
+@dataclass(frozen=True)
+class _Mark:
+    table_format: str
+    file: re.Pattern[str]
+
+
+# By the name of the directory. Sources: the specifications of the formats.
+MARKS = {
+    "_delta_log": _Mark("Delta", re.compile(r"\d{20}\.(json|checkpoint\..*)")),
+    "metadata": _Mark("Iceberg", re.compile(r".+\.metadata\.json(\.gz)?")),
+    ".hoodie": _Mark("Hudi", re.compile(r"hoodie\.properties")),
+    "schema": _Mark("Paimon", re.compile(r"schema-\d+")),
+    "_versions": _Mark("Lance", re.compile(r".+\.manifest")),
+    "_spark_metadata": _Mark("Spark streaming sink", re.compile(r"\d+(\.compact)?")),
+}
+# Names of directories that these formats give to what is in a table.
+_INNER = re.compile(r"data|bucket-\d+|[^=]+=[^/]*")
+
+
+def check_no_table(url: str, above: Iterable[str], seen: Iterable[str]) -> None:
+    """Checks that files are not those of a table of another format.
+
+    On this machine each directory is looked at. In a store these are requests, so directories above
+    the place are looked at for other formats than Delta only where their names are such as these
+    formats give.
+
+    Args:
+        url: A URL in the store.
+        above: The URLs of the place and of the directories above it, innermost first.
+        seen: The paths of directories with the name of a mark that a listing of the place has seen.
+
+    Raises:
+        TableFormatError: They are. Names format and directory.
+        StoreError: The look failed. A store may refuse looks above the place itself, to who has
+            access to a part of it only: those tell of no table.
+    """
+    for path in sorted(seen):
+        _check(url, path)
+    is_inner = True
+    for depth, directory in enumerate(above):
+        names = MARKS if local_path(url) is not None or (depth and is_inner) else ("_delta_log",)
+        is_inner = is_inner and bool(_INNER.fullmatch(directory.rstrip("/").rpartition("/")[2]))
+        try:
+            for name in names:
+                _check(url, root_of(join(directory, name)))
+        except AccessError:
+            if not depth:
+                raise
+
+
+def _check(url: str, path: str) -> None:
+    """Checks that a directory of this path, with the name of a mark, is none."""
+    directory, _, name = path.rstrip("/").rpartition("/")
+    if local_path(url) is not None and not is_directory_at(path):
+        return
+    if scheme(url) in ("http", "https"):
+        return
+    try:
+        items = tree_of(url, Wanted(hidden=True)).items(path, of_any_name=True)
+    except ABSENT:
+        return
+    mark = MARKS[name]
+    if any(item.info is not None and mark.file.fullmatch(item.name) for item in items):
+        raise TableFormatError(redact(directory), mark.table_format)
