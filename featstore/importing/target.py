@@ -68,13 +68,15 @@ class ImportTarget:
             raise InputError(
                 f"{self._output}: an equal import is writing it ({self._hidden}); wait for its end"
             )
-        try:
+        with contextlib.ExitStack() as at_end:
+            at_end.callback(unlock, lock)
+            at_end.callback(self._remove_unfinished)
             yield
-        finally:
-            # Nobody continues a directory without a finished file.
-            if self._hidden.exists() and not any(self._hidden.rglob("*.json")):
-                shutil.rmtree(self._hidden)
-            unlock(lock)
+
+    def _remove_unfinished(self) -> None:
+        """Removes a directory without a finished file, which nobody continues."""
+        if self._hidden.exists() and not any(self._hidden.rglob("*.json")):
+            shutil.rmtree(self._hidden)
 
     def path(self, part: str) -> str:
         """The path of a part, such as `dt=2026-11-01/part-00000.parquet`, until it is published."""
