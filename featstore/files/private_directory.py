@@ -167,9 +167,12 @@ def _lock_alive(directory: Path) -> int:
 
 
 def _remove_locked(directory: Path, lock: int) -> None:
-    """Removes a directory, and then its lock: others remove a directory whose lock is free."""
+    """Removes a directory, and then its lock: others remove a directory whose lock is free, and
+    what is left of it if it cannot be removed.
+    """
     try:
-        shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # `ignore_errors` does not ignore those of fstat.
+            shutil.rmtree(directory, ignore_errors=True)
     finally:
         unlock(lock)
 

@@ -653,14 +653,9 @@ class Cache:
     def _record(self, name: str) -> Record | None:
         path = (self.root / name).with_suffix(HELD)
         try:
-            # O_NONBLOCK, as opening a pipe in the record's place would wait for a writer.
-            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            return None
-        try:
-            with open(file, encoding="utf-8", errors="replace") as text:  # noqa: PTH123  a descriptor
+            with open(path, encoding="utf-8", errors="replace", opener=_open_record) as text:
                 return Record.from_json(text.read(_MAX_RECORD_BYTES))
-        except OSError:  # A directory, or a pipe without a writer.
+        except OSError:  # Also a directory, or a pipe without a writer.
             return None
 
     def _is_pinned(self, name: str) -> bool:
@@ -680,13 +675,17 @@ def _write_record(path: Path, record: Record) -> None:
     Whatever has its name is removed first and never written into, because it may be a link.
     """
     path.unlink(missing_ok=True)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        with open(file, "w", encoding="utf-8") as text:  # noqa: PTH123  a descriptor
+        with open(path, "x", encoding="utf-8", opener=_open_record) as text:
             text.write(record.to_json())
     except OSError:
         path.unlink(missing_ok=True)
         raise
+
+
+def _open_record(path: str, flags: int) -> int:
+    # O_NONBLOCK, as opening a pipe in the record's place would wait for a writer.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
 
 
 def _crc(file: int, first: int, end: int, stop: threading.Event) -> int:
