@@ -351,14 +351,13 @@ class Filling:
         data = memoryview(block)  # type: ignore[arg-type]
         if at + len(data) > end:
             raise ConnectionError(f"{at + len(data) - end} more bytes came than were requested")
-        crc = checksum(data, self._crc)
+        self._crc = checksum(data, self._crc)
         with self._disk():
             self._connection.throttle.wait(len(data), self._connection.stop)
             self._write_back.wrote(len(data))
             while data:
                 written = os.pwrite(self._file, data, at)
                 at, data = at + written, data[written:]
-        self._crc = crc
         return at
 
     def _copy(self, source: int, first: int, end: int) -> None:
