@@ -104,10 +104,11 @@ class CommitConflictError(FeatstoreError, RuntimeError):
 
 
 class StoreError(FeatstoreError, OSError):
-    """A file store cannot be reached, refuses a request, or fails. The message names the URL, the
-    cause and what to do.
+    """A file store cannot be reached, refuses a request, or fails, or the operating system does
+    under a loader. The message names the URL or file, the cause and what to do.
 
-    `errno` is EINVAL if the same request would be refused again, and EIO if a retry may succeed.
+    `errno` is EINVAL if the same request would be refused again, and EIO if a retry may succeed;
+    for the operating system it is its own.
     """
 
 

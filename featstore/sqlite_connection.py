@@ -35,6 +35,14 @@ class ForkSafeConnection:
                 self._link.connection = self._connect()
             yield None if self._is_closed else self._link.connection
 
+    @staticmethod
+    def disconnect_all() -> None:
+        """Closes all connections of this process, once nobody uses them. They are opened again at
+        their next use. Not to be called within `use`.
+        """
+        _before_fork()
+        _after_fork()
+
     def close(self) -> None:
         """Closes the connection for good, in this process."""
         with self._link.lock:
@@ -83,6 +91,7 @@ _making = threading.RLock()
 
 
 def _before_fork() -> None:
+    """Closes all connections, and lets nobody open one until `_after_fork`."""
     _making.acquire()
     _forking.extend(list(_links))  # Made at once: finalizers remove links at any time.
     for link in _forking:

@@ -6,6 +6,7 @@ while it is mapped, and is evicted when it was used longest ago.
 
 import errno
 import logging
+import os
 import resource
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from featstore.errors import BudgetError, StagingError
 from featstore.host import allow_descriptors
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Download, Refusal, RemovedError
-from featstore.staging.retry import StoppableBackoff, is_local
+from featstore.staging.retry import StoppableBackoff
 
 _LOG = logging.getLogger(__name__)
 # How often in a row the directory of the cache, or an entry in it, may be removed or damaged by
@@ -154,7 +155,8 @@ class DecodedCache:
                     return answer
                 if isinstance(answer, Download):
                     return self._built(request, answer, held_bytes)
-                return MappedEntry(self._cache, answer, state)
+                with self._cache.named_errors():
+                    return MappedEntry(self._cache, answer, state)
             except RemovedError as error:
                 if attempt + 1 == _MOST_ATTEMPTS:
                     raise
@@ -176,24 +178,18 @@ class DecodedCache:
 
         writer = EntryWriter(download, reserve)
         try:
-            request.build(writer)
-            if writer.num_bytes > download.num_bytes:
-                reserve(writer.num_bytes)
-            pin = download.publish(writer.record(request.title))
-        except OSError as error:
-            download.abandon()
-            if not is_local(error) or isinstance(error, StagingError):
-                raise
-            raise StagingError(
-                f"{request.title} cannot be written to {self._cache.root}: {error.strerror}; make "
-                "room there, or name another staging.directory"
-            ) from error
+            # What fails of the files that are read is told in errors of featstore.
+            with self._cache.named_errors(request.title):
+                request.build(writer)
+                if writer.num_bytes > download.num_bytes:
+                    reserve(writer.num_bytes)
+                pin = download.publish(writer.record(request.title))
+                # What a crash of the machine may lose of the bytes is found when the entry is next
+                # opened, so the file is not synced.
+                return MappedEntry(self._cache, pin, is_new=True)
         except BaseException:
             download.abandon()
             raise
-        # Its own writer has just summed the bytes. What a crash of the machine may lose of them is
-        # found when the entry is next opened, so the file is not synced.
-        return MappedEntry(self._cache, pin, FileState.of(pin.descriptor))
 
     def _require_possible(
         self,
@@ -237,8 +233,8 @@ def _opening(found: Mapping[int, MappedEntry], num_entries: int) -> Iterator[Non
         raise StagingError(
             f"{num_entries} files of decoded columns: expected to open "
             f"{_ENTRY_DESCRIPTORS * num_entries} descriptors, found a limit of {limit}: "
-            f"{error.strerror}; raise the hard limit of open files (ulimit -n), compact the table "
-            "into fewer files, or select fewer days"
+            f"{os.strerror(error.errno)}; raise the hard limit of open files (ulimit -n), compact "
+            "the table into fewer files, or select fewer days"
         ) from error
 
 

@@ -97,14 +97,14 @@ class DecodedFiles:
                     f"staging.budget_bytes: no room for {request.title}: {found.value}"
                 )
             return None  # Another process is making it.
-        except DataFileError:
-            return None  # Whoever reads the file reports what is wrong, after the rows before it.
         except (BudgetError, StagingError) as error:
             self._is_off = True
             _LOG.warning(
                 "staging.decoded: %s; files are read without decoded columns from now on", error
             )
             return None
+        except (DataFileError, OSError):
+            return None  # Whoever reads the file reports what is wrong, after the rows before it.
 
     def _opened(self, file: DataFile, name: str, found: MappedEntry) -> DecodedFile:
         held_bytes = found.held_bytes

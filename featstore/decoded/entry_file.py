@@ -167,6 +167,7 @@ class MappedEntry(Closing):
         pin: The pinned file, whose ownership passes to this object.
         state: What was seen when its bytes were last compared with their checksum; None: they
             were not.
+        is_new: Whether this process has just written and summed them.
 
     Attributes:
         schema: The schema of the record batches.
@@ -174,13 +175,18 @@ class MappedEntry(Closing):
 
     Raises:
         DamagedEntryError: As of `require_unchanged`.
+        OSError: The disk fails, or too many files are open. The pin is released then, as with every
+            error.
     """
 
-    def __init__(self, cache: Cache, pin: Pin, state: FileState | None = None) -> None:
-        self._cache, self._pin, self._pid, self._state = cache, pin, os.getpid(), state
+    def __init__(
+        self, cache: Cache, pin: Pin, state: FileState | None = None, *, is_new: bool = False
+    ) -> None:
+        self._cache, self._pin, self._pid = cache, pin, os.getpid()
         self._damage: str | None = None
-        self.require_unchanged()
         try:
+            self._state = FileState.of(pin.descriptor) if is_new else state
+            self.require_unchanged()
             # Writable, and private: who writes to a batch in place, against the contract, changes
             # memory of its own, instead of the file, or of being killed. All else stays shared.
             mapped = mmap.mmap(pin.descriptor, pin.record.size_bytes, access=mmap.ACCESS_COPY)
@@ -211,7 +217,15 @@ class MappedEntry(Closing):
         Raises:
             DamagedEntryError: They have changed, or the file was truncated. This entry is closed,
                 and every further call raises the same.
+            StagingError: The disk fails.
         """
+        try:
+            self._require_unchanged()
+        except OSError:
+            with self._cache.named_errors():
+                raise
+
+    def _require_unchanged(self) -> None:
         if self._damage is not None:
             raise DamagedEntryError(self._damage)
         seen = FileState.of(self._pin.descriptor)

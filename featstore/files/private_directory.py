@@ -21,6 +21,10 @@ _PREFIX = "featstore-private-"
 _ALIVE = "alive"
 # The errors of open() for a missing file, a link, a directory and a socket.
 _NO_FILE = (errno.ENOENT, errno.ELOOP, errno.EISDIR, errno.ENXIO)
+# What to do about errors of a disk, beside to use another one.
+_ADVICE = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there") | dict.fromkeys(
+    (errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"
+)
 
 
 def try_lock(path: Path, kind: int) -> int | None:
@@ -56,10 +60,30 @@ def try_lock(path: Path, kind: int) -> int | None:
 def unlock(lock: int) -> None:
     """Releases a lock of `try_lock` and closes its descriptor.
 
-    Closing alone would not release the lock if a forked child has a copy of the descriptor.
+    Closing alone would not release the lock if a forked child has a copy of the descriptor. Where
+    there is none it does, so that a release that fails is no error: what was done under the lock
+    must not be lost with it.
     """
-    fcntl.flock(lock, fcntl.LOCK_UN)
-    os.close(lock)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_UN)
+    finally:
+        os.close(lock)
+
+
+def disk_error(what: str, error: OSError) -> StagingError:
+    """The error that a disk failed, with the system's words and `errno`.
+
+    Args:
+        what: What cannot be done and where, the beginning of its text.
+        error: The system's error.
+    """
+    advice = _ADVICE.get(error.errno or 0, "look at the disk, and at who may write there")
+    told = StagingError(
+        f"{what}: {error.strerror or error}; {advice}, or name another staging.directory"
+    )
+    told.errno = error.errno
+    return told
 
 
 def make_private(root: Path) -> None:
@@ -102,16 +126,19 @@ class PrivateDirectory:
 
     Attributes:
         path: The directory, mode 0700.
+
+    Raises:
+        StagingError: It cannot be made.
     """
 
     def __init__(self) -> None:
         _remove_leftovers()
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        # The file gets its name after it is locked, so that no other process sees it unlocked.
-        hidden = self.path / f".{_ALIVE}"
-        self._lock: int | None = os.open(hidden, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        hidden.rename(self.path / _ALIVE)
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self._lock: int | None = _lock_alive(self.path)
+        except OSError as error:
+            what = f"{error.filename or tempfile.gettempdir()}: no temporary directory can be made"
+            raise disk_error(what, error) from error
         self._owner = os.getpid()
 
     def remove(self) -> None:
@@ -119,10 +146,35 @@ class PrivateDirectory:
         again.
         """
         if os.getpid() == self._owner and self._lock is not None:
-            # Unlocked last, since another process removes a directory whose lock is free.
-            shutil.rmtree(self.path, ignore_errors=True)
             lock, self._lock = self._lock, None
-            unlock(lock)
+            _remove_locked(self.path, lock)
+
+
+def _lock_alive(directory: Path) -> int:
+    """Makes and locks the file that shows that the owner lives. Removes the directory if it cannot
+    be.
+    """
+    # The file gets its name after it is locked, so that no other process sees it unlocked.
+    hidden = directory / f".{_ALIVE}"
+    with contextlib.ExitStack() as failed:
+        failed.callback(shutil.rmtree, directory, ignore_errors=True)
+        lock = os.open(hidden, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        failed.callback(unlock, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        hidden.rename(directory / _ALIVE)
+        failed.pop_all()
+    return lock
+
+
+def _remove_locked(directory: Path, lock: int) -> None:
+    """Removes a directory, and then its lock: others remove a directory whose lock is free, and
+    what is left of it if it cannot be removed.
+    """
+    try:
+        with contextlib.suppress(OSError):  # `ignore_errors` does not ignore those of fstat.
+            shutil.rmtree(directory, ignore_errors=True)
+    finally:
+        unlock(lock)
 
 
 def _remove_leftovers() -> None:
@@ -145,5 +197,4 @@ def _remove_if_dead(directory: Path) -> None:
         return
     lock = try_lock(directory / _ALIVE, fcntl.LOCK_EX)
     if lock is not None:
-        shutil.rmtree(directory, ignore_errors=True)
-        unlock(lock)
+        _remove_locked(directory, lock)

@@ -50,11 +50,12 @@ from featstore.loader.run.step_agreement import JOIN, PAD, require_tail
 from featstore.loader.run.worker import LoaderWorker
 from featstore.loader.stats import Stats
 from featstore.loader.tensorflow_dataset import tensorflow_dataset
+from featstore.named_errors import NamedErrors
 from featstore.request.matching import Listed, SelectedFiles, matching_files, selected
 from featstore.request.negatives import Negatives
 from featstore.request.option_values import as_options
 from featstore.request.request import Request, resolve
-from featstore.request.tables import TableLike, snapshot_of
+from featstore.request.tables import TableLike, naming_table_errors, snapshot_of
 from featstore.request.train_config import load_train_config
 from featstore.selection.where import parse_where
 from featstore.staging.options import Staging
@@ -129,8 +130,11 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         BudgetError: The files that are open at once do not fit into the staging budget.
         TableNotFoundError: There is no table at `table`.
         DataFileError: A data file cannot be read. Mostly raised during iteration.
+        StoreError: The operating system failed, as of a disk, or a store did. Mostly raised during
+            iteration.
     """
 
+    @naming_table_errors
     def __init__(
         self,
         table: TableLike | Snapshot | str | Path,
@@ -176,6 +180,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         # Data files that can be streamed later are left out if they will be.
         opened = open_without_files if ordering.kind == RANK else open_snapshot
         snapshot = snapshot_of(table, opened)
+        self._named_errors = NamedErrors(snapshot.url)
         drawn = as_options(Negatives, negatives, "negatives")
         request = resolve(
             snapshot.schema,
@@ -288,6 +293,11 @@ class FeatureLoader(IterableDataset[Batch], Closing):
     def num_epochs(self) -> int:
         """How many epochs each iteration reads."""
         return self._iterations.num_epochs
+
+    @property
+    def named_errors(self) -> NamedErrors:
+        """Names the table in errors of the operating system. Asked for by `Iteration`."""
+        return self._named_errors
 
     @property
     def is_awaiting_shares(self) -> bool:
@@ -582,14 +592,15 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         May be called from any thread and more than once. The loader may be iterated again.
         """
         self._adopt()
-        if self._run is not None:
-            self._run.close()
-        self._name_left_open()
-        if self._stager is not None:
-            self._stager.close()
-            self._stager = None
-        self._pools = BufferPools()
-        self._iterations.close()
+        with self._named_errors:
+            if self._run is not None:
+                self._run.close()
+            self._name_left_open()
+            if self._stager is not None:
+                self._stager.close()
+                self._stager = None
+            self._pools = BufferPools()
+            self._iterations.close()
 
     def _name_left_open(self) -> None:
         """Logs the rows that ranks in step left unread in the last iteration."""

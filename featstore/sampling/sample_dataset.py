@@ -21,11 +21,12 @@ from featstore.errors import (
     require_integer,
 )
 from featstore.host import num_cores
+from featstore.named_errors import NamedErrors
 from featstore.reading.buffers import Array
 from featstore.request.matching import matching_files
 from featstore.request.option_values import as_options
 from featstore.request.request import Request, resolve
-from featstore.request.tables import TableLike, snapshot_of
+from featstore.request.tables import TableLike, naming_table_errors, snapshot_of
 from featstore.sampling.indices import is_single, position_of, positions_of
 from featstore.sampling.rows.open_samples import OpenSamples, SamplePlan
 from featstore.sampling.rows.wanted_ids import can_be_ids, ids_of_type
@@ -85,6 +86,7 @@ class SampleDataset(Dataset[Batch], Closing):
         StagingError: The disk is full, or fails.
     """
 
+    @naming_table_errors
     def __init__(
         self,
         table: TableLike | Snapshot | str | Path,
@@ -100,6 +102,7 @@ class SampleDataset(Dataset[Batch], Closing):
         progress: bool = False,
     ) -> None:
         snapshot = snapshot_of(table)
+        self._named_errors = NamedErrors(snapshot.url)
         request = resolve(
             snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where
         )
@@ -132,7 +135,8 @@ class SampleDataset(Dataset[Batch], Closing):
             SampleIndexError: There is no such sample, or it is none of them. An IndexError.
             StagingError: Decoded columns were written to, or truncated, by somebody else.
         """
-        return self._samples.batch(_positions(index, self._num_samples))
+        with self._named_errors:
+            return self._samples.batch(_positions(index, self._num_samples))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Batch]:
         """The samples of a DataLoader's batch, gathered at once: a list of one batch, as what a
@@ -195,10 +199,12 @@ class SampleDataset(Dataset[Batch], Closing):
         """Where the samples are, instead of the samples."""
         opened = self._samples
         plan = replace(opened.plan, checked_states=opened.checked_states)
-        return {"plan": plan, "num_samples": self._num_samples}
+        named = self._named_errors
+        return {"plan": plan, "num_samples": self._num_samples, "named_errors": named}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._plan, self._num_samples = state["plan"], state["num_samples"]
+        self._named_errors = state["named_errors"]
         self._is_closed, self._open = False, None
         self._release = lambda: None
 

@@ -24,6 +24,7 @@ import json
 import logging
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -32,10 +33,11 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import cast
 
-from featstore.errors import StagingError
+from featstore.errors import FeatstoreError, StagingError
 from featstore.files.private_directory import (
     MAX_REMOVALS,
     PrivateDirectory,
+    disk_error,
     make_private,
     try_lock,
     unlock,
@@ -215,10 +217,10 @@ class Download:
             self.path.rename(target)
             # From a download to a pin. The change is not atomic, but the directory is locked.
             fcntl.flock(lock, fcntl.LOCK_SH)
-            self._lock = None
             for other in self._others:
                 if number_of(other) < record.held_bytes:
                     self._cache.remove_unpinned(other)
+            self._lock = None  # Last: until then `abandon` closes it after an error.
         return Pin(target, lock, record, is_steady=self._is_steady)
 
     def abandon(self) -> None:
@@ -226,12 +228,16 @@ class Download:
 
         May be called more than once, and from another thread than the one that fills the file.
         """
-        if self._lock is None:
-            return
-        with contextlib.suppress(Stopped), self._held() as lock:
-            self._lock = None
-            self.path.unlink(missing_ok=True)
-            unlock(lock)
+        with self._cache.alone():
+            lock, self._lock = self._lock, None
+            if lock is None:
+                return
+            try:
+                # A file that cannot be removed is without a lock: whoever lists it removes it.
+                with contextlib.suppress(OSError), self._cache.directory_locked():
+                    self.path.unlink(missing_ok=True)
+            finally:
+                unlock(lock)
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[int]:
@@ -246,14 +252,11 @@ class Download:
         with self._cache.locked():
             if self._lock is None:  # Abandoned while this thread waited for the directory.
                 raise Stopped
-            try:
-                yield self._lock
-            except FileNotFoundError:
-                raise removed_error(self.path) from None
+            yield self._lock
 
     def _rename(self, num_bytes: int) -> None:
-        before, self.num_bytes = self.path, num_bytes
-        before.rename(self.path)
+        self.path.rename(self._cache.root / f"{self._name}.{num_bytes}{PART}")
+        self.num_bytes = num_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,7 +381,11 @@ class Cache:
 
     def has(self, name: str) -> bool:
         """Whether all or a part of the file of this name is staged. Takes no lock."""
-        return self._staged_names.has(name)
+        try:
+            return self._staged_names.has(name)
+        except OSError:
+            with self.named_errors():
+                raise
 
     def entries(self) -> list[CacheEntry]:
         """The staged files, the last used first."""
@@ -409,14 +416,16 @@ class Cache:
 
     def discard(self, pin: Pin) -> None:
         """Releases a pinned file that proved wrong, and removes it unless others have it pinned."""
+        pin.release()
         with self.locked():
-            pin.release()
             self.remove_unpinned(pin.path.name)
 
     def remove(self, pin: Pin) -> None:
         """Removes a pinned file whose bytes have changed, even if others have it pinned."""
-        with self.locked():
-            self._unlink(pin.path.name)
+        try:
+            with self.locked():
+                self._unlink(pin.path.name)
+        finally:
             pin.release()
 
     def close(self) -> None:
@@ -428,14 +437,49 @@ class Cache:
         """The exclusive right to change the directory, among all threads and processes.
 
         Hold it for a few system calls only. Not reentrant.
+
+        Raises:
+            StagingError: A file of the cache, or its directory, fails the block.
+            RemovedError: Somebody removed it.
         """
-        with self._thread_lock:
+        with self.alone(), self.directory_locked():
+            yield
+
+    def alone(self) -> contextlib.AbstractContextManager[object]:
+        """The exclusive right to change the cache's objects, among the threads of this process."""
+        return self._thread_lock
+
+    @contextlib.contextmanager
+    def directory_locked(self) -> Iterator[None]:
+        """The exclusive right to change the directory, among processes. Call it under `alone()`."""
+        with self.named_errors():
             lock = self._open_root()
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
             finally:
                 unlock(lock)
+
+    @contextlib.contextmanager
+    def named_errors(self, title: str = "") -> Iterator[None]:
+        """Turns errors of the system within the block into a StagingError that names the file of
+        the cache, or else the cache, and a RemovedError if it is gone. Errors pass that name a file
+        elsewhere, and those of featstore.
+
+        Args:
+            title: What is kept there, if it is not the cache itself that fails.
+        """
+        try:
+            yield
+        except OSError as error:
+            is_elsewhere = isinstance(error.filename, str) and not self.holds(error.filename)
+            if is_elsewhere or isinstance(error, FeatstoreError):
+                raise
+            path = error.filename if self.holds(error.filename) else self.root
+            if isinstance(error, FileNotFoundError):
+                raise removed_error(path) from None
+            what = f"{title} cannot be written to {path}" if title else f"{path}: the cache fails"
+            raise disk_error(what, error) from error
 
     def _open_root(self) -> int:
         """Opens the cache's directory, and makes it again if somebody removed it.
@@ -464,7 +508,7 @@ class Cache:
             num_bytes,
             used_bytes=sum(map(number_of, (*listing.staged, *listing.parts, *listing.left_over))),
             unwritten_bytes=sum(map(self._unwritten_bytes, listing.parts)),
-            free_bytes=shutil.disk_usage(self.root).free,
+            free_bytes=_free_bytes(self.root),
             budget_bytes=self._limits.budget_bytes,
             min_free_bytes=self._limits.min_free_bytes,
         )
@@ -489,7 +533,7 @@ class Cache:
 
     def _is_free(self, name: str) -> bool:
         path = self.root / name
-        if os.path.lexists(path) and not self.remove_unpinned(name):
+        if _exists(path) and not self.remove_unpinned(name):
             return False
         return not path.with_suffix(HELD).is_dir() or path.with_suffix(HELD).is_symlink()
 
@@ -502,8 +546,10 @@ class Cache:
         lock = try_lock(self.root / name, fcntl.LOCK_EX)
         if lock is None:
             return False
-        self._unlink(name)
-        unlock(lock)
+        try:
+            self._unlink(name)
+        finally:
+            unlock(lock)
         return True
 
     def _unwritten_bytes(self, part: str) -> int:
@@ -531,20 +577,22 @@ class Cache:
             )
             if lock is None:
                 continue
-            record = self._record(staged)
-            if (
-                record is not None
-                and os.fstat(lock).st_size == record.size_bytes
-                and size_bytes in (None, record.size_bytes)
-            ):
-                if not is_steady or _is_unused(lock):
-                    _touch(lock)
-                return Pin(path, lock, record, is_steady=is_steady)
-            why = "its record cannot be read" if record is None else "its record is of another size"
-            _LOG.warning("%s: %s; the file is staged again", path, why)
-            self._unlink(staged)
-            listing.staged.remove(staged)
-            unlock(lock)
+            with contextlib.ExitStack() as held:
+                held.callback(unlock, lock)
+                record = self._record(staged)
+                if (
+                    record is not None
+                    and os.fstat(lock).st_size == record.size_bytes
+                    and size_bytes in (None, record.size_bytes)
+                ):
+                    if not is_steady or _is_unused(lock):
+                        _touch(lock)
+                    held.pop_all()
+                    return Pin(path, lock, record, is_steady=is_steady)
+                why = "cannot be read" if record is None else "is of another size"
+                _LOG.warning("%s: its record %s; the file is staged again", path, why)
+                self._unlink(staged)
+                listing.staged.remove(staged)
         return None
 
     def _reserve(
@@ -565,14 +613,18 @@ class Cache:
         if not self.make_room(num_bytes, listing):
             return Refusal.FULL
         path = self.root / f"{name}.{num_bytes}{PART}"
-        if os.path.lexists(path):  # A regular file would be among the listed parts.
+        if _exists(path):  # A regular file would be among the listed parts.
             raise StagingError(
                 f"{path}: expected nothing there, found something that is no file; remove it, or "
                 "clear the cache"
             )
         lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(lock, size_bytes or 0)
+        with contextlib.ExitStack() as failed:
+            failed.callback(unlock, lock)
+            failed.callback(path.unlink, missing_ok=True)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(lock, size_bytes or 0)
+            failed.pop_all()
         others = listing.staged_of(name)
         return Download(self, name, num_bytes, lock, others, is_steady=is_steady)
 
@@ -601,14 +653,9 @@ class Cache:
     def _record(self, name: str) -> Record | None:
         path = (self.root / name).with_suffix(HELD)
         try:
-            # O_NONBLOCK, as opening a pipe in the record's place would wait for a writer.
-            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            return None
-        try:
-            with open(file, encoding="utf-8", errors="replace") as text:  # noqa: PTH123  a descriptor
+            with open(path, encoding="utf-8", errors="replace", opener=_open_record) as text:
                 return Record.from_json(text.read(_MAX_RECORD_BYTES))
-        except OSError:  # A directory, or a pipe without a writer.
+        except OSError:  # Also a directory, or a pipe without a writer.
             return None
 
     def _is_pinned(self, name: str) -> bool:
@@ -628,13 +675,17 @@ def _write_record(path: Path, record: Record) -> None:
     Whatever has its name is removed first and never written into, because it may be a link.
     """
     path.unlink(missing_ok=True)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        with open(file, "w", encoding="utf-8") as text:  # noqa: PTH123  a descriptor
+        with open(path, "x", encoding="utf-8", opener=_open_record) as text:
             text.write(record.to_json())
     except OSError:
         path.unlink(missing_ok=True)
         raise
+
+
+def _open_record(path: str, flags: int) -> int:
+    # O_NONBLOCK, as opening a pipe in the record's place would wait for a writer.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
 
 
 def _crc(file: int, first: int, end: int, stop: threading.Event) -> int:
@@ -647,10 +698,30 @@ def _crc(file: int, first: int, end: int, stop: threading.Event) -> int:
     return crc
 
 
+def _exists(path: Path) -> bool:
+    """Whether anything has this path, a link to nothing included. OSError if that is unknown."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _touch(lock: int) -> None:
-    """Notes a use now, at a finer resolution than the kernel's own file times."""
+    """Notes a use now, at a finer resolution than the kernel's own file times. One that cannot be
+    noted is not: the file is only evicted earlier.
+    """
     now_ns = time.time_ns()
-    os.utime(lock, ns=(now_ns, now_ns))
+    with contextlib.suppress(OSError):
+        os.utime(lock, ns=(now_ns, now_ns))
+
+
+def _free_bytes(directory: Path) -> int:
+    """Free space of the disk. Where the system does not tell, it limits nothing."""
+    try:
+        return shutil.disk_usage(directory).free
+    except OSError:
+        return sys.maxsize
 
 
 def _is_unused(lock: int) -> bool:

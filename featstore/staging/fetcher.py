@@ -2,12 +2,11 @@
 and publishes it.
 """
 
-import contextlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -27,7 +26,6 @@ from featstore.staging.cache import (
     Refusal,
     RemovedError,
     entry_name,
-    removed_error,
 )
 from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose, needs_no_footer
 from featstore.staging.counts import Counts
@@ -45,7 +43,7 @@ from featstore.staging.ranges import (
 )
 from featstore.staging.record import Record, SpanChecksum, united_checksum
 from featstore.staging.request_threads import RequestThreads
-from featstore.staging.retry import RetryPolicy, is_local
+from featstore.staging.retry import RetryPolicy
 
 _LOG = logging.getLogger(__name__)
 Key = TypeVar("Key")
@@ -181,7 +179,7 @@ class Fetcher:
         num_removed = 0
         while True:
             try:
-                with self._local_errors(item):
+                with self._cache.named_errors(redact(item.url)):
                     return self._obtained(item, waiting)
             except RemovedError as error:
                 num_removed += 1
@@ -202,9 +200,10 @@ class Fetcher:
                 if isinstance(answer, Download):
                     return self._download(item, answer, base, waiting)
                 if isinstance(answer, Pin):
-                    if not self._is_intact(item, answer, waiting.stop):
+                    is_intact, serves = self._judged(item, answer, waiting.stop)
+                    if not is_intact:
                         self._cache.remove(answer)
-                    elif self._serves(item, answer):
+                    elif serves:
                         self._counts.add(num_hits=1)
                         return answer
                     else:
@@ -225,36 +224,20 @@ class Fetcher:
             download.abandon()
         return bool(under_way)
 
-    def _is_intact(self, item: StageItem[Any], pin: Pin, stop: threading.Event) -> bool:
+    def _judged(self, item: StageItem[Any], pin: Pin, stop: threading.Event) -> tuple[bool, bool]:
+        """Whether a file in the cache is intact, and has everything that is wanted. After an error
+        it is released.
+        """
         try:
-            is_intact = pin.is_intact(stop)
+            if pin.is_intact(stop):
+                return True, self._serves(item, pin)
         except BaseException:
             pin.release()
             raise
-        if not is_intact:
-            _LOG.warning(
-                "%s in the cache is not what was downloaded; downloading it again", redact(item.url)
-            )
-        return is_intact
-
-    @contextlib.contextmanager
-    def _local_errors(self, item: StageItem[Any]) -> Iterator[None]:
-        """Turns errors of the local disk within the block into a StagingError that names it, and
-        the removal of the cache, or of a file in it, into a RemovedError.
-        """
-        try:
-            yield
-        except OSError as error:
-            if isinstance(error, StagingError):
-                raise
-            if isinstance(error, FileNotFoundError) and self._cache.holds(error.filename):
-                raise removed_error(error.filename) from None
-            if not is_local(error):
-                raise
-            raise StagingError(
-                f"{redact(item.url)} cannot be written to {self._cache.root}: {error.strerror}; "
-                "make room there, or name another staging.directory"
-            ) from error
+        _LOG.warning(
+            "%s in the cache is not what was downloaded; downloading it again", redact(item.url)
+        )
+        return False, False
 
     def _is_whole(self, item: StageItem[Any]) -> bool:
         """Whether the whole file is staged without a look at its footer."""
@@ -283,19 +266,18 @@ class Fetcher:
             return record.is_whole
         last = record.held[-1] if record.held else (0, 0)
         tail_bytes = last[1] - last[0] if last[1] == item.size_bytes else 0
-        with pin.open_path.open("rb") as file:
 
-            def tail_of(num_bytes: int) -> bytes:
-                if num_bytes > tail_bytes:
-                    raise _NotHeld
-                return os.pread(file.fileno(), num_bytes, item.size_bytes - num_bytes)
+        def tail_of(num_bytes: int) -> bytes:
+            if num_bytes > tail_bytes:
+                raise _NotHeld
+            return os.pread(pin.descriptor, num_bytes, item.size_bytes - num_bytes)
 
-            try:
-                return covers(
-                    record.held, self._plan(item, min(tail_bytes, self._tail_bytes), tail_of).spans
-                )
-            except _NotHeld:
-                return False
+        try:
+            return covers(
+                record.held, self._plan(item, min(tail_bytes, self._tail_bytes), tail_of).spans
+            )
+        except _NotHeld:
+            return False
 
     def _plan(
         self, item: StageItem[Any], tail_bytes: int, tail_of: Callable[[int], bytes]

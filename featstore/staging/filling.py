@@ -2,6 +2,7 @@
 own offset. Continues where a connection breaks.
 """
 
+import contextlib
 import logging
 import os
 import random
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from featstore.errors import ReplacedError, StagingError
+from featstore.files.private_directory import disk_error
 from featstore.files.transfer import RangeResponse, ReadSpan
 from featstore.intervals import Span, united
 from featstore.redaction import redact, redact_text
@@ -22,7 +24,7 @@ from featstore.staging.limits import Throttle
 from featstore.staging.ranges import covers
 from featstore.staging.record import SpanChecksum, checksum, spans_of
 from featstore.staging.request_threads import RequestThreads
-from featstore.staging.retry import RetryPolicy, Stopped, is_local, is_retryable
+from featstore.staging.retry import RetryPolicy, Stopped, is_retryable
 
 _LOG = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20  # How much is copied at once from another file of the cache.
@@ -219,12 +221,8 @@ class Filling:
 
     def adopt(self, pin: Pin) -> None:
         """Copies what another staged file of the same version holds."""
-        source = os.open(pin.open_path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for first, end in pin.record.held:
-                self._copy(source, first, end)
-        finally:
-            os.close(source)
+        for first, end in pin.record.held:
+            self._copy(pin.descriptor, first, end)
         self.tag, self.sums = pin.record.tag, list(pin.record.sums)
 
     def tail(self, num_bytes: int) -> bytes:
@@ -293,10 +291,8 @@ class Filling:
 
     def sync(self) -> None:
         """Waits until the bytes are on the disk."""
-        try:
+        with self._disk():
             self._write_back.finish()
-        except OSError as error:
-            raise self._local(error) from error
 
     def close(self) -> None:
         self._write_back.close()
@@ -325,8 +321,6 @@ class Filling:
                 yield end - self._at
                 pace.ask()
         except (OSError, EOFError) as error:
-            if isinstance(error, OSError) and is_local(error):
-                raise self._local(error) from error
             if not is_retryable(error):
                 raise
             self._failure = (
@@ -357,22 +351,29 @@ class Filling:
         data = memoryview(block)  # type: ignore[arg-type]
         if at + len(data) > end:
             raise ConnectionError(f"{at + len(data) - end} more bytes came than were requested")
-        self._connection.throttle.wait(len(data), self._connection.stop)
         self._crc = checksum(data, self._crc)
-        self._write_back.wrote(len(data))
-        while data:
-            written = os.pwrite(self._file, data, at)
-            at, data = at + written, data[written:]
+        with self._disk():
+            self._connection.throttle.wait(len(data), self._connection.stop)
+            self._write_back.wrote(len(data))
+            while data:
+                written = os.pwrite(self._file, data, at)
+                at, data = at + written, data[written:]
         return at
 
     def _copy(self, source: int, first: int, end: int) -> None:
-        try:
+        with self._disk():
             while first < end and (block := os.pread(source, min(_COPY_BYTES, end - first), first)):
                 first += os.pwrite(self._file, block, first)
-        except OSError as error:
-            raise self._local(error) from error
 
-    def _local(self, error: OSError) -> StagingError:
-        return StagingError(
-            f"{redact(self._url)} cannot be written to {self._place}: {error.strerror}"
-        )
+    @contextlib.contextmanager
+    def _disk(self) -> Iterator[None]:
+        """Turns errors of the local disk within the block into a StagingError, which no further
+        request helps. A file that somebody removed is a FileNotFoundError.
+        """
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            what = f"{redact(self._url)} cannot be written to {self._place}"
+            raise disk_error(what, error) from error

@@ -7,6 +7,8 @@ import threading
 import time
 from pathlib import Path
 
+from featstore.files.private_directory import unlock
+
 _FORMAT = struct.Struct("<d")
 # How far ahead of now the line can be reserved: bounds the wait of a process, and tells a time that
 # was written before a reboot, since when the monotonic clock has begun anew.
@@ -77,5 +79,4 @@ class Throttle:
             os.pwrite(file, _FORMAT.pack(free_at_s), 0)
             return starts_at_s
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)
-            os.close(file)
+            unlock(file)

@@ -251,5 +251,5 @@ def test_more_entries_than_the_hard_limit_allows_are_an_error_that_names_it(tmp_
     text, num_left_open = run_python(_MANY, tmp_path, 50, 60).stdout.splitlines()
     assert "60 files of decoded columns: expected to open 120 descriptors, found a limit" in text
     assert "raise the hard limit of open files (ulimit -n), compact the table" in text
-    assert text.startswith("OSError ")
+    assert text.startswith("StagingError ")
     assert num_left_open == "0"

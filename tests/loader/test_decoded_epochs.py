@@ -2,8 +2,10 @@
 and whatever is wrong with these, the loader goes on without them.
 """
 
+import errno
 import json
 import logging
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -342,6 +344,31 @@ def test_a_disk_that_is_full_is_warned_of_once(
         assert content(loader) == expected
     [warning] = warnings_of(caplog)
     assert "cannot be written" in warning or "no room" in warning
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOSPC])
+@pytest.mark.parametrize("name", ["posix_fallocate", "writev"])
+def test_an_entry_that_cannot_be_written_is_warned_of_once_whatever_the_error(
+    table: str,
+    staging: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    number: int,
+) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with make(table) as plain:
+        expected = content(plain)
+    monkeypatch.setattr(os, name, fails)
+    with make(table, staging=staging) as loader:
+        for _ in range(2):
+            assert content(loader) == expected
+    [warning] = warnings_of(caplog)
+    assert f"cannot be written to {staging['directory']}" in warning
+    assert os.strerror(number) in warning
+    assert not list(Path(staging["directory"]).rglob("*.part"))
 
 
 @pytest.mark.parametrize("harm", WAYS)

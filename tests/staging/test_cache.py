@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -546,3 +548,61 @@ def test_a_cache_of_another_user_is_refused(
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(StagingError, match="it must be a directory of user 12345"):
         _cache(tmp_path)
+
+
+def _fails(*_: Any, **__: Any) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_use_that_cannot_be_noted_and_free_space_that_is_unknown_end_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = _cache(tmp_path, min_free_bytes=1)
+    monkeypatch.setattr(os, "utime", _fails)
+    monkeypatch.setattr(os, "statvfs", _fails)
+    pins = [_fill(cache, _name(number)) for number in range(3)]
+    assert _request(cache, _name(4)) is Refusal.FULL  # The budget still limits.
+    for pin in pins:
+        pin.release()
+    assert isinstance(_request(cache, _name(0)), Pin)
+    assert isinstance(_request(cache, _name(4)), Download)
+
+
+def test_a_lock_that_the_system_fails_to_release_is_released_by_closing_its_file(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, num_failed = fcntl.flock, 0
+
+    def never_released(file: int, kind: int) -> None:
+        nonlocal num_failed
+        if kind == fcntl.LOCK_UN:
+            num_failed += 1
+            _fails()
+        flock(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", never_released)
+    _fill(cache, _name(1)).release()
+    _request(cache, _name(2)).abandon()
+    monkeypatch.undo()
+    assert num_failed > 3
+    assert [file.name for file in _cache(tmp_path).clear()] == [f"{_name(1)}.10.staged"]
+    assert list(cache.root.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["flock", "ftruncate"])
+def test_a_download_that_cannot_be_made_leaves_no_file(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    flock = fcntl.flock
+    monkeypatch.setattr(os, "ftruncate", _fails)
+    if name == "flock":
+        monkeypatch.setattr(
+            fcntl,
+            "flock",
+            lambda file, kind: _fails() if kind & fcntl.LOCK_NB else flock(file, kind),
+        )
+    with pytest.raises(StagingError, match=f"^{cache.root}: the cache fails: Input/output error; "):
+        _request(cache, _name(1))
+    assert list(cache.root.iterdir()) == []
+    monkeypatch.undo()
+    assert isinstance(_request(cache, _name(1)), Download)

@@ -365,7 +365,8 @@ def test_a_cache_on_a_disk_that_became_read_only_is_an_error_that_names_it(
     stager = make(directory=str(small_disk))
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(
-        StagingError, match=r"a\.bin cannot be written to .*disk.*: Read-only file system"
+        StagingError,
+        match=r"/disk/.*\.part: the cache fails: Read-only file system; look at the disk",
     ):
         _next(stager, f"{unruly.url}{PATH}")
     with pytest.raises(StagingError, match=r"disk cannot hold the cache .*it cannot be written"):

@@ -9,17 +9,24 @@ worker is left to miss them.
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from featstore.errors import DispatchError
 from featstore.mounts import network_mount_of
 from featstore.sqlite_connection import ForkSafeConnection
 
-# How long to wait for a write lock. A process that is stopped in the middle of a write holds it
+# How long to wait for a lock. A process that is stopped in the middle of a write holds it
 # (docs/dispatch.md); a larger value only delays the error.
 _BUSY_S = 30.0
+# How long one try waits, after which the connections are opened anew. Chosen, not measured: a lock
+# that nobody releases stops all workers for so long.
+_TRY_S = 3.0
+# PROTOCOL: a lock that readers take for a moment was held through all of SQLite's tries, for 10 s.
+_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+Result = TypeVar("Result")
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 )
@@ -66,23 +73,45 @@ class SqliteStore:
         return None not in self.get_many(keys)
 
     def get_or_none(self, key: str) -> str | None:
-        with self._connected() as connection:
-            return get(connection, key)
+        return self.get_many([key])[0]
 
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
-        with self._connected() as connection:
-            return [get(connection, key) for key in keys]
+        with ExitStack() as using:
+            return self._unlocked(using, lambda connection: [get(connection, key) for key in keys])
 
     def close(self) -> None:
         self._connection.close()
 
+    def _unlocked(self, using: ExitStack, act: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Does what changes nothing, and does it again on new connections while the file is locked.
+
+        SQLite ignores it if the system fails to release a lock. Then all processes wait for that
+        lock, this one too, until it closes its connections and so drops all locks that it holds.
+
+        Args:
+            using: Keeps the connection for this thread, and names the store in errors.
+            act: What to do with it.
+        """
+        using.enter_context(self._named_errors())
+        deadline = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                with ExitStack() as tried:
+                    connection = tried.enter_context(self._connection.use())
+                    if connection is None:
+                        raise DispatchError(f"this handle of dispatch store {self._path} is closed")
+                    result = act(connection)
+                    using.push(tried.pop_all())
+                    return result
+            except sqlite3.OperationalError as error:
+                if not _is_locked(error) or time.monotonic() > deadline:
+                    raise
+            self._connection.disconnect_all()
+
     @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
+    def _named_errors(self) -> Iterator[None]:
         try:
-            with self._connection.use() as connection:
-                if connection is None:
-                    raise DispatchError(f"this handle of dispatch store {self._path} is closed")
-                yield connection
+            yield
         except (sqlite3.Error, OSError) as error:
             code = getattr(error, "sqlite_errorname", None) or type(error).__name__
             raise DispatchError(
@@ -97,8 +126,8 @@ class SqliteStore:
         It takes the write lock at the beginning. A read that is upgraded to a write later may fail
         with SQLITE_BUSY without waiting for its turn.
         """
-        with self._connected() as connection:
-            connection.execute("BEGIN IMMEDIATE")
+        with ExitStack() as using:
+            connection = self._unlocked(using, _begun)
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -123,6 +152,15 @@ def _require_local(path: Path) -> None:
             "host (store auto takes $TMPDIR), or tcp://host:port of `featstore dispatch serve` for "
             "many"
         )
+
+
+def _begun(connection: sqlite3.Connection) -> sqlite3.Connection:
+    connection.execute("BEGIN IMMEDIATE")
+    return connection
+
+
+def _is_locked(error: sqlite3.OperationalError) -> bool:
+    return error.sqlite_errorcode & 0xFF in _LOCKED
 
 
 def get(connection: sqlite3.Connection, key: str) -> str | None:
@@ -156,7 +194,7 @@ def shared_connection(path: Path, *options: str) -> sqlite3.Connection:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(
-        path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+        path, timeout=_TRY_S, isolation_level=None, check_same_thread=False
     )
     try:
         for option in options or ("synchronous = NORMAL",):
@@ -175,15 +213,12 @@ def _retried(act: Callable[[], object]) -> None:
     A change of the journal mode fails at once if another process makes it too: it ignores the
     busy timeout.
     """
-    deadline = time.monotonic() + _BUSY_S
+    deadline = time.monotonic() + _TRY_S
     while True:
         try:
             act()
             return
         except sqlite3.OperationalError as error:
-            if (
-                error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-                or time.monotonic() > deadline
-            ):
+            if not _is_locked(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.005)

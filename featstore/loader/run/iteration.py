@@ -8,11 +8,16 @@ from featstore.errors import StateError
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.run.epochs import Run
 from featstore.loader.run.worker import LoaderWorker
+from featstore.named_errors import NamedErrors
 from featstore.tensors.batch import Batch
 
 
 class Owner(Protocol):
     """The loader over which an iteration runs."""
+
+    @property
+    def named_errors(self) -> NamedErrors:
+        """Names the table in errors of the operating system."""
 
     @property
     def is_awaiting_shares(self) -> bool:
@@ -77,7 +82,10 @@ class Iteration:
 
     def begin(self) -> Run:
         """Begins the iteration, unless it has begun."""
-        return self._run or self._take(self._owner.begin_run(self._worker))
+        if self._run is not None:
+            return self._run
+        with self._owner.named_errors:
+            return self._take(self._owner.begin_run(self._worker))
 
     def pause_at_epochs(self) -> None:
         """From now on StopIteration is raised at the end of each epoch, and the next epoch follows
@@ -166,12 +174,14 @@ class Iteration:
         """The next slice with rows; None at the end, or at a pause. Progress of slices without rows
         is added to the delivery.
         """
-        for rows in self._slices:
-            if rows is None:
-                return None
-            if rows.blocks:
-                return rows
-            run.add_without_batch(rows)
+        # Here errors of the threads that read, decode and stage come out.
+        with self._owner.named_errors:
+            for rows in self._slices:
+                if rows is None:
+                    return None
+                if rows.blocks:
+                    return rows
+                run.add_without_batch(rows)
         _require_open(run)
         return None
 

@@ -1,11 +1,13 @@
+import shutil
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from featstore.dispatch.stores.sqlite import SqliteStore
 from featstore.errors import DispatchError
-from tests.programs import Program, run_python
+from tests.programs import Program, command_of, run_python
 
 FORKED = """
 import os, sys
@@ -83,6 +85,26 @@ store = SqliteStore(Path(sys.argv[1]))
 for _ in range(100):
     store.add("n", 1)
 """
+# Two handles in one process: the first one writes and is closed, the second one writes then.
+HANDLES = """
+import sys
+from pathlib import Path
+from featstore.dispatch.stores import sqlite
+from featstore.dispatch.stores.sqlite import SqliteStore
+sqlite._TRY_S = 0.2
+first, second = SqliteStore(Path(sys.argv[1])), SqliteStore(Path(sys.argv[1]))
+first.add("n", 1)
+first.close()
+print("written", flush=True)
+sys.stdin.readline()
+print(second.add("n", 1))
+"""
+ADDS = """
+import sys
+from pathlib import Path
+from featstore.dispatch.stores.sqlite import SqliteStore
+print(SqliteStore(Path(sys.argv[1])).add("n", 1))
+"""
 
 
 def test_a_handle_carried_through_a_fork_loses_nothing(tmp_path: Path) -> None:
@@ -145,3 +167,39 @@ def test_a_path_that_cannot_hold_a_file_is_named_in_the_error(tmp_path: Path) ->
     (tmp_path / "file").write_text("")
     with pytest.raises(DispatchError, match=r"file/x\.db cannot be used.*writable"):
         SqliteStore(tmp_path / "file" / "x.db")
+
+
+def _traced(path: Path, log: Path, *more: str) -> list[str]:
+    """The command of HANDLES under strace, which logs the calls that lock the shared memory."""
+    tracing = ["strace", "-f", "-qq", "-o", str(log), "-P", f"{path}-shm", "-e", "trace=fcntl"]
+    return [*tracing, *more, *command_of(HANDLES, path)]
+
+
+def _calls(log: Path) -> list[str]:
+    return log.read_text().splitlines()
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace makes the call fail")
+def test_a_lock_that_the_system_fails_to_release_is_dropped_by_a_new_connection(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+    dry = subprocess.run(
+        _traced(tmp_path / "dry.db", log), input="\n", capture_output=True, text=True, check=False
+    )
+    if dry.returncode:
+        pytest.skip(f"strace may trace nothing here: {dry.stderr}")
+    # The write lock is byte 120 of the shared memory. It is released last by the second handle, and
+    # before that by the first one.
+    releases = [n for n, call in enumerate(_calls(log), 1) if "F_UNLCK" in call and "=120," in call]
+    path = tmp_path / "x.db"
+    inject = f"inject=fcntl:error=EIO:when={releases[-2]}"
+    with subprocess.Popen(
+        _traced(path, log, "-e", inject), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "written\n"
+        assert sum("INJECTED" in call for call in _calls(log)) == 1
+        with Program(ADDS, path) as other:
+            out, _ = program.communicate("\n", timeout=60)
+            assert sorted([out, other.result()]) == ["2\n", "3\n"]

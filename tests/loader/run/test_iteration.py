@@ -11,6 +11,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.run.epochs import Run
 from featstore.loader.run.iteration import Iteration
 from featstore.loader.run.worker import LoaderWorker
+from featstore.named_errors import NamedErrors
 from tests.loader.conftest import NUM_ROWS, rows_of
 from tests.process import our_threads
 
@@ -28,6 +29,10 @@ class Owner:
     @property
     def is_awaiting_shares(self) -> bool:
         return self.loader.is_awaiting_shares
+
+    @property
+    def named_errors(self) -> NamedErrors:
+        return self.loader.named_errors
 
     def begin_run(self, worker: LoaderWorker) -> Run:
         self.num_runs += 1
