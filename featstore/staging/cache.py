@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import cast
 
 from featstore.errors import FeatstoreError, StagingError
+from featstore.files.looks import exists, is_directory_at
 from featstore.files.private_directory import (
     MAX_REMOVALS,
     PrivateDirectory,
@@ -134,7 +135,7 @@ class Pin:
         It goes through the descriptor that holds the lock.
         """
         path = Path(f"/proc/self/fd/{self._lock}")
-        return path if path.exists() else self.path
+        return path if exists(path) else self.path
 
     def is_intact(self, stop: threading.Event) -> bool:
         """Whether the file's bytes still have the checksums of the download.
@@ -325,7 +326,7 @@ class Cache:
     @staticmethod
     def is_at(directory: str) -> bool:
         """Whether the directory holds a cache."""
-        return (cast(Path, local_path(directory)) / _LAYOUT).is_dir()
+        return is_directory_at(cast(Path, local_path(directory)) / _LAYOUT)
 
     @property
     def num_evicted(self) -> int:
@@ -535,7 +536,7 @@ class Cache:
         path = self.root / name
         if _exists(path) and not self.remove_unpinned(name):
             return False
-        return not path.with_suffix(HELD).is_dir() or path.with_suffix(HELD).is_symlink()
+        return not is_directory_at(path.with_suffix(HELD)) or path.with_suffix(HELD).is_symlink()
 
     def remove_unpinned(self, name: str) -> bool:
         """Removes a file. Call it under `locked()`.
