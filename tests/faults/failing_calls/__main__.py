@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 
 from tests.faults.failing_calls.commands import COMMANDS
@@ -34,20 +35,20 @@ VERDICTS = (TOLD, HARMLESS, UNCLEAR, WRONG, HANG)
 def run_trials(
     scenarios: Sequence[Scenario], *, seed: int, num_trials: int, seconds: float, root: Path
 ) -> Iterator[Outcome]:
-    """Trials of each scenario in turn, until there are so many that hit, or the time is over."""
+    """Trials of each scenario in turn, until there are so many that hit, or the time is over and
+    each has had one.
+    """
     drawn = random.Random(f"failing calls {seed}")
     until_s, num_hit = time.monotonic() + seconds, 0
     stages: dict[str, Stage] = {}
-    while num_hit < num_trials and time.monotonic() < until_s:
-        for scenario in scenarios:
-            stage = stages.get(scenario.name)
-            if stage is None:
-                stage = stages[scenario.name] = Stage(scenario, root / scenario.name)
-            outcome = stage.trial(draw(stage.targets(), drawn))
-            num_hit += outcome.hits > 0
-            yield outcome
-            if num_hit >= num_trials or time.monotonic() > until_s:
-                return
+    for scenario in cycle(scenarios):
+        if scenario.name not in stages:
+            stages[scenario.name] = Stage(scenario, root / scenario.name)
+        elif num_hit >= num_trials or time.monotonic() > until_s:
+            return
+        outcome = stages[scenario.name].trial(draw(stages[scenario.name].targets(), drawn))
+        num_hit += outcome.hits > 0
+        yield outcome
 
 
 def table_of(outcomes: Sequence[Outcome], names: Sequence[str], of: str) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from deltalake import DeltaTable
+
 import featstore
 from tests.faults.failing_calls import reader
 from tests.faults.failing_calls.scenario import Rows, Scenario, run_command
@@ -150,10 +152,12 @@ def _old(root: Path) -> None:
         put_day(root, number, clicked=rows)
         extract(root, *day(number))
     extract(root, *day(0), "--group=more", spec="wider")
-    day = table / f"dt={DAYS[0]}"
-    (day / "part-00000-aaaaaaaa-bbbbbbbb-0.parquet").write_bytes(b"an orphan")
-    (day / "part-00000-cccccccc-dddddddd-0.parquet").write_bytes(b"of a run at work")
+    directory = table / f"dt={DAYS[0]}"
+    (directory / "part-00000-aaaaaaaa-bbbbbbbb-0.parquet").write_bytes(b"an orphan")
+    (directory / "part-00000-cccccccc-dddddddd-0.parquet").write_bytes(b"of a run at work")
     (table / "_runs").mkdir(exist_ok=True)
+    (table / "_runs" / "aaaaaaaa-bbbbbbbb").write_text('{"format": 1}')
+    DeltaTable(table).create_checkpoint()
     age(table, 10)
     (table / "_runs" / "cccccccc-dddddddd").write_text('{"format": 1}')
     logs = sorted(table.rglob("_delta_log/*.json"))
@@ -248,15 +252,16 @@ COMMANDS = (
     _extraction(
         *("extract-missing", _single_files, "raw/{dt}.parquet", _DAYS, "--allow-missing"),
         is_rising=True,
+        may_be_absent=True,
     ),
     _extraction("extract-group", _first_day, *day(0), "--group=more", spec="wider"),
     _extraction("extract-directories", _raw, "raw", "--partition-from-path=dt"),
     _extraction("extract-glob", _raw, "raw/dt=*/*.parquet", "--partition-from-path=dt"),
     _extraction("extract-glob-replaced", _replaced, "raw/dt=*", "--partition-from-path=dt"),
     _extraction("extract-texts", _texts, "raw", "--partition-from-path=dt"),
-    _extraction("extract-drifted", _drifted, *day(2), spec="checked"),
-    _extraction("extract-refused", _replaced, *day(0), spec="few"),
-    _on_table("delete", _grouped, "delete", "--where=user = 'u3' and dt = '2026-11-01'"),
+    _extraction("extract-drifted", _drifted, *day(2), spec="checked", exit_code=2),
+    _extraction("extract-refused", _replaced, *day(0), spec="few", exit_code=2),
+    _on_table("delete", _grouped, "delete", "--where=row in (3, 17, 1021)"),
     _on_table("compact", _grouped, "compact"),
     _on_table("vacuum", _old, "vacuum", read=_read_old, removes=True),
     Scenario(name="relabel", prepare=_ripe, act=_relabel, read=_table),
@@ -283,5 +288,5 @@ COMMANDS = (
     _on_table("inspect", _grouped, "inspect", prints=True),
     _on_table("profile", _grouped, "profile", "--json", prints=True),
     _on_table("profile-exact", _grouped, "profile", "--json", "--exact", prints=True),
-    Scenario(name="check", prepare=_drifted, act=_check, read=_table, prints=True),
+    Scenario(name="check", prepare=_drifted, act=_check, read=_table, prints=True, exit_code=1),
 )

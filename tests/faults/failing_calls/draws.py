@@ -1,13 +1,15 @@
 """Which calls may fail, and how: drawn from the calls of a run without faults."""
 
 import random
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 
 from tests.faults.failing_calls import strace
 from tests.faults.failing_calls.forked import PID
-from tests.faults.failing_calls.strace import Call, Fault
+from tests.faults.failing_calls.strace import SHORT, Call, Fault
 
 _ANY = ("EIO", "EACCES", "ESTALE")
 ERRORS: dict[str, tuple[str, ...]] = (
@@ -31,40 +33,51 @@ ERRORS: dict[str, tuple[str, ...]] = (
     }
 )
 # Who is interrupted, or gets nothing, tries again: for ever, if it is told the same each time.
-ONCE = frozenset({"EINTR", "0"})
+ONCE = frozenset({"EINTR", "0", SHORT})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Calls of one kind with one path: how many of them a thread makes at most, and whether one
-    succeeds.
+    """Calls of one kind with one path.
+
+    Attributes:
+        call: The name.
+        path: The path.
+        num_calls: How many of them a thread makes at most.
+        offsets: Where these begin to read, if a file that does not change is read.
+        succeeds: Whether any of them succeeds.
     """
 
     call: str
     path: str
     num_calls: int
+    offsets: tuple[int, ...]
     succeeds: bool
 
 
-def targets(calls: Iterable[Call], root: str, pid: str) -> list[Target]:
-    """What a run calls with the paths below `root`; `pid` is how names have its process id."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    succeeding = set()
+def targets(calls: Iterable[Call], root: Path, template: Path, pid: str) -> list[Target]:
+    """What a run calls with the paths below `root`, which was a copy of `template` when it began;
+    `pid` is how names have its process id.
+    """
+    by_thread: defaultdict[tuple[str, str], dict[str, list[Call]]] = defaultdict(dict)
     for call in calls:
         for path in (path.replace(pid, f".{PID}.") for path in call.paths):
-            if call.name in ERRORS and (path == root or path.startswith(f"{root}/")):
-                counts[call.name, path, call.thread] += 1
-                if call.error is None:
-                    succeeding.add((call.name, path))
-    most: dict[tuple[str, str], int] = {}
-    for (name, path, _), count in counts.items():
-        most[name, path] = max(count, most.get((name, path), 0))
-    return [
-        Target(
-            call=name, path=path, num_calls=most[name, path], succeeds=(name, path) in succeeding
+            if call.name in ERRORS and Path(path).is_relative_to(root):
+                by_thread[call.name, path].setdefault(call.thread, []).append(call)
+    found = []
+    for (name, path), threads in sorted(by_thread.items()):
+        most = max(threads.values(), key=len)
+        is_same = path.endswith(".parquet") and (template / Path(path).relative_to(root)).exists()
+        found.append(
+            Target(
+                call=name,
+                path=path,
+                num_calls=len(most),
+                offsets=tuple(call.offset or 0 for call in most) if is_same else (),
+                succeeds=any(call.error is None for call in chain(*threads.values())),
+            )
         )
-        for name, path in sorted(most)
-    ]
+    return found
 
 
 def draw(found: Sequence[Target], drawn: random.Random) -> Fault:
@@ -73,7 +86,10 @@ def draw(found: Sequence[Target], drawn: random.Random) -> Fault:
     target = drawn.choice([target for target in found if target.call == call])
     # "Not there" is a lie only of what is there.
     errors = [error for error in ERRORS[call] if error != "ENOENT" or target.succeeds]
-    error = drawn.choice(errors)
+    if call == "pread64" and target.offsets:
+        errors.append(SHORT)
+    error, number = drawn.choice(errors), drawn.randint(1, target.num_calls)
     goes_on = error not in ONCE and drawn.random() < 0.3
-    when = f"{drawn.randint(1, target.num_calls)}{'+' if goes_on else ''}"
-    return Fault(call=call, path=target.path, when=when, error=error)
+    if error == SHORT:
+        error = f"{SHORT}{target.offsets[number - 1]}"
+    return Fault(call=call, path=target.path, when=f"{number}{'+' if goes_on else ''}", error=error)

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import random
@@ -68,6 +69,7 @@ def run_forked(
         temporary: Where its temporary files are made.
         seed: Random names are the same with the same seed, so that calls can be named beforehand.
     """
+    (place / "result").write_text("[[], []]")
     gate, opener = os.pipe()
     child = os.fork()
     if child == 0:
@@ -82,16 +84,25 @@ def run_forked(
     code = _wait(child)
     if tracer is not None:
         tracer.communicate()
-    delivered = place / "delivered.json"
-    ending = Ending(
+    delivered, modules = json.loads((place / "result").read_text())
+    _load(modules)
+    return Ending(
         pid=child,
         code=code,
         out=(place / "out").read_text(),
         err=(place / "err").read_text(),
-        delivered=json.loads(delivered.read_text()) if delivered.exists() else [],
+        delivered=delivered,
     )
-    delivered.unlink(missing_ok=True)
-    return ending
+
+
+def _load(modules: Sequence[str]) -> None:
+    """Imports what a fork has imported, for the next ones. None of it is used here, since its
+    threads would not come along.
+    """
+    for name in modules:
+        if name not in sys.modules:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
 
 
 def _wait(child: int) -> int | None:
@@ -119,7 +130,7 @@ def _be_child(act: Act, place: Path, seed: str, temporary: Path | None) -> None:
         threading._shutdown()  # type: ignore[attr-defined]  # as at the end of an interpreter
         atexit._run_exitfuncs()
     finally:
-        (place / "delivered.json").write_text(json.dumps(delivered))
+        (place / "result").write_text(json.dumps([delivered, list(sys.modules)]))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -61,8 +61,8 @@ def samples(path: Path) -> Content:
     content: Content = {}
     if path.exists():
         with closing(sqlite3.connect(path)) as connection:
-            for row in connection.execute("select id, text from samples"):
-                content.setdefault(str(row[0]).partition("-")[0], []).append(list(row))
+            for row in connection.execute("select * from samples order by position"):
+                content.setdefault(row[1].partition("-")[0], []).append(repr(row))
     return content
 
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ class Scenario:
         read: What it leaves there, by the reader of our own.
         prints: Whether what it prints is its result.
         is_rising: Whether it may commit a part of its partitions before it fails.
+        may_be_absent: Whether a part without input is left as it was: then an input that is said
+            not to be there (ENOENT) is not.
+        exit_code: How a clean run ends.
         removes: Whether it only removes files: what it leaves behind is not wrong.
         judge: What is wrong with what was delivered, by what a clean run delivers.
     """
@@ -35,6 +39,8 @@ class Scenario:
     read: Callable[[Path], Content]
     prints: bool = False
     is_rising: bool = False
+    may_be_absent: bool = False
+    exit_code: int = 0
     removes: bool = False
     judge: Callable[[Rows, Ending], str | None] | None = None
 
@@ -51,6 +57,14 @@ def in_order(clean: Rows, ending: Ending) -> str | None:
     if got == (clean if ending.code == 0 else clean[: len(got)]):
         return None
     return f"{len(got)} rows of {len(clean)}{', others' if len(got) == len(clean) else ''}"
+
+
+def in_any_order(clean: Rows, ending: Ending) -> str | None:
+    """All rows; or, with an error, no row more than once."""
+    got, wanted = Counter(map(repr, ending.delivered)), Counter(map(repr, clean))
+    if (got == wanted) if ending.code == 0 else (got <= wanted):
+        return None
+    return f"{got.total()} rows of {wanted.total()}, {(got & wanted).total()} of them right"
 
 
 def normal(text: str, root: Path) -> str:

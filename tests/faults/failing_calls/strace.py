@@ -20,6 +20,7 @@ NAMES = (
     *("unlink", "unlinkat", "mkdir", "rmdir", "chmod", "fchmod"),
 )
 LOCKS = ("flock", "fcntl")
+SHORT, SHORT_BYTES = "short@", 5
 CALLS = (*STATS, *LOOKS, *READS, *WRITES, *NAMES, *LOCKS)
 
 _LINE = re.compile(r"(\w+)\((.*)\)\s+= (-?\w+)(?:<[^>]*>)?(?: (E[A-Z]+) \(.*?\))?.*$")
@@ -34,8 +35,8 @@ class Fault:
         call: Its name.
         path: Which calls: those with this path, or a descriptor of it.
         when: Which of these in each thread: `3` is the third, `3+` the third and all later ones.
-        error: The error's name; or `0`, which the call returns instead: nothing more to read, or
-            nothing written.
+        error: The error's name; `0`, which the call returns instead: nothing more to read, or
+            nothing written; or `short@{offset}`, which is a read of a few bytes from there.
     """
 
     call: str
@@ -44,18 +45,44 @@ class Fault:
     error: str
 
     def options(self) -> list[str]:
-        how = "retval=0" if self.error == "0" else f"error={self.error}"
-        inject = f"inject={self.call}:{how}:when={self.when}"
+        inject = f"inject={self.call}:{self._how()}:when={self.when}"
         return ["-P", self.path, "-e", f"trace={self.call}", "-e", inject]
+
+    def is_hit(self, call: "Call") -> bool:
+        """Whether this call was made to fail; that another part would have been read is no hit."""
+        return call.injected and self.offset in (None, call.offset)
+
+    @property
+    def offset(self) -> int | None:
+        """Where a short read begins."""
+        return int(self.error.partition("@")[2]) if self.error.startswith(SHORT) else None
+
+    def _how(self) -> str:
+        if self.error == "0":
+            return "retval=0"
+        if (at := self.offset) is None:
+            return f"error={self.error}"
+        data = Path(self.path).read_bytes()[at : at + SHORT_BYTES]
+        return f"retval={len(data)}:poke_exit=@arg2={data.hex()}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call that was made: the paths that it was about, and the error that it ended with."""
+    """A call that was made.
+
+    Attributes:
+        thread: Who made it.
+        name: Its name.
+        paths: What it was about.
+        offset: Where it began to read, if it says so.
+        error: The name of the error that it ended with, if any.
+        injected: Whether strace made it fail.
+    """
 
     thread: str
     name: str
     paths: tuple[str, ...]
+    offset: int | None
     error: str | None
     injected: bool
 
@@ -92,6 +119,7 @@ def read_calls(log: Path) -> list[Call]:
                         thread=file.suffix,
                         name=name,
                         paths=_paths(name, arguments),
+                        offset=int(arguments.rpartition(",")[2]) if name == "pread64" else None,
                         error=error,
                         injected=line.endswith("(INJECTED)"),
                     )

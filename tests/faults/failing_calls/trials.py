@@ -1,16 +1,11 @@
 """Trials: a scenario under one failing call, and what came of it."""
 
-import contextlib
-import importlib
-import random
 import shutil
-import sys
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.faults.failing_calls.draws import Target, draw, targets
+from tests.faults.failing_calls.draws import Target, targets
 from tests.faults.failing_calls.forked import Ending, run_forked
 from tests.faults.failing_calls.reader import Content
 from tests.faults.failing_calls.scenario import Rows, Scenario, differs, normal
@@ -57,20 +52,21 @@ class Stage:
         (self.root / "tmp").mkdir()
         shutil.copytree(self.root, self._template, symlinks=True)
         self.before = self._content()
-        self._load()
         self._reset()
         self.clean = self._run("clean", ["-e", f"trace={','.join(CALLS)}"])
         self.calls = read_calls(place / "log")
         self.after = self._content()
+        if self.clean.code != scenario.exit_code or "unreadable" in self.before | self.after:
+            raise RuntimeError(f"{scenario.name}: {self.clean}, {self.before}, {self.after}")
 
     def targets(self) -> list[Target]:
-        return targets(self.calls, str(self.root), f".{self.clean.pid}.")
+        return targets(self.calls, self.root, self._template, f".{self.clean.pid}.")
 
     def trial(self, fault: Fault) -> Outcome:
         self._reset()
         ending = self._run("clean", fault.options())
-        hits = sum(call.injected for call in read_calls(self.place / "log"))
-        verdict, why = self._judged(ending)
+        hits = sum(fault.is_hit(call) for call in read_calls(self.place / "log"))
+        verdict, why = self._judged(ending, is_absent=fault.error == "ENOENT")
         rerun = self._again() if hits else None
         said = normal(ending.err.strip()[-600:], self.root)
         return Outcome(
@@ -83,7 +79,7 @@ class Stage:
             said=said,
         )
 
-    def _judged(self, ending: Ending) -> tuple[str, str]:
+    def _judged(self, ending: Ending, *, is_absent: bool) -> tuple[str, str]:
         if ending.code is None:
             return HANG, "it did not end"
         if ending.code < 0:
@@ -91,7 +87,8 @@ class Stage:
         is_result = ending.code == self.clean.code and not ending.has_traceback
         if ending.code == 0 and not is_result:
             return WRONG, f"exit code 0, expected {self.clean.code}"
-        wrong = self._wrong(ending, is_result=is_result)
+        is_absent = is_absent and self.scenario.may_be_absent
+        wrong = self._wrong(ending, is_result=is_result and not is_absent)
         if wrong is not None:
             return WRONG, f"exit code {ending.code}; {wrong}"
         if is_result and (ending.code != 2 or ending.err == self.clean.err):
@@ -145,22 +142,6 @@ class Stage:
 
         return run_forked(act, self.place, seed=seed, options=options, temporary=self.root / "tmp")
 
-    def _load(self) -> None:
-        """Imports what the scenario does and its reader, which forks then find: without any of it
-        having been used, since threads do not come along.
-        """
-
-        def names(rows: Rows) -> None:
-            with contextlib.suppress(SystemExit):
-                self.scenario.act(self.root, [])
-            self.scenario.read(self.root)
-            rows.extend(sys.modules)
-
-        for name in run_forked(names, self.place, seed="names").delivered:
-            if name not in sys.modules:
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(name)
-
     def _do(self, act: Any) -> None:
         """Does what must not fail, in a fork."""
         ending = run_forked(lambda rows: act(self.root), self.place, seed="template")
@@ -180,9 +161,3 @@ class Stage:
     def _reset(self) -> None:
         shutil.rmtree(self.root)
         shutil.copytree(self._template, self.root, symlinks=True)
-
-
-def drawn_faults(stage: Stage, drawn: random.Random) -> Iterator[Fault]:
-    found = stage.targets()
-    while True:
-        yield draw(found, drawn)
