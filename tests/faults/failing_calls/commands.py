@@ -31,6 +31,7 @@ WIDER = SPEC | {
     "slots": [*SPEC["slots"], {"slot": 3, "name": "pair", "op": "cross", "of": ["user", "row"]}]
 }
 DRIFT = {"check": "drift", "of": "cost", "last": 7, "at_most": 0.25}
+LARGER = {"rows_per_row_group": 100, "rows_per_file": 200}
 FEW = {"check": "label_rate", "of": "click", "at_most": 0.01}
 
 
@@ -38,7 +39,7 @@ def write_specs(root: Path) -> None:
     for name, document in {
         "spec": SPEC,
         "wider": WIDER,
-        "checked": SPEC | {"checks": [DRIFT]},
+        "checked": SPEC | {"checks": [DRIFT], "output": LARGER},
         "few": SPEC | {"checks": [FEW]},
     }.items():
         (root / f"{name}.yaml").write_text(json.dumps(document))
@@ -112,10 +113,12 @@ def _single_files(root: Path) -> None:
 
 
 def _drifted(root: Path) -> None:
-    """Two days, and a third whose prices are far off."""
-    _first_day(root)
-    extract(root, *day(1))
-    put_day(root, 2, price=1e6)
+    """Two days, and a third whose prices are far off, of as many rows as that takes to be sure."""
+    write_specs(root)
+    for number, same in ((0, {}), (1, {}), (2, {"price": 1e6})):
+        put_rows(root / "raw" / f"dt={DAYS[number]}" / "0.parquet", 1000 * number, 400, **same)
+    for number in range(2):
+        extract(root, *day(number), spec="checked")
 
 
 def _texts(root: Path) -> None:

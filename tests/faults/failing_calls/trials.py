@@ -57,7 +57,8 @@ class Stage:
         self.calls = read_calls(place / "log")
         self.after = self._content()
         if self.clean.code != scenario.exit_code or "unreadable" in self.before | self.after:
-            raise RuntimeError(f"{scenario.name}: {self.clean}, {self.before}, {self.after}")
+            said = f"{self.clean.out[-500:]}{self.clean.err[-3000:]}"
+            raise RuntimeError(f"{scenario.name}: exit code {self.clean.code}: {said}")
 
     def targets(self) -> list[Target]:
         return targets(self.calls, self.root, self._template, f".{self.clean.pid}.")
