@@ -128,8 +128,7 @@ def main() -> int:
     parser.add_argument("--error", default="EIO")
     options = parser.parse_args()
     if (reason := why_not()) is not None:
-        sys.stdout.write(f"RESULT {json.dumps({'skipped': reason})}\n")
-        return 0
+        parser.error(f"no calls can be made to fail: {reason}")
     chosen = [SCENARIOS[name] for name in options.scenarios or SCENARIOS]
     # No TemporaryDirectory: a fork that ends as an interpreter does would remove it.
     root = Path(tempfile.mkdtemp(prefix="failing-calls-")).resolve()
