@@ -2,6 +2,8 @@
 
 import json
 import os
+import time
+import traceback
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -44,10 +46,11 @@ def _read_nothing(root: Path) -> Content:
     return reader.parquet(root / "table")
 
 
-def _epoch(root: Path, rows: Rows, **options: Any) -> None:
+def _epoch(root: Path, rows: Rows, pause_s: float = 0.0, **options: Any) -> None:
     with _loader(root, **options) as loader:
         for batch in loader:
             rows.extend(_pairs(batch))
+            time.sleep(pause_s)
 
 
 def _loader(root: Path, **options: Any) -> featstore.FeatureLoader:
@@ -99,7 +102,7 @@ def _stopped(root: Path) -> None:
 def _two(root: Path, rows: Rows) -> None:
     """Two processes on one store; the first entry says how each of them ended."""
     store = f"sqlite://{root}/store.sqlite"
-    dispatch = {"store": store, "run_id": uuid.uuid4().hex, "lease_s": 2.0}
+    dispatch = {"store": store, "run_id": uuid.uuid4().hex, "lease_s": 2.0, "split_rows": 20}
     options: dict[str, Any] = {"dispatch": dispatch, "staging": _staged(root, mode="whole")}
     source, target = os.pipe()
     other = os.fork()
@@ -120,9 +123,11 @@ def _told(root: Path, options: dict[str, Any]) -> list[Any]:
     """How an epoch ended, nothing where it came to its end, and its rows."""
     rows: Rows = []
     try:
-        _epoch(root, rows, **options)
+        _epoch(root, rows, pause_s=0.02, **options)  # else one of them reads all
     except FeatstoreError as error:
         return [[str(error)], rows]
+    except BaseException:  # noqa: BLE001  a process's boundary
+        return [[traceback.format_exc()], rows]
     return [[], rows]
 
 
@@ -137,7 +142,8 @@ def _of_two(clean: Rows, ending: Ending) -> str | None:
         return f"{len(got)} rows of {len(wanted)}"
     missing = len(wanted) - len({tuple(row) for row in got})
     if len(errors) == 1 and missing:
-        return f"{missing} rows are missing after: {errors[0][:200]}"
+        nums = [len(rows) for _, rows in ending.delivered]
+        return f"{missing} rows are missing, delivered {nums}, after: {errors[0][-300:]}"
     return None
 
 

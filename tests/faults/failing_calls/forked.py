@@ -130,7 +130,8 @@ def _be_child(act: Act, place: Path, seed: str, temporary: Path | None) -> None:
         threading._shutdown()  # type: ignore[attr-defined]  # as at the end of an interpreter
         atexit._run_exitfuncs()
     finally:
-        (place / "result").write_text(json.dumps([delivered, list(sys.modules)]))
+        (place / "whole").write_text(json.dumps([delivered, list(sys.modules)]))
+        (place / "whole").rename(place / "result")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -155,13 +156,16 @@ def _draw_from(seed: str) -> None:
     """Takes what names are drawn from, `uuid4` and temporary names, from a seed.
 
     Threads write files in any order, so an id is drawn by where it is asked for, for which file.
+    Forks of this process draw others.
     """
     counts: Counter[str] = Counter()
+    forks: list[None] = []
+    os.register_at_fork(after_in_child=lambda: forks.append(None))
 
     def uuid4() -> uuid.UUID:
         frame = sys._getframe(1)
         what = frame.f_locals.get("path", frame.f_locals.get("name"))
-        key = f"{seed} {frame.f_code.co_qualname} {frame.f_lineno} {what}"
+        key = f"{seed} {len(forks)} {frame.f_code.co_qualname} {frame.f_lineno} {what}"
         counts[key] += 1
         digest = hashlib.sha256(f"{key} {counts[key]}".encode()).digest()
         return uuid.UUID(bytes=digest[:16], version=4)
