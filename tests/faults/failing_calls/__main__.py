@@ -76,7 +76,8 @@ def table_of(outcomes: Sequence[Outcome], names: Sequence[str], of: str) -> str:
 def told(outcome: Outcome, root: Path) -> str:
     fault = outcome.fault
     path = Path(fault.path).relative_to(root / outcome.scenario)
-    what = outcome.verdict if outcome.verdict != HARMLESS else "rerun wrong"
+    is_later = outcome.verdict not in (WRONG, HANG) and outcome.rerun is not None
+    what = "rerun wrong" if is_later else outcome.verdict if outcome.hits else "not hit"
     how = f"{outcome.scenario} --call {fault.call} --path '{path}' --when {fault.when} --error {fault.error}"
     return f"{what.upper()} {how}\n    {outcome.why}; rerun: {outcome.rerun}\n    said: {outcome.said}\n"
 

@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 
 from tests.faults.failing_calls import strace
-from tests.faults.failing_calls.forked import PID
 from tests.faults.failing_calls.strace import SHORT, Call, Fault
 
 _ANY = ("EIO", "EACCES", "ESTALE")
@@ -55,13 +54,11 @@ class Target:
     succeeds: bool
 
 
-def targets(calls: Iterable[Call], root: Path, template: Path, pid: str) -> list[Target]:
-    """What a run calls with the paths below `root`, which was a copy of `template` when it began;
-    `pid` is how names have its process id.
-    """
+def targets(calls: Iterable[Call], root: Path, template: Path) -> list[Target]:
+    """What a run calls with the paths below `root`, which was a copy of `template` when it began."""
     by_thread: defaultdict[tuple[str, str], dict[str, list[Call]]] = defaultdict(dict)
     for call in calls:
-        for path in (path.replace(pid, f".{PID}.") for path in call.paths):
+        for path in call.paths:
             if call.name in ERRORS and Path(path).is_relative_to(root):
                 by_thread[call.name, path].setdefault(call.thread, []).append(call)
     found = []

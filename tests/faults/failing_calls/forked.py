@@ -24,8 +24,6 @@ from featstore.errors import FeatstoreError
 from tests.faults.failing_calls.strace import attach
 
 HANG_S = 60.0
-PID = "{pid}"
-"""What stands for the fork's process id, in names of files that have it."""
 Act = Callable[[list[Any]], object]
 """Adds what it delivers, one by one, to a list of what can be written as JSON."""
 
@@ -35,14 +33,12 @@ class Ending:
     """How a function ended.
 
     Attributes:
-        pid: Its process.
         code: The exit code, or the negative number of the signal; None if it hung.
         out: What it printed.
         err: What it printed on standard error.
         delivered: What it added to its list.
     """
 
-    pid: int
     code: int | None
     out: str
     err: str
@@ -77,9 +73,7 @@ def run_forked(
         os.read(gate, 1)
         _be_child(act, place, seed, temporary)
     os.close(gate)
-    tracer = None
-    if options is not None:
-        tracer = attach(child, place / "log", [text.replace(PID, str(child)) for text in options])
+    tracer = None if options is None else attach(child, place / "log", options)
     os.close(opener)
     code = _wait(child)
     if tracer is not None:
@@ -87,7 +81,6 @@ def run_forked(
     delivered, modules = json.loads((place / "result").read_text())
     _load(modules)
     return Ending(
-        pid=child,
         code=code,
         out=(place / "out").read_text(),
         err=(place / "err").read_text(),

@@ -81,6 +81,8 @@ def differs(found: Content, clean: Sequence[Content], *, by_part: bool) -> str |
     """
     if found in clean:
         return None
+    if "unreadable" in found:
+        return f"unreadable: {found['unreadable']}"
     names = sorted({name for content in (found, *clean) for name in content})
     others = [
         name for name in names if all(found.get(name) != content.get(name) for content in clean)

@@ -61,13 +61,13 @@ class Stage:
             raise RuntimeError(f"{scenario.name}: exit code {self.clean.code}: {said}")
 
     def targets(self) -> list[Target]:
-        return targets(self.calls, self.root, self._template, f".{self.clean.pid}.")
+        return targets(self.calls, self.root, self._template)
 
     def trial(self, fault: Fault) -> Outcome:
         self._reset()
         ending = self._run("clean", fault.options())
         hits = sum(fault.is_hit(call) for call in read_calls(self.place / "log"))
-        verdict, why = self._judged(ending, is_absent=fault.error == "ENOENT")
+        verdict, why = self._judged(ending, fault)
         rerun = self._again() if hits else None
         said = normal(ending.err.strip()[-600:], self.root)
         return Outcome(
@@ -80,7 +80,7 @@ class Stage:
             said=said,
         )
 
-    def _judged(self, ending: Ending, *, is_absent: bool) -> tuple[str, str]:
+    def _judged(self, ending: Ending, fault: Fault) -> tuple[str, str]:
         if ending.code is None:
             return HANG, "it did not end"
         if ending.code < 0:
@@ -88,7 +88,7 @@ class Stage:
         is_result = ending.code == self.clean.code and not ending.has_traceback
         if ending.code == 0 and not is_result:
             return WRONG, f"exit code 0, expected {self.clean.code}"
-        is_absent = is_absent and self.scenario.may_be_absent
+        is_absent = fault.error == "ENOENT" and self.scenario.may_be_absent
         wrong = self._wrong(ending, is_result=is_result and not is_absent)
         if wrong is not None:
             return WRONG, f"exit code {ending.code}; {wrong}"
@@ -96,7 +96,9 @@ class Stage:
             return HARMLESS, ""
         if ending.has_traceback:
             return UNCLEAR, "a traceback"
-        return (TOLD, "") if str(self.root) in ending.err else (UNCLEAR, "no path is named")
+        names = (str(self.root), Path(fault.path).name)
+        is_clear = any(name in ending.err for name in names)
+        return (TOLD, "") if is_clear else (UNCLEAR, "no path is named")
 
     def _wrong(self, ending: Ending, *, is_result: bool) -> str | None:
         """What is wrong with what was delivered, printed, and left."""
