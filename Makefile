@@ -5,11 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-# Servers, and a browser, that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
-DEBIAN_SERVERS := nginx-light rclone chromium
+# Servers, a browser, and strace, that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
+DEBIAN_SERVERS := nginx-light rclone chromium strace
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test test-all lint format ray faults faults-epochs faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
+.PHONY: demo test test-all lint format ray faults faults-calls faults-epochs faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -39,17 +39,21 @@ ray: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group ray
 
 faults: ray
-	$(MAKE) --jobs 2 --keep-going faults-epochs faults-properties faults-processes
+	$(MAKE) --jobs 2 --keep-going faults-epochs faults-properties faults-processes faults-calls
 
 # The campaigns, two at a time: ends of epochs (broken off, it goes on where it was), properties with 2,000 cases and 50,000
-# damaged files, and other processes that are killed and stopped.
+# damaged files, other processes that are killed and stopped, and system calls that fail one at a time.
 CAMPAIGN := $(BIN)/python -m pytest --hypothesis-profile=campaign
 EPOCHS := tests/faults/test_epoch_end.py
 faults-epochs:
 	$(CAMPAIGN) $(EPOCHS)
 
+CALLS := tests/faults/test_failing_calls.py
+faults-calls:
+	$(CAMPAIGN) $(CALLS)
+
 faults-processes:
-	$(CAMPAIGN) tests/faults --deselect $(EPOCHS) tests/loader/test_ddp.py tests/staging/test_faults.py
+	$(CAMPAIGN) tests/faults --deselect $(EPOCHS) --deselect $(CALLS) tests/loader/test_ddp.py tests/staging/test_faults.py
 
 faults-properties:
 	$(CAMPAIGN) -m hypothesis tests/dispatch tests/staging tests/contracts tests/loader tests/tensors tests/native
