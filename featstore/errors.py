@@ -72,8 +72,8 @@ class TableFormatError(InputError):
         article = "an" if table_format[0] in "AEIO" else "a"
         super().__init__(
             f"{directory} is {article} {table_format} table, some of whose files may be replaced "
-            f"or have deleted rows: expected plain files; read it with an engine that knows the "
-            f"format, and write its rows to a directory of Parquet, or give a query"
+            f"ones or have deleted rows; expected plain files, such as an engine that knows the "
+            f"format writes its rows to"
         )
 
 

@@ -20,7 +20,7 @@ from tests.programs import run_python
 
 ROOT = Path(__file__).parents[1]
 OWNERS = {
-    "deltalake": {"featstore.table.delta"},
+    "deltalake": {"featstore.table.delta", "featstore.table.log"},
     "duckdb": {"featstore.explore"},
     "fsspec": {"featstore.files"},
     "matplotlib": {"featstore.explore"},

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from featstore.errors import DataFileError, FeatstoreError, InputError, not_once
+from featstore.errors import DataFileError, FeatstoreError, InputError, TableFormatError, not_once
 from featstore.files.listings import FileEntry, check_unchanged, find_file
 from featstore.files.storage import local_path, open_read
 from featstore.formats.text_files import RawTextFile, format_of, list_raw_files, open_text, scan
@@ -27,7 +27,7 @@ from featstore.table.layout import (
     parse_partition,
     partition_path,
 )
-from featstore.table.parquet_dir import delta_table_around, each_footer
+from featstore.table.parquet_dir import each_footer
 
 # Rows of a batch, and its values, with those in lists and maps. Many rows keep the fixed cost of
 # each operator call small: 26 microseconds. 4 Mi values bound the memory: 32 MB for 8-byte columns.
@@ -122,13 +122,13 @@ def find_raw_files(
             files belong to a Delta table, or a file without rows has changed since it was listed.
             Such a file is not read later, so this is the only check of it.
     """
-    if (table := delta_table_around(url)) is not None:
+    try:
+        entries = list_raw_files(url)
+    except TableFormatError as error:
         raise InputError(
-            f"raw input {redact(url)} lies in the Delta table {redact(table)}, some of whose files "
-            f"may be replaced ones: extract the rows of a Spark query on it instead (--sql, or "
-            f"dataframe=...)"
-        )
-    entries = list_raw_files(url)
+            f"raw input {redact(url)}: {error}: extract the rows of a Spark query on it instead "
+            f"(--sql, or dataframe=...)"
+        ) from None
     if not entries:
         raise InputError(
             f"no raw files at {redact(url)}: expected a Parquet file, a directory or a glob of "

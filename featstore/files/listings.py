@@ -144,7 +144,9 @@ def list_files(
     suffixes = (suffix,) if isinstance(suffix, str) else suffix
     wanted = Wanted(suffixes=suffixes, hidden=hidden, marks=frozenset(MARKS))
     entries = _listed(url, wanted, literal=literal)
-    check_no_table(url, directories(url), wanted.noted)
+    is_local = scheme(url) == "file"
+    noted = {path: path if is_local else _with_scheme(url, path) for path in wanted.noted}
+    check_no_table(url, directories(url), noted)
     if entries and wanted.left_out:
         _LOG.warning(
             "%s: %d files are left out, since their names do not end in %s: %s",

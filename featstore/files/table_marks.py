@@ -2,11 +2,11 @@
 files are live is for the table's own metadata to say.
 
 Read as plain Parquet, such a directory gives rows back that were deleted or replaced. A mark is a
-directory of a certain name with a file of a certain name in it, which no plain data set has.
+directory of a certain name, and where the name is a common one with a certain file in it.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from featstore.errors import AccessError, TableFormatError
@@ -19,23 +19,23 @@ from featstore.redaction import redact
 @dataclass(frozen=True)
 class _Mark:
     table_format: str
-    file: re.Pattern[str]
+    file: re.Pattern[str] = re.compile("")
 
 
 # By the name of the directory. Sources: the specifications of the formats.
 MARKS = {
-    "_delta_log": _Mark("Delta", re.compile(r"\d{20}\.(json|checkpoint\..*)")),
+    "_delta_log": _Mark("Delta"),
     "metadata": _Mark("Iceberg", re.compile(r".+\.metadata\.json(\.gz)?")),
-    ".hoodie": _Mark("Hudi", re.compile(r"hoodie\.properties")),
+    ".hoodie": _Mark("Hudi"),
     "schema": _Mark("Paimon", re.compile(r"schema-\d+")),
     "_versions": _Mark("Lance", re.compile(r".+\.manifest")),
-    "_spark_metadata": _Mark("Spark streaming sink", re.compile(r"\d+(\.compact)?")),
+    "_spark_metadata": _Mark("Spark streaming sink"),
 }
-# Names of directories that these formats give to what is in a table.
-_INNER = re.compile(r"data|bucket-\d+|[^=]+=[^/]*")
+# Names that these formats give to what is in a table: directories, and files.
+_INNER = re.compile(r"data|bucket-\d+|[^=]+=.*|.*\.(parquet|orc|avro)")
 
 
-def check_no_table(url: str, above: Iterable[str], seen: Iterable[str]) -> None:
+def check_no_table(url: str, above: Iterable[str], seen: Mapping[str, str]) -> None:
     """Checks that files are not those of a table of another format.
 
     On this machine each directory is looked at. In a store these are requests, so directories above
@@ -45,22 +45,24 @@ def check_no_table(url: str, above: Iterable[str], seen: Iterable[str]) -> None:
     Args:
         url: A URL in the store.
         above: The URLs of the place and of the directories above it, innermost first.
-        seen: The paths of directories with the name of a mark that a listing of the place has seen.
+        seen: The directories with the name of a mark that a listing of the place has seen: their
+            URLs by their paths.
 
     Raises:
         TableFormatError: They are. Names format and directory.
         StoreError: The look failed. A store may refuse looks above the place itself, to who has
             access to a part of it only: those tell of no table.
     """
-    for path in sorted(seen):
-        _check(url, path)
+    for path, seen_url in sorted(seen.items()):
+        _check(seen_url, path)
     is_inner = True
     for depth, directory in enumerate(above):
         names = MARKS if local_path(url) is not None or (depth and is_inner) else ("_delta_log",)
         is_inner = is_inner and bool(_INNER.fullmatch(directory.rstrip("/").rpartition("/")[2]))
         try:
             for name in names:
-                _check(url, root_of(join(directory, name)))
+                mark_url = join(directory, name)
+                _check(mark_url, root_of(mark_url))
         except AccessError:
             if not depth:
                 raise
@@ -68,7 +70,7 @@ def check_no_table(url: str, above: Iterable[str], seen: Iterable[str]) -> None:
 
 def _check(url: str, path: str) -> None:
     """Checks that a directory of this path, with the name of a mark, is none."""
-    directory, _, name = path.rstrip("/").rpartition("/")
+    directory, _, name = url.rstrip("/").rpartition("/")
     if local_path(url) is not None and not is_directory_at(path):
         return
     if scheme(url) in ("http", "https"):
@@ -78,5 +80,5 @@ def _check(url: str, path: str) -> None:
     except ABSENT:
         return
     mark = MARKS[name]
-    if any(item.info is not None and mark.file.fullmatch(item.name) for item in items):
+    if not mark.file.pattern or any(mark.file.fullmatch(item.name) for item in items):
         raise TableFormatError(redact(directory), mark.table_format)

@@ -3,13 +3,13 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from featstore.errors import DataFileError, InputError, nearest
+from featstore.errors import DataFileError, InputError, TableFormatError, nearest
 from featstore.files.listings import FileEntry, check_unchanged, list_files, listing_digest
 from featstore.files.storage import absolute
 from featstore.formats.text_files import list_raw_files
 from featstore.joins.options import Label, LabelJoin, LogSource, Lookup
 from featstore.redaction import redact
-from featstore.table.parquet_dir import columns_of, delta_table_around, each_footer
+from featstore.table.parquet_dir import columns_of, each_footer
 
 Types = Mapping[str, str]
 _INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
@@ -210,12 +210,10 @@ def check_logs(logs: Mapping[LogSource, Iterable[FileEntry]]) -> None:
 
 
 def _files(source: LogSource, url: str) -> list[FileEntry]:
-    if (table := delta_table_around(url)) is not None:
-        raise InputError(
-            f"{source} lies in the Delta table {redact(table)}, some of whose files may be "
-            f"replaced ones: use a query (sql=...)"
-        )
-    files = list_files(url)
+    try:
+        files = list_files(url)
+    except TableFormatError as error:
+        raise InputError(f"{source}: {error}: use a query (sql=...)") from None
     if not files:
         texts = list_raw_files(url)
         found = (

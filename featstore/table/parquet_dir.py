@@ -9,20 +9,20 @@ from typing import TypeVar
 import pyarrow as pa
 
 from featstore.errors import (
-    AccessError,
     DataFileError,
     FeatstoreError,
+    TableFormatError,
     TableNotFoundError,
     not_once,
 )
-from featstore.files.listings import FileEntry, directories, is_directory, list_files
-from featstore.files.storage import join, local_path, open_read, scheme
+from featstore.files.listings import FileEntry, list_files
+from featstore.files.storage import local_path, open_read, scheme
 from featstore.parquet.damage import DAMAGE, first_line
 from featstore.parquet.footers import CheckedFooter, read_checked
 from featstore.redaction import redact
 from featstore.schema import Role, SlotSchema
 from featstore.table.file_list import FileList
-from featstore.table.layout import LOG_DIR, is_delta_scheme, parse_partition
+from featstore.table.layout import is_delta_scheme, parse_partition
 from featstore.table.metadata import KEY, FileMetadata
 from featstore.table.snapshot import DataFile, Snapshot
 
@@ -99,8 +99,12 @@ def list_data_files(url: str) -> list[FileEntry]:
     Raises:
         TableNotFoundError: There is none, or they belong to a Delta table.
     """
-    _check_no_log(url)
-    entries = list_files(url)
+    try:
+        entries = list_files(url)
+    except TableFormatError as error:
+        if error.table_format != "Delta":
+            raise TableNotFoundError(f"{redact(url)}: {error}") from None
+        raise _of_delta(url, error.directory) from None
     if not entries:
         raise TableNotFoundError(
             f"no table at {redact(url)}: expected a Delta table, or a directory or glob with "
@@ -109,37 +113,17 @@ def list_data_files(url: str) -> list[FileEntry]:
     return entries
 
 
-def _check_no_log(url: str) -> None:
-    """Refuses the files of a Delta table: only its log tells which of them were replaced."""
-    directory = delta_table_around(url)
-    if directory is None:
-        return
-    if is_delta_scheme(directory):
-        raise TableNotFoundError(
-            f"{redact(url)} lies in the Delta table {redact(directory)}, some of whose files may "
-            f"be replaced ones: open {redact(directory)}, and choose rows with where=..."
+def _of_delta(url: str, directory: str) -> TableNotFoundError:
+    """The error for files of a Delta table: only its log tells which of them were replaced."""
+    if is_delta_scheme(url):
+        return TableNotFoundError(
+            f"{redact(url)} lies in the Delta table {directory}, some of whose files may be "
+            f"replaced ones: open {directory}, and choose rows with where=..."
         )
-    raise TableNotFoundError(
-        f"{redact(directory)} is a Delta table, and those cannot be read by {scheme(url)}://; "
+    return TableNotFoundError(
+        f"{directory} is a Delta table, and those cannot be read by {scheme(url)}://; "
         f"expected a local path, s3://, gs://, az:// or abfs://"
     )
-
-
-def delta_table_around(url: str) -> str | None:
-    """The Delta table at `url` or in a directory above it; None if there is none.
-
-    Raises:
-        StoreError: The look failed. A store may refuse looks above the place itself, to who has
-            access to a part of it only: those tell of no table.
-    """
-    for depth, directory in enumerate(directories(url)):
-        try:
-            if is_directory(join(directory, LOG_DIR)):
-                return directory
-        except AccessError:
-            if not depth:
-                raise
-    return None
 
 
 def each_footer(urls: Iterable[str], take: Callable[[CheckedFooter], T]) -> Iterator[T]:
