@@ -12,7 +12,13 @@ from featstore.decoded.decoded_file import DecodedFile
 from featstore.decoded.decoding import DecodeTerms, decode, entry_request, name_of_entry
 from featstore.decoded.entry_file import EntryWriter, FileState, MappedEntry
 from featstore.decoded.file_sources import FileSource
-from featstore.errors import BudgetError, DataFileError, StagingError
+from featstore.errors import (
+    BudgetError,
+    DataFileError,
+    OutOfMemoryError,
+    StagingError,
+    StoreError,
+)
 from featstore.reading.file_columns import Selection
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Refusal
@@ -97,7 +103,7 @@ class DecodedFiles:
                     f"staging.budget_bytes: no room for {request.title}: {found.value}"
                 )
             return None  # Another process is making it.
-        except DataFileError:
+        except (DataFileError, OutOfMemoryError, StoreError):
             return None  # Whoever reads the file reports what is wrong, after the rows before it.
         except (BudgetError, StagingError) as error:
             self._is_off = True

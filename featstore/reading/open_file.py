@@ -23,6 +23,10 @@ from featstore.reading.kept import KeptSpans
 # Bytes of a decoded value of each physical type of fixed width.
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
 
+# A chunk that declares more bytes than this for each that it stores may be right, of one value over
+# and over, but is more likely damaged. Chosen, not measured.
+_MOST_INFLATION = 1_000
+
 
 class OpenFile(Closing):
     """One Parquet file that is open for reading. A context manager; whoever opened it closes it.
@@ -254,6 +258,22 @@ class OpenFile(Closing):
         values_bytes = chunks.num_values * widths + text_bytes + chunks.num_values // 4
         found: list[list[int]] = (values_bytes + offset_bytes).tolist()
         return found
+
+    def inflated(self, columns: FileColumns, most_bytes: int) -> str | None:
+        """Names the first column chunk that declares more than `most_bytes`, decoded or
+        decompressed, and far more than it stores; None if there is none.
+        """
+        row_groups, places = range(len(self.row_group_rows)), columns.leaf_places
+        chunks = self.chunks_of(row_groups, places)
+        declared = np.maximum(chunks.raw_bytes, self._decoded_bytes(row_groups, columns))
+        found = np.argwhere(
+            (declared > most_bytes) & (declared > _MOST_INFLATION * chunks.stored_bytes)
+        ).tolist()
+        if not found:
+            return None
+        row_group, leaf = found[0]
+        path = self.leaf(places[leaf]).path
+        return f"{self.name}: column {path!r}: row group {row_group}"
 
     def room_bytes(self, row_groups: Sequence[int], columns: FileColumns) -> int:
         """The working memory of decoding the largest of these column chunks: its bytes as stored
