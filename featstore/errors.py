@@ -124,6 +124,12 @@ class DiskFullError(StoreError):
         self.errno = errno.ENOSPC
 
 
+class OutOfMemoryError(FeatstoreError, MemoryError):
+    """There is no memory for what is read. The message names the file. It is not damaged as far as
+    is known: its declared sizes are within what they may be.
+    """
+
+
 class UnsafeStoreError(FeatstoreError, OSError):
     """A file store ignores conditional writes: it overwrites an existing name although the request
     forbade it, so that two writers cannot be told apart.

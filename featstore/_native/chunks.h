@@ -146,10 +146,15 @@ static int decode_chunk(ColumnOut* out, Bytes chunk, const int64_t* numbers, Roo
   return out->row == out->num_rows && !out->levels_left ? READ : NOT_READ;
 }
 
+/* So many bytes; 0 where the file ends before, with `errno` 0, or where the system cannot read it. */
 static int read_file(int file, int64_t first, uint8_t* to, int64_t count) {
+  errno = 0;
   while (count) {
     ssize_t found = pread(file, to, (size_t)count, (off_t)first);
-    if (found < 0 && errno == EINTR) continue;
+    if (found < 0 && errno == EINTR) {
+      errno = 0;
+      continue;
+    }
     if (found <= 0) return 0;
     first += found;
     to += found;
@@ -228,13 +233,15 @@ static int is_chunk_intact(int file, int64_t first, int64_t end, uint8_t* room, 
 }
 
 /* The first of the spans (each a chunk's first byte and the byte after it) whose chunk is not intact, or -1; of a span that
-   ends before it begins -2. Each number is read once: another thread may change it. */
+   ends before it begins -2, and -3 with `errno` where the system cannot read one: that says nothing about its bytes. Each number
+   is read once: another thread may change it. */
 static int64_t first_damaged(int file, const int64_t* spans, int64_t count, uint8_t* room, int64_t room_bytes) {
   for (int64_t i = 0; i < count; i++) {
     const int64_t first = int64_at(spans, 2 * i);
     const int64_t end = int64_at(spans, 2 * i + 1);
     if (first < 0 || first > end) return -2;
-    if (!is_chunk_intact(file, first, end, room, room_bytes)) return i;
+    errno = 0;
+    if (!is_chunk_intact(file, first, end, room, room_bytes)) return errno ? -3 : i;
   }
   return -1;
 }

@@ -506,7 +506,7 @@ static PyObject* py_crc32(PyObject* self, PyObject* args) {
 static PyObject* py_first_damaged(PyObject* self, PyObject* args) {
   enum { SPANS, ROOM, COUNT };
   Py_buffer of[COUNT];
-  int file;
+  int file, cause = 0;
   int64_t found = -1;
   (void)self;
   if (!PyArg_ParseTuple(args, "iy*w*:first_damaged", &file, &of[SPANS], &of[ROOM])) return NULL;
@@ -515,8 +515,11 @@ static PyObject* py_first_damaged(PyObject* self, PyObject* args) {
   int fits = of[SPANS].len % 16 == 0 && of[ROOM].len > 0;
   Py_BEGIN_ALLOW_THREADS
   if (fits) found = first_damaged(file, spans, count, of[ROOM].buf, of[ROOM].len);
+  cause = errno;
   Py_END_ALLOW_THREADS
   release_all(of, COUNT);
+  errno = cause;
+  if (found == -3) return PyErr_SetFromErrno(PyExc_OSError);
   if (!fits || found < -1) return wrong("expected a first byte and an end that is not before it for each chunk, and room");
   return PyLong_FromLongLong(found);
 }

@@ -194,6 +194,9 @@ def first_damaged(file: int, spans: Buffer, room: Buffer) -> int:
 
     Returns:
         The index of the chunk, or -1 if there is none.
+
+    Raises:
+        OSError: The file cannot be read, which says nothing about its bytes.
     """
 
 def walk_footer(

@@ -12,7 +12,12 @@ from featstore.decoded.decoded_file import DecodedFile
 from featstore.decoded.decoding import DecodeTerms, decode, entry_request, name_of_entry
 from featstore.decoded.entry_file import EntryWriter, FileState, MappedEntry
 from featstore.decoded.file_sources import FileSource
-from featstore.errors import BudgetError, DataFileError, StagingError
+from featstore.errors import (
+    BudgetError,
+    DataFileError,
+    OutOfMemoryError,
+    StagingError,
+)
 from featstore.reading.file_columns import Selection
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Refusal
@@ -103,7 +108,7 @@ class DecodedFiles:
                 "staging.decoded: %s; files are read without decoded columns from now on", error
             )
             return None
-        except (DataFileError, OSError):
+        except (DataFileError, OutOfMemoryError, OSError):
             return None  # Whoever reads the file reports what is wrong, after the rows before it.
 
     def _opened(self, file: DataFile, name: str, found: MappedEntry) -> DecodedFile:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,13 +26,13 @@ class FileSource:
 
     Attributes:
         path: The file's path in the table, which errors name.
-        source: A local path, or an open remote file.
+        source: A local path, an open file, or a function that opens one.
         held: The byte ranges that are present in a file staged by ranges; None is the whole file.
         is_checked: As of `OpenFile`.
     """
 
     path: str
-    source: Path | BinaryIO
+    source: Path | BinaryIO | Callable[[], BinaryIO]
     held: tuple[Span, ...] | None = None
     is_checked: bool = False
 
@@ -39,7 +40,7 @@ class FileSource:
 def files_in_place(file: DataFile) -> tuple[FileSource, ...]:
     """The sources of a data file and of its slot groups' files, where they are stored."""
     return tuple(
-        FileSource(path=part.path, source=local_path(part.url) or open_read(part.url))
+        FileSource(path=part.path, source=local_path(part.url) or partial(open_read, part.url))
         for part in file.parts
     )
 
@@ -70,7 +71,7 @@ def files_staged(
         files = tuple(
             FileSource(
                 path=part.path,
-                source=found.open_path or local_path(part.url) or open_read(part.url),
+                source=found.open_path or local_path(part.url) or partial(open_read, part.url),
                 held=found.held,
                 is_checked=found.is_checked,
             )

@@ -238,17 +238,21 @@ class Coordinator(Closing):
         self._held.worked()
         return self._change(claim, lambda mine, _: leases.finish(mine))
 
-    def fail(self, claim: Claim) -> bool:
+    def fail(self, claim: Claim) -> Lease | None:
         """Releases a claim that could not be read. After too many failures the split is
         quarantined.
 
         Returns:
-            False if the lease was taken over.
+            Its record now; None if the lease was taken over.
         """
-        is_mine = self._change(claim, lambda mine, _: leases.fail(mine))
-        if is_mine:
+        record = self._changed(claim, lambda mine, _: leases.fail(mine))
+        if record is not None:
             self._hints.gave_back([(claim.index, claim.part)])
-        return is_mine
+        return record
+
+    def gives_up(self, record: Lease) -> bool:
+        """Whether so many claims in a row have failed that nobody claims the lease again."""
+        return leases.has_failed(record, self._terms.max_failures)
 
     @property
     def is_done(self) -> bool:
@@ -522,7 +526,7 @@ class Coordinator(Closing):
             )
 
     def _take_over(self, part: Part, value: str | None, record: Lease | None) -> Claim | None:
-        if record is not None and leases.has_failed(record, self._terms.max_failures):
+        if record is not None and self.gives_up(record):
             quarantine(self._store, self._keys, part)
             if self._write(part, value, leases.quarantine(record)):
                 self._found(part, leases.quarantine(record))
@@ -627,12 +631,14 @@ class Coordinator(Closing):
         )
 
     def _change(self, claim: Claim, change: Callable[[Lease, int], Lease]) -> bool:
+        return self._changed(claim, change) is not None
+
+    def _changed(self, claim: Claim, change: Callable[[Lease, int], Lease]) -> Lease | None:
         self._require_usable()
         part = (claim.index, claim.part)
-        return (
-            self._held.get(part, claim.fence) is not None
-            and self._held.change(self._store, part, change) is not None
-        )
+        if self._held.get(part, claim.fence) is None:
+            return None
+        return self._held.change(self._store, part, change)
 
     def _renew_all(self, store: Store) -> None:
         with self._noting_failure():

@@ -17,7 +17,7 @@ from featstore.files.storage import local_path, open_read
 from featstore.formats.text_files import RawTextFile, format_of, list_raw_files, open_text, scan
 from featstore.host import num_cores
 from featstore.parquet.bounds import CLAIMS_MORE, first_beyond
-from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.damage import damage_as, first_line
 from featstore.parquet.footers import CheckedFooter, read_checked
 from featstore.parquet.walk import FooterError
 from featstore.redaction import redact, shown
@@ -456,10 +456,12 @@ def _as_input_errors(raw: RawRange) -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_input_errors(where: str) -> Iterator[None]:
-    """Converts errors of reading a file to an InputError that begins with `where`."""
-    try:
+    """Converts errors of reading a file to an InputError that begins with `where`, or, where not
+    its bytes are wrong, as `damage_as` does.
+    """
+
+    def unreadable(error: Exception) -> InputError:
+        return InputError(f"{where}: cannot be read ({first_line(error)})")
+
+    with damage_as(unreadable, where):
         yield
-    except InputError:
-        raise
-    except DAMAGE as error:
-        raise InputError(f"{where}: cannot be read ({first_line(error)})") from error

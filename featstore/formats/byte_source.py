@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from featstore.errors import InputError
 from featstore.files.storage import open_read
-from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.damage import damage_as, first_line
 from featstore.redaction import redact
 
 BLOCK_BYTES = 4 << 20
@@ -49,12 +49,16 @@ def open_bytes(
 @contextlib.contextmanager
 def errors_of(url: str) -> Iterator[None]:
     """Adds the file to errors of reading it."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{redact(url)}: {error}") from error
-    except DAMAGE as error:
-        raise InputError(f"{redact(url)}: cannot be read ({first_line(error)})") from error
+    where = redact(url)
+
+    def unreadable(error: Exception) -> InputError:
+        return InputError(f"{where}: cannot be read ({first_line(error)})")
+
+    with damage_as(unreadable, where):
+        try:
+            yield
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,8 +70,8 @@ class EpochTimes:
 class Stats:
     """Counts and seconds by name.
 
-    Each name is written by one thread, so no lock is needed. Names that run/delivery.py counts are
-    written under its lock.
+    Each name is written by one thread, so no lock is needed. Names that run/delivery.py or
+    bad_files.py count are written under their locks.
     """
 
     counts: Counter[str] = field(default_factory=Counter)

@@ -6,7 +6,6 @@ Neither the kernels nor Arrow may spend time or memory on such a claim. The kern
 while they decode a page; pages that Arrow decodes are checked before.
 """
 
-import os
 from collections.abc import Sequence
 from functools import partial
 
@@ -17,6 +16,7 @@ from featstore._native.loading import KERNELS
 from featstore.parquet.footers import CheckedFooter, Chunks
 from featstore.parquet.format import Numbers
 from featstore.parquet.page_header import ReadAt, read_page_header
+from featstore.parquet.read_on import pread_on
 
 CLAIMS_MORE = (
     "expected pages with no more values, and no more bytes, than the footer's number of values "
@@ -83,7 +83,7 @@ def first_beyond(
     """
     chunks = _bounds(footer, row_group, leaves)
     if KERNELS is None or not isinstance(file, int):
-        read_at = partial(_pread, file) if isinstance(file, int) else file
+        read_at = partial(pread_on, file) if isinstance(file, int) else file
         beyond = (
             i for i, chunk in enumerate(chunks.tolist()) if not _is_within(read_at, chunk, stop)
         )
@@ -92,10 +92,6 @@ def first_beyond(
         buffer = pa.allocate_buffer(_HEADER_BYTES)
         index = KERNELS.first_beyond(file, chunks, stop, buffer) if len(chunks) else -1
     return None if index < 0 else leaves[index]
-
-
-def _pread(file: int, num_bytes: int, first: int) -> bytes:
-    return os.pread(file, num_bytes, first)
 
 
 def _is_within(read_at: ReadAt, bounds: Sequence[int], stop: bytes | bytearray) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.parquet.arrow import SchemaBytes, arrow_schema, arrow_text_of
-from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.damage import DAMAGE, damage_as, first_line
 from featstore.parquet.format import ABSENT, ELEMENTS, SLOTS, Numbers
 from featstore.parquet.walk import FooterError
 
@@ -208,10 +208,11 @@ def _file_schema(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Fi
 
 
 def _schema(columns: SchemaBytes) -> pa.Schema:
-    try:
+    def unreadable(error: Exception) -> FooterError:
+        return FooterError(f"its schema cannot be read: {first_line(error)}")
+
+    with damage_as(unreadable):
         return arrow_schema(columns)
-    except DAMAGE as error:
-        raise FooterError(f"its schema cannot be read: {first_line(error)}") from error
 
 
 def _columns(elements: bytes, rows: Numbers) -> tuple[list[Root], list[Leaf]]:

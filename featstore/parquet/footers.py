@@ -24,7 +24,7 @@ from featstore.parquet.arrow import (
     row_group,
 )
 from featstore.parquet.checks import CHUNK, ROW_GROUP, checked_chunks, spans
-from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.damage import damage_as, first_line
 from featstore.parquet.file_schema import FileSchema, Leaf, file_schema_of
 from featstore.parquet.format import (
     ABSENT,
@@ -36,6 +36,7 @@ from featstore.parquet.format import (
     SLOTS,
     Numbers,
 )
+from featstore.parquet.read_on import read_on
 from featstore.parquet.walk import FooterError, walk
 
 _END_BYTES = 8  # at the end of a file: the footer's length, 4 bytes little-endian, and the magic
@@ -200,11 +201,9 @@ class CheckedFooter:
         """
         columns = range(len(self.file_schema.roots)) if columns is None else columns
         leaves = [leaf for column in columns for leaf in self.file_schema.roots[column].leaves]
-        try:
+        with damage_as(lambda error: FooterError(first_line(error))):
             rest = self._rest(leaves, with_statistics)
             return arrow_metadata(self.file_schema.bytes_of(columns), rest)
-        except DAMAGE as error:
-            raise FooterError(first_line(error)) from error
 
     def _rest(self, leaves: Sequence[int], with_statistics: bool) -> FooterBytes:
         file, orders = self.tables[FILE][0].tolist(), self.tables[ORDERS]
@@ -294,7 +293,7 @@ def _footer_bytes(source: BinaryIO, size_bytes: int | None) -> tuple[bytes, int]
 
 def _last(source: BinaryIO, source_bytes: int, num_bytes: int) -> bytes:
     source.seek(source_bytes - num_bytes)
-    return bytes(source.read(num_bytes))
+    return read_on(source, num_bytes)
 
 
 def _key_values(data: bytes, rows: Numbers) -> dict[bytes, bytes]:

@@ -8,6 +8,7 @@ parquet.apache.org/docs/file-format/data-pages/checksumming.
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from featstore._native.loading import KERNELS
 from featstore.errors import DataFileError
 from featstore.intervals import Span
 from featstore.parquet.page_header import read_page_header
+from featstore.parquet.read_on import pread_on
 from featstore.reading.buffers import Array
 from featstore.reading.open_file import OpenFile
 from featstore.reading.spans import are_held
@@ -36,10 +38,12 @@ def require_intact(file: OpenFile, held: Sequence[Span] | None) -> None:
 
     Raises:
         DataFileError: A page is not what was written. Names file, column and row group.
+        StoreError: The system cannot read the file.
     """
     places = _checked_places(file, held)
     spans = file.footer.spans.reshape(-1, 2)[places]
-    damaged = _first_damaged(file.descriptor, spans)
+    with file.reading():
+        damaged = _first_damaged(file.descriptor, spans)
     if damaged is not None:
         row_group, leaf = divmod(int(places[damaged]), len(file.footer.leaves))
         raise DataFileError(
@@ -83,9 +87,7 @@ def _is_intact(file: int, span: Span) -> bool:
     """
     at, end = span
     while at < end:
-        header = read_page_header(
-            lambda num_bytes, first: os.pread(file, num_bytes, first), at, end
-        )
+        header = read_page_header(partial(pread_on, file), at, end)
         if header is None or at + header.num_bytes + header.size_bytes > end:
             return False
         first, at = at + header.num_bytes, at + header.num_bytes + header.size_bytes

@@ -6,6 +6,7 @@ from typing import BinaryIO
 
 from featstore.files.random_reader import RandomReader
 from featstore.intervals import Span, united
+from featstore.parquet.read_on import read_on
 
 # Spans with a smaller gap between them are fetched with one request, as Arrow does.
 _HOLE_BYTES = 8 << 10
@@ -30,7 +31,7 @@ class KeptSpans(RandomReader):
         self._kept = {}
         for first, end in united(spans, _HOLE_BYTES):
             self._source.seek(first)
-            self._kept[first, end] = self._source.read(end - first)
+            self._kept[first, end] = read_on(self._source, end - first)
 
     def fetch(self, first: int, num_bytes: int) -> bytes:
         """These bytes, or fewer if the source gives fewer."""
@@ -38,4 +39,4 @@ class KeptSpans(RandomReader):
             if begin <= first and first + num_bytes <= end:
                 return data[first - begin : first - begin + num_bytes]
         self._source.seek(first)
-        return self._source.read(num_bytes)
+        return read_on(self._source, num_bytes)

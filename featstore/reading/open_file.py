@@ -1,7 +1,7 @@
 """An open data file: its checked footer, and access to the bytes of its columns."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,16 +11,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.closing import Closing
-from featstore.errors import DataFileError, FeatstoreError, StateError
+from featstore.errors import DataFileError, StateError
 from featstore.parquet.bounds import CLAIMS_MORE, first_beyond
-from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.damage import damage_as, first_line
 from featstore.parquet.file_schema import Leaf
 from featstore.parquet.footers import Chunk, Chunks, read_checked
+from featstore.parquet.read_on import read_on
 from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
 from featstore.reading.kept import KeptSpans
 
 # Bytes of a decoded value of each physical type of fixed width.
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
+
+# A chunk that declares more bytes than this for each that it stores may be right, of one value over
+# and over, but is more likely damaged. Chosen, not measured.
+_MOST_INFLATION = 1_000
 
 
 class OpenFile(Closing):
@@ -38,7 +43,7 @@ class OpenFile(Closing):
 
     def __init__(
         self,
-        source: Path | BinaryIO,
+        source: Path | BinaryIO | Callable[[], BinaryIO],
         name: str | None = None,
         *,
         is_checked: bool = False,
@@ -49,7 +54,8 @@ class OpenFile(Closing):
         """Reads and checks the footer.
 
         Args:
-            source: A local path, or a seekable file that is open for reading.
+            source: A local path, a seekable file that is open for reading, or a function that opens
+                one, which is closed with this object.
             name: The file's name in errors: its path in the table, not that of a staged copy.
             is_checked: Whether pages were compared with their checksums when the file was staged.
                 If not, pages with a checksum are compared when they are decoded.
@@ -60,6 +66,7 @@ class OpenFile(Closing):
 
         Raises:
             DataFileError: There is no such file, or its footer is damaged.
+            StoreError: The system or the store failed.
         """
         self.name, self.is_checked = name or str(source), is_checked
         self.cancelled, self._column_cache = cancelled, column_cache or ColumnCache()
@@ -67,25 +74,42 @@ class OpenFile(Closing):
         # pyarrow 20 fails. A data file never changes under its name.
         self._local: pa.OSFile | None = None
         self._kernel_file: BinaryIO | None = None
+        self._remote: BinaryIO | None = None
+        self._kept: KeptSpans | None = None
         self._files: dict[tuple[str, ...] | None, pq.ParquetFile] = {}
         try:
-            if isinstance(source, Path):
-                self._local = pa.OSFile(str(source))
-                self._kernel_file = source.open("rb", buffering=0)
-            self._kept = KeptSpans(source) if not isinstance(source, Path) else None
-            opened: Any = self._kept or self._local
-            self._source: BinaryIO = opened
-            self.footer = read_checked(self._source, size_bytes)
-            self.schema: pa.Schema = self.footer.schema
-        except FileNotFoundError:
-            raise DataFileError(
-                f"{self.name}: expected a data file, found none; was it vacuumed?"
-            ) from None
-        except DAMAGE as error:
+            with damage_as(self._not_opened, self.name):
+                self._source: BinaryIO = self._open(source)
+                self.footer = read_checked(self._source, size_bytes)
+        except BaseException:
             self.close()
-            what = f"expected a Parquet file, found something else: {first_line(error)}"
-            raise DataFileError(f"{self.name}: {what}") from error
+            raise
+        self.schema: pa.Schema = self.footer.schema
         self.row_group_rows = self.footer.row_group_rows
+
+    def _open(self, source: Path | BinaryIO | Callable[[], BinaryIO]) -> Any:
+        if isinstance(source, Path):
+            self._local = pa.OSFile(str(source))
+            self._kernel_file = source.open("rb", buffering=0)
+            return self._local
+        if callable(source):
+            source = self._remote = source()
+        self._kept = KeptSpans(source)
+        return self._kept
+
+    def _not_opened(self, error: Exception) -> DataFileError:
+        if isinstance(error, FileNotFoundError):
+            return DataFileError(f"{self.name}: expected a data file, found none; was it vacuumed?")
+        return DataFileError(
+            f"{self.name}: expected a Parquet file, found something else: {first_line(error)}"
+        )
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Names the file in what is raised in the block; as of `damage_as`."""
+        return damage_as(
+            lambda error: DataFileError(f"{self.name}: cannot be read: {first_line(error)}"),
+            self.name,
+        )
 
     @property
     def num_rows(self) -> int:
@@ -130,7 +154,7 @@ class OpenFile(Closing):
         return self._opened(columns, buffer_size=buffer_bytes)
 
     def _opened(self, columns: FileColumns | None, **options: int) -> pq.ParquetFile:
-        with damage_as(self.name):
+        with self.reading():
             return pq.ParquetFile(
                 self._source,
                 metadata=self.metadata_of(None if columns is None else columns.names),
@@ -144,7 +168,7 @@ class OpenFile(Closing):
         """The footer as Arrow's object, with only the columns of these names; None is all."""
         by_name = self.footer.file_schema.by_name
         places = None if names is None else [place for name in names for place in by_name[name]]
-        with damage_as(self.name):
+        with self.reading():
             return self.footer.arrow_metadata(places, with_statistics=with_statistics)
 
     @property
@@ -166,7 +190,8 @@ class OpenFile(Closing):
         if self._kept is None:
             yield
             return
-        self._kept.keep(self.chunk(row_group, place).span for place in places)
+        with self.reading():
+            self._kept.keep(self.chunk(row_group, place).span for place in places)
         try:
             yield
         finally:
@@ -175,7 +200,7 @@ class OpenFile(Closing):
     def read_at(self, num_bytes: int, first: int) -> bytes:
         """`num_bytes` of the file from byte `first` on, or fewer if it ends before."""
         self._source.seek(first)
-        return self._source.read(num_bytes)
+        return read_on(self._source, num_bytes)
 
     def require_within(self, row_group: int, places: Iterable[tuple[int, str]]) -> None:
         """Checks the page headers of column chunks before Arrow reads the pages.
@@ -190,7 +215,8 @@ class OpenFile(Closing):
         """
         names = dict(places)
         file = self.descriptor if self.is_local else self.read_at
-        found = first_beyond(self.footer, row_group, list(names), file, self.cancelled)
+        with self.reading():
+            found = first_beyond(self.footer, row_group, list(names), file, self.cancelled)
         self.require_not_cancelled()
         if found is not None:
             raise self.beyond_bounds(row_group, names[found])
@@ -233,6 +259,22 @@ class OpenFile(Closing):
         found: list[list[int]] = (values_bytes + offset_bytes).tolist()
         return found
 
+    def inflated(self, columns: FileColumns, most_bytes: int) -> str | None:
+        """Names the first column chunk that declares more than `most_bytes`, decoded or
+        decompressed, and far more than it stores; None if there is none.
+        """
+        row_groups, places = range(len(self.row_group_rows)), columns.leaf_places
+        chunks = self.chunks_of(row_groups, places)
+        declared = np.maximum(chunks.raw_bytes, self._decoded_bytes(row_groups, columns))
+        found = np.argwhere(
+            (declared > most_bytes) & (declared > _MOST_INFLATION * chunks.stored_bytes)
+        ).tolist()
+        if not found:
+            return None
+        row_group, leaf = found[0]
+        path = self.leaf(places[leaf]).path
+        return f"{self.name}: column {path!r}: row group {row_group}"
+
     def room_bytes(self, row_groups: Sequence[int], columns: FileColumns) -> int:
         """The working memory of decoding the largest of these column chunks: its bytes as stored
         and as decompressed, without the decoded column.
@@ -246,19 +288,6 @@ class OpenFile(Closing):
     def close(self) -> None:
         for file in self._files.values():
             file.close()
-        for opened in (self._local, self._kernel_file):
+        for opened in (self._local, self._kernel_file, self._remote):
             if opened is not None:
                 opened.close()
-
-
-@contextmanager
-def damage_as(where: str) -> Iterator[None]:
-    """Turns what pyarrow raises for damaged bytes within the block into a DataFileError whose text
-    begins with `where`.
-    """
-    try:
-        yield
-    except FeatstoreError:
-        raise
-    except DAMAGE as error:
-        raise DataFileError(f"{where}: cannot be read: {first_line(error)}") from error

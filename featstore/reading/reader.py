@@ -1,8 +1,9 @@
 """Reads row groups of one open data file as Arrow columns under the names of the table."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
 from featstore.ops.arrays import array_of
-from featstore.parquet.damage import DAMAGE
+from featstore.parquet.damage import damage_as
 from featstore.reading.buffers import Array, Values, as_type, missing_values, slot_values
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
@@ -53,12 +54,8 @@ class Rows:
         name = self.columns.slots[slot.name]
         if name is None:
             return missing_values(slot, self.num_rows)
-        try:
+        with self._expecting(slot.arrow_type(), name):
             return slot_values(self.table.column(name), slot)
-        except DAMAGE as error:
-            raise DataFileError(
-                f"{self.file_name}: column {name!r}: expected {slot.arrow_type()}, found {error}"
-            ) from error
 
     def other(self, field: pa.Field) -> pa.ChunkedArray:
         """A column that is not a slot, in the type of the table; nulls if the file does not have
@@ -75,13 +72,14 @@ class Rows:
     def _typed(self, name: str | None, type_: pa.DataType) -> pa.ChunkedArray:
         if name is None:
             return pa.chunked_array([pa.nulls(self.num_rows, type_)])
-        column = self.table.column(name)
-        try:
-            return as_type(column, type_)
-        except DAMAGE as error:
-            raise DataFileError(
-                f"{self.file_name}: column {name!r}: expected {type_}, found {error}"
-            ) from error
+        with self._expecting(type_, name):
+            return as_type(self.table.column(name), type_)
+
+    def _expecting(self, type_: pa.DataType, name: str) -> AbstractContextManager[None]:
+        where = f"{self.file_name}: column {name!r}"
+        return damage_as(
+            lambda error: DataFileError(f"{where}: expected {type_}, found {error}"), where
+        )
 
     def take(self, indices: np.ndarray) -> "Rows":
         """The rows of these indices, in this order."""
@@ -197,7 +195,7 @@ class RowGroupReader:
             self.file.reopened(self.columns, _SLICE_BUFFER_BYTES),
         )
         self.file.require_within(row_group, self.columns.places_of(leaves))
-        try:
+        with self._reading(row_group, leaves):
             use_threads = self._most_threads > 1
             found = file.iter_batches(
                 num_rows, row_groups=[row_group], columns=leaves, use_threads=use_threads
@@ -210,8 +208,6 @@ class RowGroupReader:
                     table=table,
                     columns=self.columns,
                 )
-        except DAMAGE as error:
-            raise self._unreadable(row_group, leaves, error) from error
 
     def size_bytes(self, row_groups: Iterable[int]) -> int:
         """The memory that the decoded columns of these row groups take, computed from their numbers
@@ -268,10 +264,8 @@ class RowGroupReader:
         file = self._file
         with self.file.kept(index, (place for place, _ in places)):
             self.file.require_within(index, places)
-            try:
+            with self._reading(index, leaves):
                 table = file.read_row_group(index, columns=leaves, use_threads=use_threads)
-            except DAMAGE as error:
-                raise self._unreadable(index, leaves, error) from error
         if table.num_rows != (expected := self.file.row_group_rows[index]):
             raise DataFileError(
                 f"{self.file.name}: row group {index}: expected {expected} rows, as the footer "
@@ -283,16 +277,21 @@ class RowGroupReader:
     def _file(self) -> pq.ParquetFile:
         return self.file.arrow_file(self.columns)
 
+    def _reading(self, index: int, leaves: list[str]) -> AbstractContextManager[None]:
+        """Names what Arrow cannot read in the block."""
+        return damage_as(lambda error: self._unreadable(index, leaves, error), self.file.name)
+
     def _unreadable(self, index: int, leaves: list[str], error: Exception) -> DataFileError:
         """The error for a row group that Arrow cannot read. Reads its columns one by one, to name
         the first that fails.
         """
+        what = f"row group {index} cannot be read"
         for leaf in leaves:
-            try:
+            where = f"{self.file.name}: column {self.columns.column_of(leaf)!r}"
+            with damage_as(partial(_error_at, f"{where}: {what}"), where):
                 self._file.read_row_group(index, columns=[leaf], use_threads=False)
-            except DAMAGE as found:
-                name = self.columns.column_of(leaf)
-                return DataFileError(
-                    f"{self.file.name}: column {name!r}: row group {index} cannot be read: {found}"
-                )
-        return DataFileError(f"{self.file.name}: row group {index} cannot be read: {error}")
+        return _error_at(f"{self.file.name}: {what}", error)
+
+
+def _error_at(where: str, error: Exception) -> DataFileError:
+    return DataFileError(f"{where}: {error}")

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, BinaryIO
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from featstore.errors import DataFileError, SampleError, SampleStoreError, all_nearest
 from featstore.files.listings import FileEntry, find_file, list_files
 from featstore.files.storage import absolute, open_read
+from featstore.parquet.damage import damage_as
 from featstore.parquet.footers import read_checked
-from featstore.parquet.walk import FooterError
 from featstore.redaction import redact, shown, without_user
 from featstore.sampling.sample_fields import SampleFields, Stored, checksum, stored_id
 from featstore.sampling.sample_file import SampleFile
@@ -227,21 +226,20 @@ def parquet_rows(
         SampleError: A column is missing.
         DataFileError: It is no Parquet file, or damaged.
     """
+    where = redact(entry.url)
     with open_read(entry.url, entry.size_bytes) as source:
-        try:
+        with damage_as(lambda error: DataFileError(f"{where} is no Parquet file: {error}"), where):
             footer = read_checked(source)
-        except FooterError as error:
-            raise DataFileError(f"{redact(entry.url)} is no Parquet file: {error}") from error
-        with closing(
-            pq.ParquetFile(
-                source, metadata=footer.arrow_metadata(), page_checksum_verification=True
-            )
-        ) as file:
-            columns = _columns(file.schema_arrow.names, names, optional, redact(entry.url))
-            try:
-                yield from _rows(file, footer.row_group_rows, num_skipped, columns)
-            except (pa.ArrowException, OSError) as error:
-                raise DataFileError(f"{redact(entry.url)} cannot be read: {error}") from error
+        with (
+            damage_as(lambda error: DataFileError(f"{where} cannot be read: {error}"), where),
+            closing(
+                pq.ParquetFile(
+                    source, metadata=footer.arrow_metadata(), page_checksum_verification=True
+                )
+            ) as file,
+        ):
+            columns = _columns(file.schema_arrow.names, names, optional, where)
+            yield from _rows(file, footer.row_group_rows, num_skipped, columns)
 
 
 def _rows(

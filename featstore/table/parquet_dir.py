@@ -8,16 +8,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from featstore.errors import (
-    DataFileError,
-    FeatstoreError,
-    TableFormatError,
-    TableNotFoundError,
-    not_once,
-)
+from featstore.errors import DataFileError, TableFormatError, TableNotFoundError, not_once
 from featstore.files.listings import FileEntry, list_files
 from featstore.files.storage import local_path, open_read, scheme
-from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.damage import damage_as, first_line
 from featstore.parquet.footers import CheckedFooter, read_checked
 from featstore.redaction import redact
 from featstore.schema import Role, SlotSchema
@@ -161,19 +155,26 @@ def each_footer(urls: Iterable[str], take: Callable[[CheckedFooter], T]) -> Iter
 
 
 def read_footer(url: str) -> CheckedFooter:
-    """Reads one file's footer. DataFileError if the file is not Parquet, or damaged."""
-    path = local_path(url)
-    try:
-        # Unbuffered: a footer is read with one or two reads of known size.
-        with path.open("rb", buffering=0) if path is not None else open_read(url) as file:
-            return read_checked(file)
-    except FeatstoreError:
-        raise
-    except DAMAGE as error:
-        # An OSError of the file system has a number; one that Arrow raises for damage has none.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise DataFileError(f"{redact(url)} is not a Parquet file ({first_line(error)})") from None
+    """Reads one file's footer.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DataFileError: It is not Parquet, or damaged.
+        StoreError: The system or the store failed.
+    """
+    path, where = local_path(url), redact(url)
+
+    def no_parquet(error: Exception) -> Exception:
+        if isinstance(error, FileNotFoundError):
+            return error
+        return DataFileError(f"{where} is not a Parquet file ({first_line(error)})")
+
+    # Unbuffered: a footer is read with one or two reads of known size.
+    with (
+        damage_as(no_parquet, where),
+        path.open("rb", buffering=0) if path is not None else open_read(url) as file,
+    ):
+        return read_checked(file)
 
 
 def _data_file(entry: FileEntry, num_rows: int, partition: dict[str, str | None]) -> DataFile:

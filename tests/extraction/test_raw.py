@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import InputError
+from featstore.errors import InputError, StoreError
 from featstore.extraction.raw import (
     RawFile,
     batch_rows,
@@ -25,6 +25,7 @@ from featstore.files.listings import FileEntry, listing_digest
 from tests.damaged_files import overwrite
 from tests.native.mutants import number_of, sound_chunks, with_number, write_file
 from tests.parquet_files import put_parquet
+from tests.short_reads import unreadable_descriptors
 
 
 def raw_file(name: str, row_groups: list[int], **partition: str) -> RawFile:
@@ -204,6 +205,17 @@ def test_rows_that_cannot_be_decoded_are_named(raw: Path, write_raw: Any) -> Non
         pytest.raises(InputError, match=r"a\.parquet, rows 0 to 39: cannot be read"),
     ):
         list(read_batches(file, units[0].ranges[0], ["user", "price"]))
+
+
+def test_rows_that_the_system_cannot_read_are_no_wrong_input(raw: Path, write_raw: Any) -> None:
+    path = write_raw("a.parquet", 100)
+    units = plan_units(find_raw_files(str(raw), {}, []), 40)
+    with open_raw(str(path)) as file:
+        assert unreadable_descriptors(path)
+        with pytest.raises(
+            StoreError, match=r"a\.parquet, rows 0 to 39: cannot be read: Bad file descriptor"
+        ):
+            list(read_batches(file, units[0].ranges[0], ["user", "price"]))
 
 
 def test_pages_that_claim_more_than_the_footer_allows_are_named_before_arrow_reads_them(

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import InputError
+from featstore.errors import InputError, StoreError
 from featstore.formats import byte_source
-from featstore.formats.byte_source import line_blocks, open_bytes
+from featstore.formats.byte_source import errors_of, line_blocks, open_bytes
+from tests.short_reads import unreadable_descriptors
 
 TEXT = b"some text\n" * 1_000
 
@@ -66,3 +68,32 @@ def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(byte_source, "_MAX_LINE_BYTES", 100)
     with pytest.raises(InputError, match="line 2: expected lines of at most 100 bytes, found a"):
         list(line_blocks(io.BytesIO(b"a\n" + b"x" * 300), 50))
+
+
+def test_a_file_that_the_system_cannot_read_is_no_wrong_input(tmp_path: Path) -> None:
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress(random.Random(1).randbytes(1 << 20)))
+    with open_bytes(str(path)) as source:
+        assert source.read(10)
+        assert unreadable_descriptors(path)
+        with (
+            pytest.raises(StoreError, match=r"x\.gz: cannot be read: Bad file descriptor"),
+            errors_of(str(path)),
+        ):
+            source.read()
+    path.write_bytes(path.read_bytes()[:-9])
+    with (
+        pytest.raises(InputError, match=r"x\.gz: cannot be read \("),
+        errors_of(str(path)),
+        open_bytes(str(path)) as source,
+    ):
+        source.read()
+
+
+def test_an_error_of_featstore_passes_and_wrong_input_is_named() -> None:
+    error = StoreError("503")
+    with pytest.raises(StoreError) as found, errors_of("a"):
+        raise error
+    assert found.value is error
+    with pytest.raises(InputError, match=r"^a: line 3$"), errors_of("a"):
+        raise InputError("line 3")

@@ -2,9 +2,16 @@
 to.
 """
 
+import errno
+import itertools
+import os
+import re
+import resource
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,12 +19,18 @@ from torch.utils.data import DataLoader
 
 import featstore
 from featstore.dispatch.accounts.receipt import receipts
-from featstore.errors import ConfigError, DataFileError, MissingValueError
+from featstore.dispatch.plan import Split
+from featstore.dispatch.terms import Claim
+from featstore.errors import ConfigError, DataFileError, MissingValueError, StoreError
+from featstore.loader.bad_files import BadFiles
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.stats import Stats
 from featstore.table.snapshot import Snapshot
 from tests.damaged_files import overwrite
+from tests.http_servers import Handler, serving
 from tests.loader.conftest import rows_of
 from tests.parquet_files import put_parquet
+from tests.programs import run_python
 
 ROWS = {"a": range(100), "b": range(100, 200), "c": range(200, 300)}
 
@@ -191,6 +204,199 @@ def test_a_state_goes_on_behind_a_skipped_file(snapshot: Snapshot, tmp_path: Pat
     second.load_state_dict(first.state_dict())
     first.close()
     assert sorted(before + rows_of(second)) == [*ROWS["b"], *ROWS["c"]]
+
+
+def test_a_file_that_is_read_at_the_next_try_is_not_left_out(
+    snapshot: Snapshot, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another worker, or this one, tries it again when all else is delivered."""
+    aside = (tmp_path / "b.parquet").rename(tmp_path / "aside")
+    with FeatureLoader(snapshot, slots=["row"], on_bad_file="skip", batch_size=100) as loader:
+        rows = list[int]()
+        for batch in loader:
+            rows += batch["row"].tolist()
+            if len(rows) == 200:
+                aside.rename(tmp_path / "b.parquet")
+        assert sorted(rows) == list(range(300))
+        assert (loader.stats()["files_skipped"], loader.stats()["rows_skipped"]) == (0, 0)
+    assert not caplog.records
+
+
+FAULTS = [errno.EMFILE, errno.EACCES, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EIO]
+
+
+@pytest.mark.parametrize("order", ["dynamic", "static", "rank"])
+@pytest.mark.parametrize("number", FAULTS)
+def test_a_file_that_the_system_cannot_open_is_an_error_and_never_left_out(
+    snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch, order: str, number: int
+) -> None:
+    opened, numbers = pa.OSFile, itertools.count()
+
+    def failing_once(path: str) -> Any:
+        if path.endswith("b.parquet") and not next(numbers):
+            raise OSError(number, os.strerror(number), path)
+        return opened(path)
+
+    monkeypatch.setattr(pa, "OSFile", failing_once)
+    with FeatureLoader(snapshot, slots=["row"], on_bad_file="skip", order=order) as loader:
+        with pytest.raises(StoreError, match=rf"b\.parquet: .*{os.strerror(number)}") as found:
+            rows_of(loader)
+        assert found.value.errno == number
+        assert (loader.stats()["files_skipped"], loader.stats()["rows_skipped"]) == (0, 0)
+        assert next(numbers)
+
+
+class Store(Handler):
+    """The files of a directory, of which some are gone, or fail, from a moment on."""
+
+    directory: Path
+    fails: dict[str, int]
+
+    def _answer(self) -> None:
+        name = self.path.rpartition("/")[2]
+        if status := self.fails.get(name, 0):
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        data = (self.directory / name).read_bytes()
+        first, end = 0, len(data)
+        if asked := self.headers.get("Range"):
+            begin, _, last = asked.partition("=")[2].partition("-")
+            first = int(begin) if begin else end - int(last)
+            end = min(end, int(last) + 1) if begin and last else end
+        self.send_response(206 if asked else 200)
+        self.send_header("Content-Length", str(end - first))
+        self.send_header("ETag", f'"{name}"')
+        self.send_header("Last-Modified", "Wed, 01 Jan 2025 00:00:00 GMT")
+        if asked:
+            self.send_header("Content-Range", f"bytes {first}-{end - 1}/{len(data)}")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data[first:end])
+
+
+@pytest.mark.parametrize("how", [{}, {"dispatch": {"split_rows": 50}}], ids=["whole", "split"])
+@pytest.mark.parametrize(("status", "num_left"), [(404, 100), (503, None), (403, None)])
+def test_a_remote_file_is_bad_where_the_store_says_that_it_is_gone(
+    tmp_path: Path, status: int, num_left: int | None, how: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    monkeypatch.setattr("featstore.files.storage._NUM_RETRIES", 0)
+    fails = dict[str, int]()
+    with serving(Store, directory=tmp_path, fails=fails) as port:
+        table = featstore.open_table(f"http://127.0.0.1:{port}/b.parquet")
+        fails["b.parquet"] = status
+        options: Any = {"slots": ["row"], "staging": {"mode": "direct"}, **how}
+        if num_left is None:
+            with pytest.raises(StoreError, match=r"b\.parquet: "):
+                rows_of(FeatureLoader(table, on_bad_file="skip", **options))
+            return
+        with pytest.raises(DataFileError, match=r"b\.parquet: expected a data file, found none"):
+            rows_of(FeatureLoader(table, **options))
+        with FeatureLoader(table, on_bad_file="skip", **options) as loader:
+            assert rows_of(loader) == []
+            assert loader.stats()["rows_skipped"] == num_left
+
+
+def test_a_loader_raises_the_limit_of_open_files(tmp_path: Path) -> None:
+    files = 150
+    for number in range(files):
+        put_parquet(tmp_path / f"{number:03}.parquet", {"row": [2 * number, 2 * number + 1]})
+    snapshot = featstore.open_table(str(tmp_path)).snapshot
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    num_open = len(list(Path("/dev/fd").iterdir()))
+    shuffle: Any = {"interleave": files, "window_rows": 2 * files}
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 100, before[1]))
+    try:
+        with FeatureLoader(snapshot, slots=["row"], shuffle=shuffle) as loader:
+            assert sorted(rows_of(loader)) == list(range(2 * files))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+TOO_FEW = """
+import resource, sys
+from pathlib import Path
+import featstore
+snapshot = featstore.open_table(sys.argv[1]).snapshot
+loader = featstore.FeatureLoader(
+    snapshot, slots=["row"], on_bad_file="skip", shuffle={"interleave": 150, "window_rows": 300}
+)
+limit = len(list(Path("/dev/fd").iterdir())) + 100
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+try:
+    print(sum(len(batch) for batch in loader))
+except featstore.errors.StoreError as error:
+    print(error, loader.stats()["rows_skipped"])
+"""
+
+
+def test_a_hard_limit_that_is_too_low_is_told_and_no_file_is_left_out(tmp_path: Path) -> None:
+    for number in range(150):
+        put_parquet(tmp_path / f"{number:03}.parquet", {"row": [2 * number, 2 * number + 1]})
+    found = run_python(TOO_FEW, tmp_path).stdout
+    assert re.search(r"parquet: cannot be read: Too many open files; .*`ulimit -n`.* 0\n", found)
+
+
+LACK = """
+import resource, sys
+import featstore
+for directory in sys.argv[1:]:
+    for budget in ("8GB", "1MB"):
+        loader = featstore.FeatureLoader(
+            directory, slots=["row"], extras=["text"], order="static", on_bad_file="skip",
+            memory_budget=budget,
+        )
+        pages = int(open("/proc/self/statm").read().split()[0])
+        limit = pages * resource.getpagesize() + 40_000_000
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+        try:
+            print(sum(len(batch) for batch in loader), loader.stats()["rows_skipped"])
+        except MemoryError as error:
+            print(type(error).__name__, error)
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+        loader.close()
+"""
+
+
+def test_a_lack_of_memory_is_the_files_only_where_it_declares_far_more_than_it_stores(
+    tmp_path: Path,
+) -> None:
+    letters = np.full(100_000_000, 97, np.uint8)
+    for kind in ("inflated", "sound"):
+        for number, texts in enumerate((["a"] * 10, [letters.tobytes().decode()], ["b"] * 10)):
+            put_parquet(
+                tmp_path / kind / f"{number}.parquet",
+                {"row": range(len(texts)), "text": texts},
+                compression="zstd" if kind == "inflated" else "none",
+                write_statistics=False,
+            )
+    found = run_python(
+        *(LACK, tmp_path / "inflated", tmp_path / "sound"),
+        variables={"ARROW_DEFAULT_MEMORY_POOL": "system"},  # Others reserve more than they use.
+    )
+    lacking = "OutOfMemoryError 1.parquet: there is no memory to read it "
+    lines = found.stdout.splitlines()
+    assert [line[: len(lacking)] for line in lines] == [lacking, "20 1", lacking, lacking]
+
+
+def test_rows_that_two_threads_leave_out_of_a_claim_count_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stats = Stats()
+    bad_files, error = BadFiles(stats), DataFileError("damaged")
+    claim = Claim(index=0, split=Split(path="a", num_rows=100), fence=1, start_row=0)
+    bad_files.skip(claim, 60, error)
+    bad_files.skip(claim, 30, error)
+    bad_files.skip(claim, 80, error)
+    assert (stats.counts["files_skipped"], stats.counts["rows_skipped"]) == (1, 70)
+    assert len(caplog.records) == 1
+    bad_files.note(replace(claim, fence=2), 0, error)
+    assert stats.counts["rows_skipped"] == 70
+    bad_files.give_up(replace(claim, fence=2), 20)
+    bad_files.give_up(replace(claim, fence=3))
+    assert stats.counts["rows_skipped"] == 90
 
 
 def test_a_null_label_is_no_bad_file(tmp_path: Path) -> None:

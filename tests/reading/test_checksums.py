@@ -2,6 +2,8 @@
 compiler.
 """
 
+import errno
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore._native.loading import KERNELS
-from featstore.errors import DataFileError
+from featstore.errors import DataFileError, StoreError
 from featstore.parquet.page_header import read_page_header
 from featstore.reading import checksums
 from featstore.reading.checksums import require_intact
 from featstore.reading.open_file import OpenFile
 from tests.damaged_files import flip
 from tests.parquet_files import put_parquet
+from tests.short_reads import unreadable_descriptors
 
 ROWS = 3_000
 WAYS: dict[str, dict[str, Any]] = {
@@ -166,6 +169,29 @@ def test_a_page_and_a_header_larger_than_what_is_read_at_a_time(tmp_path: Path, 
 def test_a_file_without_rows_is_intact(tmp_path: Path, by: None) -> None:
     pq.write_table(table().slice(0, 0), tmp_path / "a.parquet", write_page_checksum=True)
     check(tmp_path / "a.parquet")
+
+
+@BOTH
+def test_a_file_that_the_system_cannot_read_is_not_taken_for_damaged(
+    tmp_path: Path, by: None
+) -> None:
+    path = write(tmp_path / "a.parquet")
+    with OpenFile(path, "day/a") as file:
+        assert unreadable_descriptors(path) >= 2
+        with pytest.raises(StoreError, match="day/a: cannot be read: Bad file descriptor") as found:
+            require_intact(file, None)
+    assert found.value.errno == errno.EBADF
+
+
+@BOTH
+def test_pages_of_a_file_whose_reads_give_less_are_read_on(
+    tmp_path: Path, by: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.pread
+    monkeypatch.setattr(
+        os, "pread", lambda file, size, first: whole(file, max(1, size // 2), first)
+    )
+    check(write(tmp_path / "a.parquet"))
 
 
 @pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")

@@ -1,17 +1,24 @@
+import errno
+import io
+import os
+import resource
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from featstore._native.loading import KERNELS
-from featstore.errors import DataFileError, StateError
+from featstore.errors import DataFileError, StateError, StoreError
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
 from featstore.schema import Slot, SlotKind
 from tests.parquet_files import put_parquet
+from tests.short_reads import ShortFile, unreadable_descriptors
 
 LIST = pa.list_(pa.field("element", pa.int64()))
 
@@ -184,3 +191,140 @@ def test_a_row_group_is_read_no_further_once_another_thread_says_so(tmp_path: Pa
         closed[0] = 1
         with pytest.raises(StateError):
             reader.read([0])
+
+
+FAULTS = [errno.EMFILE, errno.EACCES, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EIO]
+
+
+def failing(number: int) -> Any:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise OSError(number, os.strerror(number), str(arguments[0]))
+
+    return fail
+
+
+@pytest.mark.parametrize("number", FAULTS)
+@pytest.mark.parametrize("call", ["OSFile", "open", "seek"])
+def test_a_file_that_the_system_cannot_open_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    path = put_parquet(tmp_path / "a.parquet", {"x": [1, 2, 3]})
+    with monkeypatch.context() as patched:
+        if call == "OSFile":
+            patched.setattr(pa, "OSFile", failing(number))
+        elif call == "open":
+            patched.setattr(Path, "open", failing(number))
+        else:
+            patched.setattr("featstore.reading.open_file.read_checked", failing(number))
+        with pytest.raises(
+            StoreError, match=rf"day/a: cannot be read: {os.strerror(number)}; "
+        ) as f:
+            OpenFile(path, "day/a")
+    assert f.value.errno == number
+    assert not open_of(path)
+    with OpenFile(path, "day/a") as file:
+        assert file.num_rows == 3
+
+
+def open_of(path: Path) -> list[str]:
+    """The descriptors of a file that this process has."""
+    return [
+        fd.name for fd in Path("/proc/self/fd").iterdir() if fd.exists() and fd.resolve() == path
+    ]
+
+
+def test_the_limit_of_open_files_is_told_of(tmp_path: Path) -> None:
+    path = put_parquet(tmp_path / "a.parquet", {"x": [1, 2, 3]})
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    num_open = max(int(fd.name) for fd in Path("/proc/self/fd").iterdir())
+    with ExitStack() as holes:
+        for _ in range(num_open + 1):
+            if holes.enter_context(path.open("rb")).fileno() >= num_open:
+                break
+        resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 2, before[1]))
+        try:
+            with pytest.raises(
+                StoreError, match=r"Too many open files; raise .*ulimit -n"
+            ) as found:
+                OpenFile(path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert found.value.errno == errno.EMFILE
+
+
+def test_a_file_that_opens_itself_is_gone_or_closed_like_another(tmp_path: Path) -> None:
+    path = put_parquet(tmp_path / "a.parquet", {"x": [1, 2, 3]})
+    opened = list[BinaryIO]()
+
+    def remote() -> BinaryIO:
+        opened.append(path.open("rb"))
+        return opened[-1]
+
+    with OpenFile(remote, "day/a") as file:
+        assert file.num_rows == 3
+    assert opened[0].closed
+    path.unlink()
+    with pytest.raises(DataFileError, match="day/a: expected a data file, found none"):
+        OpenFile(remote, "day/a")
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_remote_file_that_fails_while_it_is_read(tmp_path: Path, is_gone: bool) -> None:
+    path = put_parquet(tmp_path / "a.parquet", {"x": list(range(9))})
+    error: OSError = (
+        FileNotFoundError(errno.ENOENT, "No such file") if is_gone else StoreError("503")
+    )
+
+    class Remote(io.FileIO):
+        fails = False
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            if self.fails:
+                raise error
+            return super().read(size)
+
+    with Remote(path) as remote, OpenFile(cast(BinaryIO, remote), "day/a") as file:
+        reader = RowGroupReader(file, Selection(slots=(slot("x"),)), as_values=True)
+        remote.fails = True
+        if is_gone:
+            with pytest.raises(DataFileError, match=r"day/a: cannot be read: .*No such file"):
+                reader.read([0])
+        else:
+            with pytest.raises(StoreError) as found:
+                reader.read([0])
+            assert found.value is error
+        remote.fails = False
+        assert reader.read([0]).num_rows == 9
+
+
+def test_reads_of_a_remote_file_that_give_less_are_read_on(tmp_path: Path) -> None:
+    path = put_parquet(tmp_path / "a.parquet", {"x": list(range(900))}, row_group_size=300)
+    with ShortFile(path) as remote, OpenFile(cast(BinaryIO, remote)) as file:
+        reader = RowGroupReader(file, Selection(slots=(slot("x"),)), as_values=True)
+        assert reader.read(range(3)).table["x"].to_pylist() == list(range(900))
+        assert remote.num_short >= 3
+
+
+@pytest.mark.parametrize("as_values", [True, False])
+@pytest.mark.parametrize("is_sliced", [True, False])
+def test_a_fault_while_rows_are_read_is_told_as_what_it_is(
+    tmp_path: Path, as_values: bool, is_sliced: bool
+) -> None:
+    path = put_parquet(tmp_path / "a.parquet", {"x": list(range(5000)), "t": ["a", "b"] * 2500})
+    selection = Selection(slots=(slot("x"),), others=(pa.field("t", pa.string()),))
+    with OpenFile(path, "day/a") as file:
+        reader = RowGroupReader(file, selection, as_values=as_values)
+        assert unreadable_descriptors(path) >= 2
+        with pytest.raises(StoreError, match="day/a: cannot be read: Bad file descriptor") as found:
+            list(reader.slices(0, 1000) or ()) if is_sliced else reader.read([0])
+    assert found.value.errno == errno.EBADF
+
+
+def test_a_chunk_that_declares_far_more_than_it_stores_is_found(tmp_path: Path) -> None:
+    columns = {"x": np.zeros(1_000_000, np.int64), "y": np.arange(1_000_000) * 7919 % 1_000_003}
+    path = put_parquet(tmp_path / "a.parquet", columns, row_group_size=600_000)
+    with OpenFile(path, "day/a") as file:
+        of_zeros = file.resolve(Selection(slots=(slot("x"),)))
+        assert file.inflated(of_zeros, 1_000_000) == "day/a: column 'x': row group 0"
+        assert file.inflated(of_zeros, 100_000_000) is None
+        assert file.inflated(file.resolve(Selection(slots=(slot("y"),))), 1_000_000) is None

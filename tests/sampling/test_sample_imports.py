@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.errors import DataFileError, SampleError, SampleStoreError
+from featstore.errors import DataFileError, SampleError, SampleStoreError, StoreError
 from featstore.sampling.sample_fields import checksum
 from featstore.sampling.sample_store import SampleStore
 from tests.programs import Program, run_python
+from tests.short_reads import FailingFile
 
 IMPORT = """
 import sys, featstore
@@ -333,6 +334,20 @@ def test_a_damaged_page_is_named(tmp_path: Path, store: SampleStore) -> None:
     path.write_bytes(data)
     with pytest.raises(DataFileError, match=r"a\.parquet cannot be read: .*"):
         store.import_parquet(path)
+
+
+def test_a_file_that_the_system_cannot_read_is_not_taken_for_damaged(
+    tmp_path: Path, store: SampleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.Table.from_pylist(rows(5)), tmp_path / "a.parquet")
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "featstore.sampling.sample_imports.open_read", lambda url, size: FailingFile(url)
+        )
+        with pytest.raises(StoreError, match=r"a\.parquet: cannot be read: Input/output error"):
+            store.import_parquet(tmp_path / "a.parquet")
+    store.import_parquet(tmp_path / "a.parquet")
+    assert len(store) == 5
 
 
 def test_a_file_that_changed_since_its_import_began_is_refused(

@@ -1,3 +1,4 @@
+import errno
 import threading
 import weakref
 from pathlib import Path
@@ -8,11 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.errors import DataFileError, TableNotFoundError
+from featstore.errors import DataFileError, StoreError, TableNotFoundError
 from featstore.parquet.footers import CheckedFooter
 from featstore.schema import SlotSchema
-from featstore.table.parquet_dir import _NUM_FOOTER_THREADS, each_footer, open_parquet_dir
+from featstore.table.parquet_dir import (
+    _NUM_FOOTER_THREADS,
+    each_footer,
+    open_parquet_dir,
+    read_footer,
+)
 from tests.parquet_files import put_parquet
+from tests.short_reads import FailingFile, ShortFile
 
 
 def write(path: Path, **columns: Any) -> None:
@@ -189,3 +196,26 @@ def test_hives_default_partition_is_null(tmp_path: Path) -> None:
         "day=2": {"month": "1", "day": "2"},
         "day=__HIVE_DEFAULT_PARTITION__": {"month": "1", "day": None},
     }
+
+
+def test_a_footer_of_which_a_read_gives_less_is_read_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a.parquet", id=list(range(7)))
+    monkeypatch.setattr(Path, "open", lambda path, *mode, **options: ShortFile(path))
+    assert read_footer(str(tmp_path / "a.parquet")).num_rows == 7
+
+
+def test_a_footer_that_the_system_cannot_read_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a.parquet", id=[1])
+    monkeypatch.setattr(Path, "open", lambda path, *mode, **options: FailingFile(path))
+    with pytest.raises(StoreError, match=r"a\.parquet: cannot be read: Input/output") as found:
+        read_footer(str(tmp_path / "a.parquet"))
+    assert found.value.errno == errno.EIO
+
+
+def test_a_footer_of_no_file_is_told_of_as_such(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"a\.parquet"):
+        read_footer(str(tmp_path / "a.parquet"))

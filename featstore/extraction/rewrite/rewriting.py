@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 from isal import isal_zlib
@@ -225,7 +226,7 @@ def copy_file(snapshot: Snapshot, file: DataFile, path: str) -> DataFile:
 
 def open_part(part: TableFile) -> OpenFile:
     """Opens a data file, or that of a slot group, in place."""
-    return OpenFile(local_path(part.url) or open_read(part.url), part.path)
+    return OpenFile(local_path(part.url) or partial(open_read, part.url), part.path)
 
 
 def other_columns(schema: SlotSchema) -> tuple[pa.Field, ...]:

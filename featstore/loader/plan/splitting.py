@@ -3,6 +3,7 @@ are read.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from featstore.byte_sizes import parse_bytes
 from featstore.dispatch.options import Dispatch
@@ -58,7 +59,7 @@ def _is_large(file: DataFile, size: SplitSize) -> bool:
 
 
 def _row_groups(file: DataFile) -> RowGroups:
-    with OpenFile(local_path(file.url) or open_read(file.url), file.path) as opened:
+    with OpenFile(local_path(file.url) or partial(open_read, file.url), file.path) as opened:
         # Bytes as stored, since `split_bytes` is compared with the size of the file.
         spans = opened.footer.spans
         sizes_bytes = (spans[..., 1] - spans[..., 0]).sum(axis=1).tolist()

@@ -89,6 +89,11 @@ class Budget:
             return self._fits_beside(size_bytes, room_bytes)
 
     @property
+    def most_bytes(self) -> int | None:
+        """The whole budget; None is no limit."""
+        return self._max_bytes
+
+    @property
     def most_gathered_bytes(self) -> int | None:
         """How many bytes of open windows are gathered at a time; None is no limit."""
         return None if self._max_bytes is None else self._max_bytes // _GATHERED_SHARE

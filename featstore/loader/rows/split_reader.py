@@ -1,7 +1,9 @@
 """Reads one claimed split, window by window."""
 
 import logging
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from featstore.decoded.decoded_file import DecodedFile
 from featstore.decoded.file_sources import FileSource
 from featstore.dispatch.terms import Claim
-from featstore.errors import DataFileError
+from featstore.errors import DataFileError, OutOfMemoryError
 from featstore.loader.bad_files import Skip
 from featstore.loader.plan.shuffle import RowOrder, split_windows
 from featstore.loader.rows.filtering import Filtered, FilteredReader, RowMask
@@ -206,7 +208,26 @@ class SplitReader:
         through = self._work.reserve(end_row)
         self._has_ended = through is None or through < end_row
         if through is not None:
-            yield from self._read(range(0) if through < end_row else self._windows[self._next])
+            with self._inflated_as_damage():
+                yield from self._read(range(0) if through < end_row else self._windows[self._next])
+
+    @contextmanager
+    def _inflated_as_damage(self) -> Iterator[None]:
+        """Where there is no memory in the block because a file declares sizes beyond the budget, of
+        which it stores next to nothing, raises DataFileError: other memory would not help.
+        """
+        try:
+            yield
+        except OutOfMemoryError as error:
+            most_bytes = self._budget.most_bytes or sys.maxsize
+            for file, columns in self._reader.parts:
+                if (where := file.inflated(columns, most_bytes)) is not None:
+                    raise DataFileError(
+                        f"{where}: expected bytes for what it declares, which is more than "
+                        f"memory_budget ({most_bytes} bytes), found next to nothing ({error}); if "
+                        f"that is right, raise memory_budget, else write the file again"
+                    ) from error
+            raise
 
     def _read(self, row_groups: range) -> Iterator[Window]:
         number, first_row = self._next, self._row

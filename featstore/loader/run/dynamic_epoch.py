@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from types import TracebackType
 
@@ -174,7 +175,7 @@ class DynamicEpoch:
         url = self._job.files[split.path][0].url
         window_rows = self._job.shuffle.split_window_rows if self._job.shuffle else None
         try:
-            with closing(OpenFile(local_path(url) or open_read(url), split.path)) as file:
+            with closing(OpenFile(local_path(url) or partial(open_read, url), split.path)) as file:
                 return split_boundaries(split, file.row_group_rows, window_rows)
         except (DataFileError, OSError):
             return ()

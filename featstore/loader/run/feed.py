@@ -14,7 +14,8 @@ from featstore.decoded.decoding import DecodeTerms
 from featstore.decoded.file_sources import FileSource, Release, files_in_place, files_staged
 from featstore.decoded.staging_source import stage_items
 from featstore.dispatch.terms import Claim
-from featstore.loader.bad_files import SKIP, BadFiles
+from featstore.host import allow_descriptors
+from featstore.loader.bad_files import SKIP, Skip
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
 from featstore.loader.batches.blocks import ColumnDemand
@@ -43,6 +44,10 @@ from featstore.tensors.buffer_pool import BufferPools
 Claimed = tuple[Claim, DataFile, Partition]
 # With whether the stager leaves the file where it is.
 Coming = tuple[Claimed, bool]
+# A local file that is read is open twice, and a staged one is pinned by a third descriptor. As many
+# splits as are mixed may be open ahead of them. Spare ones are for all else that a process opens
+# while an epoch begins: stores, pipes, files that are staged.
+_FILE_DESCRIPTORS, _SPLITS_AHEAD, _SPARE_DESCRIPTORS = 3, 2, 64
 
 
 class Feed:
@@ -83,8 +88,7 @@ class Feed:
         self._delivery, self._reports, self._stats = delivery, reports, stats
         self._pools, self._demand = pools, demand
         self._stager, self._share = stager, share
-        self._bad_files = BadFiles(stats)
-        self._skip = self._bad_files.skip if job.on_bad_file == SKIP else None
+        self._skips = job.on_bad_file == SKIP
         # The consumer waits for the last thread: the transform's if there is one.
         self._waits = "wait_s" if job.transform is None else "transform_wait_s"
         self._open: list[Closing] = []
@@ -101,6 +105,8 @@ class Feed:
             epoch: The epoch.
             claims: Claims, taken in another thread as far ahead as staging or decoding allows.
         """
+        most_files = job.most_parts * (1 if job.shuffle is None else _SPLITS_AHEAD * job.num_open)
+        allow_descriptors(_FILE_DESCRIPTORS * most_files + _SPARE_DESCRIPTORS)
         order = RowOrder(seed=job.seed, epoch=epoch, shuffle=job.shuffle)
         budget = Budget(self._share.budget_bytes, job.num_sharing)
         open_split = partial(
@@ -117,9 +123,10 @@ class Feed:
             # kept without the others.
             take=None if job.shuffle is None else self._pools.windows.take,
         )
+        skip = self._skip() if self._skips else None
         work, is_ready = self._work_on(job, claims, budget)
         mixtures = (
-            read_in_order(work, open_split, self._skip)
+            read_in_order(work, open_split, skip)
             if job.shuffle is None
             else read_mixed(
                 work,
@@ -129,7 +136,7 @@ class Feed:
                 section_of=job.section_of(epoch),
                 budget=budget,
                 stats=self._stats,
-                skip=self._skip,
+                skip=skip,
                 num_sharing=self._num_sharing,
                 is_ready=is_ready,
             )
@@ -139,7 +146,7 @@ class Feed:
             job.request,
             job.batch_size,
             self._stats,
-            self._skip,
+            skip,
             budget,
             self._pools,
             self._demand,
@@ -170,7 +177,7 @@ class Feed:
 
     def end_epoch(self) -> None:
         """Ends an epoch: in the next one bad files are counted and warned of again."""
-        self._bad_files.clear()
+        self._reports.bad_files.clear()
 
     @property
     def stages(self) -> bool:
@@ -198,6 +205,11 @@ class Feed:
             for part in reversed(opened):
                 parts.callback(part.close)
 
+    def _skip(self) -> Skip:
+        """Leaves out what cannot be read. Where others may try it again, `reports` give it up."""
+        bad_files = self._reports.bad_files
+        return bad_files.skip if self._reports.coordinator is None else bad_files.note
+
     def _begin(self, part: Closing) -> None:
         """Registers a part to be closed with the feed. Closes it at once if the feed was closed
         while the part was started.
@@ -222,8 +234,7 @@ class Feed:
             return (self._work(item, files_in_place(item[1])) for item in claimed), lambda: True
         stream = self._stager.stage(self._items(claimed))
         self._begin(stream)
-        most_parts = max((len(file.parts) for file, _ in job.files.values()), default=1)
-        return self._staged(stream, budget), lambda: stream.is_ready(most_parts)
+        return self._staged(stream, budget), lambda: stream.is_ready(job.most_parts)
 
     def _staged(self, stream: Stream[Coming], budget: Budget) -> Iterator[Work]:
         """Work on files that the stager brings to the local disk, except those that it leaves in

@@ -179,6 +179,11 @@ class Job:
         return wanted if self.most_open is None else min(wanted, self.most_open)
 
     @cached_property
+    def most_parts(self) -> int:
+        """The most files that a split is read from: its data file and those of its slot groups."""
+        return max((len(file.parts) for file, _ in self.files.values()), default=1)
+
+    @cached_property
     def plan_digest(self) -> str:
         """A hash of the files and their splits."""
         return self.plan(epoch=0).digest if self.census is None else self.census.plan

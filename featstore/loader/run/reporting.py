@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 
 from featstore.dispatch.coordinator import Coordinator
 from featstore.errors import DispatchError
+from featstore.loader.bad_files import BadFiles
 from featstore.loader.batches.blocks import Block
 from featstore.loader.run.claims import Kind, Limits, Report
 from featstore.loader.run.delivery import Delivery
@@ -30,6 +31,9 @@ class Reports:
         delivery: What is delivered.
         stats: Metrics.
         lease_s: Seconds of a lease.
+
+    Attributes:
+        bad_files: Files that are left out. Those of a failed claim count when it was the last try.
     """
 
     def __init__(self, delivery: Delivery, stats: Stats, lease_s: float) -> None:
@@ -39,6 +43,7 @@ class Reports:
         # with its next batch, and so learns at once whether its claim was taken over.
         self._every_s, self._reported_at = min(_EVERY_S, lease_s / 4), time.monotonic()
         self.coordinator: Coordinator | None = None
+        self.bad_files = BadFiles(stats)
 
     def begin(self, coordinator: Coordinator) -> None:
         """Sets the coordinator of the epoch, through which the store is told."""
@@ -126,14 +131,15 @@ class Reports:
         if (reports := self._delivery.untold(*kinds)) and "advanced" in kinds:
             self._reported_at = time.monotonic()
         for report in reports:
-            self._delivery.told(report, is_mine=_tell(self.coordinator, report))
+            self._delivery.told(report, is_mine=self._send(self.coordinator, report))
 
-
-def _tell(coordinator: Coordinator, report: Report) -> bool:
-    """Sends a report. Returns whether the claim is still this worker's."""
-    if report.kind == "advanced":
-        return coordinator.acknowledge(report.claim, report.through)
-    if report.kind == "complete":
-        return coordinator.complete(report.claim)
-    coordinator.fail(report.claim)
-    return True
+    def _send(self, coordinator: Coordinator, report: Report) -> bool:
+        """Sends a report. Returns whether the claim is still this worker's."""
+        if report.kind == "advanced":
+            return coordinator.acknowledge(report.claim, report.through)
+        if report.kind == "complete":
+            return coordinator.complete(report.claim)
+        record = coordinator.fail(report.claim)
+        if record is not None and coordinator.gives_up(record):
+            self.bad_files.give_up(report.claim, record.limit)
+        return True

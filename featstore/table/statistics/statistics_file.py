@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
 from featstore.files.storage import join, open_read, open_write
-from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.damage import damage_as, first_line
 from featstore.parquet.footers import read_checked
 from featstore.table.layout import statistics_path, tag_of
 from featstore.table.metadata import KEY, to_json
@@ -145,13 +145,12 @@ def _read(table_url: str, path: str) -> tuple[StoredStatistics | None, object]:
 
 def _read_table(table_url: str, path: str) -> tuple[pa.Table, dict[str, Any]]:
     """The rows of a file, and its metadata."""
-    with open_read(join(table_url, path)) as file:
-        try:
-            footer = read_checked(file)
-            metadata = footer.arrow_metadata()
-            table = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True).read()
-        except DAMAGE as error:
-            raise DataFileError(
-                f"{path}: statistics cannot be read: {first_line(error)}"
-            ) from error
+
+    def unreadable(error: Exception) -> DataFileError:
+        return DataFileError(f"{path}: statistics cannot be read: {first_line(error)}")
+
+    with open_read(join(table_url, path)) as file, damage_as(unreadable, path):
+        footer = read_checked(file)
+        metadata = footer.arrow_metadata()
+        table = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True).read()
     return table, json.loads(footer.key_values.get(KEY.encode(), b"{}"))

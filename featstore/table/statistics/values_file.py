@@ -18,7 +18,7 @@ from featstore.errors import DataFileError
 from featstore.files.storage import join, open_read, open_write
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.lists import array_of_bits
-from featstore.parquet.damage import DAMAGE, first_line
+from featstore.parquet.damage import damage_as, first_line
 from featstore.parquet.footers import read_checked
 from featstore.spec.value_names import MAX_DISTINCT
 from featstore.table.metadata import KEY, to_json
@@ -140,13 +140,14 @@ def read_values(table_url: str, path: str) -> StoredValues:
         FileNotFoundError: There is no such file.
         DataFileError: The file is damaged, or of a format that this version does not know.
     """
-    with open_read(join(table_url, path)) as file:
-        try:
-            footer = read_checked(file)
-            metadata = footer.arrow_metadata()
-            table = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True).read()
-        except DAMAGE as error:
-            raise DataFileError(f"{path}: texts cannot be read: {first_line(error)}") from error
+
+    def unreadable(error: Exception) -> DataFileError:
+        return DataFileError(f"{path}: texts cannot be read: {first_line(error)}")
+
+    with open_read(join(table_url, path)) as file, damage_as(unreadable, path):
+        footer = read_checked(file)
+        metadata = footer.arrow_metadata()
+        table = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True).read()
     stored = json.loads(footer.key_values.get(KEY.encode(), b"{}"))
     if stored.get("format") != FORMAT:
         raise DataFileError(

@@ -11,7 +11,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.terms import Terms
-from featstore.errors import DispatchError
+from featstore.errors import DataFileError, DispatchError
 from featstore.loader.batches.progress import Progress, Segment
 from featstore.loader.run.delivery import Delivery
 from featstore.loader.run.reporting import Reports
@@ -36,11 +36,15 @@ class Told:
     def __init__(self, coordinator: Any, lease_s: Any) -> None:
         self.counts, self.coordinator = Counter[Any](), coordinator
         self.delivery = Delivery(START, self.counts, tells=True)
-        self.reports = Reports(self.delivery, Stats(), lease_s)
+        self.stats = Stats()
+        self.reports = Reports(self.delivery, self.stats, lease_s)
         self.reports.begin(coordinator)
         self.claims = {claim.split.path: claim for claim in coordinator.claims()}
         for claim in self.claims.values():
             self.delivery.claim(claim)
+
+    def bad_files(self) -> tuple[int, int]:
+        return self.stats.counts["files_skipped"], self.stats.counts["rows_skipped"]
 
     def deliver(self, path: Any, through: Any) -> bool:
         claim = self.claims[path]
@@ -92,6 +96,23 @@ def test_a_claim_that_cannot_be_read_is_told_only_when_all_is_told(told: Told) -
     again = next(told.coordinator.claims())
     assert again.split.path == "a"
     assert again.fence != told.claims["a"].fence
+
+
+def test_a_bad_file_counts_when_the_last_try_has_failed(address: StoreAddress) -> None:
+    terms = Terms(max_failures=2)
+    with Coordinator(address, plan=PLAN, prefix="p/", worker="0", terms=terms) as coordinator:
+        told = Told(coordinator, lease_s=60.0)
+        claim = told.claims["b"]
+        told.reports.bad_files.note(claim, 5, DataFileError("damaged"))
+        told.delivery.fail(claim)
+        told.reports.settle()
+        assert told.bad_files() == (0, 0)
+        again = next(coordinator.claims())
+        told.reports.bad_files.note(again, 5, DataFileError("damaged"))
+        told.delivery.claim(again)
+        told.delivery.fail(again)
+        told.reports.settle()
+        assert told.bad_files() == (1, 15)
 
 
 def test_what_a_lost_store_was_not_told_is_still_to_be_told(told: Told) -> None:

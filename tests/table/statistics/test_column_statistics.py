@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import featstore
-from featstore.errors import DataFileError
+from featstore.errors import DataFileError, StoreError
 from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec.parse import load_spec
 from featstore.table.snapshot import DataFile, files_digest
@@ -30,6 +30,7 @@ from featstore.table.statistics.statistics_file import (
     write_statistics,
 )
 from featstore.table.statistics.summary import QUANTILES, summarize
+from tests.short_reads import FailingFile
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SCHEMA = SlotSchema(
@@ -186,6 +187,17 @@ def test_statistics_come_back_from_their_file_only_for_their_own_files(tmp_path:
     assert (
         find_statistics(str(tmp_path), {"dt": "1"}, [replace(file, path="theirs.parquet")]) is None
     )
+
+
+def test_a_file_that_the_system_cannot_read_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.statistics").write_bytes(b"PAR1")
+    with pytest.raises(DataFileError, match=r"x\.statistics: statistics cannot be read: "):
+        read_statistics(str(tmp_path), "x.statistics")
+    monkeypatch.setattr("featstore.table.statistics.statistics_file.open_read", FailingFile)
+    with pytest.raises(StoreError, match=r"x\.statistics: cannot be read: Input/output error"):
+        read_statistics(str(tmp_path), "x.statistics")
 
 
 def test_statistics_of_a_newer_format_are_refused_and_older_ones_are_as_if_there_were_none(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from featstore.errors import DataFileError
+from featstore.errors import DataFileError, StoreError
 from featstore.spec.value_names import MAX_DISTINCT
 from featstore.table.layout import file_values_path, has_tag, statistics_tag, tag_of, values_path
 from featstore.table.statistics import values_file
@@ -18,6 +18,7 @@ from featstore.table.statistics.values_file import (
     read_values,
     write_values,
 )
+from tests.short_reads import FailingFile
 
 TAG = "01234567-89abcdef"
 
@@ -111,3 +112,12 @@ def test_files_of_texts_carry_the_tag_of_their_run_for_vacuum() -> None:
     assert statistics_tag(merged) == tag_of(unit) == TAG
     assert has_tag(merged, TAG)
     assert has_tag(unit, TAG)
+
+
+def test_a_file_that_the_system_cannot_read_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_values(str(tmp_path), "a", values())
+    monkeypatch.setattr(values_file, "open_read", FailingFile)
+    with pytest.raises(StoreError, match="a: cannot be read: Input/output error"):
+        read_values(str(tmp_path), "a")
