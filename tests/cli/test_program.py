@@ -61,7 +61,7 @@ def in_process(
     """
     monkeypatch.setattr(sys, "argv", ["featstore", *map(str, arguments)])
     with pytest.raises(SystemExit) as stopped:
-        cli.main()
+        cli.run()
     return int(stopped.value.code or 0), (capsys.readouterr().err.strip().splitlines() or [""])[-1]
 
 
@@ -490,7 +490,7 @@ def test_hostile_text_is_refused_with_one_short_line(
         arguments = [*arguments, "t"]
     monkeypatch.setattr(sys, "argv", ["featstore", *arguments])
     with pytest.raises(SystemExit, match="2"):
-        cli.main()
+        cli.run()
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert len(line) < 700
