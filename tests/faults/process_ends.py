@@ -1,7 +1,7 @@
 """How processes end on a core that other work fills: each command and each training script has its
 own exit code, and standard error holds nothing but its own message.
 
-    python tests/faults/process_ends.py [--runs 200] [--few 50] [--only TEXT] [--results FILE]
+    python tests/faults/process_ends.py [--runs 200] [--few 50] [--only TEXT]
 
 What still runs when the interpreter ends (a thread of a store's client, or of Arrow's pool, that
 calls Python) aborts the process in a moment that an idle core never shows. So all processes share
@@ -24,6 +24,7 @@ from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
+from featstore.ending import REFUSED
 from tests.parquet_files import put_parquet
 from tests.programs import CLI, Program, run_python
 
@@ -138,9 +139,6 @@ def cases(store: str, url: str, inputs: Path) -> Iterator[Case]:
     yield Case(
         name=f"{store} extracting", program=EXTRACTING, arguments=(spec, raw, url), is_rare=True
     )
-
-
-REFUSED = 3
 
 
 def write_inputs(directory: Path) -> None:

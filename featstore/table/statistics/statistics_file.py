@@ -149,7 +149,9 @@ def _read_table(table_url: str, path: str) -> tuple[pa.Table, dict[str, Any]]:
         try:
             footer = read_checked(file)
             metadata = footer.arrow_metadata()
-            table = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True).read()
+            read = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True)
+            # A thread of Arrow's pool may free memory of Python later, at the interpreter's end.
+            table = read.read(use_threads=False)
         except DAMAGE as error:
             raise DataFileError(
                 f"{path}: statistics cannot be read: {first_line(error)}"

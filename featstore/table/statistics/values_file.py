@@ -144,7 +144,9 @@ def read_values(table_url: str, path: str) -> StoredValues:
         try:
             footer = read_checked(file)
             metadata = footer.arrow_metadata()
-            table = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True).read()
+            read = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True)
+            # A thread of Arrow's pool may free memory of Python later, at the interpreter's end.
+            table = read.read(use_threads=False)
         except DAMAGE as error:
             raise DataFileError(f"{path}: texts cannot be read: {first_line(error)}") from error
     stored = json.loads(footer.key_values.get(KEY.encode(), b"{}"))
