@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from featstore.errors import StoreError
-from featstore.files import storage
+from featstore.files.store_errors import as_store_errors
 from featstore.files.object_files import ObjectFiles
 from tests.programs import run_python
 from tests.store_clients import clients_of
@@ -62,5 +62,5 @@ def test_a_store_that_fails_is_an_error_and_no_empty_listing(
     files: ObjectFiles, loopback: Any
 ) -> None:
     loopback.status["/bucket"] = 403
-    with pytest.raises(StoreError), storage.as_store_errors("s3://bucket/t"):
+    with pytest.raises(StoreError), as_store_errors("s3://bucket/t"):
         files.find("bucket/t")
