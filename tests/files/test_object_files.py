@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from featstore.errors import StoreError
-from featstore.files.store_errors import as_store_errors
 from featstore.files.object_files import ObjectFiles
+from featstore.files.store_errors import as_store_errors
 from tests.programs import run_python
 from tests.store_clients import clients_of
 
