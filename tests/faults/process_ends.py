@@ -84,8 +84,8 @@ print(next(batches).num_rows)
 """
 EXTRACTING = """
 import featstore
-where = {"partition": {"dt": "2026-11-01"}}
-print(featstore.extract(sys.argv[1], sys.argv[2], sys.argv[3], **where))
+dry = {"days": "2026-11-01..2026-11-01", "dry_run": True}
+print(featstore.extract(*sys.argv[1:], **dry))
 """
 LOOKING = """
 import featstore
@@ -136,9 +136,8 @@ def cases(store: str, url: str, inputs: Path) -> Iterator[Case]:
     for name, program in scripts.items():
         arguments = (url, str(inputs / "cache"))
         yield Case(name=f"{store} {name}", program=program, arguments=arguments, is_rare=True)
-    yield Case(
-        name=f"{store} extracting", program=EXTRACTING, arguments=(spec, raw, url), is_rare=True
-    )
+    arguments = (spec, f"{url}-raw/dt={{dt}}", url)
+    yield Case(name=f"{store} extracting", program=EXTRACTING, arguments=arguments, is_rare=True)
 
 
 def write_inputs(directory: Path) -> None:
