@@ -1,8 +1,7 @@
 """Extracts features on Spark: the job featstore.jobs.extract, from a clone."""
 
-import sys
-
+from featstore.ending import end_with
 from featstore.jobs.extract import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

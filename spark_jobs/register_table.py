@@ -1,8 +1,7 @@
 """Shows a table in a Hive metastore: the job featstore.jobs.register_table, from a clone."""
 
-import sys
-
+from featstore.ending import end_with
 from featstore.jobs.register_table import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

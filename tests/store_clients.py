@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, Mapping
 
 import pytest
-from obstore.fsspec import FsspecStore
 
 from featstore.files import storage
 from featstore.files.webhdfs import WebHdfs
@@ -14,7 +13,6 @@ from featstore.files.webhdfs import WebHdfs
 def forget_clients() -> None:
     """The next access to a store makes a new client."""
     storage._store.cache_clear()
-    FsspecStore.clear_instance_cache()
     WebHdfs.clear_instance_cache()
 
 

@@ -1,6 +1,7 @@
 """The program `featstore`: its groups of commands, and its exit codes."""
 
 import sys
+from typing import NoReturn
 
 import click
 
@@ -17,6 +18,7 @@ from featstore.cli.stage import stage
 from featstore.cli.table import table
 from featstore.cli.train import train
 from featstore.cli.whatis import whatis
+from featstore.ending import end_with, exit_code
 from featstore.errors import FeatstoreError
 
 
@@ -38,11 +40,18 @@ for command in commands:
     cli.add_command(command)
 
 
-def main() -> None:
+def main() -> NoReturn:
+    """Runs a command and ends the process, with an exit code of `run`."""
+    end_with(run)
+
+
+def run() -> None:
     """Runs a command.
 
-    Exit codes: 2 for bad input, with one line on standard error; 130 if interrupted; 1 for the
-    findings of a command that checks something.
+    Raises:
+        SystemExit: The exit code: 1 for the findings of a command that checks something; 2 for bad
+            input, with one line on standard error; 3 if checks of a spec refused a commit; 130 if
+            interrupted. docs/command_line.md has the table.
     """
     warn_once_a_day(stamp_path())
     try:
@@ -55,7 +64,7 @@ def main() -> None:
         click.echo(
             "\n".join([f"featstore: error: {error}", *getattr(error, "__notes__", ())]), err=True
         )
-        sys.exit(2)
+        sys.exit(exit_code(error))
     except (click.Abort, KeyboardInterrupt):
         click.echo("featstore: interrupted; earlier commits stay as they are", err=True)
         sys.exit(130)

@@ -32,14 +32,15 @@ if TYPE_CHECKING:
     import fsspec
     import obstore
     import obstore.exceptions as obstore_errors
-    import obstore.fsspec as obstore_fsspec
     import obstore.store as obstore_store
+
+    import featstore.files.object_files as object_files
 else:
     fsspec = LazyModule("fsspec")
     obstore = LazyModule("obstore")
     obstore_errors = LazyModule("obstore.exceptions")
-    obstore_fsspec = LazyModule("obstore.fsspec")
     obstore_store = LazyModule("obstore.store")
+    object_files = LazyModule("featstore.files.object_files")
 
 _OBSTORE = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "azure"})
 _ALIASES = {"s3a": "s3", "gcs": "gs", "azure": "az"}
@@ -125,11 +126,7 @@ def filesystem(url: str) -> FileSystem:
         return _foreign_filesystem(url)
     _require_unforked(url)
     require_credentials(url, name, os.environ)
-    protocol: Any = _ALIASES.get(name, name)
-    with as_store_errors(url):
-        return cast(
-            "FileSystem", obstore_fsspec.FsspecStore(protocol, **_options(protocol, _NUM_RETRIES))
-        )
+    return object_files.ObjectFiles(_ALIASES.get(name, name))
 
 
 def _foreign_filesystem(url: str) -> FileSystem:

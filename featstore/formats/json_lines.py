@@ -1,7 +1,6 @@
 """Rows of JSON lines, by pyarrow's reader: each line is one object."""
 
 import contextlib
-import io
 import json
 import re
 from collections import Counter
@@ -297,8 +296,11 @@ def _others(lines: Sequence[bytes], schema: pa.Schema) -> Counter[str]:
 
 
 def _read_json(text: bytes, schema: pa.Schema, others: str) -> pa.Table:
+    # A thread of Arrow's pool may free the text, at the interpreter's end too: Arrow owns it.
+    owned = pa.BufferOutputStream()
+    owned.write(text)
     return pa_json.read_json(
-        io.BytesIO(text),
+        pa.BufferReader(owned.getvalue()),
         # The lines of a block are read in one piece, with a thread for each file.
         pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
         pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),

@@ -6,7 +6,7 @@ Runs under `spark-submit`, or plain `python` for a local session:
         --input raw/month=2013-01 --table /data/flights --partition month=2013-01
 
 Exit code 0: done, or nothing to do because an equal run was committed before. Exit code 2: bad
-input, explained in one line.
+input, explained in one line. Exit code 3: a check of the spec refused what was to be committed.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from featstore import api
+from featstore.ending import end_with, exit_code
 from featstore.errors import FeatstoreError, InputError
 from featstore.extraction.days import DaysReport
 from featstore.extraction.hive.registration import register
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "\n".join([f"extract: error: {error}", *getattr(error, "__notes__", ())]),
             file=sys.stderr,
         )
-        return 2
+        return exit_code(error)
     return 0
 
 
@@ -202,4 +203,4 @@ def dataframe(options: argparse.Namespace, spark: SparkSession) -> DataFrame | N
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -21,6 +21,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from featstore.ending import end_with
 from featstore.errors import FeatstoreError
 from featstore.extraction.raw import check_partition_value
 from featstore.extraction.spark.runners import spark_session
@@ -153,4 +154,4 @@ def label_join(options: argparse.Namespace) -> LabelJoin:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

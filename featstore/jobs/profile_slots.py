@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
+from featstore.ending import end_with
 from featstore.errors import FeatstoreError, InputError
 from featstore.explore.profile import Profile
 from featstore.explore.spark_profile import profile_dataframe, profile_table
@@ -89,4 +90,4 @@ def profile(options: argparse.Namespace, spark: SparkSession) -> Profile:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

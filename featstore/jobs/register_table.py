@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from featstore.ending import end_with
 from featstore.errors import FeatstoreError
 from featstore.extraction.hive.registration import register
 from featstore.extraction.spark.runners import spark_session
@@ -39,4 +40,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -4,6 +4,7 @@ import ast
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from click.testing import CliRunner
 
 import featstore
 from featstore import cli
+from featstore.ending import BAD_INPUT, REFUSED
 from tests.parquet_files import put_parquet
 from tests.programs import CLI, Program, run_python
 
@@ -61,7 +63,7 @@ def in_process(
     """
     monkeypatch.setattr(sys, "argv", ["featstore", *map(str, arguments)])
     with pytest.raises(SystemExit) as stopped:
-        cli.main()
+        cli.run()
     return int(stopped.value.code or 0), (capsys.readouterr().err.strip().splitlines() or [""])[-1]
 
 
@@ -125,6 +127,27 @@ def test_malformed_values_are_reported_with_file_and_row_or_stop_the_run(
         "1 rows skipped",
         f"clicked: not whole: 1, such as 0.5 ({raw}, row 1)",
     ]
+
+
+def test_a_refusal_by_checks_is_told_from_bad_input(
+    raw: Path,
+    spec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    where = ("--spec", spec, "--table", tmp_path / "table", "--input")
+    spec.write_text(f"{SPEC}checks: [{{check: rows, at_least: 4}}]")
+    code, said = in_process(monkeypatch, capsys, "extract", *where, raw)
+    assert (code, "1 of 1 checks failed: rows: 3, expected at least 4" in said) == (3, True)
+    code, said = in_process(monkeypatch, capsys, "extract", *where, tmp_path / "nothing")
+    assert (code, "nothing" in said) == (2, True)
+
+
+def test_every_exit_code_stands_on_the_page() -> None:
+    page = (ROOT / "docs" / "command_line.md").read_text()
+    codes = re.findall(r"^\| (\d+) \| ", page, re.MULTILINE)
+    assert codes == ["0", "1", str(BAD_INPUT), str(REFUSED), "120", "130"]
 
 
 @pytest.mark.parametrize(
@@ -490,7 +513,7 @@ def test_hostile_text_is_refused_with_one_short_line(
         arguments = [*arguments, "t"]
     monkeypatch.setattr(sys, "argv", ["featstore", *arguments])
     with pytest.raises(SystemExit, match="2"):
-        cli.main()
+        cli.run()
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert len(line) < 700

@@ -150,3 +150,20 @@ def test_an_iteration_that_a_fork_copied_is_refused_with_the_fix(table_url: str)
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert rows + sum(batch.num_rows for batch in batches) == 280
+
+
+ITERATING = """
+import sys, threading
+import featstore
+loader = featstore.FeatureLoader(sys.argv[1], slots=["*"], batch_size=40, order=sys.argv[2])
+batches = iter(getattr(loader, sys.argv[3])() if len(sys.argv) > 3 else loader)
+next(batches)
+"""
+
+
+@pytest.mark.parametrize("feed", [[], ["numpy"]])
+@pytest.mark.parametrize("order", ["dynamic", "static"])
+def test_an_iterator_that_is_a_global_of_a_program_says_nothing_at_its_end(
+    table_url: str, order: str, feed: list[str]
+) -> None:
+    assert run_python(ITERATING, table_url, order, *feed).stderr == ""

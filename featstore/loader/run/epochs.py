@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
@@ -161,7 +161,7 @@ class Run:
     def started(self) -> StartedIteration:
         return self._started
 
-    def slices(self) -> Iterator[BatchSlice | None]:
+    def slices(self) -> Generator[BatchSlice | None, None, None]:
         """The batch slices of all remaining epochs. The consumer takes the next one only when the
         last one is added to the delivery. If it `pauses`, None comes between two epochs.
 

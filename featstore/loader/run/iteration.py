@@ -1,6 +1,8 @@
 """The iterator of a training loop."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, Self, runtime_checkable
 
 from featstore.cleanup import when_gone
@@ -166,8 +168,9 @@ class Iteration:
         self._take(self._owner.begin_run(self._worker))
 
     def _take(self, run: Run) -> Run:
-        self._run, self._slices = run, run.slices()
-        self._close = when_gone(self, run.close)
+        slices = run.slices()
+        self._run, self._slices = run, slices
+        self._close = when_gone(self, partial(_end, run, slices))
         return run
 
     def _next_slice(self, run: Run) -> BatchSlice | None:
@@ -184,6 +187,15 @@ class Iteration:
                 run.add_without_batch(rows)
         _require_open(run)
         return None
+
+
+def _end(run: Run, slices: Generator[BatchSlice | None, None, None]) -> None:
+    """Closes a run, and leaves the blocks in which its generator stands: it may be closed at the
+    interpreter's end, after which their modules are gone.
+    """
+    run.close()
+    with suppress(ValueError):  # Another thread is in it, and leaves them since the run is closed.
+        slices.close()
 
 
 def _require_open(run: Run) -> None:

@@ -1,0 +1,70 @@
+"""The end of a program: its code, what still runs, and that nothing else does."""
+
+import pytest
+
+from featstore.ending import exit_code
+from featstore.errors import AccessError, CheckFailedError, InputError
+from tests.programs import run_python
+
+START = "import atexit, sys, threading\nfrom featstore.ending import end_with\n"
+# Destroyed in the interpreter's own end, which is not to come.
+AFTER = "class After:\n    def __del__(self): sys.__stderr__.write('taken down')\nafter = After()\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        ("lambda: None", 0),
+        ("lambda: 3", 3),
+        ("lambda: sys.exit(2)", 2),
+        ("sys.exit", 0),
+        ("lambda: sys.exit('text')", 1),
+    ],
+)
+def test_the_process_ends_with_the_code_of_its_program_and_takes_nothing_down(
+    program: str, status: int
+) -> None:
+    done = run_python(f"{START}{AFTER}end_with({program})", status=status)
+    assert done.stderr == ""
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    done = run_python(f"{START}end_with(lambda: 1 / 0)", status=1)
+    assert done.stderr.splitlines()[0].startswith("Traceback")
+    assert done.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+
+
+def test_threads_pools_handlers_and_output_end_before_the_process() -> None:
+    program = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+from featstore.cleanup import when_gone
+class Owner: pass
+owner = Owner()
+def late(text):
+    time.sleep(0.2)
+    print(text)
+def main():
+    when_gone(owner, lambda: print("finalizer"))
+    atexit.register(print, "handler")
+    threading.Thread(target=late, args=("thread",)).start()
+    ThreadPoolExecutor().submit(late, "pool")
+    print("program")
+end_with(main)
+"""
+    lines = run_python(f"{START}{program}").stdout.split()
+    assert lines[0] == "program"
+    assert set(lines) == {"program", "thread", "pool", "handler", "finalizer"}
+    assert set(lines[-2:]) == {"handler", "finalizer"}
+
+
+def test_output_that_cannot_be_written_is_no_success() -> None:
+    done = run_python(
+        f"{START}sys.stdout = open('/dev/full', 'w')\nend_with(lambda: print('x'))", status=120
+    )
+    assert done.stderr.splitlines()[-1] == "OSError: [Errno 28] No space left on device"
+
+
+def test_a_refusal_by_checks_has_a_code_of_its_own() -> None:
+    assert exit_code(CheckFailedError("coverage")) == 3
+    assert exit_code(InputError("no rows")) == exit_code(AccessError("no bucket")) == 2
