@@ -50,8 +50,10 @@ def try_lock(path: Path, kind: int) -> int | None:
             return lock
     except BlockingIOError:
         pass
-    except BaseException:
+    except BaseException as error:
         os.close(lock)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # The system names none of an open file.
         raise
     os.close(lock)
     return None

@@ -23,7 +23,7 @@ from featstore.files.hadoop import HADOOP_SCHEMES, hadoop_filesystem
 from featstore.files.looks import looking
 from featstore.files.random_reader import RandomReader
 from featstore.files.redirects import own_hosts_only
-from featstore.files.store_errors import as_disk_full_errors, as_store_errors
+from featstore.files.store_errors import as_store_errors, as_write_errors
 from featstore.libraries import LazyModule
 from featstore.redaction import LINKS, redact, redact_text, secrets_of
 
@@ -58,6 +58,7 @@ _NUM_TRIES = 3  # of making a directory and a file in it, while another run remo
 # The size of a reader's requests when it reads a remote file in place. Larger ones fetch more bytes
 # that are not used, smaller ones take more round trips.
 BUFFER_BYTES = 1 << 20
+LOCAL_BUFFER_BYTES = 1 << 16  # of a local file, where a read costs microseconds
 _NO_LINKS = frozenset({errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
 # Keys under which fsspec's file systems and obstore report a file's version, the preferred first:
 # the modification time, which `FileEntry.is_same` compares in ns, then ETags, then other times.
@@ -219,6 +220,22 @@ class _RemoteFile(RandomReader):
             return obstore.get_range(self._store, self._key, start=first, length=num_bytes)
 
 
+class _LocalFile(io.FileIO):
+    """An unbuffered reader whose errors name the file: the system names none of an open one."""
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        with looking(str(self.name)):
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with looking(str(self.name)):
+            return super().readall()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        with looking(str(self.name)):
+            return super().seek(offset, whence)
+
+
 class _StoreFile(io.RawIOBase):
     """Wraps a file of a client, which buffers, and translates its errors."""
 
@@ -303,7 +320,7 @@ def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:
     path = local_path(url)
     if path is not None:
         with looking(path):
-            return path.open("rb")
+            return cast(BinaryIO, io.BufferedReader(_LocalFile(path), LOCAL_BUFFER_BYTES))
     if scheme(url) in _OBSTORE:
         file = _RemoteFile(url, size_bytes(url) if listed_bytes is None else listed_bytes)
         return cast(BinaryIO, io.BufferedReader(file, BUFFER_BYTES))
@@ -327,7 +344,7 @@ def open_write(url: str) -> Iterator[IO[bytes]]:
         with _discard_on_error(_StoreFile(url, "wb")) as remote:
             yield cast(IO[bytes], remote)
         return
-    with as_disk_full_errors(url), _renamed_when_complete(path) as file:
+    with as_write_errors(url), _renamed_when_complete(path) as file:
         yield file
 
 
@@ -474,10 +491,10 @@ def link(source: str, target: str) -> None:
 
 
 def _link_local(source: Path, target: Path) -> None:
-    with as_disk_full_errors(str(target)):
+    with as_write_errors(str(target)):
         target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with as_disk_full_errors(str(target)):
+        with as_write_errors(str(target)):
             target.hardlink_to(source)
     except FileExistsError:
         return

@@ -204,8 +204,9 @@ def as_store_errors(url: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def as_disk_full_errors(url: str) -> Iterator[None]:
-    """Translates the operating system's errors about a full disk to DiskFullError. All others pass.
+def as_write_errors(url: str) -> Iterator[None]:
+    """Translates the operating system's errors about a full disk to DiskFullError. All others pass,
+    with a path.
 
     For a write to an open file the system names no path; `url` is named then.
     """
@@ -215,6 +216,8 @@ def as_disk_full_errors(url: str) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno not in _FULL:
+            if error.filename is None and error.errno is not None:
+                error.filename = redact(url)
             raise
         # An operation with two paths writes the second one.
         path = error.filename2 or error.filename

@@ -4,6 +4,7 @@ fails: those are no reason to take a file for damaged, or to leave it out.
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -25,6 +26,8 @@ DAMAGE = (
     OverflowError,
     ValueError,
 )
+# Two calls of the system that fail give no number in Arrow (26.0, cpp/src/arrow/util/io_util.cc).
+_OF_SYSTEM = re.compile(r"error stat\(\)ing file|lseek failed")
 _DESCRIPTORS = "raise the limit of open files (`ulimit -n`), or open fewer files at once"
 _ADVICE = {
     errno.EMFILE: _DESCRIPTORS,
@@ -82,7 +85,7 @@ def first_line(error: BaseException) -> str:
 
 def _is_of_bytes(error: OSError) -> bool:
     """Whether the file is damaged, of which Arrow raises an OSError without a number, or gone."""
-    if isinstance(error, (ConnectionError, TimeoutError)):
+    if isinstance(error, (ConnectionError, TimeoutError)) or _OF_SYSTEM.match(first_line(error)):
         return False
     return error.errno in (None, errno.ENOENT)
 

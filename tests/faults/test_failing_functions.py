@@ -26,13 +26,13 @@ from tests.programs import run_python
 NUM_ROWS = 400
 READS = """
 import sys
-from tests.faults.test_failing_calls import read
+from tests.faults.test_failing_functions import read
 from pathlib import Path
 print(read[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3])) == list(range(400)))
 """
 USES = """
 import sys
-from tests.faults.test_failing_calls import use
+from tests.faults.test_failing_functions import use
 use(sys.argv[1])
 """
 

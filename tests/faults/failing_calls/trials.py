@@ -12,6 +12,8 @@ from tests.faults.failing_calls.scenario import Rows, Scenario, differs, normal
 from tests.faults.failing_calls.strace import CALLS, Fault, read_calls
 
 HARMLESS, TOLD, UNCLEAR, WRONG, HANG = "harmless", "told", "unclear", "wrong", "hang"
+# Exit codes of bad input, and of checks that refuse a commit.
+_REFUSED = (2, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,7 @@ class Stage:
         wrong = self._wrong(ending, is_result=is_result and not is_absent)
         if wrong is not None:
             return WRONG, f"exit code {ending.code}; {wrong}"
-        if is_result and (ending.code != 2 or ending.err == self.clean.err):
+        if is_result and (ending.code not in _REFUSED or ending.err == self.clean.err):
             return HARMLESS, ""
         if ending.has_traceback:
             return UNCLEAR, "a traceback"
@@ -105,7 +107,7 @@ class Stage:
         judge = self.scenario.judge
         if judge is not None and (wrong := judge(self.clean.delivered, ending)):
             return f"delivered: {wrong}"
-        if is_result and judge is None and ending.code != 2:
+        if is_result and judge is None and ending.code not in _REFUSED:
             if ending.delivered != self.clean.delivered:
                 return f"delivered {len(ending.delivered)} of {len(self.clean.delivered)}"
             if self.scenario.prints and self._printed(ending) != self._printed(self.clean):
