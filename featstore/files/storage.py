@@ -256,7 +256,8 @@ class _StoreFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         with as_store_errors(self._url):
-            return int(self._file.seek(offset, whence))
+            self._file.seek(offset, whence)  # that of paramiko returns nothing
+            return int(self._file.tell())
 
     def tell(self) -> int:
         return self._num_written if self._mode == "wb" else int(self._file.tell())
