@@ -23,6 +23,7 @@ from featstore.importing.conversion import ConvertedFile
 
 REPORT = "_import.json"
 _LOCK = "_lock"
+_HIDDEN = "_import-"
 
 
 class ImportTarget:
@@ -37,7 +38,7 @@ class ImportTarget:
         self._output = output.absolute()
         text = json.dumps(identity, sort_keys=True)
         self.digest = hashlib.sha256(text.encode()).hexdigest()
-        self._hidden = self._output.with_name(f"_import-{self.digest[:16]}")
+        self._hidden = self._output.with_name(f"{_HIDDEN}{self.digest[:16]}")
 
     def earlier(self) -> Mapping[str, Any] | None:
         """The totals of an equal import that was published; None if there is no output yet.
@@ -66,7 +67,7 @@ class ImportTarget:
             InputError: Another process is writing it.
         """
         self._hidden.mkdir(parents=True, exist_ok=True)
-        (self._hidden / _LOCK).touch()
+        (self._hidden / _LOCK).write_text(self._output.name)
         lock = try_lock(self._hidden / _LOCK, fcntl.LOCK_EX)
         if lock is None:
             raise InputError(
@@ -119,6 +120,21 @@ class ImportTarget:
             f"{self._output} is published all the same; its file {_LOCK} can be removed."
         ):
             (self._output / _LOCK).unlink()
+            self._remove_superseded()
+
+    def _remove_superseded(self) -> None:
+        """Removes what unfinished imports of other inputs have left for the same output: nobody
+        continues them, since it is there.
+        """
+        parent = self._output.parent
+        for hidden in (parent / name for name in names_in(parent) if name.startswith(_HIDDEN)):
+            lock = try_lock(hidden / _LOCK, fcntl.LOCK_EX)
+            if lock is not None:
+                try:
+                    if (hidden / _LOCK).read_text() == self._output.name:
+                        shutil.rmtree(hidden)
+                finally:
+                    unlock(lock)
 
     def _remove_if_nothing_is_finished(self) -> None:
         """Nobody continues a directory without a finished file."""

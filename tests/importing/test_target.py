@@ -98,3 +98,19 @@ def test_finished_files_are_kept_if_their_directory_cannot_be_seen(
     assert wanted.finished(note) == DONE
     with wanted.writing():
         pass
+
+
+def test_what_an_import_of_other_inputs_left_goes_when_the_output_is_published(
+    tmp_path: Path,
+) -> None:
+    raw, elsewhere = tmp_path / "raw", tmp_path / "elsewhere"
+    left = [ImportTarget(raw, {"a": 1}), ImportTarget(elsewhere, {"a": 3})]
+    for unfinished in left:
+        with unfinished.writing():
+            unfinished.finish(unfinished.path("part.parquet"), DONE)
+    wanted = ImportTarget(raw, {"a": 2})
+    with wanted.writing():
+        wanted.finish(wanted.path("part.parquet"), DONE)
+        wanted.publish({})
+    assert not Path(left[0].path("x")).parent.exists()
+    assert Path(left[1].path("x")).parent.exists()
