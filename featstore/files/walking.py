@@ -13,33 +13,23 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from featstore.errors import InputError
 from featstore.files.looks import ABSENT, looking, status_of
 from featstore.files.storage import (
     SCHEME,
-    connect,
     filesystem,
     has_object_store,
     local_path,
-    scheme,
 )
 from featstore.files.store_errors import as_store_errors
-from featstore.libraries import LazyModule
 from featstore.redaction import redact
-
-if TYPE_CHECKING:
-    import obstore
-else:
-    obstore = LazyModule("obstore")
 
 MAGIC = re.compile(r"[*?\[]")
 # Before a directory is listed again that named a file which is gone: a file that is being replaced,
 # or a mount that is late (NFS, FUSE), is there again in less.
 _PAUSES_S = (0.0, 0.05, 0.2)
-# Stores without directories, which list all that is below a prefix in one answer for 1,000 objects.
-_FLAT = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "azure"})
 # What a store tells of a file: the system's status of a local one, a mapping of any other.
 Info: TypeAlias = os.stat_result | Mapping[str, Any]
 
@@ -255,35 +245,11 @@ class RemoteTree(Tree):
         return found
 
 
-class FlatTree(RemoteTree):
-    """A store that has no directories: all below a prefix is listed at once."""
-
-    def files(self, directory: str) -> Iterator[Item]:
-        bucket, _, prefix = directory.partition("/")
-        prefix = prefix.strip("/")
-        store, _ = connect(f"{scheme(self._url)}://{bucket}/")
-        with as_store_errors(self._url):
-            for chunk in obstore.list(store, prefix or None):
-                yield from self._wanted_of(bucket, prefix, chunk)
-
-    def _wanted_of(
-        self, bucket: str, prefix: str, chunk: Sequence[Mapping[str, Any]]
-    ) -> Iterator[Item]:
-        for meta in chunk:
-            below = meta["path"][len(prefix) :].strip("/")
-            for mark in self._wanted.marks.intersection(below.split("/")[:-1]):
-                path = f"{bucket}/{prefix}/{below}".replace("//", "/")
-                self._wanted.noted.add(path[: path.index(f"/{mark}/") + len(mark) + 1])
-            if all(map(self._wanted.enters, below.split("/"))) and self._wanted.takes(below):
-                info = {"size": meta["size"], "e_tag": meta["e_tag"]}
-                yield Item(f"{bucket}/{meta['path']}", info)
-
-
 def tree_of(url: str, wanted: Wanted) -> Tree:
     """The tree of the URL's store."""
     if local_path(url) is not None:
         return LocalTree(url, wanted)
-    return FlatTree(url, wanted) if scheme(url) in _FLAT else RemoteTree(url, wanted)
+    return RemoteTree(url, wanted)
 
 
 def root_of(url: str) -> str:
