@@ -11,7 +11,8 @@ from featstore.errors import ConfigError, DataFileError, StaleGroupError
 from featstore.parquet.footers import CheckedFooter
 from featstore.reading.file_columns import Selection, find_columns
 from featstore.redaction import redact
-from featstore.table.layout import LABELS, is_data_file
+from featstore.table.layout import LABELS
+from featstore.table.metadata import KEY
 from featstore.table.parquet_dir import each_footer, read_footer
 from featstore.table.snapshot import DataFile, Group, Snapshot, TableFile
 
@@ -134,23 +135,27 @@ def _held(files: Collection[DataFile], selection: Selection) -> Iterator[set[str
 
 
 def _found(footer: CheckedFooter, selection: Selection, part: TableFile) -> set[str]:
-    """The columns that one file has.
-
-    An engine that rewrites a file fills columns of the table's schema that it lacked with nulls,
-    which slots of ours never hold. Labels that it copied are those of the base, older than the
-    group's.
+    """The columns that one file has. Labels that another engine copied are those of the base, older
+    than the group's.
     """
     columns = find_columns(footer.file_schema, selection, part.path)
-    slots = {name for name, column in columns.slots.items() if column and _has(footer, column)}
-    own = columns.others if is_data_file(part.path) else {}
-    return slots | {name for name, column in own.items() if column}
+    slots = {name for name, column in columns.slots.items() if column and holds(footer, column)}
+    labels = {name for name, column in columns.others.items() if column and _is_ours(footer)}
+    return slots | labels
 
 
-def _has(footer: CheckedFooter, column: str) -> bool:
-    """Whether no row group says that a slot is null in all of its rows, or in some if it is a
-    scalar.
+def holds(footer: CheckedFooter, slot: str) -> bool:
+    """Whether a file holds a slot of its schema. An engine that rewrites rows fills columns of the
+    table that they lacked with nulls, where files of ours have none.
+
+    Args:
+        footer: The footer of the file.
+        slot: The name of the file's column. If it has lists, only row groups without any count as
+            filled: whether lists are null or empty is not told.
     """
-    metadata = footer.arrow_metadata(footer.file_schema.by_name[column], with_statistics=True)
+    if _is_ours(footer):
+        return True
+    metadata = footer.arrow_metadata(footer.file_schema.by_name[slot], with_statistics=True)
     is_scalar = metadata.schema.column(0).max_repetition_level == 0
     chunks = [metadata.row_group(i).column(0) for i in range(metadata.num_row_groups)]
     nulls = [
@@ -159,6 +164,10 @@ def _has(footer: CheckedFooter, column: str) -> bool:
         if chunk.is_stats_set and chunk.statistics.has_null_count
     ]
     return not any(count and (is_scalar or count == of) for count, of in nulls)
+
+
+def _is_ours(footer: CheckedFooter) -> bool:
+    return KEY.encode() in footer.key_values
 
 
 def _had(file: DataFile, selection: Selection, wanted: set[str]) -> set[str]:
@@ -195,8 +204,9 @@ def _text(stale: StaleGroup) -> str:
     paths = ", ".join(file.path for file in stale.files[:_NUM_NAMED])
     more = len(stale.files) - _NUM_NAMED
     num_rows = sum(file.num_rows for file in stale.files)
+    without = "as first written" if stale.name == LABELS else "missing"
     return (
         f"slot group {stale.name!r} is stale beside {len(stale.files):,} of the data files, with "
         f"{num_rows:,} rows ({paths}{f' and {more:,} more' if more > 0 else ''}), so "
-        f"{', '.join(stale.columns)} would be missing there"
+        f"{', '.join(stale.columns)} would be {without} there"
     )

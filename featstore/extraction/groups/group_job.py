@@ -36,7 +36,7 @@ from featstore.extraction.raw import RawFile, Unit, plan_units
 from featstore.extraction.unit import Progress, Runner, UnitReport, ignore_progress
 from featstore.files.listings import listing_digest
 from featstore.redaction import redact
-from featstore.request.stale_groups import stale_groups
+from featstore.request.stale_groups import holds
 from featstore.schema import SlotSchema
 from featstore.table import delta
 from featstore.table.groups import (
@@ -154,7 +154,9 @@ def _raw_files(job: ExtractJob, base: Snapshot, *, with_text: bool) -> list[RawF
 
 @dataclass(frozen=True, kw_only=True)
 class BaseFile:
-    """A base data file, the rows of each of its row groups, and the names of its columns."""
+    """A base data file, the rows of each of its row groups, and the names of its columns that are
+    not filled with nulls.
+    """
 
     file: DataFile
     row_groups: tuple[int, ...]
@@ -188,7 +190,10 @@ def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list
     files = base.in_partitions(partitions)
     found = each_footer(
         [file.url for file in files],
-        lambda footer: (footer.row_group_rows, footer.file_schema.names),
+        lambda footer: (
+            footer.row_group_rows,
+            frozenset(name for name in footer.file_schema.names if holds(footer, name)),
+        ),
     )
     return [
         BaseFile(file=file, row_groups=row_groups, names=names)
@@ -229,9 +234,6 @@ def _missing_slots(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -
         for file in files
     ]
     existing = set.intersection(*of_files)
-    # Also where another engine has filled the columns with nulls.
-    for stale in stale_groups(base, [file.file for file in files], existing):
-        existing -= set(stale.columns)
     numbers = {slot.number for slot in base.schema if slot.name in existing}
     return {
         node.name

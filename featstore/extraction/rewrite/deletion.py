@@ -103,7 +103,7 @@ def delete_rows(
         TableNotFoundError: There is no Delta table.
         SelectionError: The predicate is not one, or names an unknown column.
         StaleGroupError: A slot group with a column of the predicate is stale, so that its values
-            are not known.
+            are not known; or a group of labels is, in partitions that are rewritten.
         CommitConflictError: A partition or one of its groups was written in the meantime; the table
             is unchanged.
         DataFileError: A file is damaged; the table is unchanged.
@@ -153,6 +153,8 @@ def _replace(
     wanted = _replaceable(_partitions(touched).values(), snapshot.partitions)
     partitions = named_partitions(url, wanted)
     base, tag = snapshot.in_partitions(partitions), new_tag(run_id)
+    # Older labels in a file that is written anew would pass for those of a run.
+    require_fresh(snapshot, base, [field.name for field in snapshot.schema.others], "")
     own = WrittenFiles(table_url=url, tag=tag, partitions=partitions)
     with marked(url, tag) as mark:
         with own.removed_on_failure():
