@@ -11,7 +11,7 @@ from featstore.errors import InputError
 from featstore.explore.preview import preview as preview
 from featstore.extraction.days import Days, DaysReport, extract_days
 from featstore.extraction.fit import fit_in_threads, fit_spec
-from featstore.extraction.groups.group_job import LABELS, GroupJob, extract_group
+from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.rewrite.compaction import CompactReport
@@ -34,6 +34,7 @@ from featstore.spec.meaning import keep_fits, make_lock
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.vocabulary import record_vocabularies
+from featstore.table.layout import LABELS
 
 
 @overload

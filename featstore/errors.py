@@ -52,6 +52,12 @@ class SelectionError(FeatstoreError, ValueError):
     """A selection or a `where` text cannot be parsed, or names a column that the table lacks."""
 
 
+class StaleGroupError(FeatstoreError, ValueError):
+    """A slot group is stale in what is read or rewritten: the base files that its files belong to
+    were replaced, so its columns would be missing there.
+    """
+
+
 class InputError(FeatstoreError, ValueError):
     """Raw input cannot be extracted: it is not Parquet, a column is missing or of the wrong type, a
     value is malformed and the spec says `on_error: fail`, or a file changed while it was read.

@@ -191,6 +191,13 @@ slots_option = click.option(
     metavar="NAME",
     help="Only these slots, by name or glob; may be repeated.",
 )
+stale_groups_option = click.option(
+    "--stale-groups",
+    type=click.Choice(["error", "missing"]),
+    default="error",
+    show_default=True,
+    help="Where a slot group is stale: refuse, or read its slots as missing.",
+)
 exact_option = click.option(
     "--exact",
     is_flag=True,

@@ -22,6 +22,7 @@ from featstore.cli.command import (
     partition_option,
     slots_option,
     spec_option,
+    stale_groups_option,
     subjects,
     table_option,
     version_option,
@@ -84,6 +85,7 @@ def history(table: str, last: int | None, as_json: bool) -> None:
 @version_option
 @where_option
 @slots_option
+@stale_groups_option
 @exact_option
 @click.option(
     "--label",
@@ -96,7 +98,9 @@ def history(table: str, last: int | None, as_json: bool) -> None:
 @compare_version_option
 @compare_days_option
 @json_option
-def profile(table: str, version: int | None, as_json: bool, **options: Any) -> None:
+def profile(
+    table: str, version: int | None, stale_groups: str, as_json: bool, **options: Any
+) -> None:
     """Print coverage, distinct values, top values and quantiles per slot.
 
     They come from stored statistics if possible, otherwise from the rows. Figures that are
@@ -105,9 +109,8 @@ def profile(table: str, version: int | None, as_json: bool, **options: Any) -> N
     label, or what changed.
     """
     question = load("featstore.explore.questions").Question(**options)
-    show(
-        question.answer(load("featstore.explore.table").open_table(table, version)), as_json=as_json
-    )
+    opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)
+    show(question.answer(opened), as_json=as_json)
 
 
 @table.command(
@@ -120,16 +123,23 @@ def profile(table: str, version: int | None, as_json: bool, **options: Any) -> N
 @version_option
 @where_option
 @slots_option
+@stale_groups_option
 @click.option("--rows", type=click.IntRange(min=1), default=10, show_default=True)
 @click.option("--ids", is_flag=True, help="Print signs and indices as they are stored.")
 def head(
-    table: str, version: int | None, where: str | None, slots: Sequence[str], rows: int, ids: bool
+    table: str,
+    version: int | None,
+    where: str | None,
+    slots: Sequence[str],
+    stale_groups: str,
+    rows: int,
+    ids: bool,
 ) -> None:
     """Print the first rows as JSON lines, missing values as null.
 
     Signs are printed as the texts that extraction kept of frequent values, others as their digits.
     """
-    opened = load("featstore.explore.table").open_table(table, version)
+    opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)
     found = opened.head(rows, slots or None, where)
     for row in (found if ids else opened.named(found)).to_pylist():
         show(to_json(row))
@@ -146,12 +156,18 @@ def head(
 @version_option
 @click.option("--where", required=True, metavar="SQL", help="Which row; the first that matches.")
 @slots_option
+@stale_groups_option
 @json_option
 def show_row(
-    table: str, version: int | None, where: str, slots: Sequence[str], as_json: bool
+    table: str,
+    version: int | None,
+    where: str,
+    slots: Sequence[str],
+    stale_groups: str,
+    as_json: bool,
 ) -> None:
     """Print one row whole, a line for each column, with the texts of its signs."""
-    opened = load("featstore.explore.table").open_table(table, version)
+    opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)
     found = load("featstore.explore.row_view").show_row(opened, where, slots or None)
     show(found, as_json=as_json)
 

@@ -181,7 +181,7 @@ def describe(
                 name=group.name,
                 version=group.version,
                 num_files=in_use.count(group.name),
-                stale=group.stale,
+                stale=tuple(file.path for file in group.stale),
             )
             for group in snapshot.groups
         ),

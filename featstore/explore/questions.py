@@ -10,6 +10,7 @@ from featstore.explore.comparison import Comparison
 from featstore.explore.label_profile import LabelProfile
 from featstore.explore.profile import Profile
 from featstore.explore.table import Table, open_table
+from featstore.request.stale_groups import ERROR, MISSING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,10 @@ class Question:
         """
         before = None
         if self.compare is not None or self.compare_version is not None:
-            earlier = open_table(self.compare or table.url, self.compare_version)
+            stale_groups = MISSING if table.snapshot.reads_stale else ERROR
+            earlier = open_table(
+                self.compare or table.url, self.compare_version, stale_groups=stale_groups
+            )
             before = self._profile(earlier, self.where)
         elif self.days is not None:
             before = self._profile(table, self._on(table, self.days[0]))

@@ -13,6 +13,7 @@ from featstore.explore.stored import rows_profile
 from featstore.explore.table import Table, selected_schema
 from featstore.explore.texts.value_texts import named_profile
 from featstore.extraction.spark.row_statistics import gather_dataframe, gather_items
+from featstore.request.stale_groups import require_fresh
 from featstore.schema import SlotSchema
 from featstore.table.snapshot import DataFile, Snapshot
 
@@ -30,8 +31,12 @@ def profile_table(
         table: The table.
         where: A predicate; by default every row counts.
         slots: Names and globs of slots; by default all.
+
+    Raises:
+        StaleGroupError: A slot group of the selection is stale.
     """
     schema = selected_schema(table.schema, slots)
+    require_fresh(table.snapshot, table.data_files(where), schema.to_arrow().names)
     # The snapshot travels to every task, so the list of its files is left out.
     read = partial(
         _rows,

@@ -32,6 +32,7 @@ from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
 from featstore.redaction import redact
+from featstore.request.stale_groups import ERROR, reading, require_fresh
 from featstore.schema import Slot, SlotSchema
 from featstore.selection.slot_names import select
 from featstore.selection.where import Where, parse_where
@@ -55,22 +56,28 @@ from featstore.table_result import nullable_integers
 from featstore.text_table import html_table
 
 
-def open_table(url: str | Path, version: int | None = None) -> "Table":
+def open_table(
+    url: str | Path, version: int | None = None, *, stale_groups: str = ERROR
+) -> "Table":
     """Opens a table.
 
     Args:
         url: A Delta table, or a directory or glob of Parquet files. Local or remote.
         version: A version of a Delta table; by default the newest.
+        stale_groups: What is done where a slot group that is read is stale, because the base files
+            that its files belong to were replaced: `error`, or `missing` to read its slots as
+            missing there.
 
     Returns:
         The table. It holds no open files and needs no closing.
 
     Raises:
+        ConfigError: `stale_groups` has another value.
         TableNotFoundError: There is no table at the URL, or not in this version.
         DataFileError: The files of a plain directory are damaged or do not fit together.
         StoreError: The file store cannot be reached or refuses.
     """
-    return Table(open_snapshot(str(url), version))
+    return Table(reading(open_snapshot(str(url), version), stale_groups))
 
 
 class Table:
@@ -81,7 +88,9 @@ class Table:
 
     In all methods `where` is a SQL predicate over partition keys, slots, labels and kept columns,
     and `slots` are names and globs of slots. Both default to everything. An unknown name raises
-    SelectionError, which suggests the nearest names. Missing values are returned as null.
+    SelectionError, which suggests the nearest names. Missing values are returned as null. A method
+    that reads rows raises StaleGroupError if a slot group of the selection is stale in it, see
+    `open_table`.
 
     Attributes:
         snapshot: The files and the schema of the version.
@@ -211,6 +220,7 @@ class Table:
         rows = rng.sample(range(total), min(num_rows, total))
         wanted = Counter(bisect_right(ends, row) for row in rows)
         chosen = [place for place in range(len(files)) if wanted[place]]
+        self._require_fresh(self.snapshot.data_files, schema)
         opened = self._opened((files[place] for place in chosen), schema)
         parts = [
             _drawn(
@@ -431,6 +441,7 @@ class Table:
         Raises:
             MissingDependencyError: duckdb is not installed.
         """
+        self._require_fresh(self.snapshot.data_files, self.schema)
         return duckdb_view(self.snapshot, connection)
 
     def polars(self) -> Any:
@@ -441,6 +452,7 @@ class Table:
         Raises:
             MissingDependencyError: polars is not installed.
         """
+        self._require_fresh(self.snapshot.data_files, self.schema)
         return polars_view(self.snapshot)
 
     def _stored(
@@ -545,10 +557,14 @@ class Table:
     def _files(self, where: Where | None) -> Sequence[DataFile]:
         return matching_files(self.snapshot.data_files, where)
 
+    def _require_fresh(self, files: Sequence[DataFile], read: SlotSchema) -> None:
+        require_fresh(self.snapshot, files, read.to_arrow().names)
+
     def _read(
-        self, files: Iterable[DataFile], schema: SlotSchema, where: Where | None
+        self, files: Sequence[DataFile], schema: SlotSchema, where: Where | None
     ) -> Iterator[pa.RecordBatch]:
         read = schema if where is None else _with_columns(schema, self.schema, where.columns)
+        self._require_fresh(files, read)
         names_out = _arrow_schema(schema).names
         for file, footer, groups in self._opened(files, read):
             for table in read_tables(footer, read, file.partition, groups):

@@ -173,7 +173,8 @@ class ExtractReport:
         warned = [f"warning: {warning}" for warning in self.warnings]
         warned += [
             f"warning: slot group {name!r} is stale in these partitions, where {', '.join(slots)} "
-            f"read as missing: extract it again (--group {name}), with a spec that has them"
+            f"cannot be read until it is extracted again (--group {name}), with a spec that has "
+            "them"
             for name, slots in self.stale_groups.items()
         ]
         found = describe(self.counts, self.examples, self.num_rows_skipped)

@@ -51,10 +51,19 @@ from featstore.loader.run.worker import LoaderWorker
 from featstore.loader.stats import Stats
 from featstore.loader.tensorflow_dataset import tensorflow_dataset
 from featstore.named_errors import NamedErrors
-from featstore.request.matching import Listed, SelectedFiles, matching_files, selected
+from featstore.request.matching import (
+    Listed,
+    SelectedFiles,
+    matching,
+    matching_files,
+    require_fresh_files,
+    selected,
+)
 from featstore.request.negatives import Negatives
 from featstore.request.option_values import as_options
 from featstore.request.request import Request, resolve
+from featstore.request.stale_groups import ERROR as STALE_ERROR
+from featstore.request.stale_groups import reading
 from featstore.request.tables import TableLike, naming_table_errors, snapshot_of
 from featstore.request.train_config import load_train_config
 from featstore.selection.where import parse_where
@@ -121,6 +130,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             `package.module:function`, or options such as `{call: ..., every_s: 60}`.
         on_bad_file: `error`, or `skip` to continue without files that cannot be read, with a
             warning for each.
+        stale_groups: `error` if a slot group that is read is stale somewhere in what is read,
+            because the base files that its files belong to were replaced; or `missing` to read its
+            slots as missing there.
         progress: Whether to show a progress bar on standard error.
         debug: Whether to detect in-place writes to batches. This reads every byte of every batch.
 
@@ -129,6 +141,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         SelectionError: A column is not in the table, or `where` is invalid or matches no file.
         BudgetError: The files that are open at once do not fit into the staging budget.
         TableNotFoundError: There is no table at `table`.
+        StaleGroupError: A slot group that is read is stale.
         DataFileError: A data file cannot be read. Mostly raised during iteration.
         StoreError: The operating system failed, as of a disk, or a store did. Mostly raised during
             iteration.
@@ -164,6 +177,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         | str
         | None = None,
         on_bad_file: str = ERROR,
+        stale_groups: str = STALE_ERROR,
         progress: bool = False,
         debug: bool = False,
     ) -> None:
@@ -179,7 +193,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         )
         # Data files that can be streamed later are left out if they will be.
         opened = open_without_files if ordering.kind == RANK else open_snapshot
-        snapshot = snapshot_of(table, opened)
+        snapshot = reading(snapshot_of(table, opened), stale_groups)
         self._named_errors = NamedErrors(snapshot.url)
         drawn = as_options(Negatives, negatives, "negatives")
         request = resolve(
@@ -191,6 +205,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             where=where,
             negatives=drawn,
         )
+        if snapshot.groups:
+            require_fresh_files(snapshot, matching(snapshot, request), request)
         mixed = _shuffle(shuffle)
         key = section_key(mixed, snapshot.schema, ordering)
         size = split_size(options)
@@ -691,7 +707,13 @@ def _follow(
     )
     select = partial(matching_in_sections, request=request, key=key)
     return Following(
-        options=options, url=snapshot.url, version=snapshot.version, until=until, select=select
+        options=options,
+        url=snapshot.url,
+        version=snapshot.version,
+        until=until,
+        select=select,
+        require=partial(require_fresh_files, request=request),
+        reads_stale=snapshot.reads_stale,
     )
 
 

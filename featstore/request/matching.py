@@ -19,6 +19,7 @@ import pyarrow as pa
 from featstore.errors import SelectionError
 from featstore.redaction import short
 from featstore.request.request import Request
+from featstore.request.stale_groups import require_fresh
 from featstore.table.file_list import FileList
 from featstore.table.snapshot import DataFile, Snapshot
 
@@ -204,12 +205,21 @@ def matching(snapshot: Snapshot, request: Request) -> SelectedFiles:
     return SelectedFiles(files, matches, _groups_read(snapshot, request))
 
 
+def require_fresh_files(snapshot: Snapshot, files: Files, request: Request) -> None:
+    """StaleGroupError if a slot group with requested columns is stale beside some of the files."""
+    require_fresh(snapshot, (file for file, _ in files.values()), _names_read(request))
+
+
 def _groups_read(snapshot: Snapshot, request: Request) -> set[str]:
     """The slot groups that have requested columns."""
-    read = {slot.name for slot in request.selection.slots} | {
-        field.name for field in request.selection.others
-    }
+    read = _names_read(request)
     return {group.name for group in snapshot.groups if group.has(read)}
+
+
+def _names_read(request: Request) -> set[str]:
+    """The requested columns."""
+    read = request.selection
+    return {slot.name for slot in read.slots} | {field.name for field in read.others}
 
 
 def selected(snapshot: Snapshot, request: Request, files: Iterable[DataFile]) -> Iterator[Listed]:

@@ -32,6 +32,7 @@ KEYS = (
     "transform",
     "on_stats",
     "on_bad_file",
+    "stale_groups",
     "progress",
     "debug",
 )

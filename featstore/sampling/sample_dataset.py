@@ -23,9 +23,10 @@ from featstore.errors import (
 from featstore.host import num_cores
 from featstore.named_errors import NamedErrors
 from featstore.reading.buffers import Array
-from featstore.request.matching import matching_files
+from featstore.request.matching import matching_files, require_fresh_files
 from featstore.request.option_values import as_options
 from featstore.request.request import Request, resolve
+from featstore.request.stale_groups import ERROR, reading
 from featstore.request.tables import TableLike, naming_table_errors, snapshot_of
 from featstore.sampling.indices import is_single, position_of, positions_of
 from featstore.sampling.rows.open_samples import OpenSamples, SamplePlan
@@ -73,6 +74,8 @@ class SampleDataset(Dataset[Batch], Closing):
             `by_id`.
         staging: Where data files are staged and decoded, and how much room there is. None takes a
             private directory.
+        stale_groups: `error` if a slot group that is read is stale somewhere in what is read, or
+            `missing` to read its slots as missing there.
         decode_threads: In how many threads columns are decoded. `auto` takes all cores.
         progress: Whether to show a progress bar of decoding on standard error.
 
@@ -81,6 +84,7 @@ class SampleDataset(Dataset[Batch], Closing):
         SelectionError: A column is not in the table, or `where` is invalid or matches no file.
         BudgetError: The decoded columns do not fit into `staging.budget_bytes`.
         TableNotFoundError: There is no table at `table`.
+        StaleGroupError: A slot group that is read is stale.
         DataFileError: A data file cannot be read.
         MissingValueError: A label or the weight is null, and no option says what to do.
         StagingError: The disk is full, or fails.
@@ -98,17 +102,20 @@ class SampleDataset(Dataset[Batch], Closing):
         where: str | None = None,
         id_column: str | None = None,
         staging: Staging | Mapping[str, Any] | None = None,
+        stale_groups: str = ERROR,
         decode_threads: int | str = _AUTO,
         progress: bool = False,
     ) -> None:
-        snapshot = snapshot_of(table)
+        snapshot = reading(snapshot_of(table), stale_groups)
         self._named_errors = NamedErrors(snapshot.url)
         request = resolve(
             snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where
         )
+        files = matching_files(snapshot, request)
+        require_fresh_files(snapshot, files, request)
         self._plan = SamplePlan(
             request=request,
-            files=tuple(matching_files(snapshot, request).values()),
+            files=tuple(files.values()),
             staging=as_options(Staging, staging, "staging") or Staging(),
             num_threads=num_cores()
             if decode_threads == _AUTO

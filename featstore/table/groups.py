@@ -47,7 +47,7 @@ def with_groups(base: Snapshot) -> Snapshot:
             if base_rows.get(path) == file.num_rows:
                 group_files[path].append(_group_file(name, file))
             else:
-                stale.append(file.path)
+                stale.append(file)
         groups.append(
             Group(
                 name=name, version=snapshot.version or 0, schema=snapshot.schema, stale=tuple(stale)

@@ -16,6 +16,7 @@ from featstore.redaction import shown
 LOG_DIR = "_delta_log"
 RUNS_DIR = "_runs"
 GROUPS_DIR = "_groups"
+LABELS = "labels"  # the slot group of labels that were rewritten
 STATISTICS_DIR = "_stats"
 _STATISTICS = ".statistics"  # not .parquet: a glob for Parquet files must not match it
 _VALUES = ".values"

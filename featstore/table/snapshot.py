@@ -55,14 +55,14 @@ class Group:
         name: The name of the slot group.
         version: The version of the group's own Delta table.
         schema: The group's columns.
-        stale: Paths of files that are not read, because their base data file was replaced or has
-            another number of rows.
+        stale: Files that are not read, because their base data file was replaced or has another
+            number of rows. Their paths are relative to the group.
     """
 
     name: str
     version: int
     schema: SlotSchema
-    stale: tuple[str, ...] = ()
+    stale: tuple["DataFile", ...] = ()
 
     def has(self, names: Iterable[str]) -> bool:
         """Whether it has a column of any of these names. Partition keys do not count."""
@@ -119,6 +119,7 @@ class Snapshot:
         group_versions: The versions of slot groups that this version references, by name.
         groups: These slot groups, opened. Empty if they were not opened.
         rules: What the table demands of writers.
+        reads_stale: Whether columns of stale slot groups are read as missing, in place of an error.
     """
 
     url: str = field(repr=False)
@@ -129,6 +130,7 @@ class Snapshot:
     group_versions: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
     rules: TableRules = TableRules()
+    reads_stale: bool = False
 
     @cached_property
     def digest(self) -> str:

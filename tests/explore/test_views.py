@@ -190,7 +190,7 @@ def grouped(tmp_path: Path) -> Table:
     some = grouped_spec() | {"labels": {"click": "clicked"}}
     api.relabel(some, tmp_path / "ripe" / "dt=1", url, key="id", partition={"dt": "1"})
     api.relabel(grouped_spec(), tmp_path / "ripe" / "dt=3", url, key="id", partition={"dt": "3"})
-    return featstore.open_table(url)
+    return featstore.open_table(url, stale_groups="missing")
 
 
 def test_slot_groups_are_seen_by_other_engines_as_by_us(grouped: Table) -> None:

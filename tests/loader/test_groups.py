@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from featstore import api
-from featstore.errors import BudgetError, DataFileError
+from featstore.errors import BudgetError, ConfigError, DataFileError, StaleGroupError
 from featstore.explore.table import Table, open_table
 from featstore.extraction.groups.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
@@ -19,6 +20,8 @@ from featstore.loader.stage import warm
 from featstore.spec.parse import load_spec
 from featstore.table.open import open_snapshot
 from tests.parquet_files import put_parquet
+from tests.stale_tables import DAYS, N, X, add, make, rewrite, write_raw
+from tests.stale_tables import spec_of as stale_spec
 
 NUM_ROWS = 300
 SLOTS = [{"slot": 1, "name": "row", "op": "identity", "of": "row"}]
@@ -166,3 +169,78 @@ def test_a_groups_file_that_is_cut_otherwise_is_refused(url: str, tmp_path: Path
         pytest.raises(DataFileError, match="write the slot group of this"),
     ):
         list(loader)
+
+
+@pytest.fixture
+def stale(tmp_path: Path) -> str:
+    """100 rows of two days, with 19 rows of the first in a file that another engine rewrote, so
+    that it lacks `x`.
+    """
+    stale = make(tmp_path)
+    rewrite(stale, "delete")
+    return stale
+
+
+@pytest.mark.parametrize("order", ["dynamic", "static", "rank"])
+def test_a_slot_of_a_stale_group_is_refused_before_any_batch(stale: str, order: str) -> None:
+    with pytest.raises(
+        StaleGroupError, match="'more' is stale beside 1 of the data files, with 19"
+    ):
+        FeatureLoader(stale, slots=["*"], order=order)
+    with pytest.raises(StaleGroupError, match="so x would be missing there"):
+        FeatureLoader(stale, slots=["n"], where="x > 3", order=order)
+    for selection in ({"slots": ["n"]}, {"slots": ["x"], "where": "day = '2'"}):
+        with FeatureLoader(stale, order=order, **selection) as loader:
+            assert sum(batch.num_rows for batch in loader) in (99, 50)
+
+
+@pytest.mark.parametrize("order", ["dynamic", "static", "rank"])
+def test_a_stale_group_is_read_as_missing_if_the_config_says_so(stale: str, order: str) -> None:
+    config = {"table": stale, "slots": ["n", "x"], "order": order, "stale_groups": "missing"}
+    with FeatureLoader.from_config(config) as loader:
+        batches = list(loader)
+    x = np.concatenate([batch["x"].numpy() for batch in batches])
+    n = np.concatenate([batch["n"].numpy() for batch in batches])
+    assert (len(x), int(np.isnan(x).sum())) == (99, 19)
+    assert (x[~np.isnan(x)] == n[~np.isnan(x)]).all()
+    opened = open_table(stale, stale_groups="missing")
+    with FeatureLoader(opened, slots=["x"]) as loader:
+        assert sum(batch.num_rows for batch in loader) == 99
+
+
+def test_an_unknown_value_of_stale_groups_is_refused(stale: str) -> None:
+    with pytest.raises(ConfigError, match="stale_groups: expected error or missing, found 'skip'"):
+        FeatureLoader(stale, slots=["n"], stale_groups="skip")
+
+
+def write_day(root: Path, day: str) -> None:
+    """Extracts a day into the base, and then its group."""
+    raw = write_raw(root / "raw", 0) / f"day={day}"
+    api.extract(stale_spec(N), raw, root / "table", partition={"day": day})
+    add(root, N, X, day=day)
+
+
+def test_a_loader_that_follows_is_told_of_stale_groups_in_new_partitions(tmp_path: Path) -> None:
+    url = str(tmp_path / "table")
+    for day in DAYS:
+        write_day(tmp_path, day)
+    DeltaTable(url).delete("n = 201")
+    first = open_table(url, version=1)
+    options: dict[str, Any] = {"slots": ["*"], "batch_size": 50, "follow": {"until": "day = '2'"}}
+    with FeatureLoader(first, **options) as loader:
+        batches = iter(loader)
+        assert next(batches).num_rows == 50
+        with pytest.raises(StaleGroupError, match=r"'more' is stale .* --partition day=2"):
+            next(batches)
+    with FeatureLoader(first, stale_groups="missing", **options) as loader:
+        assert sum(batch.num_rows for batch in loader) == 99
+
+
+def test_a_loader_that_follows_is_not_told_of_partitions_that_it_has_read(tmp_path: Path) -> None:
+    url = str(tmp_path / "table")
+    for day in DAYS:
+        write_day(tmp_path, day)
+    rewrite(url, "delete")
+    options: dict[str, Any] = {"slots": ["*"], "batch_size": 50, "follow": {"until": "day = '2'"}}
+    with FeatureLoader(open_table(url, version=1), **options) as loader:
+        assert sum(batch.num_rows for batch in loader) == 100

@@ -32,6 +32,7 @@ from featstore.errors import (
     DataFileError,
     MissingValueError,
     SelectionError,
+    StaleGroupError,
     StateError,
 )
 from featstore.loader.feature_loader import FeatureLoader
@@ -40,6 +41,7 @@ from featstore.schema import ROLE, Role
 from featstore.tensors.batch import Batch, Jagged
 from tests.loader.conftest import NUM_ROWS, rows_of
 from tests.parquet_files import put_parquet
+from tests.stale_tables import make, rewrite
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -384,3 +386,13 @@ def test_a_random_order_gives_every_row_once_in_an_order_of_its_own(dataset: Sam
     assert sorted(rows) == list(range(NUM_ROWS))
     assert rows == [int(row) for indices in order.batches(64) for row in indices]
     assert rows_of(dataset[indices] for indices in order.batches(64)) == rows
+
+
+def test_a_stale_slot_group_is_refused_or_read_as_missing(tmp_path: Path) -> None:
+    url = make(tmp_path)
+    rewrite(url, "delete")
+    with pytest.raises(StaleGroupError, match="so x would be missing there"):
+        SampleDataset(url, slots=["x"])
+    with SampleDataset(url, slots=["x"], stale_groups="missing") as samples:
+        assert len(samples) == 99
+        assert int(samples[:]["x"].isnan().sum()) == 19

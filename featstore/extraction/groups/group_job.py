@@ -36,6 +36,7 @@ from featstore.extraction.raw import RawFile, Unit, plan_units
 from featstore.extraction.unit import Progress, Runner, UnitReport, ignore_progress
 from featstore.files.listings import listing_digest
 from featstore.redaction import redact
+from featstore.request.stale_groups import holds
 from featstore.schema import SlotSchema
 from featstore.table import delta
 from featstore.table.groups import (
@@ -45,14 +46,12 @@ from featstore.table.groups import (
     open_group_or_none,
     publish_group,
 )
-from featstore.table.layout import group_url, new_tag, partition_path, unit_and_part
+from featstore.table.layout import LABELS, group_url, new_tag, partition_path, unit_and_part
 from featstore.table.metadata import to_json
 from featstore.table.open import open_for_writing
 from featstore.table.parquet_dir import each_footer
 from featstore.table.running import marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
-
-LABELS = "labels"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +154,9 @@ def _raw_files(job: ExtractJob, base: Snapshot, *, with_text: bool) -> list[RawF
 
 @dataclass(frozen=True, kw_only=True)
 class BaseFile:
-    """A base data file, the rows of each of its row groups, and the names of its columns."""
+    """A base data file, the rows of each of its row groups, and the names of its columns that are
+    not filled with nulls.
+    """
 
     file: DataFile
     row_groups: tuple[int, ...]
@@ -189,7 +190,10 @@ def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list
     files = base.in_partitions(partitions)
     found = each_footer(
         [file.url for file in files],
-        lambda footer: (footer.row_group_rows, footer.file_schema.names),
+        lambda footer: (
+            footer.row_group_rows,
+            frozenset(name for name in footer.file_schema.names if holds(footer, name)),
+        ),
     )
     return [
         BaseFile(file=file, row_groups=row_groups, names=names)
@@ -221,12 +225,15 @@ def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[P
 
 
 def _missing_slots(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[str]:
-    """The spec's slots that neither the base files nor other groups' files beside them have."""
-    existing = {name for file in files for name in file.names}
-    others = {bound.group for file in files for bound in file.file.groups} - {group.name}
-    existing |= {
-        slot.name for other in base.groups if other.name in others for slot in other.schema
-    }
+    """The spec's slots that some base file lacks, with other groups' files beside it."""
+    slots = {other.name: set(other.schema.names) for other in base.groups}
+    of_files = [
+        set(file.names).union(
+            *(slots[each.group] for each in file.file.groups if each.group != group.name)
+        )
+        for file in files
+    ]
+    existing = set.intersection(*of_files)
     numbers = {slot.number for slot in base.schema if slot.name in existing}
     return {
         node.name

@@ -17,6 +17,7 @@ from featstore.extraction.rewrite.rewriting import (
 )
 from featstore.host import num_cores
 from featstore.redaction import redact
+from featstore.request.stale_groups import require_fresh
 from featstore.table import delta
 from featstore.table.layout import new_tag
 from featstore.table.metadata import to_json
@@ -61,6 +62,8 @@ def compact(
 
     Raises:
         TableNotFoundError: There is no Delta table.
+        StaleGroupError: A group is stale beside some files, which would be without its columns for
+            good; nothing is done.
         CommitConflictError: A partition or one of its groups was written in the meantime; the table
             is unchanged.
     """
@@ -69,6 +72,7 @@ def compact(
         raise TableNotFoundError(
             f"no table at {redact(table_url)}: expected a Delta table with slot groups"
         )
+    require_fresh(snapshot, snapshot.data_files, snapshot.schema.to_arrow().names, "")
     run_id = uuid.uuid4().hex
     grouped = {
         to_json(file.partition): file.partition for file in snapshot.data_files if file.groups

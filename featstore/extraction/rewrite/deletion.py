@@ -26,6 +26,7 @@ from featstore.host import num_cores
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
 from featstore.redaction import redact
+from featstore.request.stale_groups import require_fresh, stale_groups
 from featstore.schema import SlotSchema
 from featstore.selection.where import Where, parse_where
 from featstore.table import delta
@@ -101,6 +102,8 @@ def delete_rows(
     Raises:
         TableNotFoundError: There is no Delta table.
         SelectionError: The predicate is not one, or names an unknown column.
+        StaleGroupError: A slot group with a column of the predicate is stale, so that its values
+            are not known; or a group of labels is, in partitions that are rewritten.
         CommitConflictError: A partition or one of its groups was written in the meantime; the table
             is unchanged.
         DataFileError: A file is damaged; the table is unchanged.
@@ -111,6 +114,10 @@ def delete_rows(
     seen = snapshot.schema.with_foreign_kept(only_rounded=True)
     columns = seen.to_arrow(nullable=True, partition_keys=True)
     condition = parse_where(where, {column.name: column.type for column in columns})
+    undecided = [
+        file for file in snapshot.data_files if condition.matches_partition(file.partition) is None
+    ]
+    require_fresh(snapshot, undecided, condition.columns, "")
     with ThreadPoolExecutor(num_cores(), "featstore-delete") as threads:
         matching = dict(
             zip(
@@ -146,6 +153,8 @@ def _replace(
     wanted = _replaceable(_partitions(touched).values(), snapshot.partitions)
     partitions = named_partitions(url, wanted)
     base, tag = snapshot.in_partitions(partitions), new_tag(run_id)
+    # Older labels in a file that is written anew would pass for those of a run.
+    require_fresh(snapshot, base, [field.name for field in snapshot.schema.others], "")
     own = WrittenFiles(table_url=url, tag=tag, partitions=partitions)
     with marked(url, tag) as mark:
         with own.removed_on_failure():
@@ -185,10 +194,14 @@ def _write(
 
 
 def _emptied(snapshot: Snapshot, replaced: Set[str]) -> list[str]:
-    """The slot groups that were read beside these files, and beside no others."""
+    """The slot groups that were read beside these files and beside no others, and are stale beside
+    none: what is missing would be forgotten with them.
+    """
     beside = {bound.group for file in snapshot.data_files for bound in file.groups}
     left = (file for file in snapshot.data_files if file.path not in replaced)
-    return sorted(beside - {bound.group for file in left for bound in file.groups})
+    names = snapshot.schema.to_arrow().names
+    stale = {group.name for group in stale_groups(snapshot, snapshot.data_files, names)}
+    return sorted(beside - {bound.group for file in left for bound in file.groups} - stale)
 
 
 def _commit(url: str, change: delta.Change, commit: Callable[[str, delta.Change], int]) -> int:

@@ -5,7 +5,7 @@ become the next plan.
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress
@@ -65,6 +65,8 @@ class Following:
         version: The version with which reading begins.
         until: The parsed condition for the last partition.
         select: Gives the files of a snapshot that are read.
+        require: Called with a snapshot and the files of a plan; raises if they must not be read.
+        reads_stale: As of a snapshot.
     """
 
     options: Follow
@@ -72,6 +74,8 @@ class Following:
     version: int
     until: Where | None
     select: Callable[[Snapshot], Files]
+    require: Callable[[Snapshot, Files], None]
+    reads_stale: bool = False
 
     def files(self, followed: Followed) -> NewFiles:
         """The files of the plan that a saved state was in; none if it awaited the next plan.
@@ -80,16 +84,29 @@ class Following:
             TableNotFoundError: One of its versions can no longer be opened.
         """
         read, plan = followed
-        snapshot = open_snapshot(self.url, read if plan is None else plan)
-        return NewFiles(
-            files={} if plan is None else new_files(self.select(snapshot), self.known(read)),
-            table=snapshot.digest,
-        )
+        snapshot = self.open(read if plan is None else plan)
+        if plan is None:
+            return NewFiles(files={}, table=snapshot.digest)
+        return self.new(snapshot, self.known(read))
 
     def known(self, version: int | None) -> dict[_Key, DataFile]:
         """The partitions of a version, each with one of its files; none for None."""
-        files = {} if version is None else self.select(open_snapshot(self.url, version))
+        files = {} if version is None else self.select(self.open(version))
         return {_partition(file): file for file, _ in files.values()}
+
+    def new(self, snapshot: Snapshot, known: Mapping[_Key, DataFile]) -> NewFiles:
+        """The plan of those partitions of a snapshot that are not in `known`.
+
+        Raises:
+            StaleGroupError: A slot group that is read is stale in them.
+        """
+        files = new_files(self.select(snapshot), known)
+        self.require(snapshot, files)
+        return NewFiles(files=files, table=snapshot.digest)
+
+    def open(self, version: int | None = None) -> Snapshot:
+        """A version of the table, by default the newest."""
+        return replace(open_snapshot(self.url, version), reads_stale=self.reads_stale)
 
 
 class Follower:
@@ -122,11 +139,7 @@ class Follower:
                     agreed = store.compare_set(keys.version, "", str(offered))
             if agreed is not None:
                 self._plan = int(agreed)
-                snapshot = open_snapshot(self._table.url, self._plan)
-                return NewFiles(
-                    files=new_files(self._table.select(snapshot), self._known),
-                    table=snapshot.digest,
-                )
+                return self._table.new(self._table.open(self._plan), self._known)
             closed.wait(self._table.options.every_s)
         return None
 
@@ -141,7 +154,7 @@ class Follower:
         """
         if self._plan is not None:
             return self._plan
-        snapshot = open_snapshot(self._table.url)
+        snapshot = self._table.open()
         return snapshot.version if new_files(self._table.select(snapshot), self._known) else None
 
     def _is_over(self) -> bool:

@@ -156,7 +156,12 @@ def test_a_table_is_not_followed_in_a_worker_that_a_dataloader_asks_in_turn(
     job: Job, begin: Begin
 ) -> None:
     table = Following(
-        options=Follow(), url="/t", version=0, until=None, select=lambda snapshot: job.files
+        options=Follow(),
+        url="/t",
+        version=0,
+        until=None,
+        select=lambda snapshot: job.files,
+        require=lambda snapshot, files: None,
     )
     with pytest.raises(ConfigError, match="iterate the loader without a DataLoader"):
         begin(replace(job, follow=table), OF_A_DATALOADER)
