@@ -33,14 +33,12 @@ if TYPE_CHECKING:
     import obstore
     import obstore.exceptions as obstore_errors
     import obstore.store as obstore_store
-
-    import featstore.files.object_files as object_files
 else:
     fsspec = LazyModule("fsspec")
     obstore = LazyModule("obstore")
     obstore_errors = LazyModule("obstore.exceptions")
     obstore_store = LazyModule("obstore.store")
-    object_files = LazyModule("featstore.files.object_files")
+object_files: Any = LazyModule("featstore.files.object_files")  # which imports this module
 
 _OBSTORE = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "azure"})
 _ALIASES = {"s3a": "s3", "gcs": "gs", "azure": "az"}
