@@ -344,7 +344,7 @@ class Table:
     ) -> Profile:
         """The profile of the matching rows, from the rows."""
         of_partitions = self.snapshot.in_partitions(partitions)
-        rows = self._read(matching_files(of_partitions, where), schema, where)
+        rows = self._read(matching_files(of_partitions, where), replace(schema, kept=()), where)
         return profile_rows(rows, schema.slots, numeric_labels(schema))
 
     def _is_in_group(self, name: str) -> bool:
@@ -389,7 +389,9 @@ class Table:
                 f"no label {label!r}; the table has {known}{nearest(label, known)}"
             )
         keys = [field.name for field in schema.partition_keys]
-        found = label_rows(self.to_batches(slots, where), schema.slots, label, keys)
+        condition = self._where(where)
+        rows = self._read(self._files(condition), replace(schema, kept=()), condition)
+        found = label_rows(rows, schema.slots, label, keys)
         return named_label_profile(found, self.snapshot)
 
     def reading_costs(
@@ -500,7 +502,8 @@ class Table:
                 "to it, or give no spec (--spec) to run those that the table was made with"
             )
         names = checked_columns(self.snapshot, checks)
-        schema = replace(self.schema, slots=tuple(s for s in self.slots if s.name in names))
+        slots = tuple(slot for slot in self.slots if slot.name in names)
+        schema = replace(self.schema, slots=slots, kept=())
 
         def load(partition: Mapping[str, str | None]) -> Statistics:
             files = self.snapshot.in_partitions([partition])
@@ -622,9 +625,13 @@ def _arrow_schema(schema: SlotSchema) -> pa.Schema:
 
 
 def _with_columns(selected: SlotSchema, full: SlotSchema, names: Iterable[str]) -> SlotSchema:
-    """The selected schema and the slots that a predicate reads. Other columns are always read."""
-    names = {slot.name for slot in selected} | set(names)
-    return replace(selected, slots=tuple(slot for slot in full if slot.name in names))
+    """The selected schema, and the slots and kept columns that a predicate reads."""
+    names = {*selected.names, *(field.name for field in selected.kept), *names}
+    return replace(
+        selected,
+        slots=tuple(slot for slot in full if slot.name in names),
+        kept=tuple(field for field in full.kept if field.name in names),
+    )
 
 
 def _sources(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, list[Path | BinaryIO]]]:

@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from featstore.parquet.column_types import plain_type
+from featstore.reading.conversion import as_type
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 from featstore.request.request import Request
@@ -59,14 +61,17 @@ def _range(
     """
     if name is None:
         return _constant(pa.scalar(None, type_), len(rows))
-    stored = file.schema.field(name).type
+    stored = plain_type(file.schema.field(name).type)
     if not _has_bounds(stored):  # False for nested types, too.
         return None
     metadata = file.metadata_of([name], with_statistics=True)
     chunks = [metadata.row_group(i).column(0) for i in range(metadata.num_row_groups)]
     statistics = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
     try:
-        low, high = (_bounds(statistics, side, stored).cast(type_) for side in ("min", "max"))
+        low, high = (
+            as_type(pa.chunked_array([_bounds(statistics, side, stored)]), type_).combine_chunks()
+            for side in ("min", "max")
+        )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
         return None
     num_nulls = [
