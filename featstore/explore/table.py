@@ -32,7 +32,7 @@ from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
 from featstore.redaction import redact
-from featstore.schema import Slot, SlotSchema
+from featstore.schema import OF_TWO_KINDS, Slot, SlotSchema
 from featstore.selection.slot_names import select
 from featstore.selection.where import Where, parse_where
 from featstore.spec.model import Spec
@@ -81,7 +81,8 @@ class Table:
 
     In all methods `where` is a SQL predicate over partition keys, slots, labels and kept columns,
     and `slots` are names and globs of slots. Both default to everything. An unknown name raises
-    SelectionError, which suggests the nearest names. Missing values are returned as null.
+    SelectionError, which suggests the nearest names. Missing values are returned as null; in a plain
+    directory 0 is missing in columns of integers.
 
     Attributes:
         snapshot: The files and the schema of the version.
@@ -583,10 +584,16 @@ class Table:
 
 
 def selected_schema(schema: SlotSchema, slots: Sequence[str] | None) -> SlotSchema:
-    """The schema with only the slots that the names and globs select; None selects all."""
+    """The schema with only the slots that the names and globs select, and without kept columns that
+    cannot be read from all files of a directory; None selects everything.
+    """
     if slots is None:
         return schema
-    return replace(schema, slots=tuple(schema[name] for name in select(slots, schema.names)))
+    return replace(
+        schema,
+        slots=tuple(schema[name] for name in select(slots, schema.names)),
+        kept=tuple(f for f in schema.kept if OF_TWO_KINDS not in (f.metadata or {})),
+    )
 
 
 def matching_files(files: Sequence[DataFile], where: Where | None) -> Sequence[DataFile]:

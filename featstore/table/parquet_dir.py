@@ -1,5 +1,6 @@
 """A directory, glob or file of Parquet, of any writer, as a snapshot without a version."""
 
+import contextlib
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +23,7 @@ from featstore.parquet.column_types import is_of_kind, plain_type
 from featstore.parquet.damage import DAMAGE, first_line
 from featstore.parquet.footers import CheckedFooter, read_checked
 from featstore.redaction import redact
-from featstore.schema import Role, Slot, SlotSchema
+from featstore.schema import OF_TWO_KINDS, Role, Slot, SlotSchema
 from featstore.table.file_list import FileList
 from featstore.table.layout import LOG_DIR, is_delta_scheme, parse_partition
 from featstore.table.metadata import KEY, FileMetadata
@@ -248,18 +249,18 @@ def columns_of(entry: FileEntry, schema: pa.Schema) -> pa.Schema:
 
 
 def _united(known: pa.Field, other: pa.Field) -> pa.Field:
-    """The column with a type for the values of both files. `known` itself if there is none, so that
-    it cannot be read from the other file; or if both are slots, which have types of their own.
+    """The column with a type for the values of both files. `known` itself if both are slots, which
+    have types of their own; or if there is none: then it cannot be read from the other file.
     """
     slots = [Slot.from_field(column) for column in (known, other)]
+    if None not in slots:
+        return known
     pairs = itertools.permutations((known.type, other.type))
-    if None not in slots or not any(itertools.starmap(is_of_kind, pairs)):
-        return known
     schemas = [pa.schema([column.with_nullable(True)]) for column in (known, other)]
-    try:
-        return pa.unify_schemas(schemas, promote_options="permissive").field(0)
-    except pa.ArrowTypeError:  # Times with and without a zone, dates and times.
-        return known
+    if any(itertools.starmap(is_of_kind, pairs)):
+        with contextlib.suppress(pa.ArrowTypeError):  # Times with and without a zone, and dates.
+            return pa.unify_schemas(schemas, promote_options="permissive").field(0)
+    return known.with_metadata({**(known.metadata or {}), OF_TWO_KINDS: b"true"})
 
 
 def _spec_hash(entry: FileEntry, facts: _FileFacts) -> str | None:
