@@ -81,8 +81,8 @@ class Table:
 
     In all methods `where` is a SQL predicate over partition keys, slots, labels and kept columns,
     and `slots` are names and globs of slots. Both default to everything. An unknown name raises
-    SelectionError, which suggests the nearest names. Missing values are returned as null; in a plain
-    directory 0 is missing in columns of integers.
+    SelectionError, which suggests the nearest names. Missing values are returned as null; in
+    a plain directory 0 is missing in columns of integers.
 
     Attributes:
         snapshot: The files and the schema of the version.
