@@ -14,6 +14,7 @@ _KINDS: tuple[tuple[_IsKind, ...], ...] = (
     (pa.types.is_timestamp,),
     (pa.types.is_date,),
     (pa.types.is_time,),
+    (pa.types.is_duration,),
 )
 _TEXTS = (pa.types.is_large_string, pa.types.is_string_view)
 _BYTES = (pa.types.is_large_binary, pa.types.is_binary_view)

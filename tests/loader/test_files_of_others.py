@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 
 import featstore
 from featstore.errors import DataFileError
+from featstore.extraction.rewrite.deletion import delete_rows
 from featstore.ops.hashing import sign, value_hash
 
 UTC = datetime.UTC
@@ -78,6 +79,16 @@ def test_a_time_of_a_nanosecond_before_1970_is_before_1970_to_pruning_too(tmp_pa
     last = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
     assert extras(url, "ts") == {"ts": [last]}
     assert extras(url, "ts", where="ts < '1970-01-01'") == {"ts": [last]}
+
+
+def test_a_deletion_keeps_times_and_texts_of_another_writer(tmp_path: Path) -> None:
+    names = pa.array(["a", None, "c"], pa.large_string())
+    ts = pa.array([*FAR, NEAR], pa.timestamp("us", "UTC"))
+    rows = pa.table({"id": [1, 2, 3], "ts": ts, "name": names})
+    url = delta_over(tmp_path / "int96", [rows], id="long", ts="timestamp", name="string")
+    delete_rows(url, "id = 2")
+    expected = {"id": [1, 3], "ts": [FAR[0], NEAR], "name": ["a", "c"]}
+    assert featstore.open_table(url).to_arrow().to_pydict() == expected
 
 
 def test_texts_of_any_layout_are_texts_of_a_delta_table(tmp_path: Path) -> None:
