@@ -47,10 +47,10 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def is_of_kind(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether values of the type `found` may be read as `expected`: an error is then a matter of a
-    value, not of the type. Inner values count, those of structs by name. Nulls are of any kind.
+    """Whether values of the type `found` may be read as `expected`, both plain: an error is then a
+    matter of a value, not of the type. Inner values count, those of structs by name. Nulls are of
+    any kind.
     """
-    found, expected = plain_type(found), plain_type(expected)
     if found == expected or pa.types.is_null(found):
         return True
     if is_list(found) and is_list(expected):

@@ -31,8 +31,6 @@ def _converted(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return array
     if pa.types.is_null(found):
         return pa.nulls(len(array), type_)
-    if pa.types.is_dictionary(found):
-        return _converted(array.dictionary_decode(), type_)
     if type_ == pa.float32():
         return as_float32(array)
     if pa.types.is_timestamp(found) and pa.types.is_timestamp(type_):

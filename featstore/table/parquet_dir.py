@@ -19,7 +19,7 @@ from featstore.errors import (
 )
 from featstore.files.listings import FileEntry, directories, is_directory, list_files
 from featstore.files.storage import join, local_path, open_read, scheme
-from featstore.parquet.column_types import is_of_kind, plain_type
+from featstore.parquet.column_types import is_of_kind
 from featstore.parquet.damage import DAMAGE, first_line
 from featstore.parquet.footers import CheckedFooter, read_checked
 from featstore.redaction import redact
@@ -220,7 +220,6 @@ class _Union:
         if any(schema is known for known in self._recent):
             return
         for column in columns_of(entry, schema):
-            column = column.with_type(plain_type(column.type))
             known = self._columns.setdefault(column.name, column)
             if known.type != column.type:
                 self._columns[column.name] = _united(known, column)

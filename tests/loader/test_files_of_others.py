@@ -2,6 +2,7 @@
 
 import datetime
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,33 @@ def test_a_sample_of_any_writers_column_has_the_same_rows(directory: str, column
     with featstore.FeatureLoader(directory, slots=["id"], **options) as loader:
         kept = [x for batch in loader for x in batch["id"].tolist()]
     assert kept == sorted({*expected, 4})
+
+
+@pytest.mark.parametrize(
+    ("where", "is_chosen"),
+    [
+        (None, lambda number: True),
+        ("id % 2 = 0", lambda number: number % 2 == 0),
+        ("name < '5'", lambda number: str(number - 1) < "5"),
+    ],
+)
+def test_rows_of_views_are_filtered_and_shuffled(
+    tmp_path: Path, where: str | None, is_chosen: Callable[[int], bool]
+) -> None:
+    """Arrow cannot take rows of them."""
+    names = [str(row) for row in range(100)]
+    columns = {"name": pa.array(names, pa.string_view())}
+    columns["lists"] = pa.array([[name] for name in names], pa.list_view(pa.string_view()))
+    pq.write_table(pa.table({"id": range(1, 101), **columns}), tmp_path / "a.parquet")
+    options: dict[str, Any] = {"extras": ["name", "lists"], "shuffle": True, "batch_size": 7}
+    with featstore.FeatureLoader(str(tmp_path), slots=["id"], where=where, **options) as loader:
+        found = {
+            number: row
+            for batch in loader
+            for number, row in zip(batch["id"].tolist(), batch.extras.to_pylist(), strict=True)
+        }
+    chosen = filter(is_chosen, range(1, 101))
+    assert found == {n: {"name": names[n - 1], "lists": [names[n - 1]]} for n in chosen}
 
 
 def test_two_layouts_and_a_null_column_in_one_directory(tmp_path: Path) -> None:

@@ -271,9 +271,18 @@ def test_a_child_forked_while_a_schema_is_looked_up_opens_files(file: bytes) -> 
 def test_the_description_of_the_same_elements_with_another_schema_of_arrows_is_another(
     written: Callable[..., bytes],
 ) -> None:
-    plain = pa.table({"a": ["x", "y"]})
-    encoded = plain.cast(pa.schema([("a", pa.dictionary(pa.int32(), pa.string()))]))
-    assert [read(written(table)).schema.field("a").type for table in (plain, encoded)] == [
-        pa.string(),
-        pa.dictionary(pa.int32(), pa.string()),
-    ]
+    types = [pa.timestamp("us", zone) for zone in ("UTC", "Europe/Berlin")]
+    files = [written(pa.table({"a": pa.array([1, 2], type_)})) for type_ in types]
+    assert [read(file).schema.field("a").type for file in files] == types
+
+
+def test_layouts_in_memory_that_a_writer_prefers_are_not_described(
+    written: Callable[..., bytes],
+) -> None:
+    texts = pa.array(["x", "y"])
+    lists = pa.array([["x"], []], pa.large_list(pa.string_view()))
+    kinds = [texts, texts.dictionary_encode(), texts.cast(pa.large_string())]
+    footers = [read(written(pa.table({"a": array, "b": lists}))) for array in kinds]
+    assert {footer.schema.field("a").type for footer in footers} == {pa.string()}
+    assert footers[0].schema.field("b").type == pa.list_(pa.field("element", pa.string()))
+    assert len({id(footer.file_schema) for footer in footers}) == 1

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.parquet.column_types import plain_type
 from featstore.reading.conversion import as_type
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
@@ -61,7 +60,7 @@ def _range(
     """
     if name is None:
         return _constant(pa.scalar(None, type_), len(rows))
-    stored = plain_type(file.schema.field(name).type)
+    stored = file.schema.field(name).type
     if not _has_bounds(stored):  # False for nested types, too.
         return None
     metadata = file.metadata_of([name], with_statistics=True)
