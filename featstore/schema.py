@@ -27,6 +27,8 @@ NUM_INDICES = b"featstore.num_indices"
 SHARE_SLOT = b"featstore.share_slot"
 TRUNCATE = b"featstore.truncate"
 FIELD_ID = b"PARQUET:field_id"
+# Only in memory: some files of a directory hold the column with values of another kind.
+OF_TWO_KINDS = b"featstore.of_two_kinds"
 
 
 class SlotKind(enum.StrEnum):

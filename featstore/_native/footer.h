@@ -136,7 +136,6 @@ static int walk_nested(Walk* walk, const int64_t* of, const int64_t* field, int6
 
 static int walk_field(Walk* walk, const int64_t* of, const int64_t* field, int type, int64_t row) {
   int64_t value;
-  if ((type == THRIFT_FALSE ? THRIFT_TRUE : type) != field[TYPE]) return ends_as(walk, OTHER_TYPE);
   switch (type) {
     case THRIFT_LIST: return walk_list(walk, of, field, row);
     case THRIFT_BINARY: return walk_binary(walk, of, field, row);
@@ -164,7 +163,11 @@ static int walk_struct(Walk* walk, const int64_t* of, int64_t row) {
     const int64_t* field = NULL;
     if (number <= of[NUM_FIELDS])
       field = walk->fields + (of[FIRST_FIELD] + number - 1) * NUMBERS_OF_FIELD;
-    if (!field || !field[TYPE]) {
+    int is_required = number < 63 && of[REQUIRED] >> number & 1;
+    int is_known = field && field[TYPE] == (type == THRIFT_FALSE ? THRIFT_TRUE : type);
+    if (is_required && !is_known) return ends_as(walk, OTHER_TYPE);
+    /* Readers that Thrift generates skip an optional field of another type, too. */
+    if (!is_known) {
       if (!skip_value(&walk->bytes, type, 0)) return ends_as(walk, MALFORMED);
     } else if (!walk_field(walk, of, field, type, row)) {
       return 0;

@@ -33,7 +33,7 @@ from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
 from featstore.redaction import redact
 from featstore.request.stale_groups import ERROR, reading, require_fresh
-from featstore.schema import Slot, SlotSchema
+from featstore.schema import OF_TWO_KINDS, Slot, SlotSchema
 from featstore.selection.slot_names import select
 from featstore.selection.where import Where, parse_where
 from featstore.spec.model import Spec
@@ -88,9 +88,9 @@ class Table:
 
     In all methods `where` is a SQL predicate over partition keys, slots, labels and kept columns,
     and `slots` are names and globs of slots. Both default to everything. An unknown name raises
-    SelectionError, which suggests the nearest names. Missing values are returned as null. A method
-    that reads rows raises StaleGroupError if a slot group of the selection is stale in it, see
-    `open_table`.
+    SelectionError, which suggests the nearest names. Missing values are returned as null; in
+    a plain directory 0 is missing in columns of integers. A method that reads rows raises
+    StaleGroupError if a slot group of the selection is stale in it, see `open_table`.
 
     Attributes:
         snapshot: The files and the schema of the version.
@@ -354,7 +354,7 @@ class Table:
     ) -> Profile:
         """The profile of the matching rows, from the rows."""
         of_partitions = self.snapshot.in_partitions(partitions)
-        rows = self._read(matching_files(of_partitions, where), schema, where)
+        rows = self._read(matching_files(of_partitions, where), replace(schema, kept=()), where)
         return profile_rows(rows, schema.slots, numeric_labels(schema))
 
     def _is_in_group(self, name: str) -> bool:
@@ -399,7 +399,9 @@ class Table:
                 f"no label {label!r}; the table has {known}{nearest(label, known)}"
             )
         keys = [field.name for field in schema.partition_keys]
-        found = label_rows(self.to_batches(slots, where), schema.slots, label, keys)
+        condition = self._where(where)
+        rows = self._read(self._files(condition), replace(schema, kept=()), condition)
+        found = label_rows(rows, schema.slots, label, keys)
         return named_label_profile(found, self.snapshot)
 
     def reading_costs(
@@ -512,7 +514,8 @@ class Table:
                 "to it, or give no spec (--spec) to run those that the table was made with"
             )
         names = checked_columns(self.snapshot, checks)
-        schema = replace(self.schema, slots=tuple(s for s in self.slots if s.name in names))
+        slots = tuple(slot for slot in self.slots if slot.name in names)
+        schema = replace(self.schema, slots=slots, kept=())
 
         def load(partition: Mapping[str, str | None]) -> Statistics:
             files = self.snapshot.in_partitions([partition])
@@ -596,10 +599,16 @@ class Table:
 
 
 def selected_schema(schema: SlotSchema, slots: Sequence[str] | None) -> SlotSchema:
-    """The schema with only the slots that the names and globs select; None selects all."""
+    """The schema with only the slots that the names and globs select, and without kept columns that
+    cannot be read from all files of a directory; None selects everything.
+    """
     if slots is None:
         return schema
-    return replace(schema, slots=tuple(schema[name] for name in select(slots, schema.names)))
+    return replace(
+        schema,
+        slots=tuple(schema[name] for name in select(slots, schema.names)),
+        kept=tuple(f for f in schema.kept if OF_TWO_KINDS not in (f.metadata or {})),
+    )
 
 
 def matching_files(files: Sequence[DataFile], where: Where | None) -> Sequence[DataFile]:
@@ -638,9 +647,13 @@ def _arrow_schema(schema: SlotSchema) -> pa.Schema:
 
 
 def _with_columns(selected: SlotSchema, full: SlotSchema, names: Iterable[str]) -> SlotSchema:
-    """The selected schema and the slots that a predicate reads. Other columns are always read."""
-    names = {slot.name for slot in selected} | set(names)
-    return replace(selected, slots=tuple(slot for slot in full if slot.name in names))
+    """The selected schema, and the slots and kept columns that a predicate reads."""
+    names = {*selected.names, *(field.name for field in selected.kept), *names}
+    return replace(
+        selected,
+        slots=tuple(slot for slot in full if slot.name in names),
+        kept=tuple(field for field in full.kept if field.name in names),
+    )
 
 
 def _sources(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, list[Path | BinaryIO]]]:

@@ -16,6 +16,7 @@ from featstore.files.listings import FileEntry, check_unchanged, find_file
 from featstore.files.storage import local_path, open_read
 from featstore.formats.text_files import RawTextFile, format_of, list_raw_files, open_text, scan
 from featstore.host import num_cores
+from featstore.parquet.arrow import INT96_UNIT
 from featstore.parquet.bounds import CLAIMS_MORE, first_beyond
 from featstore.parquet.damage import damage_as, first_line
 from featstore.parquet.footers import CheckedFooter, read_checked
@@ -295,6 +296,7 @@ def open_raw(
             metadata=footer.arrow_metadata(),
             pre_buffer=path is None,
             page_checksum_verification=True,
+            coerce_int96_timestamp_unit=INT96_UNIT,
         ) as parquet_file:
             yield parquet_file
 

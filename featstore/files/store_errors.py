@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import re
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,8 @@ _BUSY = (408, 429)
 _OS_ERROR = re.compile(r"\(os error (?!2\))\d+\)")
 _UNSUPPORTED = 501  # of a method that the server does not know: another try would be refused, too
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+# Of whoever wrote the code: the words of a failing store would hide them.
+_MISTAKES = (LookupError, TypeError, AttributeError, NameError, AssertionError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,17 +193,35 @@ _FAILED = _rule("", "the store failed ({words})", "check the URL, and {endpoint}
 def as_store_errors(url: str) -> Iterator[None]:
     """Translates what a client raises in the block, with `store_error`.
 
-    Errors of featstore pass unchanged, and so do errors of the operating system about a local path,
-    since they name it.
+    Errors of featstore and mistakes in its code pass unchanged, and so do errors of the operating
+    system about a local path, since they name it.
     """
     try:
         yield
     except (FeatstoreError, MemoryError):
         raise
     except Exception as error:  # other libraries' boundary: each has its own errors
+        if not _is_of_client(error):
+            raise
         if _is_local(url) and isinstance(error, OSError) and error.errno is not None:
             raise
         raise store_error(url, error) from None
+
+
+def _is_of_client(error: Exception) -> bool:
+    """Whether a client raised an error that arrived in `as_store_errors`.
+
+    Clients have errors of their own, raise those of the system, and delta-rs bare Exceptions. Of
+    Python's other errors those are a client's that come from its code: not from the block itself,
+    whose frame is the second, and not from other code of featstore.
+    """
+    kind = type(error)
+    if kind is Exception or isinstance(error, OSError) or kind.__module__ != "builtins":
+        return True
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    module = str(frames[-1].f_globals.get("__name__"))
+    is_ours = len(frames) <= 2 or module.partition(".")[0] == __name__.partition(".")[0]
+    return not is_ours and not isinstance(error, _MISTAKES)
 
 
 @contextlib.contextmanager

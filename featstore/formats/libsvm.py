@@ -27,9 +27,14 @@ COLUMNS = {
     "values": pa.list_(pa.float64()),
 }
 _NUMBER = r"(?:[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?|[-+]?(?:nan|inf))"
-# Up to 18 digits, which an int64 holds.
-_FEATURE = rf"^(?P<index>[0-9]{{1,18}}):(?P<value>{_NUMBER})$"
-_QID = r"^qid:(?P<qid>[0-9]{1,18})$"
+_MAX = str(2**63 - 1)
+# Up to that: fewer digits, or as many and a smaller one at some place.
+_INTEGER = "0*(?:[0-9]{1,18}|[0-8][0-9]{18}|" + "|".join(
+    f"{_MAX[:i]}[0-{int(_MAX[i]) - 1}][0-9]{{{18 - i}}}" for i in range(1, 19) if _MAX[i] != "0"
+)
+_INTEGER += f"|{_MAX})"
+_FEATURE = rf"^(?P<index>{_INTEGER}):(?P<value>{_NUMBER})$"
+_QID = rf"^qid:(?P<qid>{_INTEGER})$"
 
 
 @dataclass(frozen=True, kw_only=True)

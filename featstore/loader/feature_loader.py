@@ -97,7 +97,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         labels: Scalar numeric columns, delivered as float32 (num_rows,). `{name, null}` says what a
             null label does: `raise`, `drop` the row, or become a number.
         weight: A scalar numeric column, delivered as `batch.weight`, float32 (num_rows,).
-        extras: Columns delivered as an Arrow table, `batch.extras`.
+        extras: Columns delivered as an Arrow table, `batch.extras`, with null where `where` sees
+            null: in a plain directory 0 is missing in columns of integers.
         batch_size: Rows per batch.
         where: SQL condition over partition keys and columns; None reads all rows.
         seed: Seed of the order of splits and of shuffling.

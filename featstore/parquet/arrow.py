@@ -11,6 +11,8 @@ from featstore.parquet.thrift import BINARY, I32, I64, LIST, STRUCT
 
 MAGIC = b"PAR1"
 ARROW_SCHEMA = b"ARROW:schema"
+# In nanoseconds, Arrow's default, times before 1677 and after 2262 become others without an error.
+INT96_UNIT = "us"
 STOP = b"\0"
 
 
@@ -52,7 +54,9 @@ class FooterBytes:
 
 def arrow_schema(columns: SchemaBytes) -> pa.Schema:
     """The Arrow schema of columns. Raises pyarrow's errors if it cannot be derived."""
-    return arrow_metadata(columns, FooterBytes()).schema.to_arrow_schema()
+    file = pa.BufferReader(_file(columns, FooterBytes()))
+    with pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT) as opened:
+        return opened.schema_arrow.remove_metadata()
 
 
 def arrow_text_of(schema: pa.Schema) -> bytes:
@@ -62,9 +66,13 @@ def arrow_text_of(schema: pa.Schema) -> bytes:
 
 def arrow_metadata(columns: SchemaBytes, rest: FooterBytes) -> pq.FileMetaData:
     """Writes a footer and lets Arrow read it. Raises pyarrow's errors if Arrow refuses it."""
+    return pq.read_metadata(pa.BufferReader(_file(columns, rest)))
+
+
+def _file(columns: SchemaBytes, rest: FooterBytes) -> bytes:
+    """A file without data."""
     footer = _footer(columns, rest)
-    file = b"".join((MAGIC, footer, len(footer).to_bytes(4, "little"), MAGIC))
-    return pq.read_metadata(pa.BufferReader(file))
+    return b"".join((MAGIC, footer, len(footer).to_bytes(4, "little"), MAGIC))
 
 
 def row_group(chunks: Sequence[bytes], raw_bytes: int, num_rows: int) -> bytes:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.parquet.arrow import SchemaBytes, arrow_schema, arrow_text_of
+from featstore.parquet.column_types import plain_type
 from featstore.parquet.damage import DAMAGE, damage_as, first_line
 from featstore.parquet.format import ABSENT, ELEMENTS, SLOTS, Numbers
 from featstore.parquet.walk import FooterError
@@ -81,7 +82,8 @@ class FileSchema:
     Attributes:
         elements: The bytes of its elements. Positions in `roots` are relative to them.
         all_bytes: All columns as a footer holds them, with the text of Arrow's schema.
-        schema: The Arrow schema, without metadata of its own; a footer's key values have it.
+        schema: The Arrow schema in plain types, see `column_types`, without metadata of its own; a
+            footer's key values have it.
         roots: The columns.
         leaves: The leaf columns of all columns, in order.
         by_name: The indices of the columns of each name; several if the name is not unique.
@@ -160,15 +162,16 @@ class _SchemaCache:
 
 def _text_of_columns(arrow_text: bytes | None) -> bytes | None:
     """Arrow's text without the metadata of the whole schema, which can differ in each file: pandas
-    stores the number of rows there, featstore the base file of a slot group's file.
+    stores the number of rows there, featstore the base file of a slot group's file. Columns have
+    plain types, in which Arrow then reads them: it cannot take rows of views.
     """
     if arrow_text is None:
         return None
     try:
-        schema = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(arrow_text)))
+        columns = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(arrow_text)))
     except DAMAGE:
         return arrow_text  # Arrow raises a better error for it when the schema is described.
-    return arrow_text_of(schema.remove_metadata())
+    return arrow_text_of(pa.schema([c.with_type(plain_type(c.type)) for c in columns]))
 
 
 _CACHE = _SchemaCache()

@@ -96,10 +96,11 @@ class _Walk:
             # Readers differ in which of two equal fields they take, and a cut relies on the order.
             if number <= before:
                 raise _WalkError(_OTHER_ORDER)
-            if number in struct.fields:
-                self._value(struct.fields[number], type_, row, slots)
-            else:
+            known = struct.fields.get(number)
+            if known is None or not (known.is_required or _is_of(known, type_)):
                 reader.skip(type_)
+            else:
+                self._value(known, type_, row, slots)
             seen.add(number)
             before = number
         if any(one.is_required and number not in seen for number, one in struct.fields.items()):
@@ -114,11 +115,9 @@ class _Walk:
         return self._reader.field(before)
 
     def _value(self, field: Field, type_: int, row: list[int], slots: dict[str, int]) -> None:
-        # In Thrift's compact protocol a boolean's type is its value.
-        type_, is_true = (TRUE, type_ == TRUE) if type_ in (TRUE, FALSE) else (type_, False)
-        if type_ != field.type:
+        if not _is_of(field, type_):
             raise _WalkError(_OTHER_TYPE)
-        kept = self._kept(field, row) if type_ != TRUE else [int(is_true)]
+        kept = self._kept(field, row) if field.type != TRUE else [int(type_ == TRUE)]
         if field.keep:
             first = slots[field.slots[0]]
             row[first : first + len(field.slots)] = kept
@@ -174,6 +173,14 @@ class _Walk:
         if not -(1 << bits - 1) <= value < 1 << bits - 1:
             raise ValueError
         return value
+
+
+def _is_of(field: Field, type_: int) -> bool:
+    """Whether a field has its type in the format. Of an optional field with another type readers
+    that Thrift generates take no notice.
+    """
+    # In Thrift's compact protocol a boolean's type is its value.
+    return (TRUE if type_ == FALSE else type_) == field.type
 
 
 def _mask(numbers: Sequence[int]) -> int:

@@ -10,6 +10,7 @@
 | aligned.py | a data file and its slot groups' files, read as one |
 | pages.py | column chunks that the compiled kernels decode |
 | buffers.py | Arrow columns to arrays of values and offsets, nulls to missing marks |
+| conversion.py | columns of a file in the types of the table |
 | missing.py | missing marks to nulls, and back |
 | gather.py | rows of decoded columns in another order |
 | tables.py | row groups as Arrow tables with nulls, for notebooks and SQL |

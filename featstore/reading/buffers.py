@@ -85,30 +85,17 @@ def scalar_floats(column: pa.ChunkedArray) -> tuple[Array, Array | None]:
         The values, (num_rows,), with NaN for null, and for what float32 cannot hold; and whether
         each row has a value, bool (num_rows,), or None if all rows have one.
     """
-    array = _as_float32(_one_array(column))
+    array = as_float32(_one_array(column))
     values = _view(array.fill_null(np.nan) if array.null_count else array)
     valid = ~np.isnan(values)
     return values, None if valid.all() else valid
 
 
-def as_type(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """The column cast to another type. A float64, also in a list, becomes null if float32 cannot
-    hold it. ArrowInvalid if a value does not fit any other type.
-    """
-    if column.type == type_:
-        return column
-    if type_ == pa.float32() or (_is_list(type_) and type_.value_type == pa.float32()):
-        column = pa.chunked_array(
-            [narrowed(chunk) for chunk in column.chunks] or [pa.nulls(0, type_)]
-        )
-    return column.cast(type_)
-
-
 def narrowed(array: pa.Array) -> pa.Array:
     """Numbers, or lists of numbers, as float32. A float64 that float32 cannot hold becomes null."""
     if not _is_list(array.type):
-        return _as_float32(array)
-    elements = _as_float32(array.values)
+        return as_float32(array)
+    elements = as_float32(array.values)
     own_buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(array.type) else 2]
     type_ = _list_type(array.type, elements.type)
     return pa.Array.from_buffers(
@@ -154,11 +141,11 @@ def _numbers(array: pa.Array, slot: Slot) -> Array:
 def _typed(array: pa.Array, slot: Slot) -> pa.Array:
     """As int64 or float32. ArrowInvalid if an unsigned id is above 2^63 - 1."""
     if slot.kind is SlotKind.FLOAT:
-        return _as_float32(array)
+        return as_float32(array)
     return array if array.type == pa.int64() else array.cast(pa.int64())
 
 
-def _as_float32(array: pa.Array) -> pa.Array:
+def as_float32(array: pa.Array) -> pa.Array:
     """Numbers as float32. A finite float64 beyond its range becomes null; infinities stay."""
     if array.type == pa.float32():
         return array

@@ -9,8 +9,9 @@ from itertools import islice
 import pyarrow as pa
 
 from featstore.errors import DataFileError, not_once
+from featstore.parquet.column_types import is_list, is_of_kind
 from featstore.parquet.file_schema import FileSchema
-from featstore.schema import FIELD_ID, ROLE, SLOT, Role, Slot
+from featstore.schema import FIELD_ID, ROLE, SLOT, Role, Slot, SlotKind
 
 # A reader has at most two selections, and the files of a table seldom more than two schemas.
 _MAX_CACHED = 4
@@ -162,7 +163,9 @@ def _slot_column(
     has_numbers = found is not None and None not in (found.number, slot.number)
     if found is not None and has_numbers and found.number != slot.number:
         return None
-    if found is None or found.kind is not slot.kind or not _fits(found, slot):
+    if not _is_without_values(field.type, slot) and (
+        found is None or not _fits(found, field, slot)
+    ):
         raise DataFileError(
             f"{file_name}: column {field.name!r}: expected {slot.arrow_type()}, found {field.type}"
         )
@@ -173,7 +176,7 @@ def _other_column(file_schema: FileSchema, expected: pa.Field, file_name: str) -
     field = _field(file_schema, expected.name, file_name)
     if field is None or pa.types.is_null(field.type) or _is_slot(field):
         return None
-    if field.type != expected.type and not (_is_number(field.type) and _is_number(expected.type)):
+    if not is_of_kind(field.type, expected.type):
         raise DataFileError(
             f"{file_name}: column {field.name!r}: expected {expected.type}, found {field.type}"
         )
@@ -188,8 +191,16 @@ def _field(file_schema: FileSchema, name: str, file_name: str) -> pa.Field | Non
     return file_schema.schema.field(found[0]) if found else None
 
 
-def _fits(found: Slot, expected: Slot) -> bool:
-    """Whether values of the found shape can be delivered in the expected shape."""
+def _is_without_values(type_: pa.DataType, slot: Slot) -> bool:
+    """Whether the type is of lists without a value: of a file in which all are empty, or null."""
+    return bool(slot.shape and is_list(type_) and pa.types.is_null(type_.value_type))
+
+
+def _fits(found: Slot, field: pa.Field, expected: Slot) -> bool:
+    """Whether values of the found kind and shape can be delivered in the expected ones."""
+    is_widened = expected.kind is SlotKind.FLOAT and _is_short(field.type)
+    if found.kind is not expected.kind and not is_widened:
+        return False
     if not found.shape or not expected.shape:
         return found.shape == expected.shape
     return expected.is_list or found.is_list or found.width == expected.width
@@ -208,6 +219,7 @@ def _is_slot(field: pa.Field) -> bool:
     return (field.metadata or {}).get(ROLE) == Role.SLOT.encode()
 
 
-def _is_number(type_: pa.DataType) -> bool:
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-    return any(is_kind(type_) for is_kind in kinds)
+def _is_short(type_: pa.DataType) -> bool:
+    """Whether values are integers, or lists of them, that other engines widen to `double`."""
+    value = type_.value_type if is_list(type_) else type_
+    return value in (pa.int8(), pa.int16(), pa.int32())

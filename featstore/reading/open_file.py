@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from featstore.closing import Closing
 from featstore.errors import DataFileError, StateError
+from featstore.parquet.arrow import INT96_UNIT
 from featstore.parquet.bounds import CLAIMS_MORE, first_beyond
 from featstore.parquet.damage import damage_as, first_line
 from featstore.parquet.file_schema import Leaf
@@ -159,6 +160,7 @@ class OpenFile(Closing):
                 self._source,
                 metadata=self.metadata_of(None if columns is None else columns.names),
                 page_checksum_verification=not self.is_checked,
+                coerce_int96_timestamp_unit=INT96_UNIT,
                 **options,
             )
 

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from featstore.errors import DataFileError
 from featstore.ops.arrays import array_of
 from featstore.parquet.damage import damage_as
-from featstore.reading.buffers import Array, Values, as_type, missing_values, slot_values
+from featstore.reading.buffers import Array, Values, missing_values, slot_values
+from featstore.reading.conversion import as_type
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader, Take

@@ -90,7 +90,9 @@ def block_columns(rows: Rows, request: Request, stats: ColumnCounts) -> dict[Key
 
 
 def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table:
-    """The extra columns. NaN becomes null; a partition key becomes a constant column."""
+    """The extra columns, null where `where` sees null: at NaN, and at missing marks of columns that
+    could be slots. A partition key becomes a constant column.
+    """
     if not request.extras:
         return NO_EXTRAS
     columns = [
@@ -99,10 +101,10 @@ def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table
         else rows.other(field)
         for field in request.extras
     ]
-    columns = [nan_to_null(column) for column in columns]
-    return pa.table(
-        columns, schema=pa.schema([field.remove_metadata() for field in request.extras])
-    )
+    schema = pa.schema([field.remove_metadata() for field in request.extras])
+    table = pa.table([nan_to_null(column) for column in columns], schema=schema)
+    slots = [request.schema[name] for name in schema.names if name in request.schema]
+    return pa.table(marks_to_nulls(table, slots).columns, schema=schema)
 
 
 def null_error(

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from featstore.errors import DataFileError, SampleError, SampleStoreError, all_nearest
 from featstore.files.listings import FileEntry, find_file, list_files
 from featstore.files.storage import absolute, open_read
+from featstore.parquet.arrow import INT96_UNIT
 from featstore.parquet.damage import damage_as
 from featstore.parquet.footers import read_checked
 from featstore.redaction import redact, shown, without_user
@@ -234,7 +235,10 @@ def parquet_rows(
             damage_as(lambda error: DataFileError(f"{where} cannot be read: {error}"), where),
             closing(
                 pq.ParquetFile(
-                    source, metadata=footer.arrow_metadata(), page_checksum_verification=True
+                    source,
+                    metadata=footer.arrow_metadata(),
+                    page_checksum_verification=True,
+                    coerce_int96_timestamp_unit=INT96_UNIT,
                 )
             ) as file,
         ):

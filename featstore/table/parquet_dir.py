@@ -1,5 +1,7 @@
 """A directory, glob or file of Parquet, of any writer, as a snapshot without a version."""
 
+import contextlib
+import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,10 +13,11 @@ import pyarrow as pa
 from featstore.errors import DataFileError, TableFormatError, TableNotFoundError, not_once
 from featstore.files.listings import FileEntry, list_files
 from featstore.files.storage import local_path, open_read, scheme
+from featstore.parquet.column_types import is_of_kind
 from featstore.parquet.damage import damage_as, first_line
 from featstore.parquet.footers import CheckedFooter, read_checked
 from featstore.redaction import redact
-from featstore.schema import Role, SlotSchema
+from featstore.schema import OF_TWO_KINDS, Role, Slot, SlotSchema
 from featstore.table.file_list import FileList
 from featstore.table.layout import is_delta_scheme, parse_partition
 from featstore.table.metadata import KEY, FileMetadata
@@ -58,12 +61,12 @@ def open_parquet_dir(url: str) -> Snapshot:
     """Opens the Parquet files at `url` as a snapshot.
 
     Rows and columns are those of the footers, partitions those of `key=value` directories. The
-    schema is the union of the files' columns, in order of path.
+    schema is the union of the files' columns, in order of path. A column that files have with types
+    of different kinds has that of the first of them: it cannot be read from the others.
 
     Raises:
         TableNotFoundError: There is not a Parquet file, or the files belong to a Delta table.
-        DataFileError: A file is not Parquet or has two columns of one name, or two files have
-            different types for a column.
+        DataFileError: A file is not Parquet or has two columns of one name.
     """
     entries = list_data_files(url)
     partitions = [parse_partition(entry.name) for entry in entries]
@@ -189,29 +192,22 @@ def _data_file(entry: FileEntry, num_rows: int, partition: dict[str, str | None]
 
 
 class _Union:
-    """The columns of all files that are added, each from the first file that has it, and the
-    partition keys.
-    """
+    """The columns of all files that are added, and the partition keys."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
         self._keys = keys
-        self._columns: dict[str, tuple[pa.Field, str]] = {}
+        self._columns: dict[str, pa.Field] = {}
         self._recent: deque[pa.Schema] = deque(maxlen=_NUM_RECENT_SCHEMAS)
 
     def add(self, entry: FileEntry, schema: pa.Schema) -> None:
-        """Adds the columns of a file. DataFileError if they contradict those of earlier files."""
+        """Adds the columns of a file. DataFileError if two of them have one name."""
         # The schemas of equal files are one object, so each is compared once for a table.
         if any(schema is known for known in self._recent):
             return
         for column in columns_of(entry, schema):
-            if column.name in self._keys:
-                continue
-            known, first = self._columns.setdefault(column.name, (column, entry.name))
-            if not _same_meaning(known, column):
-                raise DataFileError(
-                    f"column {column.name!r} is {known.type} in {first}, and {column.type} in "
-                    f"{entry.name}; open the files of one kind with a glob"
-                )
+            known = self._columns.setdefault(column.name, column)
+            if known.type != column.type:
+                self._columns[column.name] = _united(known, column)
         self._recent.append(schema)
 
     @property
@@ -220,7 +216,7 @@ class _Union:
             pa.field(key, pa.string(), metadata={b"featstore.role": Role.PARTITION.encode()})
             for key in self._keys
         ]
-        columns = [column for column, _ in self._columns.values()]
+        columns = [column for name, column in self._columns.items() if name not in self._keys]
         return SlotSchema.from_arrow(pa.schema([*columns, *partition_keys]), self._keys)
 
 
@@ -236,17 +232,19 @@ def columns_of(entry: FileEntry, schema: pa.Schema) -> pa.Schema:
     return schema
 
 
-def _same_meaning(one: pa.Field, other: pa.Field) -> bool:
-    """Whether the types are equal, or of one slot kind and shape: one file may hold int32 where
-    another has int64.
+def _united(known: pa.Field, other: pa.Field) -> pa.Field:
+    """The column with a type for the values of both files. `known` itself if both are slots, which
+    have types of their own; or if there is none: then it cannot be read from the other file.
     """
-    if one.type == other.type:
-        return True
-    slots = [SlotSchema.from_arrow(pa.schema([column])).slots for column in (one, other)]
-    return all(slots) and (slots[0][0].kind, slots[0][0].shape) == (
-        slots[1][0].kind,
-        slots[1][0].shape,
-    )
+    slots = [Slot.from_field(column) for column in (known, other)]
+    if None not in slots:
+        return known
+    pairs = itertools.permutations((known.type, other.type))
+    schemas = [pa.schema([column.with_nullable(True)]) for column in (known, other)]
+    if any(itertools.starmap(is_of_kind, pairs)):
+        with contextlib.suppress(pa.ArrowTypeError):  # Times with and without a zone, and dates.
+            return pa.unify_schemas(schemas, promote_options="permissive").field(0)
+    return known.with_metadata({**(known.metadata or {}), OF_TWO_KINDS: b"true"})
 
 
 def _spec_hash(entry: FileEntry, facts: _FileFacts) -> str | None:

@@ -115,7 +115,7 @@ def test_malformed_values_are_reported_with_file_and_row_or_stop_the_run(
     ]
     spec.write_text(SPEC.replace("clicked: long", "clicked: {type: long, on_error: fail}"))
     code, said = in_process(monkeypatch, capsys, *extract)
-    assert code == 3
+    assert code == 2
     assert said.endswith(
         f"{raw}, row 1: column 'clicked': expected long, found 0.5 (not whole), and on_error says "
         f"fail"
@@ -219,7 +219,7 @@ def test_check_exits_with_1_where_a_check_fails_and_an_extraction_with_3(
     extract = ["extract", *(str(part) for option in options.items() for part in option)]
     spec.write_text(SPEC + "checks: [{check: coverage, of: price, at_least: 0.9}]")
     code, said = in_process(monkeypatch, capsys, *extract)
-    assert code == 2
+    assert code == 3
     assert "1 of 1 checks failed: coverage of price: 0.6667, expected at least 0.9. The" in said
     assert not list(table.rglob("*.parquet"))
     spec.write_text(SPEC + "checks: [{check: coverage, of: price, at_least: 0.6}]")

@@ -1,3 +1,4 @@
+import datetime
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,17 @@ def test_only_the_named_columns_of_a_range_are_read(raw: Path, write_raw: Any) -
         rows = pa.Table.from_batches(read_batches(file, unit.ranges[0], ["price"]))
     assert rows.column_names == ["price"]
     assert rows["price"].to_pylist() == [row / 3 for row in range(40, 80)]
+
+
+def test_times_of_96_bits_are_read_in_any_year(tmp_path: Path) -> None:
+    """As Spark writes them by default. In nanoseconds, years after 2262 would be others."""
+    times = [datetime.datetime(year, 1, 1) for year in (1, 1969, 9999)]
+    path, rows = tmp_path / "a.parquet", pa.table({"at": pa.array(times, pa.timestamp("us"))})
+    pq.write_table(rows, path, use_deprecated_int96_timestamps=True)
+    unit = plan_units(find_raw_files(str(tmp_path), {}, []), 40)[0]
+    with open_raw(str(path)) as file:
+        (batch,) = read_batches(file, unit.ranges[0], ["at"])
+    assert batch["at"].to_pylist() == times
 
 
 def test_rows_that_cannot_be_decoded_are_named(raw: Path, write_raw: Any) -> None:

@@ -12,13 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import deltalake.exceptions
+import obstore.exceptions
+import pyarrow as pa
 import pytest
+import requests
+from deltalake import write_deltalake
 
 from featstore.errors import (
     AccessError,
     CommitConflictError,
     DataFileError,
     DiskFullError,
+    FeatstoreError,
     ReplacedError,
     StoreError,
     TableNotFoundError,
@@ -27,6 +33,8 @@ from featstore.files import storage
 from featstore.files.listings import list_files
 from featstore.files.store_errors import as_store_errors, store_error
 from featstore.redaction import redact
+from featstore.schema import Slot, SlotKind
+from featstore.table import delta
 from featstore.table.delta import is_delta
 from featstore.table.open import open_snapshot
 from tests.http_servers import Handler, serving
@@ -388,6 +396,49 @@ def test_each_kind_of_error_has_its_message(
     assert re.match(rf"sftp://h:22/no credentials/certificate: .*{said}", str(found)), str(found)
     assert len(str(found)) < 600
     assert not re.search(r"\n|\x1b|Sk3y", str(found))
+
+
+@pytest.mark.parametrize("kind", [KeyError, TypeError, AssertionError, IndexError, ValueError])
+def test_a_mistake_in_the_block_is_no_failing_store(kind: type[Exception]) -> None:
+    with pytest.raises(kind) as found, as_store_errors("s3://bucket/t"):
+        raise kind("operation")
+    assert type(found.value) is kind
+
+
+def test_a_mistake_in_code_that_the_block_calls_is_none_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as in reading a log: `'operation'` was said to be a store's failure."""
+    with pytest.raises(ValueError, match="expected shape"), as_store_errors("s3://bucket/t"):
+        Slot(name="x", kind=SlotKind.ID, shape=(1, 2))
+    write_deltalake(tmp_path, pa.table({"x": [1]}))
+    monkeypatch.setattr(delta, "_NUM_RECENT_COMMITS", "many")
+    with pytest.raises(TypeError):
+        open_snapshot(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (obstore.exceptions.GenericError("broken pipe"), "broken pipe"),
+        (deltalake.exceptions.DeltaError("a bad log"), "the Delta log cannot be read"),
+        (Exception("a request failed"), "the store failed"),
+        (requests.ConnectionError("reset by peer"), "the store failed"),
+        (TimeoutError("60 s"), "does not answer"),
+    ],
+)
+def test_errors_that_clients_raise_are_the_stores(error: Exception, words: str) -> None:
+    with pytest.raises(FeatstoreError, match=words), as_store_errors("s3://bucket/t"):
+        raise error
+
+
+@pytest.mark.parametrize("kind", [ValueError, NotImplementedError, EOFError])
+def test_pythons_errors_are_the_stores_if_a_client_raises_them(kind: type[Exception]) -> None:
+    def client() -> None:
+        raise kind("odd")
+
+    with pytest.raises(StoreError, match="the store failed"), as_store_errors("sftp://h/t"):
+        client()
 
 
 def test_our_own_errors_and_those_of_local_files_pass_as_they_are() -> None:

@@ -35,6 +35,13 @@ def test_files_of_several_gzip_members_are_read_whole(tmp_path: Path) -> None:
         assert source.read() == TEXT * 3
 
 
+@pytest.mark.parametrize("num_zeros", [1, 512, 300_000])
+def test_zeros_behind_a_gzip_member_are_no_member(tmp_path: Path, num_zeros: int) -> None:
+    (tmp_path / "x").write_bytes(gzip.compress(TEXT) + bytes(num_zeros))
+    with open_bytes(str(tmp_path / "x")) as source:
+        assert b"".join(iter(lambda: source.read(1_000), b"")) == TEXT
+
+
 def test_who_knows_better_reads_a_file_as_it_is(tmp_path: Path) -> None:
     packed = gzip.compress(TEXT)
     (tmp_path / "x").write_bytes(packed)
@@ -47,7 +54,10 @@ def test_who_knows_better_reads_a_file_as_it_is(tmp_path: Path) -> None:
 )
 def test_a_damaged_gzip_file_is_an_error(tmp_path: Path, damage: object) -> None:
     (tmp_path / "x").write_bytes(damage(gzip.compress(TEXT)))  # type: ignore[operator]
-    with open_bytes(str(tmp_path / "x")) as source, pytest.raises(OSError, match=r"Trunc|inflate"):
+    with (
+        open_bytes(str(tmp_path / "x")) as source,
+        pytest.raises(OSError, match=r"ended before|CRC check"),
+    ):
         source.read()
 
 

@@ -72,3 +72,16 @@ def test_any_bytes_are_rows_or_bad_rows(data: bytes) -> None:
 def test_a_number_that_a_double_does_not_keep_is_bad(read: Read, written: str) -> None:
     found = read(LibsvmFormat(), f"1 1:{written}\n{written} 1:1\n007 1:+1\n".encode())
     assert (len(found.rows), found.num_bad) == (1, 2)
+
+
+@pytest.mark.parametrize("index", [0, 10**18, 8_999_999_999_999_999_999, 2**63 - 1])
+def test_indices_of_64_bits_are_kept(read: Read, index: int) -> None:
+    found = read(LibsvmFormat(), f"1 qid:{index} {index}:2 00{index}:3\n".encode(), TYPES)
+    expected = {"label": 1.0, "qid": index, "indices": [index, index], "values": [2.0, 3.0]}
+    assert found.rows == [expected]
+
+
+@pytest.mark.parametrize("index", [2**63, 9_223_372_036_854_776_000, 10**19, 10**30])
+def test_larger_indices_are_bad(read: Read, index: int) -> None:
+    found = read(LibsvmFormat(), f"1 1:2\n1 {index}:2\n1 qid:{index} 1:2\n".encode(), TYPES)
+    assert (found.num_bad, len(found.rows)) == (2, 1)

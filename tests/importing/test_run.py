@@ -182,7 +182,9 @@ def test_a_damaged_record_is_told_by_file_and_number(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"x\.tfrecord: record 4, at byte {3 * size}: expected a"):
         featstore.import_raw("tfrecord", tmp_path / "log", tmp_path / "raw", max_malformed=100)
     path.write_bytes(gzip.compress(data)[:-9])
-    with pytest.raises(InputError, match=r"x\.tfrecord: cannot be read \(Truncated compressed"):
+    with pytest.raises(
+        InputError, match=r"x\.tfrecord: cannot be read \(gzip: Compressed file ended"
+    ):
         featstore.import_raw("tfrecord", tmp_path / "log", tmp_path / "raw", max_malformed=100)
     assert sorted(other.name for other in tmp_path.iterdir()) == ["log"]
 

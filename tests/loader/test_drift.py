@@ -98,6 +98,26 @@ OTHERS = {
         pa.table(FULL, schema=SCHEMA.set(3, pa.field("pair", pa.list_(pa.float64())))),
         FULL,
     ),
+    "large text": (
+        pa.table(FULL, schema=SCHEMA.set(4, pa.field("note", pa.large_string()))),
+        FULL,
+    ),
+    "views of text": (
+        pa.table(FULL, schema=SCHEMA.set(4, pa.field("note", pa.string_view()))),
+        FULL,
+    ),
+    "integers that others widen": (
+        pa.table({**FULL, "x": pa.array([None, 2], pa.int32())}),
+        {**FULL, "x": [-1.0, 2.0]},
+    ),
+    "integers in place of pairs": (
+        pa.table({**FULL, "pair": pa.array([[1, 2], [3, None]], pa.list_(pa.int16()))}),
+        {**FULL, "pair": [[1.0, 2.0], [3.0, -1.0]]},
+    ),
+    "lists without values": (
+        pa.table({**FULL, "tags": pa.array([[], None], pa.list_(pa.null()))}),
+        {**FULL, "tags": [[], [0]]},
+    ),
     "more columns": (pa.table({**FULL, "new": [1, 2], "deep": [{"a": 1}, {"a": 2}]}), FULL),
     "columns of nulls": (pa.table({name: pa.nulls(2) for name in SCHEMA.names}), MISSING),
     "no columns of ours": (pa.table({"other": [1, 2]}), MISSING),
@@ -105,7 +125,11 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("where", [None, "id is null or id > 0"], ids=["all", "filtered"])
+@pytest.mark.parametrize(
+    "where",
+    [None, "id is null or id > 0", "x is null or x > 0 or tags is null or pair is null"],
+    ids=["all", "filtered", "filtered by values"],
+)
 def test_rows_of_a_file_that_differs_are_delivered_in_the_table_s_types(
     tmp_path: Path, name: Any, where: str | None
 ) -> None:

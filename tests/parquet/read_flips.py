@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.errors import DataFileError
+from featstore.parquet.column_types import plain_type
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
@@ -76,8 +77,9 @@ def _is_read_by_arrow(path: Path, found: pa.Table) -> bool:
     child = os.fork()
     if not child:
         try:
-            file = pq.ParquetFile(path)
-            os._exit(int(not file.read(use_threads=False).equals(found)))
+            table = pq.ParquetFile(path).read(use_threads=False)
+            fields = [field.with_type(plain_type(field.type)) for field in table.schema]
+            os._exit(int(not table.cast(pa.schema(fields)).equals(found)))
         except Exception:  # noqa: BLE001 - nothing leaves the child but its exit status
             os._exit(2)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

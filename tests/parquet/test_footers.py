@@ -15,6 +15,7 @@ from featstore.parquet import file_schema
 from featstore.parquet.footers import read_checked
 from featstore.parquet.thrift import BINARY, I32, I64, LIST, STRUCT
 from featstore.parquet.walk import FooterError
+from featstore.reading.open_file import OpenFile
 
 TABLE = pa.table({"id": [1, 2, 3], "tags": [[1.5], None, []], "text": ["a", "b", None]})
 ID, TAGS = (4, 1, 1, 0, 3), (4, 1, 1, 1, 3)  # of row group 1: the metadata of two column chunks
@@ -127,6 +128,32 @@ def test_an_impossible_footer_is_refused(
     assert read(edited(file)).num_rows == 3
     with pytest.raises(FooterError, match=message):
         read(edited(file, (path, field)))
+
+
+@pytest.mark.usefixtures("walked")
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ((*ID, 14), (I32, 3)),
+        ((*ID, 15), (LIST, (STRUCT, [{}]))),  # as Dremio writes it
+        ((*ID, 12), (I64, 3)),
+        ((4, 1, 1, 0, 4), (BINARY, b"x")),
+        ((5, 0, 2), (I32, 3)),  # as fastparquet 0.8.2 writes it
+        ((6,), (I64, 3)),
+        ((2, 1, 6), (BINARY, b"x")),
+    ],
+)
+def test_an_optional_field_of_another_type_is_as_good_as_absent(
+    file: bytes, edited: Callable[..., bytes], path: Any, field: Any
+) -> None:
+    """As readers that Thrift generates take it."""
+    if path == (5, 0, 2):
+        file = edited(file, ((5,), (LIST, (STRUCT, [{1: (BINARY, b"key")}]))))
+    data = edited(file, (path, field))
+    assert pq.read_table(io.BytesIO(data)).to_pydict() == TABLE.to_pydict()
+    assert read(data).num_rows == 3
+    with OpenFile(io.BytesIO(data), "a.parquet") as opened:
+        assert opened.file.read().to_pydict() == TABLE.to_pydict()
 
 
 def test_fields_out_of_order_or_twice_are_refused(
@@ -244,9 +271,18 @@ def test_a_child_forked_while_a_schema_is_looked_up_opens_files(file: bytes) -> 
 def test_the_description_of_the_same_elements_with_another_schema_of_arrows_is_another(
     written: Callable[..., bytes],
 ) -> None:
-    plain = pa.table({"a": ["x", "y"]})
-    encoded = plain.cast(pa.schema([("a", pa.dictionary(pa.int32(), pa.string()))]))
-    assert [read(written(table)).schema.field("a").type for table in (plain, encoded)] == [
-        pa.string(),
-        pa.dictionary(pa.int32(), pa.string()),
-    ]
+    types = [pa.timestamp("us", zone) for zone in ("UTC", "Europe/Berlin")]
+    files = [written(pa.table({"a": pa.array([1, 2], type_)})) for type_ in types]
+    assert [read(file).schema.field("a").type for file in files] == types
+
+
+def test_layouts_in_memory_that_a_writer_prefers_are_not_described(
+    written: Callable[..., bytes],
+) -> None:
+    texts = pa.array(["x", "y"])
+    lists = pa.array([["x"], []], pa.large_list(pa.string_view()))
+    kinds = [texts, texts.dictionary_encode(), texts.cast(pa.large_string())]
+    footers = [read(written(pa.table({"a": array, "b": lists}))) for array in kinds]
+    assert {footer.schema.field("a").type for footer in footers} == {pa.string()}
+    assert footers[0].schema.field("b").type == pa.list_(pa.field("element", pa.string()))
+    assert len({id(footer.file_schema) for footer in footers}) == 1

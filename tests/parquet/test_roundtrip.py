@@ -25,7 +25,6 @@ FLAT = [
     pa.float32(),
     pa.float64(),
     pa.string(),
-    pa.large_string(),
     pa.binary(),
     pa.binary(3),
     pa.date32(),
@@ -34,7 +33,6 @@ FLAT = [
     pa.time64("ns"),
     pa.duration("ms"),
     pa.decimal128(20, 3),
-    pa.dictionary(pa.int32(), pa.string()),
     pa.null(),
     pa.uuid(),
 ]
@@ -42,7 +40,6 @@ NESTED = st.recursive(
     st.sampled_from(FLAT),
     lambda of: st.one_of(
         of.map(pa.list_),
-        of.map(pa.large_list),
         of.map(lambda type_: pa.list_(type_, 2)),
         of.map(lambda type_: pa.map_(pa.string(), type_)),
         st.lists(of, min_size=1, max_size=3).map(

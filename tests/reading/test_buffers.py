@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from featstore.extraction.extractor import Extractor
 from featstore.reading.buffers import (
     Ragged,
-    as_type,
     missing_values,
     scalar_floats,
     slot_values,
     truncate,
 )
+from featstore.reading.conversion import as_type
 from featstore.schema import Slot, SlotKind
 from featstore.spec.parse import load_spec
 

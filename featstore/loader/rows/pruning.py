@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from featstore.reading.conversion import as_type
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 from featstore.request.request import Request
@@ -66,7 +67,10 @@ def _range(
     chunks = [metadata.row_group(i).column(0) for i in range(metadata.num_row_groups)]
     statistics = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
     try:
-        low, high = (_bounds(statistics, side, stored).cast(type_) for side in ("min", "max"))
+        low, high = (
+            as_type(pa.chunked_array([_bounds(statistics, side, stored)]), type_).combine_chunks()
+            for side in ("min", "max")
+        )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
         return None
     num_nulls = [

@@ -50,12 +50,11 @@ def _sorted(actions: pa.Table) -> pa.Table:
 def _files(
     url: str, actions: list[dict[str, Any]], keys: Sequence[str], crc32s: Mapping[str, int]
 ) -> Iterator[DataFile]:
-    urls = [
-        action["path"] if "://" in action["path"] else join(url, action["path"])
-        for action in actions
-    ]
+    urls = [_located(url, action["path"]) for action in actions]
     unknown = [
-        file for file, action in zip(urls, actions, strict=True) if action["num_records"] is None
+        file
+        for file, action in zip(urls, actions, strict=True)
+        if action["num_records"] is None or action["num_records"] < 0
     ]
     counted = each_footer(unknown, lambda footer: footer.num_rows) if unknown else ()
     rows = dict(zip(unknown, counted, strict=True))
@@ -69,6 +68,15 @@ def _files(
             version=str(action["modification_time"]),
             crc32=crc32s.get(action["path"]),
         )
+
+
+def _located(url: str, path: str) -> str:
+    """Where a file is. Its path is absolute in a shallow clone; Spark writes `file:/` for local
+    ones.
+    """
+    if path.startswith("file:/") and not path.startswith("file://"):
+        return f"file://{path.removeprefix('file:')}"
+    return path if "://" in path else join(url, path)
 
 
 def _text(value: object) -> str | None:

@@ -338,7 +338,7 @@ def test_slots_without_field_ids(tmp_path: Path) -> None:
     assert only(lint(str(tmp_path))).found == "1 slots without a Parquet field id: user"
 
 
-def test_files_whose_columns_differ_even_if_they_cannot_be_opened_as_a_table(
+def test_files_whose_columns_differ_even_if_they_cannot_be_read_as_one_table(
     tmp_path: Path,
 ) -> None:
     other = SlotSchema(
@@ -352,7 +352,7 @@ def test_files_whose_columns_differ_even_if_they_cannot_be_opened_as_a_table(
     )
     pq.write_table(pa.table({"user": ["a"]}), tmp_path / "b.parquet")
     with pytest.raises(DataFileError, match="column 'user'"):
-        featstore.open_table(tmp_path)
+        featstore.open_table(tmp_path).to_arrow()
     assert "mixed schemas" in rules(lint(str(tmp_path)))
 
 
