@@ -40,8 +40,11 @@ class ForkSafeConnection:
         """Closes all connections of this process, once nobody uses them. They are opened again at
         their next use. Not to be called within `use`.
         """
-        _before_fork()
-        _after_fork()
+        with _making:
+            try:
+                _before_fork()
+            finally:
+                _after_fork()
 
     def close(self) -> None:
         """Closes the connection for good, in this process."""
@@ -93,9 +96,9 @@ _making = threading.RLock()
 def _before_fork() -> None:
     """Closes all connections, and lets nobody open one until `_after_fork`."""
     _making.acquire()
-    _forking.extend(list(_links))  # Made at once: finalizers remove links at any time.
-    for link in _forking:
+    for link in list(_links):  # Made at once: finalizers remove links at any time.
         link.lock.acquire()
+        _forking.append(link)
         link.disconnect()
 
 

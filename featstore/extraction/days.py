@@ -332,7 +332,10 @@ def find_inputs(days: Sequence[Day]) -> list[DayInput | None]:
 
     Files are listed, not opened.
     """
-    listed = [list_raw_files(day.input_url) for day in days]
+    # Days lie beside each other, so what is above one is above all.
+    listed = [
+        list_raw_files(day.input_url, looks_above=not index) for index, day in enumerate(days)
+    ]
     return [
         DayInput(digest=listing_digest(files), num_files=len(files)) if files else None
         for files in listed

@@ -23,7 +23,17 @@ from featstore.files.storage import (
     version_of,
 )
 from featstore.files.table_marks import MARKS, check_no_table
-from featstore.files.walking import MAGIC, Item, Tree, Wanted, gone, matches, root_of, tree_of
+from featstore.files.walking import (
+    MAGIC,
+    Item,
+    LocalTree,
+    Tree,
+    Wanted,
+    gone,
+    matches,
+    root_of,
+    tree_of,
+)
 from featstore.redaction import redact
 
 # The ends of the names of Parquet files, whatever the case.
@@ -119,11 +129,13 @@ def list_files(
     *,
     hidden: bool = False,
     literal: bool = False,
+    looks_above: bool = True,
 ) -> list[FileEntry]:
     """Lists the files of a path, of a directory (recursively) or of a glob.
 
     Links are followed. Files in directories that have other names are left out, and so are links
-    that lead in a circle; if others are found, a warning names some and counts them.
+    that lead in a circle or to what is listed anyway; if others are found, a warning names some and
+    counts them.
 
     Args:
         url: A file, a directory or a glob.
@@ -132,6 +144,8 @@ def list_files(
             matches.
         hidden: Include names that begin with `_` or `.`, which Spark and Hive ignore too.
         literal: Treat the URL as a path even if it has characters of a glob.
+        looks_above: Look for marks of table formats also at the place and above it, and not only
+            in what is listed. In a store that takes a request for each directory.
 
     Returns:
         The files, sorted by name. Empty if nothing matches.
@@ -146,14 +160,15 @@ def list_files(
     entries = _listed(url, wanted, literal=literal)
     is_local = scheme(url) == "file"
     noted = {path: path if is_local else _with_scheme(url, path) for path in wanted.noted}
-    check_no_table(url, directories(url), noted)
+    check_no_table(url, directories(url) if looks_above else (), noted)
     if entries and wanted.left_out:
         _LOG.warning(
-            "%s: %d files are left out, since their names do not end in %s: %s",
+            "%s: %d files are left out, since their names do not end in %s, or since a link "
+            "reaches them twice: %s",
             redact(url),
             len(wanted.left_out),
             " or ".join(suffixes),
-            ", ".join(map(redact, sorted(wanted.left_out)[:_NUM_SHOWN])),
+            ", ".join(sorted(map(posixpath.basename, wanted.left_out))[:_NUM_SHOWN]),
         )
     return entries
 
@@ -184,13 +199,29 @@ def _listed(url: str, wanted: Wanted, *, literal: bool) -> list[FileEntry]:
     glob = None if literal else MAGIC.search(root)
     if glob:
         base = root[: glob.start()].rpartition("/")[0]
-        items = _found(url, lambda: _below_matches(tree, base, root[len(base) :]))
+        items = _found(url, lambda: _below_matches(tree, base, root[len(base) :]), is_glob=True)
     elif (item := _single(tree, url, root)) is not None:
         base, items = posixpath.dirname(root), {root: item}
     else:
         base, items = root, _found(url, lambda: {item.path: item for item in tree.files(root)})
+    if isinstance(tree, LocalTree) and tree.has_links:
+        items = _once(items, wanted.left_out)
     entries = (_entry(url, item, base) for item in items.values())
     return sorted(entries, key=lambda entry: entry.name)
+
+
+def _once(items: dict[str, Item], left_out: list[str]) -> dict[str, Item]:
+    """The local files without those that a link reaches which are listed without it, too."""
+    seen, kept = set[tuple[int, int]](), dict[str, Item]()
+    for path in sorted(items, key=lambda path: (os.path.realpath(path) != path, path)):
+        info = items[path].info
+        assert isinstance(info, os.stat_result)
+        if os.path.realpath(path) == path or (info.st_dev, info.st_ino) not in seen:
+            kept[path] = items[path]
+        else:
+            left_out.append(path)
+        seen.add((info.st_dev, info.st_ino))
+    return kept
 
 
 def _below_matches(tree: Tree, base: str, pattern: str) -> dict[str, Item]:
@@ -216,13 +247,17 @@ def _single(tree: Tree, url: str, root: str) -> Item | None:
     return None if item is None or item.info is None else item
 
 
-def _found(url: str, listing: Callable[[], dict[str, Item]]) -> dict[str, Item]:
+def _found(
+    url: str, listing: Callable[[], dict[str, Item]], *, is_glob: bool = False
+) -> dict[str, Item]:
     """The result of a listing. It is empty if the place is not there, and for a web server that
     only serves files, which cannot be distinguished from one that has none.
     """
     try:
         return listing()
     except ABSENT:
+        if is_glob:  # What it reaches is there when it is reached.
+            raise gone(url) from None
         return {}
     except StoreError as error:
         # Web servers refuse a request for a directory in many ways. One that is in trouble, for

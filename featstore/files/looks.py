@@ -66,13 +66,29 @@ def status_of(path: str | Path) -> os.stat_result | None:
     """The status of what is at a path, links followed; None if there is nothing.
 
     Raises:
-        StoreError: The look failed.
+        StoreError: The look failed, or a link is there that leads nowhere: something is there,
+            only not now.
     """
     try:
         with looking(path):
             return os.stat(path)  # noqa: PTH116  `Path.stat` makes a path of each text
     except ABSENT:
+        _require_absent(path)
         return None
+
+
+def _require_absent(path: str | Path) -> None:
+    try:
+        with looking(path):
+            os.lstat(path)
+    except ABSENT:
+        return
+    failed = StoreError(
+        f"{path} is a link that leads nowhere, or was just made: expected to see what is there; "
+        f"mount what it leads to, or remove it, then run it again"
+    )
+    failed.errno = errno.ENOENT
+    raise failed
 
 
 def exists(path: str | Path) -> bool:
@@ -102,4 +118,5 @@ def names_in(path: str | Path) -> list[str]:
         with looking(path), os.scandir(path) as entries:
             return sorted(entry.name for entry in entries)
     except ABSENT:
+        _require_absent(path)
         return []

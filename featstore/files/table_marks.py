@@ -5,6 +5,7 @@ Read as plain Parquet, such a directory gives rows back that were deleted or rep
 directory of a certain name, and where the name is a common one with a certain file in it.
 """
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -55,30 +56,44 @@ def check_no_table(url: str, above: Iterable[str], seen: Mapping[str, str]) -> N
     """
     for path, seen_url in sorted(seen.items()):
         _check(seen_url, path)
+    if scheme(url) in ("http", "https"):
+        return  # A web server tells of no directories.
     is_inner = True
     for depth, directory in enumerate(above):
-        names = MARKS if local_path(url) is not None or (depth and is_inner) else ("_delta_log",)
-        is_inner = is_inner and bool(_INNER.fullmatch(directory.rstrip("/").rpartition("/")[2]))
         try:
-            for name in names:
+            for name in _names(directory, is_inner=is_inner and depth > 0):
                 mark_url = join(directory, name)
                 _check(mark_url, root_of(mark_url))
         except AccessError:
             if not depth:
                 raise
+        is_inner = is_inner and bool(_INNER.fullmatch(directory.rstrip("/").rpartition("/")[2]))
+
+
+def _names(directory: str, *, is_inner: bool) -> Iterable[str]:
+    """The names of marks to look at in a directory. One listing of it tells which are there."""
+    if local_path(directory) is not None:
+        return MARKS
+    if not is_inner:
+        return ("_delta_log",)
+    wanted = Wanted(marks=frozenset(MARKS))
+    with contextlib.suppress(*ABSENT):
+        tree_of(directory, wanted).items(root_of(directory), lambda _: False)
+    return sorted(path.rstrip("/").rpartition("/")[2] for path in wanted.noted)
 
 
 def _check(url: str, path: str) -> None:
     """Checks that a directory of this path, with the name of a mark, is none."""
     directory, _, name = url.rstrip("/").rpartition("/")
-    if local_path(url) is not None and not is_directory_at(path):
-        return
-    if scheme(url) in ("http", "https"):
-        return
-    try:
-        items = tree_of(url, Wanted(hidden=True)).items(path, of_any_name=True)
-    except ABSENT:
-        return
     mark = MARKS[name]
-    if not mark.file.pattern or any(mark.file.fullmatch(item.name) for item in items):
+    if local_path(url) is not None and (not is_directory_at(path) or not mark.file.pattern):
+        found: bool = is_directory_at(path)
+    else:
+        try:
+            takes = mark.file.match if mark.file.pattern else bool
+            items = tree_of(url, Wanted(hidden=True)).items(path, lambda name: bool(takes(name)))
+        except ABSENT:
+            return
+        found = not mark.file.pattern or any(mark.file.fullmatch(item.name) for item in items)
+    if found:
         raise TableFormatError(redact(directory), mark.table_format)

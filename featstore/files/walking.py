@@ -5,13 +5,15 @@ fsspec's `find`, `walk` and `glob` leave out what they fail to look at, so only 
 are used, of one place each.
 """
 
+import errno
 import fnmatch
 import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,6 +32,8 @@ MAGIC = re.compile(r"[*?\[]")
 # Before a directory is listed again that named a file which is gone: a file that is being replaced,
 # or a mount that is late (NFS, FUSE), is there again in less.
 _PAUSES_S = (0.0, 0.05, 0.2)
+# Whether a file of this name is looked at.
+Takes: TypeAlias = Callable[[str], bool]
 # What a store tells of a file: the system's status of a local one, a mapping of any other.
 Info: TypeAlias = os.stat_result | Mapping[str, Any]
 
@@ -48,6 +52,11 @@ class Item(NamedTuple):
     @property
     def name(self) -> str:
         return self.path.rstrip("/").rpartition("/")[2]
+
+
+def _may_be_data(name: str) -> bool:
+    """Whether a directory of data may have the name: none has an ending, but in a partition."""
+    return "." not in name or "=" in name
 
 
 def is_hidden(name: str) -> bool:
@@ -106,12 +115,13 @@ class Tree:
         """What is at a path; None if there is nothing."""
         raise NotImplementedError
 
-    def items(self, directory: str, *, of_any_name: bool = False) -> list[Item]:
-        """What is in a directory: directories, and files of the names that are wanted or, if asked
-        for, of any.
+    def items(self, directory: str, takes: Takes, enters: Takes = _may_be_data) -> list[Item]:
+        """What is in a directory: all directories, and files of the names that are taken. `enters`
+        tells which names matter if a link of this name leads nowhere.
 
         Raises:
             FileNotFoundError: There is no such directory.
+            InputError: A file that is taken was named, and is gone.
             StoreError: It cannot be read.
         """
         raise NotImplementedError
@@ -127,19 +137,27 @@ class Tree:
         yield from self._files(directory, frozenset())
 
     def _files(self, directory: str, above: frozenset[object]) -> Iterator[Item]:
-        identity = self._identity(directory)
-        if identity in above:
-            self._wanted.left_out.append(directory)
+        if (inside := self.within(directory, above)) is None:
             return
-        for item in self.items(directory):
+        for item in self.items(directory, self._wanted.takes):
             if item.info is not None:
                 yield item
                 continue
             try:
-                yield from self._files(item.path, above | {identity})
+                yield from self._files(item.path, inside)
             except ABSENT:
                 if not self._wanted.is_own:
                     raise gone(item.path) from None
+
+    def within(self, directory: str, above: frozenset[object]) -> frozenset[object] | None:
+        """The identities of a directory and of those above it; None if it is one of those, to which
+        a link has led back.
+        """
+        identity = self._identity(directory)
+        if identity in above:
+            self._wanted.left_out.append(directory)
+            return None
+        return above | {identity}
 
     def _identity(self, directory: str) -> object:
         """What a directory has that is the same by whatever links it was reached."""
@@ -147,7 +165,13 @@ class Tree:
 
 
 class LocalTree(Tree):
-    """The directories of this machine."""
+    """The directories of this machine.
+
+    Attributes:
+        has_links: Whether a link was followed.
+    """
+
+    has_links = False
 
     def item(self, path: str) -> Item | None:
         status = status_of(path)
@@ -155,23 +179,23 @@ class LocalTree(Tree):
             return Item(path, None)
         return None if status is None or not stat.S_ISREG(status.st_mode) else Item(path, status)
 
-    def items(self, directory: str, *, of_any_name: bool = False) -> list[Item]:
+    def items(self, directory: str, takes: Takes, enters: Takes = _may_be_data) -> list[Item]:
         lost: set[str] = set()
         for attempt, pause_s in enumerate((0.0, *_PAUSES_S)):
             time.sleep(pause_s)
-            found, now_lost = self._scan(directory, of_any_name)
+            found, now_lost = self._scan(directory, takes)
             if self._wanted.is_own and attempt:
                 lost &= now_lost  # Others remove and add files; one that stays named is not gone.
             else:
                 lost = now_lost | (lost - {item.name for item in found})
             if not lost:
                 return found
-        wanted = sorted(name for name in lost if of_any_name or self._wanted.takes(name))
-        if wanted:
-            raise gone(str(Path(directory, wanted[0])))
+        for name in sorted(lost):
+            if takes(name) or enters(name):
+                raise gone(str(Path(directory, name)))
         return found
 
-    def _scan(self, directory: str, of_any_name: bool) -> tuple[list[Item], set[str]]:
+    def _scan(self, directory: str, takes: Takes) -> tuple[list[Item], set[str]]:
         """What is in a directory, and the names of what is gone when it is looked at."""
         found, lost = list[Item](), set[str]()
         with looking(directory), os.scandir(directory) as entries:
@@ -181,16 +205,19 @@ class LocalTree(Tree):
                 if not self._wanted.enters(entry.name):
                     continue
                 try:
-                    item = self._item_of(entry, of_any_name)
-                except FileNotFoundError:
+                    item = self._item_of(entry, takes)
+                except OSError as error:
+                    if not isinstance(error, ABSENT) and error.errno != errno.ELOOP:
+                        raise
                     lost.add(entry.name)
                     continue
                 if item is not None:
                     found.append(item)
         return found, lost
 
-    def _item_of(self, entry: "os.DirEntry[str]", of_any_name: bool) -> Item | None:
+    def _item_of(self, entry: "os.DirEntry[str]", takes: Takes) -> Item | None:
         follows = not self._wanted.is_own
+        self.has_links = self.has_links or (follows and entry.is_symlink())
         if entry.is_dir(follow_symlinks=follows):
             return Item(entry.path, None)
         # Nothing known of the kind: neither, a link that leads nowhere, or gone by now.
@@ -200,7 +227,7 @@ class LocalTree(Tree):
                 return Item(entry.path, None)
             if not stat.S_ISREG(status.st_mode):
                 return None
-        if not (of_any_name or self._wanted.takes(entry.name)):
+        if not takes(entry.name):
             return None
         return Item(entry.path, entry.stat(follow_symlinks=follows))
 
@@ -227,7 +254,7 @@ class RemoteTree(Tree):
             return None
         return Item(path, None if info["type"] == "directory" else info)
 
-    def items(self, directory: str, *, of_any_name: bool = False) -> list[Item]:
+    def items(self, directory: str, takes: Takes, enters: Takes = _may_be_data) -> list[Item]:
         with as_store_errors(self._url):
             infos = self._fs.ls(directory, detail=True)
         found = []
@@ -238,9 +265,7 @@ class RemoteTree(Tree):
             # Some stores list the directory among what is in it.
             if item.path.rstrip("/") == directory.rstrip("/") or not self._wanted.enters(item.name):
                 continue
-            if item.info is None or (
-                info["type"] == "file" and (of_any_name or self._wanted.takes(item.path))
-            ):
+            if item.info is None or (info["type"] == "file" and takes(item.name)):
                 found.append(item)
         return found
 
@@ -261,7 +286,12 @@ def root_of(url: str) -> str:
 
 
 def matches(
-    tree: Tree, directory: str, segments: Sequence[str], *, is_listed: bool = False
+    tree: Tree,
+    directory: str,
+    segments: Sequence[str],
+    above: frozenset[object] = frozenset(),
+    *,
+    is_listed: bool = False,
 ) -> Iterator[Item]:
     """Yields what a glob matches: files of any name, and directories. Some twice if it has `**`.
 
@@ -270,23 +300,43 @@ def matches(
         directory: Where the glob begins.
         segments: Its parts: `*`, `?` and `[...]` stay within a name, `**` is any number of
             directories. A name that is written out as a segment matches it, too.
+        above: The directories through which `**` came here, see `Tree.within`.
         is_listed: Whether the directory was named by the one above it, so that it must be there.
     """
     head, *rest = segments
-    if not MAGIC.search(head):
-        yield from _literally(tree, f"{directory.rstrip('/')}/{head}", rest)
-        return
-    items = _items(tree, directory, is_listed=is_listed)
     if head == "**":
-        yield from matches(tree, directory, rest) if rest else items
-        rest, items = [*segments], [item for item in items if item.info is None]
+        yield from _at_any_depth(tree, directory, rest, above, is_listed=is_listed)
+    elif not MAGIC.search(head):
+        yield from _literally(tree, f"{directory.rstrip('/')}/{head}", rest)
     else:
-        items = [i for i in items if i.name == head or fnmatch.fnmatchcase(i.name, head)]
-    for item in items:
-        if not rest:
-            yield item
-        elif item.info is None:
-            yield from matches(tree, item.path, rest, is_listed=True)
+        is_match = partial(_is_match, head)
+        for item in _items(tree, directory, is_match, is_match, is_listed=is_listed):
+            if is_match(item.name):
+                if not rest:
+                    yield item
+                elif item.info is None:
+                    yield from matches(tree, item.path, rest, is_listed=True)
+
+
+def _is_match(segment: str, name: str) -> bool:
+    return name == segment or fnmatch.fnmatchcase(name, segment)
+
+
+def _at_any_depth(
+    tree: Tree,
+    directory: str,
+    rest: Sequence[str],
+    above: frozenset[object],
+    *,
+    is_listed: bool,
+) -> Iterator[Item]:
+    while rest[:1] == ["**"]:  # means the same twice
+        rest = rest[1:]
+    items = _items(tree, directory, lambda _: not rest, _may_be_data, is_listed=is_listed)
+    yield from matches(tree, directory, rest) if rest else items
+    if items and (inside := tree.within(directory, above)) is not None:
+        for item in (item for item in items if item.info is None):
+            yield from matches(tree, item.path, ["**", *rest], inside, is_listed=True)
 
 
 def _literally(tree: Tree, path: str, rest: Sequence[str]) -> Iterator[Item]:
@@ -296,9 +346,11 @@ def _literally(tree: Tree, path: str, rest: Sequence[str]) -> Iterator[Item]:
         yield item
 
 
-def _items(tree: Tree, directory: str, *, is_listed: bool) -> list[Item]:
+def _items(
+    tree: Tree, directory: str, takes: Takes, enters: Takes, *, is_listed: bool
+) -> list[Item]:
     try:
-        return tree.items(directory, of_any_name=True)
+        return tree.items(directory, takes, enters)
     except ABSENT:
         if is_listed:
             raise gone(directory) from None

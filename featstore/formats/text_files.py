@@ -38,12 +38,13 @@ def format_of(name: str) -> RowFormat | None:
     return next((of for suffix, of in _FORMATS.items() if name.endswith(suffix)), None)
 
 
-def list_raw_files(url: str) -> list[FileEntry]:
-    """Lists the raw files of a path, a directory or a glob.
+def list_raw_files(url: str, *, looks_above: bool = True) -> list[FileEntry]:
+    """Lists the raw files of a path, a directory or a glob; `looks_above` as of `list_files`.
 
     In a directory these are Parquet files, or, if it has none, CSV and JSON lines.
     """
-    return list_files(url) or list_files(url, SUFFIXES)
+    found = list_files(url, looks_above=looks_above)
+    return found or list_files(url, SUFFIXES, looks_above=False)
 
 
 class RawTextFile:

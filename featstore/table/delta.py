@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
@@ -479,8 +479,8 @@ class _Newest:
         log: The log, as it was listed before.
     """
 
-    url: str
-    root: str
+    url: str = field(repr=False)
+    root: str = field(repr=False)
     table: DeltaTable
     log: LogFiles
 

@@ -20,7 +20,7 @@ from featstore.errors import DataFileError, InputError, TableNotFoundError
 from featstore.files.listings import FileEntry, list_own
 from featstore.files.storage import delete, join, modified_s
 from featstore.redaction import redact
-from featstore.table.delta import GROUPS, is_delta, open_delta, open_head
+from featstore.table.delta import GROUPS, is_delta, open_delta, open_head, stream_files
 from featstore.table.layout import (
     GROUPS_DIR,
     LOG_DIR,
@@ -231,7 +231,9 @@ def read_references(
     entries = [_read_entry(url, version) for version in log.versions]
     later = [entry for entry in entries if entry.version > (first.version or 0)]
     _prove(url, first, later, log)
-    kept = [first, *(open_delta(url, version) for version in keep_versions)]
+    # A stray part of the log, before a gap, still opens the versions that it holds.
+    stray = [v for v in log.versions if oldest <= v < (first.version or 0) and log.holds(v)]
+    kept = [first, *(open_delta(url, version) for version in (*stray, *keep_versions))]
     live = {file.path for snapshot in kept for file in snapshot.data_files}.union(
         *(entry.adds for entry in later)
     )
@@ -262,7 +264,7 @@ def _prove(url: str, first: Snapshot, later: Sequence["_LogEntry"], log: LogFile
     files = {file.path for file in first.data_files}
     for entry in later:
         files = (files - entry.removes) | entry.adds
-    newest = {file.path for file in open_delta(url, log.newest).data_files}
+    newest = {file.path for file in stream_files(url, log.newest)}
     if files != newest:
         path = min(files ^ newest)
         raise _unproved(url, f"{path} is in one of the log and version {log.newest}, not in both")
@@ -377,10 +379,12 @@ def _run_tag(path: str) -> str | None:
 
 
 def _open_from(url: str, oldest: int, log: LogFiles) -> Snapshot:
-    """The oldest version from `oldest` on that the log holds: that of earlier ones may be
-    incomplete.
+    """The oldest version from `oldest` on that the log holds, with each commit after it: that of
+    earlier ones may be incomplete.
     """
-    version = next((v for v in log.versions if v >= oldest and log.holds(v)), None)
+    known = {*log.versions}
+    unbroken = next((v for v in range(log.newest, -1, -1) if v not in known), -1) + 1
+    version = next((v for v in log.versions if v >= max(oldest, unbroken) and log.holds(v)), None)
     if version is None:
         raise _unproved(url, f"commits before version {log.newest} are not in its log")
     return open_delta(url, version)
@@ -441,7 +445,7 @@ def _read_entry(url: str, version: int) -> _LogEntry:
     properties = (
         action["metaData"].get("configuration", {}).get(GROUPS)
         for action in actions
-        if "metaData" in action
+        if action.get("metaData")
     )
     return _LogEntry(
         version=version,
@@ -452,4 +456,4 @@ def _read_entry(url: str, version: int) -> _LogEntry:
 
 
 def _paths(actions: Iterable[Mapping[str, Any]], kind: str) -> frozenset[str]:
-    return frozenset(decode_path(action[kind]["path"]) for action in actions if kind in action)
+    return frozenset(decode_path(action[kind]["path"]) for action in actions if action.get(kind))

@@ -21,11 +21,18 @@ def test_what_is_there_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "link").symlink_to("b")
     (tmp_path / "nowhere").symlink_to("none")
-    assert [looks.is_file_at(tmp_path / name) for name in ("a", "b", "link", "nowhere")] == [
-        *(False, True, True, False)
+    assert [looks.is_file_at(tmp_path / name) for name in ("a", "b", "link")] == [
+        *(False, True, True)
     ]
     assert [looks.is_directory_at(tmp_path / name) for name in ("a", "b")] == [True, False]
     assert looks.names_in(tmp_path) == ["a", "b", "link", "nowhere"]
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_link_that_leads_nowhere_is_not_nothing(tmp_path: Path, probe: str) -> None:
+    (tmp_path / "nowhere").symlink_to("none")
+    with pytest.raises(StoreError, match="nowhere is a link that leads nowhere"):
+        PROBES[probe](tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("probe", PROBES)

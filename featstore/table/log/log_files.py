@@ -8,6 +8,7 @@ listing of our own. The layout is that of the Delta protocol:
 https://github.com/delta-io/delta/blob/master/PROTOCOL.md
 """
 
+import io
 import itertools
 import json
 import re
@@ -19,7 +20,7 @@ from typing import Any
 from featstore.errors import DataFileError, StoreError
 from featstore.files.listings import list_own
 from featstore.files.looks import names_in
-from featstore.files.storage import join, local_path, modified_s, open_read
+from featstore.files.storage import fetch, join, local_path, modified_s
 from featstore.redaction import redact
 from featstore.table.layout import LOG_DIR
 
@@ -131,9 +132,10 @@ def _commit_info(url: str, version: int) -> Mapping[str, Any]:
 
 def _lines(url: str, version: int) -> list[bytes]:
     file_url = commit_url(url, version)
+    content = io.BytesIO()
     try:
-        with open_read(file_url) as file:
-            return file.read().splitlines()
+        fetch(file_url, content)
+        return [line for line in content.getvalue().splitlines() if line.strip()]
     except FileNotFoundError:
         raise StoreError(
             f"{redact(file_url)}: expected the commit that the log lists, found nothing: the log "
