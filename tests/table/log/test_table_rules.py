@@ -205,6 +205,20 @@ def test_deletion_vectors_are_refused_where_a_file_has_one(tmp_path: Path) -> No
         open_table(table)
 
 
+def test_a_binary_partition_key_is_refused_by_name(tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    rows = pa.table({"k": pa.array([b"a\xff", b"b"], pa.binary()), "x": [1, 2]})
+    write_deltalake(table, rows, partition_by=["k"])
+    before = everything(tmp_path)
+    acts: list[Any] = [open_table, lambda url: delete_rows(url, "x = 1"), compact, vacuum]
+    for act in (*acts, lambda url: add_slot(tmp_path, url)):
+        with pytest.raises(DataFileError, match="Delta table with the binary partition key 'k'"):
+            act(table)
+        (tmp_path / "raw.parquet").unlink(missing_ok=True)
+        (tmp_path / "spec.yaml").unlink(missing_ok=True)
+    assert everything(tmp_path) == before
+
+
 FOREIGN = {
     "age": pa.array([7, 8], pa.int32()),
     "price": pa.array([0.1, 1e300]),
