@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.files.storage import join
+from featstore.redaction import redact
 from featstore.table.layout import decode_path
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile
@@ -57,7 +58,8 @@ def _files(
     unknown = [
         file for file, action in zip(urls, actions, strict=True) if action["num_records"] is None
     ]
-    counted = each_footer(unknown, lambda footer: footer.num_rows) if unknown else ()
+    gone = f"the log of {redact(url)} names it; restore it, or remove it from the log (FSCK REPAIR)"
+    counted = each_footer(unknown, lambda footer: footer.num_rows, gone) if unknown else ()
     rows = dict(zip(unknown, counted, strict=True))
     for file, action in zip(urls, actions, strict=True):
         yield DataFile(

@@ -205,6 +205,16 @@ def test_deletion_vectors_are_refused_where_a_file_has_one(tmp_path: Path) -> No
         open_table(table)
 
 
+def test_a_file_that_is_gone_is_told_of_where_the_log_has_no_row_counts(tmp_path: Path) -> None:
+    table = foreign_table(tmp_path, {"x": [1, 2]}, [field("x", "long")], stats=None)
+    assert open_table(table).num_rows == 2
+    (tmp_path / "table/f.parquet").unlink()
+    with pytest.raises(
+        DataFileError, match=r"table/f\.parquet: .* found none: the log of \S*/table names it"
+    ):
+        open_table(table)
+
+
 def test_a_binary_partition_key_is_refused_by_name(tmp_path: Path) -> None:
     table = str(tmp_path / "table")
     rows = pa.table({"k": pa.array([b"a\xff", b"b"], pa.binary()), "x": [1, 2]})
