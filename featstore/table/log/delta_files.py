@@ -52,7 +52,7 @@ def _files(
     url: str, actions: list[dict[str, Any]], keys: Sequence[str], crc32s: Mapping[str, int]
 ) -> Iterator[DataFile]:
     urls = [
-        action["path"] if "://" in action["path"] else join(url, action["path"])
+        action["path"] if _is_whole(action["path"]) else join(url, action["path"])
         for action in actions
     ]
     unknown = [
@@ -71,6 +71,11 @@ def _files(
             version=str(action["modification_time"]),
             crc32=crc32s.get(action["path"]),
         )
+
+
+def _is_whole(path: str) -> bool:
+    """Whether a path of the log is a URL: those of files in another table are, in a clone."""
+    return "://" in path or path.startswith("file:/")
 
 
 def _text(value: object) -> str | None:
