@@ -357,10 +357,10 @@ class Fetcher:
         """Fills and publishes the file; None if it is better read in place.
 
         Starts again if the remote file was replaced during the download, since bytes of two files
-        must not be mixed; it is an error if the version was listed. Starts again, too, if the bytes are not those that were written, since
-        they may have changed on the way. If the same wrong bytes come twice, they are what the
-        store has. The cache must not vouch for such a file, so it is read in place from then on,
-        and its reader reports what is wrong with it.
+        must not be mixed; it is an error if the version was listed. Starts again, too, if the bytes
+        are not those that were written, since they may have changed on the way. If the same wrong
+        bytes come twice, they are what the store has. The cache must not vouch for such a file, so
+        it is read in place from then on, and its reader reports what is wrong with it.
         """
         damaged, num_failures = list[SpanChecksum](), 0
         while True:

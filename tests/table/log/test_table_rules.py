@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from featstore import FeatureLoader
 from featstore.api import extract
 from featstore.errors import DataFileError, FeatstoreError, InputError
 from featstore.explore.table import open_table
@@ -213,6 +214,31 @@ def test_a_file_that_is_gone_is_told_of_where_the_log_has_no_row_counts(tmp_path
         DataFileError, match=r"table/f\.parquet: .* found none: the log of \S*/table names it"
     ):
         open_table(table)
+
+
+READ: dict[str, Callable[[str], object]] = {
+    "loader": lambda table: list(FeatureLoader(table, slots=["x"], batch_size=2)),
+    "to_arrow": lambda table: open_table(table).to_arrow(),
+    "head": lambda table: open_table(table).head(1),
+}
+
+
+@pytest.mark.parametrize("read", READ)
+def test_columns_that_no_file_has_are_warned_of_once(
+    tmp_path: Path, read: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = foreign_table(tmp_path, {"old": [1, 2]}, [field("x", "long")])
+    READ[read](table)
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert warning.startswith(f"{table}: none of the selected columns (x) is in any file")
+
+
+@pytest.mark.parametrize("read", READ)
+def test_columns_that_some_file_has_are_not_warned_of(
+    tmp_path: Path, read: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    READ[read](foreign_table(tmp_path, {"x": [1, 2]}, [field("x", "long"), field("y", "long")]))
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
 
 
 def test_a_binary_partition_key_is_refused_by_name(tmp_path: Path) -> None:
