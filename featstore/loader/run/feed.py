@@ -318,4 +318,4 @@ class Feed:
 def _tables_of(job: Job) -> set[str]:
     """The table of a file that the job reads, if it reads any."""
     listed = (job.files[path][0] for path in islice(job.files, 1))
-    return {redact(file.url.removesuffix(file.path).rstrip("/")) for file in listed}
+    return {redact(file.table_url) for file in listed}

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from featstore import FeatureLoader
+from featstore import FeatureLoader, SampleDataset, Staging
 from featstore.api import extract
 from featstore.errors import DataFileError, FeatstoreError, InputError
 from featstore.explore.table import open_table
@@ -220,6 +220,9 @@ READ: dict[str, Callable[[str], object]] = {
     "loader": lambda table: list(FeatureLoader(table, slots=["x"], batch_size=2)),
     "to_arrow": lambda table: open_table(table).to_arrow(),
     "head": lambda table: open_table(table).head(1),
+    "samples": lambda table: SampleDataset(
+        table, slots=["x"], staging=Staging(directory=f"{table}/../ssd")
+    ).close(),
 }
 
 
@@ -239,6 +242,16 @@ def test_columns_that_some_file_has_are_not_warned_of(
 ) -> None:
     READ[read](foreign_table(tmp_path, {"x": [1, 2]}, [field("x", "long"), field("y", "long")]))
     assert not [r for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_an_unsigned_id_beyond_63_bits_is_refused_and_not_folded_into_a_bucket(
+    tmp_path: Path,
+) -> None:
+    ids = pa.array([2**63 + 5, 2**64 - 1], pa.uint64())
+    table = foreign_table(tmp_path, {"x": ids}, [field("x", "long")])
+    for slot in ("x", {"name": "x", "buckets": 1000}):
+        with pytest.raises(DataFileError, match=r"f\.parquet: column 'x': .* 9223372036854775813"):
+            list(FeatureLoader(table, slots=[slot]))
 
 
 def test_a_binary_partition_key_is_refused_by_name(tmp_path: Path) -> None:
