@@ -1,6 +1,8 @@
 """Removes passwords and tokens from texts that are shown. Pure functions.
 
-This module alone knows which parts of a URL are secret: user and password, query and fragment.
+This module alone knows which parts of a URL are secret: user and password, query and fragment. In
+the keys of object stores and the paths of HDFS, which may hold `?` and `#`, that is what looks like
+a query, such as `?sig=...`.
 """
 
 import re
@@ -18,12 +20,17 @@ _USER = re.compile(rf"^({_SCHEME})([^/?#]*@|(?!\[)[^/?#@:]*:(?!\d*(?:[/?#]|$))[^
 # A port follows the colon of a host. Anything else there may be a password whose @ was cut off.
 _NO_PORT = re.compile(rf"^({_SCHEME}(?:\[[0-9A-Fa-f:.]*\]|[^/?#:\[]*)):(?!\d*(?:[/?#]|$))([^/?#]*)")
 _REST = re.compile(r"[?#].*$", re.DOTALL)
+_PAIRS = re.compile(r"[?#](?:[^/?#]*&)?[\w.~%-]+=.*$", re.DOTALL)
+_NOTHING = re.compile(r"(?!)")
+_STORE = re.compile(r"(?:s3a?|gcs?|gs|az|azure|abfss?|s?webhdfs|hdfs|viewfs)://", re.IGNORECASE)
+_FILE = re.compile(r"file:", re.IGNORECASE)
 # A closing bracket ends a URL within a text, except in an IPv6 address. The bound on the scheme's
 # length keeps the search linear: without it a long text without URLs takes quadratic time.
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,30}://(?:\[[0-9A-Fa-f:.]+\]|[^\s'\"<>)\]])+")
 _SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN|PASS|SAS|SIGNATURE|CONNECTION_STRING", re.IGNORECASE)
 # A URL at the end of a truncated text: the characters that mark its secrets may be cut off.
 _CUT_URL = re.compile(r"(?<=://)\S*$")
+_BEFORE = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))"  # a secret: no word, or an escape
 _MAX_CHARACTERS = 200
 # Shorter values of environment variables, such as `true`, are not treated as secrets: replacing
 # them would hide ordinary words of a message.
@@ -40,7 +47,12 @@ def redact(url: str) -> str:
 
 
 def _bare(url: str) -> str:
-    return _NO_PORT.sub(r"\1", _REST.sub("", without_user(url)))
+    return _NO_PORT.sub(r"\1", _rest_of(url).sub("", without_user(url)))
+
+
+def _rest_of(url: str) -> re.Pattern[str]:
+    """What to leave out at the end of a URL."""
+    return _NOTHING if _FILE.match(url) else _PAIRS if _STORE.match(url) else _REST
 
 
 def without_user(url: str) -> str:
@@ -53,7 +65,7 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     shown = _IN_TEXT.sub(_redacted, text)
     # The longest first: a secret may contain another one.
     for secret in sorted(set(secrets) - {""}, key=len, reverse=True):
-        shown = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", "***", shown)
+        shown = re.sub(rf"{_BEFORE}{re.escape(secret)}(?![A-Za-z0-9])", "***", shown)
     return shown
 
 
@@ -112,7 +124,8 @@ def secrets_of(url: str) -> set[str]:
         link = without_user(link)
         if no_port := _NO_PORT.match(link):
             secrets.add(no_port.group(2))
-        pairs = re.split(r"[?#&]", link)[1:] if "://" in link else []
+        rest = _rest_of(link).search(link) if "://" in link else None
+        pairs = re.split(r"[?#&]", rest.group()) if rest else []
         secrets |= {value for pair in pairs if (value := pair.partition("=")[2] or pair)}
     return secrets | {unquote(secret) for secret in secrets}
 

@@ -114,6 +114,13 @@ def test_no_secret_is_left_in_the_name_of_a_chain(
         ("http://[::1]:80/a@b", "http://[::1]:80/a@b"),
         ("hdfs://namenode:8020/t", "hdfs://namenode:8020/t"),
         ("a::b/c", "a::b/c"),
+        ("s3://bucket/t#1/dt=2/x?y", "s3://bucket/t#1/dt=2/x?y"),
+        ("az://container/t#1?x&sig=secret", "az://container/t#1"),
+        ("gs://bucket/a&b=c", "gs://bucket/a&b=c"),
+        ("hdfs://namenode/t#1", "hdfs://namenode/t#1"),
+        ("file:///a?b=c#d", "file:///a?b=c#d"),
+        ("file:/a?b=c#d", "file:/a?b=c#d"),
+        ("http://host/t#1", "http://host/t"),
     ],
 )
 def test_a_url_is_shown_with_everything_but_its_secrets(url: str, shown: str) -> None:

@@ -13,7 +13,7 @@ from featstore.decoded.entry_file import EntryWriter
 from featstore.decoded.file_sources import FileSource, SourcesAhead
 from featstore.errors import DataFileError
 from featstore.reading.aligned import aligned_reader
-from featstore.reading.file_columns import Selection
+from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.spans import require_held
 from featstore.redaction import redact
@@ -41,16 +41,22 @@ class DecodeTerms:
             row group takes more; None is no limit.
         cancelled: As of `OpenFile`.
         holding: Called with the memory that decoding will take, which it holds within the block.
+        column_cache: Shared by files that are decoded one after the other.
     """
 
     num_threads: int
     most_room_bytes: int | None = None
     cancelled: bytes | bytearray = b"\0"
     holding: Callable[[int], AbstractContextManager[object]] = lambda num_bytes: nullcontext()
+    column_cache: ColumnCache | None = None
 
 
 def entry_of(
-    file: DataFile, selection: Selection, sources: SourcesAhead, num_threads: int
+    file: DataFile,
+    selection: Selection,
+    sources: SourcesAhead,
+    num_threads: int,
+    column_cache: ColumnCache | None = None,
 ) -> EntryRequest:
     """The entry of a data file, whose files are staged if they are not local.
 
@@ -59,8 +65,10 @@ def entry_of(
         selection: The columns.
         sources: Opens its files.
         num_threads: In how many threads columns are decoded.
+        column_cache: As of `DecodeTerms`.
     """
-    return entry_request(file, selection, partial(_build, file, selection, sources, num_threads))
+    terms = DecodeTerms(num_threads=num_threads, column_cache=column_cache)
+    return entry_request(file, selection, partial(_build, file, selection, sources, terms))
 
 
 def entry_request(
@@ -104,11 +112,11 @@ def _build(
     file: DataFile,
     selection: Selection,
     sources: SourcesAhead,
-    num_threads: int,
+    terms: DecodeTerms,
     writer: EntryWriter,
 ) -> None:
     with sources.opened(file) as opened:
-        decode(file, opened, selection, writer, DecodeTerms(num_threads=num_threads))
+        decode(file, opened, selection, writer, terms)
 
 
 def decode(
@@ -139,6 +147,7 @@ def decode(
                     each.path,
                     is_checked=each.is_checked,
                     cancelled=terms.cancelled,
+                    column_cache=terms.column_cache,
                 )
             )
             for each in sources

@@ -28,7 +28,7 @@ from featstore.explore.views import duckdb_view, polars_view
 from featstore.extraction.unit_statistics import gather_rows
 from featstore.files import storage
 from featstore.loader.plan.column_sizes import ColumnSizes
-from featstore.reading.file_columns import Selection
+from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
 from featstore.redaction import redact
@@ -579,14 +579,18 @@ class Table:
         self, files: Iterable[DataFile], read: SlotSchema
     ) -> Iterator[tuple[DataFile, OpenFile, list[OpenFile]]]:
         """Each file, open until the next one is asked for, with the open files of its groups."""
-        for file, sources in _sources(self._with_groups_of(files, read)):
-            names = [file.path, *(group.path for group in file.groups)]
-            with ExitStack() as stack:
-                footer, *groups = [
-                    stack.enter_context(OpenFile(*named))
-                    for named in zip(sources, names, strict=True)
-                ]
-                yield file, footer, groups
+        column_cache = ColumnCache()
+        try:
+            for file, sources in _sources(self._with_groups_of(files, read)):
+                names = [file.path, *(group.path for group in file.groups)]
+                with ExitStack() as stack:
+                    footer, *groups = [
+                        stack.enter_context(OpenFile(*named, column_cache=column_cache))
+                        for named in zip(sources, names, strict=True)
+                    ]
+                    yield file, footer, groups
+        finally:  # also where the caller has enough rows
+            column_cache.warn_if_none(redact(self.url))
 
     def _with_groups_of(self, files: Iterable[DataFile], read: SlotSchema) -> Iterator[DataFile]:
         """The files, without those of slot groups that have no column to read."""

@@ -66,6 +66,8 @@ _VERSION_KEYS = (
 )
 FileSystem: TypeAlias = "fsspec.AbstractFileSystem"
 # The prefix with `::` matches the links of an fsspec chain, such as `simplecache::https://host/x`.
+# Before the path of a local URL: `file:/a`, which Java writes, is `file:///a`.
+_LOCAL = re.compile(r"^file:(?://(?:localhost(?=/))?|(?=/))", re.IGNORECASE)
 SCHEME = re.compile(r"^((?:[A-Za-z][A-Za-z0-9+.-]*::)*[A-Za-z][A-Za-z0-9+.-]+)://")
 
 
@@ -84,7 +86,7 @@ def local_path(url: str) -> Path | None:
     """The local path of a URL or path; None if it is remote."""
     if scheme(url) != "file":
         return None
-    return Path(url.removeprefix("file://")).expanduser()
+    return Path(_LOCAL.sub("", url)).expanduser()
 
 
 def absolute(url: str) -> str:
@@ -188,11 +190,16 @@ def connect(url: str, max_retries: int = _NUM_RETRIES) -> "tuple[obstore_store.O
     _require_unforked(url)
     require_credentials(url, scheme(url), os.environ)
     with as_store_errors(url):
-        parts = urlsplit(canonical(url))
-        if parts.query and parts.scheme in ("http", "https"):
-            expected = "expected one that ends with the file's path"
-            raise ConfigError(f"{redact(url)}: a URL with a query cannot be read; {expected}")
-        return _store(f"{parts.scheme}://{parts.netloc}/", max_retries), parts.path.lstrip("/")
+        known = canonical(url)
+        if scheme(known) in ("http", "https"):
+            parts = urlsplit(known)
+            if parts.query:
+                expected = "expected one that ends with the file's path"
+                raise ConfigError(f"{redact(url)}: a URL with a query cannot be read; {expected}")
+            known = parts._replace(fragment="").geturl()
+        # Keys of an object store may hold ? and #.
+        host, _, key = SCHEME.sub("", known).partition("/")
+        return _store(f"{scheme(known)}://{host}/", max_retries), key.lstrip("/")
 
 
 @functools.lru_cache(maxsize=16)

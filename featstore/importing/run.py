@@ -20,6 +20,7 @@ from featstore.importing.job import ImportJob
 from featstore.importing.report import ImportReport, ImportSchema
 from featstore.importing.target import ImportTarget
 from featstore.redaction import redact
+from featstore.table.layout import parse_partition
 
 Progress = Callable[[int, int, int], None]
 """Called with (files done, files in total, rows done), from the thread that imports."""
@@ -97,6 +98,8 @@ def _list(job: ImportJob) -> list[FileEntry]:
         raise InputError(
             f"no files at {redact(job.input_url)}: expected a file, a directory or a glob"
         )
+    for file in files:
+        parse_partition(file.name)  # raises: what is written could not be read
     return files
 
 

@@ -1,5 +1,6 @@
 """Finds selected columns in a Parquet file."""
 
+import logging
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from featstore.parquet.column_types import is_list, is_of_kind
 from featstore.parquet.file_schema import FileSchema
 from featstore.schema import FIELD_ID, ROLE, SLOT, Role, Slot, SlotKind
 
+_LOG = logging.getLogger(__name__)
 # A reader has at most two selections, and the files of a table seldom more than two schemas.
 _MAX_CACHED = 4
 
@@ -96,6 +98,7 @@ class ColumnCache:
 
     def __init__(self) -> None:
         self._cached: deque[tuple[Selection, FileSchema, FileColumns]] = deque(maxlen=_MAX_CACHED)
+        self._asked, self._has_found = dict[str, None](), False
 
     def of(self, file_schema: FileSchema, selection: Selection, file_name: str) -> FileColumns:
         """Like `find_columns`. Selections and schemas are compared by identity: files with the same
@@ -106,7 +109,25 @@ class ColumnCache:
                 return columns
         columns = find_columns(file_schema, selection, file_name)
         self._cached.append((selection, file_schema, columns))
+        self._asked |= dict.fromkeys((*columns.slots, *columns.others))
+        self._has_found |= bool(columns.places)
         return columns
+
+    def warn_if_none(self, where: str) -> None:
+        """Warns if no file had any of the columns that were asked for, so that every value of them
+        is missing: the table's schema names columns that its files do not have.
+
+        Args:
+            where: The table.
+        """
+        if self._asked and not self._has_found:
+            _LOG.warning(
+                "%s: none of the selected columns (%s) is in any file that was read: all their "
+                "values are missing; were they renamed? compare the table's schema with the "
+                "columns of its files",
+                where,
+                ", ".join(self._asked),
+            )
 
 
 def find_columns(file_schema: FileSchema, selection: Selection, file_name: str) -> FileColumns:

@@ -2,6 +2,7 @@
 
 `where` is SQL: `= == != < <= > >= in between is null and or not % ()` over columns, and
 `sample(column, rate, seed)`. sqlglot parses it; every node outside that grammar is an error.
+Columns may be named like any word of SQL; those of the grammar itself are put in backticks.
 Comparison with null is null, and a row is kept where the predicate is true, as in SQL. NaN counts
 as null in any column. The caller must replace the other marks of missing values, 0 and `[0]` in
 slots, by nulls.
@@ -39,7 +40,7 @@ from featstore.selection.predicate import (
     Unknown,
     evaluate,
 )
-from featstore.selection.where_tree import parse_tree, too_deep
+from featstore.selection.where_tree import WORDS, parse_tree, too_deep
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -179,12 +180,17 @@ def parse_where(text: str, columns: Mapping[str, pa.DataType]) -> Where:
         SelectionError: The syntax is wrong, a column is unknown, or values of different kinds are
             compared.
     """
-    tree = parse_tree(text)
     try:
+        tree = parse_tree(text, columns)
         nodes = list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
         terms = tuple(_Builder(text=short(text), columns=columns).term(node) for node in nodes)
     except RecursionError:
         raise too_deep(text) from None
+    except SelectionError as error:
+        words = ", ".join(f"`{name}`" for name in columns if name.lower() in WORDS)
+        if not words:
+            raise
+        raise SelectionError(f"{error}; put these columns in backticks: {words}") from None
     return Where(text=text, terms=terms, types=dict(columns))
 
 

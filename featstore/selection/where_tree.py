@@ -5,8 +5,9 @@ counted on its tokens first.
 """
 
 import functools
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+import itertools
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from featstore.errors import SelectionError
 from featstore.libraries import LazyModule
@@ -23,6 +24,8 @@ recursion limit, since the caller has used some of it."""
 _OPEN = {"L_PAREN", "L_BRACKET", "L_BRACE"}
 _CLOSE = {"R_PAREN", "R_BRACKET", "R_BRACE"}
 _BEFORE_A_VALUE = {"NOT", "DASH"}
+# The words of the grammar. Every other word of SQL may be the name of a column.
+WORDS = frozenset({"and", "or", "not", "in", "between", "is", "null", "true", "false"})
 
 
 @functools.cache
@@ -35,23 +38,30 @@ def _dialect() -> Any:
 
     class FeatstoreWhere(Spark):
         class Tokenizer(Spark.Tokenizer):
+            COMMANDS: ClassVar[set[Any]] = set()  # sqlglot makes one text of what follows these
             STRING_ESCAPES = [*Spark.Tokenizer.STRING_ESCAPES, "'", '"']  # noqa: RUF012  sqlglot's
 
     return sqlglot.Dialect.get_or_raise(FeatstoreWhere)
 
 
-def parse_tree(text: str) -> Any:
+def parse_tree(text: str, columns: Collection[str] = ()) -> Any:
     """Parses one predicate.
+
+    Args:
+        text: The predicate.
+        columns: Names that are columns, also where they are words of SQL.
 
     Raises:
         SelectionError: The syntax is wrong, the text is nested too deeply, or it is not exactly one
             predicate.
     """
     try:
-        tokens = _dialect().tokenize(text)
+        tokens = _named(_dialect().tokenize(text), text, columns)
         if _depth(tokens) > MOST_NESTED:
             raise too_deep(text)
-        trees = [tree for tree in _dialect().parser().parse(tokens, text) if tree is not None]
+        # As a condition, since sqlglot warns of statements that it does not know.
+        parsed = _dialect().parser().parse_into(sqlglot.exp.Condition, tokens, text)
+        trees = [tree for tree in parsed if tree is not None]
     except sqlglot.errors.SqlglotError as error:
         details = getattr(error, "errors", None) or [{"description": str(error)}]
         what = short(str(details[0]["description"]))
@@ -61,6 +71,27 @@ def parse_tree(text: str) -> Any:
     if len(trees) != 1:
         raise SelectionError(f"where {short(text)!r}: expected one predicate, found {len(trees)}")
     return trees[0]
+
+
+def _named(tokens: Sequence[Any], text: str, columns: Collection[str]) -> list[Any]:
+    """The tokens, with names in place of those words of SQL that are columns."""
+    words = {name for name in columns if _is_word_of_sql(name)}
+    return [
+        type(token).identifier(token.text)
+        if token.text in words
+        and text[token.start : token.end + 1] == token.text  # no quoted text
+        and not (after is not None and after.token_type.name == "L_PAREN")
+        else token
+        for token, after in itertools.zip_longest(tokens, tokens[1:])
+    ]
+
+
+def _is_word_of_sql(name: str) -> bool:
+    known, upper = _dialect(), name.upper()
+    return name.lower() not in WORDS and (
+        upper in known.tokenizer_class.KEYWORDS
+        or upper in known.parser_class.NO_PAREN_FUNCTION_PARSERS
+    )
 
 
 def too_deep(text: str) -> SelectionError:

@@ -27,7 +27,7 @@ from featstore.spec.model import Node, Spec
 
 _NEWLINE = 10
 _MAX_BYTES = 2**31 - 1  # Arrow's strings have offsets of 32 bits.
-_ABSOLUTE = re.compile(r"[A-Za-z][\w+.-]*://|/|[A-Za-z]:[\\/]")
+_ABSOLUTE = re.compile(r"[A-Za-z][\w+.-]*://|/|file:/|[A-Za-z]:[\\/]")
 
 
 @dataclass(frozen=True, kw_only=True)

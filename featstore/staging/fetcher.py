@@ -78,6 +78,14 @@ class StageItem(Generic[Key]):
     crc32: int | None = None
     in_place: bool = False
 
+    @property
+    def listed_tag(self) -> str:
+        """The version, if it is one that object stores name in answers, too: a strong ETag in
+        quotes, without which Azure lists them. Empty otherwise.
+        """
+        is_tag = self.version.startswith('"') and storage.has_object_store(self.url)
+        return self.version if is_tag else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -317,7 +325,13 @@ class Fetcher:
         entry = (waiting.stop, download)
         self._under_way.append(entry)
         try:
-            filling = Filling(item.url, item.size_bytes, download.path, self._connection(waiting))
+            filling = Filling(
+                item.url,
+                item.size_bytes,
+                download.path,
+                self._connection(waiting),
+                item.listed_tag,
+            )
             try:
                 pin = self._fill_until_sound(item, download, filling, base, waiting)
             finally:
@@ -343,10 +357,10 @@ class Fetcher:
         """Fills and publishes the file; None if it is better read in place.
 
         Starts again if the remote file was replaced during the download, since bytes of two files
-        must not be mixed. Starts again, too, if the bytes are not those that were written, since
-        they may have changed on the way. If the same wrong bytes come twice, they are what the
-        store has. The cache must not vouch for such a file, so it is read in place from then on,
-        and its reader reports what is wrong with it.
+        must not be mixed; it is an error if the version was listed. Starts again, too, if the bytes
+        are not those that were written, since they may have changed on the way. If the same wrong
+        bytes come twice, they are what the store has. The cache must not vouch for such a file, so
+        it is read in place from then on, and its reader reports what is wrong with it.
         """
         damaged, num_failures = list[SpanChecksum](), 0
         while True:
@@ -358,6 +372,11 @@ class Fetcher:
                 if not (failure := self._damage(item, download, filling)):
                     return self._publish(item, download, filling)
             except ReplacedError as error:
+                if item.listed_tag:
+                    raise ReplacedError(
+                        f"{redact(item.url)} was replaced: expected version {item.listed_tag}, "
+                        f"which was listed; open the table again"
+                    ) from error
                 if is_last:
                     raise
                 failure = str(error)

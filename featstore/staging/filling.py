@@ -180,16 +180,20 @@ class Filling:
         size_bytes: Its size.
         path: The local file, which exists.
         connection: How bytes are requested.
+        listed: The version that the file had when it was listed; empty if unknown.
 
     Attributes:
-        tag: The version of the remote file to which the bytes belong; empty before the first
-            answer, and if the store does not name versions.
+        tag: The version of the remote file to which the bytes belong; `listed` before the first
+            answer, and empty if the store does not name versions.
         sums: Checksums of the spans as they were downloaded.
         num_broken: How many requests broke. With each those in flight are dropped.
     """
 
-    def __init__(self, url: str, size_bytes: int, path: Path, connection: Connection) -> None:
+    def __init__(
+        self, url: str, size_bytes: int, path: Path, connection: Connection, listed: str = ""
+    ) -> None:
         self._url, self._size_bytes, self._connection = url, size_bytes, connection
+        self._listed = listed
         self._place = path.parent
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._write_back, self._crc = _WriteBack(self._file), 0
@@ -198,7 +202,7 @@ class Filling:
         self._at, self._failure = 0, ""
         self._current: Span = (0, 0)
         self._fetched, self.num_broken = set[Span](), 0
-        self.tag, self.sums = "", list[SpanChecksum]()
+        self.tag, self.sums = listed, list[SpanChecksum]()
 
     @property
     def held(self) -> tuple[Span, ...]:
@@ -286,7 +290,7 @@ class Filling:
         """Drops all bytes, after the remote file was replaced."""
         os.ftruncate(self._file, 0)
         os.ftruncate(self._file, self._size_bytes)
-        self.tag, self.sums = "", []
+        self.tag, self.sums = self._listed, []
         self._in_flight, self._current, self._fetched = {}, (0, 0), set()
 
     def sync(self) -> None:

@@ -134,7 +134,7 @@ def is_delta(url: str) -> bool:
     if not is_delta_scheme(url):
         return False
     _require_unforked(url)
-    return bool(DeltaTable.is_deltatable(_table_uri(url), _storage_options(url)))
+    return bool(DeltaTable.is_deltatable(_escaped(_table_uri(url)), _storage_options(url)))
 
 
 @_raises_store_errors
@@ -313,7 +313,7 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
         schema = _delta_schema(change.schema)
         with _writable(url) as uri:
             create_table_with_add_actions(
-                uri,
+                _escaped(uri),
                 schema,
                 actions,
                 partition_by=keys,
@@ -443,6 +443,11 @@ def _table_uri(url: str) -> str:
     return str(log_mirror(url).refresh()) if is_mirrored(url) else absolute(canonical(url))
 
 
+def _escaped(uri: str) -> str:
+    """The URI for delta-rs, which takes `#` and `?` in a key for a fragment and a query."""
+    return uri if local_path(uri) else uri.replace("#", "%23").replace("?", "%3F")
+
+
 @contextlib.contextmanager
 def _writable(url: str) -> Iterator[str]:
     """Yields where delta-rs commits: at the table's URL, or in a copy of a mirror, from which the
@@ -522,7 +527,7 @@ def _load(url: str) -> _Newest | None:
         return None
     _require_unforked(url)
     for _ in range(_NUM_OPENINGS):
-        table = DeltaTable(root, storage_options=_storage_options(url))
+        table = DeltaTable(_escaped(root), storage_options=_storage_options(url))
         if _version(table) >= log.newest:
             return _Newest(url=url, root=root, table=table, log=log)
     error = StoreError(
@@ -554,7 +559,8 @@ def _at_version(version: int, newest: _Newest) -> DeltaTable:
             f"no version {version} of {redact(url)}; it has versions {known[0]} to {known[-1]}"
         )
     try:
-        return DeltaTable(newest.root, version=version, storage_options=_storage_options(url))
+        options = _storage_options(url)
+        return DeltaTable(_escaped(newest.root), version=version, storage_options=options)
     except DeltaError as error:
         # Others may have removed old entries meanwhile. Only a listing tells that they are gone.
         if list_log(newest.root).holds(version):
@@ -680,10 +686,10 @@ def _evolved(schema: Schema, existing: SlotSchema, merged: SlotSchema) -> Schema
     numbers = {slot.number: slot.name for slot in merged.slots if slot.number is not None}
     renamed = {s.name: numbers.get(s.number or -1, s.name) for s in existing.slots}
     fields = []
-    for field in _fields(schema):
-        new = after.pop(renamed.get(field["name"], field["name"]))
-        is_same = field["name"] in existing.foreign or new == before[field["name"]]
-        fields.append(field if is_same else new)
+    for known in _fields(schema):
+        new = after.pop(renamed.get(known["name"], known["name"]))
+        is_same = known["name"] in existing.foreign or new == before[known["name"]]
+        fields.append(known if is_same else new)
     return Schema.from_json(json.dumps({"type": "struct", "fields": [*fields, *after.values()]}))
 
 

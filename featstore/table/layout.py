@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from featstore.errors import InputError
 from featstore.files.hadoop import HADOOP_SCHEMES
 from featstore.files.storage import canonical, join, scheme
-from featstore.redaction import shown
+from featstore.redaction import redact, shown
 
 LOG_DIR = "_delta_log"
 RUNS_DIR = "_runs"
@@ -70,9 +70,23 @@ def check_partition_name(key: str, value: str, where: str) -> None:
 def parse_partition(path: str) -> dict[str, str | None]:
     """The keys and values of the `key=value` directories of a file's path. The file name is
     ignored. Hive's default partition is null.
+
+    Raises:
+        InputError: A key has two values.
     """
-    directories = [part.partition("=") for part in path.split("/")[:-1]]
-    return {unquote(key): _unescape(value) for key, equals, value in directories if key and equals}
+    found: dict[str, str | None] = {}
+    for directory in path.split("/")[:-1]:
+        key, equals, value = directory.partition("=")
+        if not (key and equals):
+            continue
+        name, value_of_key = unquote(key), _unescape(value)
+        if found.setdefault(name, value_of_key) != value_of_key:
+            raise InputError(
+                f"{redact(path)}: expected one value of the partition key {name!r}, found "
+                f"directories of {found[name]!r} and {value_of_key!r}; move the file, or rename "
+                f"one of the directories"
+            )
+    return found
 
 
 def new_tag(run_id: str) -> str:

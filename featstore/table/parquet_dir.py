@@ -31,6 +31,7 @@ _NUM_AHEAD = 4 * _NUM_FOOTER_THREADS
 # Schemas of neighbouring files that are recognised by identity, as many as `parquet.file_schema`
 # caches.
 _NUM_RECENT_SCHEMAS = 8
+_ADVICE = "it was removed after it was listed; run it again, or restore the file"
 T = TypeVar("T")
 
 
@@ -67,6 +68,7 @@ def open_parquet_dir(url: str) -> Snapshot:
     Raises:
         TableNotFoundError: There is not a Parquet file, or the files belong to a Delta table.
         DataFileError: A file is not Parquet or has two columns of one name.
+        InputError: The directories of a file name a partition key twice.
     """
     entries = list_data_files(url)
     partitions = [parse_partition(entry.name) for entry in entries]
@@ -123,7 +125,9 @@ def _of_delta(url: str, directory: str) -> TableNotFoundError:
     )
 
 
-def each_footer(urls: Iterable[str], take: Callable[[CheckedFooter], T]) -> Iterator[T]:
+def each_footer(
+    urls: Iterable[str], take: Callable[[CheckedFooter], T], advice: str = _ADVICE
+) -> Iterator[T]:
     """Reads the footers of many files in parallel.
 
     A footer of thousands of columns takes megabytes, so only what is taken of each is kept, and
@@ -132,16 +136,17 @@ def each_footer(urls: Iterable[str], take: Callable[[CheckedFooter], T]) -> Iter
     Args:
         urls: The files.
         take: Called with each footer, in the thread that read it.
+        advice: What to do about a file that is gone.
 
     Yields:
         What `take` returned, in the order of the files.
 
     Raises:
-        DataFileError: A file is not Parquet, or damaged.
+        DataFileError: A file is not Parquet, damaged, or gone.
     """
 
     def taken(url: str) -> T:
-        return take(read_footer(url))
+        return take(read_footer(url, advice))
 
     with ThreadPoolExecutor(_NUM_FOOTER_THREADS) as threads:
         ahead = deque[Future[T]]()
@@ -157,19 +162,22 @@ def each_footer(urls: Iterable[str], take: Callable[[CheckedFooter], T]) -> Iter
                 waiting.cancel()
 
 
-def read_footer(url: str) -> CheckedFooter:
+def read_footer(url: str, advice: str = _ADVICE) -> CheckedFooter:
     """Reads one file's footer.
 
+    Args:
+        url: The file.
+        advice: What to do if it is gone.
+
     Raises:
-        FileNotFoundError: There is no such file.
-        DataFileError: It is not Parquet, or damaged.
+        DataFileError: It is not Parquet, damaged, or gone.
         StoreError: The system or the store failed.
     """
     path, where = local_path(url), redact(url)
 
     def no_parquet(error: Exception) -> Exception:
         if isinstance(error, FileNotFoundError):
-            return error
+            return DataFileError(f"{where}: expected a Parquet file, found none: {advice}")
         return DataFileError(f"{where} is not a Parquet file ({first_line(error)})")
 
     # Unbuffered: a footer is read with one or two reads of known size.

@@ -84,6 +84,11 @@ class DataFile(TableFile):
     groups: tuple[GroupFile, ...] = ()
 
     @property
+    def table_url(self) -> str:
+        """The URL of the table, or of the file if that lies in another one."""
+        return self.url.removesuffix(self.path).rstrip("/")
+
+    @property
     def parts(self) -> tuple[TableFile, ...]:
         """All files that hold the rows: this one, then those of slot groups."""
         return (self, *self.groups)

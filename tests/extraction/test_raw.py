@@ -105,6 +105,12 @@ def test_a_partition_is_taken_from_the_directories_above_a_glob_too(
     assert find_raw_files(f"{raw}/month=2/*.parquet", {}, ["month"])[0].partition == {"month": "2"}
 
 
+def test_two_values_of_a_key_in_one_path_are_refused(raw: Path, write_raw: Any) -> None:
+    write_raw("dt=1/dt=2/b.parquet", 5)
+    with pytest.raises(InputError, match=r"dt=1/dt=2/b\.parquet: expected one value of .* 'dt'"):
+        find_raw_files(str(raw), {}, ["dt"])
+
+
 def test_directories_of_partitions_ask_for_a_partition(raw: Path, write_raw: Any) -> None:
     write_raw("a.parquet", 5)
     check_partition_given(find_raw_files(str(raw), {}, []))
@@ -281,7 +287,7 @@ def test_the_files_of_a_delta_table_are_no_raw_input(tmp_path: Path) -> None:
     put_parquet(tmp_path / "table" / "dt=1" / "a.parquet", {"user": ["a"]})
     for place in ("table", "table/dt=1", "table/dt=*"):
         with pytest.raises(
-            InputError, match=r"lies in the Delta table .*some of whose files may be replaced ones"
+            InputError, match=r"is a Delta table, some of whose files may be replaced ones"
         ):
             find_raw_files(str(tmp_path / place), {}, [])
 

@@ -45,11 +45,38 @@ def test_the_scheme_of_a_plain_path_is_file(url: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "path"), [("/a/b", "/a/b"), ("file:///a/b", "/a/b"), ("rel/x", "rel/x")]
+    ("url", "path"),
+    [
+        ("/a/b", "/a/b"),
+        ("file:///a/b", "/a/b"),
+        ("file:/a/b", "/a/b"),
+        ("FILE:///a/b", "/a/b"),
+        ("file://localhost/a/b", "/a/b"),
+        ("rel/x", "rel/x"),
+    ],
 )
 def test_local_urls_have_a_path(url: str, path: str) -> None:
     assert storage.local_path(url) == Path(path)
     assert storage.local_path("s3://bucket/key") is None
+
+
+def test_a_local_url_of_one_slash_is_absolute_everywhere(tmp_path: Path) -> None:
+    url = f"file:{tmp_path}/x#1.parquet"
+    with storage.open_write(url) as file:
+        file.write(DATA)
+    (entry,) = listings.list_files(f"file:{tmp_path}")
+    assert Path(entry.url).read_bytes() == DATA
+    assert storage.absolute(url) == f"{tmp_path}/x#1.parquet"
+    assert storage.spark_url(url) == f"file://{tmp_path}/x#1.parquet"
+
+
+@pytest.mark.parametrize("key", ["t#1/a.bin", "t?x/a.bin", "a?b=c#d", "a b%20c"])
+def test_an_objects_key_may_hold_what_splits_a_url(s3: Any, key: str) -> None:
+    s3.files[f"/bucket/{key}"] = b"12345"
+    s3.files["/bucket/t"] = s3.files["/bucket/a"] = b"another"
+    assert storage.size_bytes(f"s3://bucket/{key}") == 5
+    with storage.open_read(f"s3://bucket/{key}") as file:
+        assert file.read() == b"12345"
 
 
 def test_join_keeps_single_slashes() -> None:

@@ -48,6 +48,14 @@ def test_each_file_becomes_one_in_the_same_partition(log: Path, tmp_path: Path, 
     ]
 
 
+def test_two_values_of_a_partition_key_in_one_path_are_refused(log: Path, tmp_path: Path) -> None:
+    (log / "dt=2" / "dt=3").mkdir()
+    next((log / "dt=2").glob("*.csv*")).rename(log / "dt=2" / "dt=3" / "a.csv")
+    with pytest.raises(InputError, match=r"dt=2/dt=3/a\.csv: expected one value of .* 'dt'"):
+        featstore.import_raw("csv", log, tmp_path / "raw")
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+
+
 def test_what_is_imported_is_extracted(log: Path, tmp_path: Path) -> None:
     report = featstore.import_raw("csv", log, tmp_path / "raw")
     (tmp_path / "spec.yaml").write_text(

@@ -44,6 +44,57 @@ def kept(text: str) -> list[int]:
     return [row for row, keep in enumerate(mask.to_pylist()) if keep]
 
 
+WORDS = (
+    "all alter analyze any as begin cache call case comment commit create cross current_date "
+    "current_timestamp date delete desc describe distinct drop else end except execute explain "
+    "fetch for from full glob grant group having if ilike index inner insert intersect interval "
+    "into join key kill lateral left like limit load merge minus natural offset on optimize order "
+    "outer partition pivot pragma prepare qualify refresh rename returning right rlike rollback "
+    "row sample select set show table tablesample then timestamp truncate union update use using "
+    "values when where window with year"
+)
+FORMS = (
+    *("{} = 1", "{} is null", "{} in (1, 2)", "{} between 1 and 2", "sample({}, 0.5, 1)"),
+    *("z = {}", "{} % 2 = 1", "not {} = 1 and z = 2", "({}) = 1", "{} in (1, z)", "1 < {}"),
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_column_may_be_named_like_a_word_of_sql(
+    form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for word in WORDS.split():
+        columns = {word: pa.int64(), "z": pa.int64()}
+        for name in (word, f"`{word}`"):
+            where = parse_where(form.format(name), columns)
+            assert where.columns == {word, *("z" if "z" in form else "")}
+    assert not caplog.records
+
+
+def test_a_text_that_names_a_column_stays_a_text() -> None:
+    columns = {"order": pa.string(), "z": pa.string()}
+    assert parse_where("z = 'order' or z = \"order\"", columns).columns == {"z"}
+
+
+@pytest.mark.parametrize("word", ["and", "between", "false", "not", "null", "or"])
+def test_a_column_named_like_a_word_of_the_grammar_is_put_in_backticks(word: str) -> None:
+    columns = {word: pa.int64()}
+    for form in ("{} = 1", "{} in (1, 2)", "{} between 1 and 2", "sample({}, 0.5, 1)"):
+        assert parse_where(form.format(f"`{word}`"), columns).columns == {word}
+    with pytest.raises(SelectionError, match=rf"put these columns in backticks: `{word}`$"):
+        parse_where(f"{word} = 1", columns)
+
+
+def test_what_sqlglot_says_of_other_statements_is_not_shown(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for text in ("alter user = 1", "drop table t", "vacuum = 1", "set a = 1"):
+        with pytest.raises(SelectionError):
+            parse_where(text, COLUMNS)
+    assert not caplog.records
+    assert capfd.readouterr().err == ""
+
+
 def test_a_selection_keeps_the_order_of_its_patterns_and_names_each_slot_once() -> None:
     assert select(["tags", "price*", "price", "user"], NAMES) == (
         "tags",
@@ -146,7 +197,7 @@ def test_a_predicate_keeps_the_rows_where_it_is_true(text: str, rows: list[int])
         ("month = 1", r"found month \(text\), 1 \(number\)$"),
         ("price = 'x'", r"found price \(number\), 'x' \(text\)$"),
         ("user +", r"cannot be parsed: Required keyword"),
-        ("select 1", r"expected = == != .* found 'SELECT 1'"),
+        ("select 1", "cannot be parsed"),
         ("month like 'x'", r"found .month LIKE 'x'"),
         ("lower(month) = 'x'", r"found 'LOWER\(month\)'"),
         ("user", r"found 'user'"),
@@ -174,7 +225,7 @@ def test_a_predicate_keeps_the_rows_where_it_is_true(text: str, rows: list[int])
         ("ok = 1", r"found ok \(boolean\), 1 \(number\)"),
         ("user = true", r"found user \(number\), TRUE \(boolean\)"),
         ("at > 'soon'", r"expected a timestamp\[us\], found 'soon'"),
-        ("blob = 'x'", r"found blob \(other\)"),
+        ("blob = 'x'", r'found "blob" \(other\)'),
         ("true", r"expected a predicate over columns, found 'TRUE'"),
         ("1 = 1", r"expected a predicate over columns"),
     ],

@@ -4,12 +4,13 @@ import json
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from featstore.errors import BudgetError, StagingError
+from featstore.errors import BudgetError, ReplacedError, StagingError
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.retry import RetryPolicy
 
@@ -256,6 +257,21 @@ def test_an_object_replaced_during_a_download_is_noticed_and_no_old_bytes_remain
         )
         assert not names or staged.held
     assert 412 in [get.status for get in site.gets(PATH)]
+
+
+@pytest.mark.parametrize("names", [(), ("c2", "c7")], ids=["whole", "ranges"])
+def test_an_object_that_was_replaced_since_it_was_listed_is_an_error_at_once(
+    site: Any, make: Callable[..., Any], names: Any
+) -> None:
+    stager = make(*names, mode="ranges" if names else "whole")
+    item = StageItem(key=0, url=f"{site.url}{PATH}", size_bytes=len(DATA), version=site.etag(PATH))
+    with next(stager.stage([item])) as staged:
+        assert staged.path.stat().st_size == len(DATA)
+    site.replace("/t/b.bin", make_file(NUM_COLUMNS, COLUMN_BYTES, seed=1))
+    assert len(site.files["/t/b.bin"]) == len(DATA)
+    with pytest.raises(ReplacedError, match=r"t/b\.bin was replaced: .*; open the table again"):
+        next(stager.stage([replace(item, url=f"{site.url}/t/b.bin")]))
+    assert {get.status for get in site.gets("/t/b.bin")} == {412}
 
 
 def test_a_download_of_an_object_that_keeps_changing_is_given_up(

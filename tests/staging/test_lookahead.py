@@ -359,8 +359,8 @@ def _watched_reservations() -> Iterator[Any]:
     seen = []
 
     class Watched(Filling):
-        def __init__(self, url: Any, size_bytes: Any, path: Any, line: Any) -> None:
-            super().__init__(url, size_bytes, path, line)
+        def __init__(self, url: Any, size_bytes: Any, path: Any, line: Any, listed: Any) -> None:
+            super().__init__(url, size_bytes, path, line, listed)
             self._root, self._name = path.parent, path.name.partition(".")[0]
 
         def send(self, first: Any, end: Any) -> None:

@@ -64,6 +64,14 @@ def test_hives_default_partition_is_null() -> None:
     assert partition_path({"day": "1", "hour": None}) == "day=1/hour=__HIVE_DEFAULT_PARTITION__"
 
 
+def test_a_key_with_two_values_is_refused() -> None:
+    assert parse_partition("dt=1/x/dt=1/a.parquet") == {"dt": "1"}
+    with pytest.raises(InputError, match=r"s3://b/dt=1/dt=2/a: expected .* 'dt', found .* '1' and"):
+        parse_partition("s3://user:pw@b/dt=1/dt=2/a")
+    with pytest.raises(InputError, match="found directories of None and '2'"):
+        parse_partition("dt=__HIVE_DEFAULT_PARTITION__/dt=2/a.parquet")
+
+
 def test_file_names_tell_unit_run_and_attempt() -> None:
     name = data_file_name("4e65d3fb-0a1b2c3d", 12, 3)
     assert name == "part-00012-4e65d3fb-0a1b2c3d-3.parquet"

@@ -146,6 +146,19 @@ def test_a_table_on_s3_reads_like_one_on_disk_in_every_version(
         assert rows(there.polars().collect().to_arrow()) == expected
 
 
+@pytest.mark.parametrize("name", ["cl#1", "cl?x", "a b"])
+def test_a_tables_key_on_s3_may_hold_what_splits_a_url(
+    store: Store, tmp_path: Path, name: str
+) -> None:
+    write_raw(tmp_path / "raw", 20)
+    url = f"s3://tables/{name}"
+    for day in ("1", "2"):
+        extract_files(job_of(tmp_path / "raw", url, day, f"r{day}"))
+    table = featstore.open_table(url)
+    assert len(table.to_arrow()) == 40
+    assert url in str(table)
+
+
 def test_the_store_refuses_one_of_two_writers_of_an_empty_day_on_s3(
     store: Store, job: ExtractJob, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.errors import DataFileError, StoreError, TableNotFoundError
+from featstore.errors import DataFileError, InputError, StoreError, TableNotFoundError
 from featstore.explore.table import Table
 from featstore.parquet.footers import CheckedFooter
 from featstore.schema import SlotSchema
@@ -220,6 +220,14 @@ def test_the_first_file_without_a_footer_is_named(tmp_path: Path) -> None:
         open_parquet_dir(str(tmp_path))
 
 
+def test_two_values_of_a_key_in_one_path_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "dt=1/dt=2/a.parquet", id=[1])
+    with pytest.raises(
+        InputError, match=r"dt=1/dt=2/a\.parquet: expected one value of the partition key 'dt'"
+    ):
+        open_parquet_dir(str(tmp_path))
+
+
 def test_hives_default_partition_is_null(tmp_path: Path) -> None:
     write(tmp_path / "month=1" / "day=__HIVE_DEFAULT_PARTITION__" / "a.parquet", id=[1])
     write(tmp_path / "month=1" / "day=2" / "a.parquet", id=[2])
@@ -249,5 +257,5 @@ def test_a_footer_that_the_system_cannot_read_is_not_taken_for_damaged(
 
 
 def test_a_footer_of_no_file_is_told_of_as_such(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"a\.parquet"):
+    with pytest.raises(DataFileError, match=r"a\.parquet: expected a Parquet file, found none"):
         read_footer(str(tmp_path / "a.parquet"))

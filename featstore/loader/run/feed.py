@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
+from itertools import islice
 
 from featstore.closing import Closing
 from featstore.decoded.decoded_file import DecodedFile
@@ -32,6 +33,7 @@ from featstore.loader.run.reporting import Reports
 from featstore.loader.run.worker import HostShare
 from featstore.loader.stats import Stats
 from featstore.reading.file_columns import ColumnCache
+from featstore.redaction import redact
 from featstore.request.matching import Listed, Partition
 from featstore.staging.fetcher import StageItem
 from featstore.staging.stager import Stager
@@ -108,6 +110,7 @@ class Feed:
         most_files = job.most_parts * (1 if job.shuffle is None else _SPLITS_AHEAD * job.num_open)
         allow_descriptors(_FILE_DESCRIPTORS * most_files + _SPARE_DESCRIPTORS)
         order = RowOrder(seed=job.seed, epoch=epoch, shuffle=job.shuffle)
+        column_cache = ColumnCache()
         budget = Budget(self._share.budget_bytes, job.num_sharing)
         open_split = partial(
             SplitReader,
@@ -118,7 +121,7 @@ class Feed:
             # In order `dynamic` a claim ends at the end of a window, so the next one is another.
             window_cache=None if job.ordering.is_dynamic else WindowCache(),
             budget=budget,
-            column_cache=ColumnCache(),
+            column_cache=column_cache,
             # Batches of rows in the file's order are views of the columns, each of which may be
             # kept without the others.
             take=None if job.shuffle is None else self._pools.windows.take,
@@ -172,6 +175,7 @@ class Feed:
             ahead.close()
         self._reports.await_delivery()
         pipeline.close()
+        column_cache.warn_if_none(", ".join(_tables_of(job)))
         with self._opening:
             self._open.clear()
 
@@ -309,3 +313,9 @@ class Feed:
             reserve=partial(coordinator.reserve, claim),
             fail=partial(self._delivery.fail, claim),
         )
+
+
+def _tables_of(job: Job) -> set[str]:
+    """The table of a file that the job reads, if it reads any."""
+    listed = (job.files[path][0] for path in islice(job.files, 1))
+    return {redact(file.table_url) for file in listed}

@@ -21,7 +21,8 @@ from featstore.decoded.file_sources import SourcesAhead
 from featstore.decoded.staging_source import staging_source
 from featstore.ops.arrays import array_of
 from featstore.reading.buffers import Array
-from featstore.reading.file_columns import Selection
+from featstore.reading.file_columns import ColumnCache, Selection
+from featstore.redaction import redact
 from featstore.request.matching import Listed, Partition
 from featstore.request.request import Request
 from featstore.sampling.rows.decoded_rows import DecodedRows
@@ -95,8 +96,10 @@ class OpenSamples(Closing):
             lambda file: not cache.has(name_of_entry(file, plan.selection)),
         )
         self._cache = DecodedCache(cache, plan.staging.num_budget_bytes, let_go=sources.close)
+        column_cache = ColumnCache()
         wanted = [
-            entry_of(file, plan.selection, sources, plan.num_threads) for file, _ in plan.files
+            entry_of(file, plan.selection, sources, plan.num_threads, column_cache)
+            for file, _ in plan.files
         ]
         num_rows = [file.num_rows for file, _ in plan.files]
         with (
@@ -110,6 +113,8 @@ class OpenSamples(Closing):
             ) as bar,
         ):
             entries = self._opened(wanted, on_open=lambda number: bar.update(num_rows[number]))
+        for file, _ in plan.files[:1]:
+            column_cache.warn_if_none(redact(file.table_url))
         self._rows = DecodedRows(list(_pieces(self.plan, entries)), plan.request)
         self._index = self._filtered([request.name for request in wanted])
         # Another process has checked the same rows if it has checked their bytes.

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.files.storage import join
+from featstore.redaction import redact
 from featstore.table.layout import decode_path
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile
@@ -50,13 +51,17 @@ def _sorted(actions: pa.Table) -> pa.Table:
 def _files(
     url: str, actions: list[dict[str, Any]], keys: Sequence[str], crc32s: Mapping[str, int]
 ) -> Iterator[DataFile]:
-    urls = [_located(url, action["path"]) for action in actions]
+    urls = [
+        action["path"] if _is_whole(action["path"]) else join(url, action["path"])
+        for action in actions
+    ]
     unknown = [
         file
         for file, action in zip(urls, actions, strict=True)
         if action["num_records"] is None or action["num_records"] < 0
     ]
-    counted = each_footer(unknown, lambda footer: footer.num_rows) if unknown else ()
+    gone = f"the log of {redact(url)} names it; restore it, or remove it from the log (FSCK REPAIR)"
+    counted = each_footer(unknown, lambda footer: footer.num_rows, gone) if unknown else ()
     rows = dict(zip(unknown, counted, strict=True))
     for file, action in zip(urls, actions, strict=True):
         yield DataFile(
@@ -70,13 +75,9 @@ def _files(
         )
 
 
-def _located(url: str, path: str) -> str:
-    """Where a file is. Its path is absolute in a shallow clone; Spark writes `file:/` for local
-    ones.
-    """
-    if path.startswith("file:/") and not path.startswith("file://"):
-        return f"file://{path.removeprefix('file:')}"
-    return path if "://" in path else join(url, path)
+def _is_whole(path: str) -> bool:
+    """Whether a path of the log is a URL: those of files in another table are, in a clone."""
+    return "://" in path or path.startswith("file:/")
 
 
 def _text(value: object) -> str | None:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from featstore import FeatureLoader, SampleDataset, Staging
 from featstore.api import extract
 from featstore.errors import DataFileError, FeatstoreError, InputError
 from featstore.explore.table import open_table
@@ -203,6 +204,68 @@ def test_deletion_vectors_are_refused_where_a_file_has_one(tmp_path: Path) -> No
     )
     with pytest.raises(DataFileError, match="deletion vectors, which featstore does not read"):
         open_table(table)
+
+
+def test_a_file_that_is_gone_is_told_of_where_the_log_has_no_row_counts(tmp_path: Path) -> None:
+    table = foreign_table(tmp_path, {"x": [1, 2]}, [field("x", "long")], stats=None)
+    assert open_table(table).num_rows == 2
+    (tmp_path / "table/f.parquet").unlink()
+    with pytest.raises(
+        DataFileError, match=r"table/f\.parquet: .* found none: the log of \S*/table names it"
+    ):
+        open_table(table)
+
+
+READ: dict[str, Callable[[str], object]] = {
+    "loader": lambda table: list(FeatureLoader(table, slots=["x"], batch_size=2)),
+    "to_arrow": lambda table: open_table(table).to_arrow(),
+    "head": lambda table: open_table(table).head(1),
+    "samples": lambda table: SampleDataset(
+        table, slots=["x"], staging=Staging(directory=f"{table}/../ssd")
+    ).close(),
+}
+
+
+@pytest.mark.parametrize("read", READ)
+def test_columns_that_no_file_has_are_warned_of_once(
+    tmp_path: Path, read: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = foreign_table(tmp_path, {"old": [1, 2]}, [field("x", "long")])
+    READ[read](table)
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert warning.startswith(f"{table}: none of the selected columns (x) is in any file")
+
+
+@pytest.mark.parametrize("read", READ)
+def test_columns_that_some_file_has_are_not_warned_of(
+    tmp_path: Path, read: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    READ[read](foreign_table(tmp_path, {"x": [1, 2]}, [field("x", "long"), field("y", "long")]))
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_an_unsigned_id_beyond_63_bits_is_refused_and_not_folded_into_a_bucket(
+    tmp_path: Path,
+) -> None:
+    ids = pa.array([2**63 + 5, 2**64 - 1], pa.uint64())
+    table = foreign_table(tmp_path, {"x": ids}, [field("x", "long")])
+    for slot in ("x", {"name": "x", "buckets": 1000}):
+        with pytest.raises(DataFileError, match=r"f\.parquet: column 'x': .* 9223372036854775813"):
+            list(FeatureLoader(table, slots=[slot]))
+
+
+def test_a_binary_partition_key_is_refused_by_name(tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    rows = pa.table({"k": pa.array([b"a\xff", b"b"], pa.binary()), "x": [1, 2]})
+    write_deltalake(table, rows, partition_by=["k"])
+    before = everything(tmp_path)
+    acts: list[Any] = [open_table, lambda url: delete_rows(url, "x = 1"), compact, vacuum]
+    for act in (*acts, lambda url: add_slot(tmp_path, url)):
+        with pytest.raises(DataFileError, match="Delta table with the binary partition key 'k'"):
+            act(table)
+        (tmp_path / "raw.parquet").unlink(missing_ok=True)
+        (tmp_path / "spec.yaml").unlink(missing_ok=True)
+    assert everything(tmp_path) == before
 
 
 FOREIGN = {
