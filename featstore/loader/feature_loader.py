@@ -43,8 +43,7 @@ from featstore.loader.run.epochs import Run
 from featstore.loader.run.iteration import Iteration
 from featstore.loader.run.iterations import Iterations
 from featstore.loader.run.job import Job
-from featstore.loader.run.shares import require_own
-from featstore.loader.run.snapshots import require_exact_states
+from featstore.loader.run.shares import require_exact_states, require_own
 from featstore.loader.run.staging_share import decoded_room, divided, limited, share_of, staging_for
 from featstore.loader.run.state import LoaderState
 from featstore.loader.run.step_agreement import JOIN, PAD, require_tail

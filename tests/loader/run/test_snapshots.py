@@ -13,7 +13,7 @@ from featstore.errors import ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.lightning_feed import LightningFeed
 from featstore.loader.run.device import DeviceFeed
-from featstore.loader.run.snapshots import require_exact_states
+from featstore.loader.run.shares import require_exact_states
 from tests.loader.conftest import rows_of
 
 pytestmark = [
