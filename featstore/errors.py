@@ -115,7 +115,12 @@ class StoreError(FeatstoreError, OSError):
 
     `errno` is EINVAL if the same request would be refused again, and EIO if a retry may succeed;
     for the operating system it is its own.
+
+    Attributes:
+        retry_after_s: How long a store asks to wait before the next request, if its client tells.
     """
+
+    retry_after_s: float = 0.0
 
 
 class AccessError(StoreError, PermissionError):

@@ -22,9 +22,12 @@ _ALIVE = "alive"
 # The errors of open() for a missing file, a link, a directory and a socket.
 _NO_FILE = (errno.ENOENT, errno.ELOOP, errno.EISDIR, errno.ENXIO)
 # What to do about errors of a disk, beside to use another one.
-_ADVICE = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there") | dict.fromkeys(
-    (errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"
-)
+_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"),
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f, or the file system's)",
+    errno.EROFS: "mount the disk writable",
+}
 
 
 def try_lock(path: Path, kind: int) -> int | None:
@@ -102,9 +105,8 @@ def make_private(root: Path) -> None:
             return
         except OSError as error:
             if not isinstance(error, FileNotFoundError) or not tries_left:
-                raise StagingError(
-                    f"staging.directory {root.parent} cannot hold the cache {root.name}: {error}"
-                ) from error
+                what = f"staging.directory {root.parent} cannot hold the cache {root.name}"
+                raise disk_error(what, error) from error
 
 
 def _make_private(root: Path) -> None:

@@ -8,11 +8,13 @@ since the clients' exception classes do not distinguish them; see
 """
 
 import contextlib
+import email.utils
 import errno
 import os
 import re
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -48,6 +50,12 @@ _INNER_PARTS = re.compile(r"\n\nDebug source|\n\s+0: ")
 _BUSY = (408, 429)
 # An error of the system in delta-rs' words, other than that a file is missing (2).
 _OS_ERROR = re.compile(r"\(os error (?!2\))\d+\)")
+# What a name node says while it starts or hands over, and data nodes have not reported to it yet.
+PASSING_WORDS = re.compile(
+    r"zero blocklocations|failed to find datanode|no live (data ?)?nodes?\b|startup mode|"
+    r"namenode still not started|could only be (written|replicated) to 0 ",
+    re.IGNORECASE,
+)
 _UNSUPPORTED = 501  # of a method that the server does not know: another try would be refused, too
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # Of whoever wrote the code: the words of a failing store would hide them.
@@ -124,6 +132,24 @@ _ANSWERED = (
         "the name node is in safe mode ({words})",
         "wait until it has left it (`hdfs dfsadmin -safemode get`), then run it again",
         errno=errno.EIO,
+    ),
+    _rule(
+        PASSING_WORDS.pattern,
+        "the name node knows no data node for it, or is starting ({words})",
+        "wait until the data nodes have reported to it (`hdfs dfsadmin -report`), then run it "
+        "again",
+        errno=errno.EIO,
+    ),
+    _rule(
+        r"ExpiredToken|token included in the request is expired",
+        "the credentials have expired{code}",
+        "get new ones, and set {credentials}",
+        kind=AccessError,
+    ),
+    _rule(
+        r"RequestTimeTooSkewed",
+        "the clock of this machine and that of {host} differ by too much{code}",
+        "set this machine's clock (NTP), then run it again",
     ),
     _rule(
         r"missing for Hadoop's client",
@@ -270,7 +296,23 @@ def store_error(url: str, error: Exception) -> Exception:
         return FileNotFoundError(errno.ENOENT, "No such file", redact(url))
     if rule is None and (translated := _of_delta(url, error, text)) is not None:
         return translated
-    return _from_rule(rule or _FAILED, url, text)
+    told = _from_rule(rule or _FAILED, url, text)
+    told.retry_after_s = retry_after_s(getattr(error, "headers", None) or {}, time.time())
+    return told
+
+
+def retry_after_s(headers: Mapping[str, str], now_s: float) -> float:
+    """The seconds that an answer asks to wait, 0 if none. Pure.
+
+    Args:
+        headers: Of the answer.
+        now_s: The time, since 1970, from which a date in `Retry-After` counts.
+    """
+    value = headers.get("Retry-After", "").strip()
+    if value.isdecimal():
+        return float(value)
+    date = email.utils.parsedate_tz(value)
+    return max(0.0, email.utils.mktime_tz(date) - now_s) if date else 0.0
 
 
 def _rule_of(url: str, error: Exception, text: str) -> _Rule | None:

@@ -21,6 +21,7 @@ import requests
 from fsspec.implementations.webhdfs import WebHDFS
 
 from featstore.files.random_reader import RandomReader
+from featstore.files.store_errors import PASSING_WORDS
 from featstore.libraries import LazyModule
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ _REDIRECT = 307
 _PREFIX = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 _ASKED = re.compile(r"with url: \S+")  # the request's query may hold a token
 # Exceptions of a name node that another one, or a later request, may not raise.
-_PASSING = ("StandbyException", "RetriableException", "ObserverRetryOnActiveException")
+_PASSING = (
+    *("StandbyException", "RetriableException", "ObserverRetryOnActiveException"),
+    "SafeModeException",
+)
 _REFUSED = (
     *("AccessControlException", "SecurityException", "AuthenticationException"),
     *("AuthorizationException", "InvalidToken"),
@@ -49,11 +53,14 @@ class HdfsError(OSError):
 
     Attributes:
         is_passing: Whether another request may succeed.
+        headers: The headers of the answer.
     """
 
-    def __init__(self, text: str, *, is_passing: bool = False) -> None:
+    def __init__(
+        self, text: str, *, is_passing: bool = False, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(text)
-        self.is_passing = is_passing
+        self.is_passing, self.headers = is_passing, headers or {}
 
 
 def error_of(status: int, headers: Mapping[str, str], exception: Any, host: str) -> OSError:
@@ -83,8 +90,12 @@ def error_of(status: int, headers: Mapping[str, str], exception: Any, host: str)
         return PermissionError(f"the server demands Kerberos: {kerberos_state()} ({text})")
     if name in _REFUSED or (not name and status in (401, 403)):
         return PermissionError(text)
-    is_passing = name in _PASSING or (not name and (status >= 500 or status in (408, 429)))
-    return HdfsError(text, is_passing=is_passing)
+    is_passing = (
+        name in _PASSING
+        or (bool(exception) and PASSING_WORDS.search(text) is not None)
+        or (not name and (status >= 500 or status in (408, 429)))
+    )
+    return HdfsError(text, is_passing=is_passing, headers=headers)
 
 
 def kerberos_state() -> str:

@@ -43,7 +43,7 @@ from featstore.loader.run.epochs import Run
 from featstore.loader.run.iteration import Iteration
 from featstore.loader.run.iterations import Iterations
 from featstore.loader.run.job import Job
-from featstore.loader.run.shares import require_own
+from featstore.loader.run.shares import require_exact_states, require_own
 from featstore.loader.run.staging_share import decoded_room, divided, limited, share_of, staging_for
 from featstore.loader.run.state import LoaderState
 from featstore.loader.run.step_agreement import JOIN, PAD, require_tail
@@ -304,7 +304,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         return f"FeatureLoader(slots={slots}, labels={labels}, batch_size={self._job.batch_size})"
 
     def __iter__(self) -> Iteration:
-        return Iteration(self, LoaderWorker.here())
+        worker = LoaderWorker.here()
+        require_exact_states(worker.num_ranks)
+        return Iteration(self, worker)
 
     @property
     def num_epochs(self) -> int:
@@ -634,6 +636,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker process gets: everything except the run, the stager and the metrics."""
+        require_exact_states(LoaderWorker.here().num_ranks)
         # A spawned worker knows nothing of the process group that was initialised here.
         job = replace(self._job, in_step=True) if self._in_step else self._job
         own = {"_run": None, "_stager": None, "_decoded": None, "_stats": Stats()}

@@ -536,7 +536,7 @@ class Cache:
         path = self.root / name
         if _exists(path) and not self.remove_unpinned(name):
             return False
-        return not is_directory_at(path.with_suffix(HELD)) or path.with_suffix(HELD).is_symlink()
+        return path.with_suffix(HELD).is_symlink() or not is_directory_at(path.with_suffix(HELD))
 
     def remove_unpinned(self, name: str) -> bool:
         """Removes a file. Call it under `locked()`.

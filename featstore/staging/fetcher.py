@@ -4,10 +4,11 @@ and publishes it.
 
 import logging
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -98,13 +99,15 @@ class Source:
         check: `check(path, name, held)` raises DataFileError if the spans `held` of a staged file
             are not what was written. None checks nothing. `name`, here and above, is the URL
             without credentials, for errors.
-        retry: When and how often failed requests are sent again.
+        retry: When and how often failed requests are sent again. For how long is a staging option.
+        size_of: The size that a store says now for a URL.
     """
 
     read: ReadSpan = read_span
     plan_ranges: PlanRanges | None = None
     check: Check | None = None
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    size_of: Callable[[str], int] = storage.size_bytes
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,7 @@ class Fetcher:
 
     def __init__(self, options: Staging, cache: Cache, source: Source, counts: Counts) -> None:
         self._options, self._cache, self._source, self._counts = options, cache, source, counts
+        self._retry = replace(source.retry, retry_s=options.retry_s)
         self._throttle = Throttle(cache.limits_path, options.num_bytes_per_s)
         self._remotes: dict[str, Remote] = {}
         # The demand of the last file whose footer was seen, computed when it is asked for, since
@@ -362,10 +366,10 @@ class Fetcher:
         bytes come twice, they are what the store has. The cache must not vouch for such a file, so
         it is read in place from then on, and its reader reports what is wrong with it.
         """
-        damaged, num_failures = list[SpanChecksum](), 0
+        damaged, num_starts = list[SpanChecksum](), 0
         while True:
-            num_failures += 1
-            is_last = self._source.retry.gives_up(num_failures)
+            num_starts += 1
+            is_last = num_starts == self._retry.max_starts
             try:
                 if not self._fill(item, download, filling, base, waiting):
                     return None
@@ -392,7 +396,8 @@ class Fetcher:
                 self._cache.discard(base)
             base = None
             filling.restart()
-            self._connection(waiting).pause(failure, num_failures)
+            pause_s = self._retry.pause_s(num_starts, random.random()) or 0.0
+            self._connection(waiting).pause(failure, pause_s)
 
     def _damage(self, item: StageItem[Any], download: Download, filling: Filling) -> str:
         """How the downloaded bytes differ from those that were written; empty if no checksum shows
@@ -528,7 +533,8 @@ class Fetcher:
     def _connection(self, waiting: Waiting) -> Connection:
         return Connection(
             read=self._source.read,
-            retry=self._source.retry,
+            size_of=self._source.size_of,
+            retry=self._retry,
             throttle=self._throttle,
             stop=waiting.stop,
             threads=waiting.threads,

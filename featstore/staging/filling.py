@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from featstore.errors import ReplacedError, StagingError
+from featstore.errors import ReplacedError, StagingError, StoreError
 from featstore.files.private_directory import disk_error
 from featstore.files.transfer import RangeResponse, ReadSpan
 from featstore.intervals import Span, united
@@ -61,6 +61,7 @@ class Connection:
 
     Attributes:
         read: Reads a range of a URL.
+        size_of: The size that the store says now for a URL.
         retry: When and how often failed requests are sent again.
         throttle: Limits bytes per second.
         stop: Ends the download once it is set.
@@ -70,6 +71,7 @@ class Connection:
     """
 
     read: ReadSpan
+    size_of: Callable[[str], int]
     retry: RetryPolicy
     throttle: Throttle
     stop: threading.Event
@@ -77,11 +79,11 @@ class Connection:
     on_stream: Callable[[Received], None]
     on_retry: Callable[[], None]
 
-    def pause(self, failure: str, num_failures: int) -> None:
+    def pause(self, failure: str, pause_s: float) -> None:
         """Logs a failure and waits before the next attempt. Raises Stopped once `stop` is set."""
         self.on_retry()
         _LOG.warning("%s; trying again", failure)
-        if self.stop.wait(self.retry.pause_s(num_failures, random.random())):
+        if self.stop.wait(pause_s):
             raise Stopped
 
 
@@ -198,8 +200,9 @@ class Filling:
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._write_back, self._crc = _WriteBack(self._file), 0
         self._in_flight = dict[Span, Future[RangeResponse]]()
-        # How far the current span is downloaded, and what failed in the last attempt.
-        self._at, self._failure = 0, ""
+        # How far the current span is downloaded, what failed in the last attempt, and how long a
+        # pause the store asked for.
+        self._at, self._failure, self._asked_s = 0, "", 0.0
         self._current: Span = (0, 0)
         self._fetched, self.num_broken = set[Span](), 0
         self.tag, self.sums = listed, list[SpanChecksum]()
@@ -266,23 +269,32 @@ class Filling:
             Stopped: The stager was closed.
         """
         self._current = (first, end)
-        self._at, self._crc, num_failures = first, 0, 0
+        retry, num_failures, since_s = self._connection.retry, 0, 0.0
+        self._at, self._crc = first, 0
         while self._at < end:
-            begun, self._failure = self._at, ""
+            begun, self._failure, self._asked_s = self._at, "", 0.0
             yield self._attempt(end)
             if not self._failure:
                 break
-            has_progress = self._at - begun >= self._connection.retry.progress_bytes
-            num_failures = 1 if has_progress else num_failures + 1
-            if self._connection.retry.gives_up(num_failures):
-                raise StagingError(f"{self._failure}; gave up after {num_failures} attempts")
+            now_s = time.monotonic()
+            if num_failures == 0 or self._at - begun >= retry.progress_bytes:
+                num_failures, since_s = 0, now_s
+            num_failures, tried_s = num_failures + 1, now_s - since_s
+            pause_s = retry.pause_s(
+                num_failures, random.random(), tried_s=tried_s, asked_s=self._asked_s
+            )
+            if pause_s is None:
+                raise StagingError(
+                    f"{self._failure}; gave up after {num_failures} attempts in {tried_s:.0f} s "
+                    f"(staging.retry_s is {retry.retry_s:g})"
+                )
             if not self.tag:
                 self._at, self._crc = first, 0
             # A store that serves only one of our requests at a time would serve those in flight
             # first, whose answers nobody reads now.
             self._in_flight.clear()
             self.num_broken += 1
-            self._connection.pause(self._failure, num_failures)
+            self._connection.pause(self._failure, pause_s)
         self._fetched.add((first, end))
         self.sums.append((first, end, self._crc))
 
@@ -331,6 +343,7 @@ class Filling:
                 f"download of {redact(self._url)} failed: "
                 f"{type(error).__name__}: {redact_text(str(error))}"
             )
+            self._asked_s = error.retry_after_s if isinstance(error, StoreError) else 0.0
             return
         self._connection.on_stream(watch.received(self._url))
         if self._at != end:
@@ -341,9 +354,12 @@ class Filling:
 
     def _identify(self, answer: RangeResponse) -> None:
         if answer.size_bytes != self._size_bytes:
+            wrong = f"wrong size: expected {self._size_bytes} bytes, found {answer.size_bytes}"
+            if self._connection.size_of(self._url) == self._size_bytes:
+                raise ConnectionError(f"{wrong} in the answer, though the file is the same")
             raise StagingError(
-                f"download of {redact(self._url)} has the wrong size: expected {self._size_bytes} "
-                f"bytes, found {answer.size_bytes}; if the file was replaced, open the table again"
+                f"download of {redact(self._url)} has the {wrong}; if the file was replaced, open "
+                "the table again"
             )
         if self.tag and answer.tag != self.tag:
             raise ReplacedError(f"{redact(self._url)} was replaced while it was downloaded")

@@ -1,5 +1,6 @@
 """The options of staging, as a training config has them under `staging:`."""
 
+import math
 from dataclasses import dataclass
 
 from featstore.byte_sizes import parse_bytes
@@ -30,6 +31,8 @@ class Staging:
         max_connections: The downloads that all of them run at one time. None does not limit them,
             and lets each download have up to eight short requests in flight.
         min_free_bytes: How much must stay free on the disk.
+        retry_s: How many seconds a download is tried again after failures that may pass, such as a
+            store that fails over.
         decoded: Whether a loader keeps decoded columns in the cache, and reads them from the second
             epoch on.
 
@@ -45,6 +48,7 @@ class Staging:
     max_bytes_per_s: int | str | None = None
     max_connections: int | None = None
     min_free_bytes: int | str | None = None
+    retry_s: float = 120.0
     decoded: bool = False
 
     def __post_init__(self) -> None:
@@ -55,6 +59,12 @@ class Staging:
             )
         require_integer("staging.ahead_files", self.ahead_files)
         require_boolean("staging.decoded", self.decoded)
+        if isinstance(self.retry_s, bool) or not (
+            isinstance(self.retry_s, int | float) and 0 <= self.retry_s < math.inf
+        ):
+            raise ConfigError(
+                f"staging.retry_s: expected seconds, 0 or more, found {self.retry_s!r}"
+            )
         if self.max_connections is not None:
             require_integer("staging.max_connections", self.max_connections)
         if self.directory is not None and local_path(self.directory) is None:

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 import torch
+from torch.utils.data._utils.collate import default_collate_fn_map
 
-from featstore.errors import nearest
+from featstore.errors import ConfigError, nearest
 from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key, Keys
 from featstore.tensors.keyed_jagged import Bag, keyed_jagged
 from featstore.text_table import short_names
@@ -339,3 +340,14 @@ def _to_ipc(table: pa.Table) -> bytes | int:
 def _received(columns: Columns, num_rows: int, extras: bytes | int, is_padding: bool) -> Batch:
     table = pa.table({}) if isinstance(extras, int) else pa.ipc.open_stream(extras).read_all()
     return Batch(columns, num_rows=num_rows, extras=table, is_padding=is_padding)
+
+
+def _refuse_to_collate(batches: Any, **options: Any) -> Any:
+    """What torch's default collate function of a DataLoader does to batches."""
+    raise ConfigError(
+        "a DataLoader over a featstore loader: expected batch_size=None, since batches are whole, "
+        f"found one that collates {len(batches)} of them: DataLoader(loader, batch_size=None)"
+    )
+
+
+default_collate_fn_map[Batch] = _refuse_to_collate

@@ -31,7 +31,8 @@ from featstore.errors import (
 )
 from featstore.files import storage
 from featstore.files.listings import list_files
-from featstore.files.store_errors import as_store_errors, store_error
+from featstore.files.store_errors import as_store_errors, retry_after_s, store_error
+from featstore.files.webhdfs import HdfsError
 from featstore.redaction import redact
 from featstore.schema import Slot, SlotKind
 from featstore.table import delta
@@ -375,6 +376,25 @@ class AuthenticationException(Exception):
             StoreError,
             "Hadoop's client cannot be loaded; set JAVA_HOME",
         ),
+        (
+            OSError(
+                "Client error with status 400 Bad Request: <Code>ExpiredToken</Code>"
+                "<Message>The provided token has expired.</Message>"
+            ),
+            AccessError,
+            r"the credentials have expired \(ExpiredToken\); get new ones, and set",
+        ),
+        (
+            OSError("Client error with status 403 Forbidden: <Code>RequestTimeTooSkewed</Code>"),
+            StoreError,
+            r"the clock of this machine and that of h:22 differ .*\(RequestTimeTooSkewed\); set "
+            r"this machine's clock",
+        ),
+        (
+            OSError("IOException: Zero blocklocations for /x (host='nn', port=9870)"),
+            StoreError,
+            r"the name node knows no data node for it, or is starting .*dfsadmin -report",
+        ),
         (NotImplementedError(), StoreError, r"the store failed \(NotImplementedError\)"),
         (
             OSError("secret=Sk3yPass of Sk3yQuery " + "x" * 1000),
@@ -439,6 +459,27 @@ def test_pythons_errors_are_the_stores_if_a_client_raises_them(kind: type[Except
 
     with pytest.raises(StoreError, match="the store failed"), as_store_errors("sftp://h/t"):
         client()
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected_s"),
+    [
+        ({}, 0),
+        ({"Retry-After": "30"}, 30),
+        ({"Retry-After": "Thu, 01 Jan 1970 00:01:40 GMT"}, 60),
+        ({"Retry-After": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0),
+        ({"Retry-After": "soon"}, 0),
+    ],
+)
+def test_a_store_says_how_long_to_wait(headers: dict[str, str], expected_s: float) -> None:
+    assert retry_after_s(headers, now_s=40) == expected_s
+
+
+def test_the_error_has_the_pause_that_a_client_tells_of() -> None:
+    error = HdfsError("HTTP 503 (host='nn', port=1)", headers={"Retry-After": "7"})
+    found = store_error("webhdfs://nn:1/x", error)
+    assert isinstance(found, StoreError)
+    assert (found.retry_after_s, found.errno) == (7, errno.EIO)
 
 
 def test_our_own_errors_and_those_of_local_files_pass_as_they_are() -> None:

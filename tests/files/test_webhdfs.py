@@ -389,6 +389,36 @@ def test_a_broken_stream_of_a_staged_file_is_continued(
     assert offsets.count(0) == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Zero blocklocations for /t/x. Name node is in safe mode.",
+        "Failed to find datanode, suggest to check cluster health.",
+        "No live nodes contain current block",
+        "Namenode is in startup mode",
+    ],
+)
+def test_a_name_node_that_starts_is_waited_for(
+    cluster: Cluster, url: str, tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("featstore.files.webhdfs._FIRST_PAUSE_S", 0.001)
+
+    def refuse() -> None:
+        raise RemoteError(403, "IOException", words)
+
+    cluster.put("/t/x", DATA)
+    cluster.fail("name", "OPEN", *(60 * [refuse]))
+    source = Source(retry=RetryPolicy(first_pause_s=0.01, longest_pause_s=0.02))
+    item = StageItem(key=0, url=f"{url}/x", size_bytes=len(DATA))
+    with (
+        Stager(Staging(directory=str(tmp_path)), source) as stager,
+        next(stager.stage([item])) as staged,
+    ):
+        assert staged.path is not None
+        assert staged.path.read_bytes() == DATA
+    assert not cluster.faults["name", "OPEN"]
+
+
 def test_a_file_is_removed_once_and_a_directory_is_listed(cluster: Cluster, url: str) -> None:
     for name in ("k=a%20b/x.parquet", "k=c/y.parquet"):
         write(f"{url}/{name}", name.encode())
@@ -449,6 +479,7 @@ def test_the_name_of_an_exception_decides_and_else_the_status(
     [
         (403, "StandbyException", True),
         (403, "RetriableException", True),
+        (403, "SafeModeException", True),
         (403, "IOException", False),
         (500, "NullPointerException", False),
         (502, "", True),

@@ -288,7 +288,7 @@ def test_a_download_of_an_object_that_keeps_changing_is_given_up(
             ),
             site.fault(),
         )
-    stager = make(mode="whole", max_attempts=3)
+    stager = make(mode="whole")
     with pytest.raises(StagingError, match=r"http.*/t/a\.bin was replaced while it was"):
         _stage(stager, site)
     assert _entries(stager) == []

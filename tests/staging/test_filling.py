@@ -2,14 +2,17 @@
 remote is a function.
 """
 
+import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from featstore.errors import ReplacedError, StagingError
+from featstore.errors import ReplacedError, StagingError, StoreError
 from featstore.files.transfer import RangeResponse
 from featstore.staging.filling import Connection, Filling, Received
 from featstore.staging.limits import Throttle
@@ -36,6 +39,7 @@ class Remote:
         self.requests: list[tuple[int, int]] = []
         self.received: list[Received] = []
         self.num_retries, self.extra = 0, b""
+        self.true_bytes, self.num_looks = SIZE_BYTES, 0
         self.was_asked = threading.Event()
 
     def read(
@@ -55,6 +59,10 @@ class Remote:
             yield bytes_of(self.tag, at, min(at + BLOCK_BYTES, end))
         if self.extra:
             yield self.extra
+
+    def size_of(self, url: str) -> int:
+        self.num_looks += 1
+        return self.true_bytes
 
     def count_retry(self) -> None:
         self.num_retries += 1
@@ -78,10 +86,13 @@ def make(remote: Remote, stop: threading.Event, tmp_path: Path) -> Iterator[Make
     made: list[Filling] = []
     threads = RequestThreads()
 
-    def filling(**policy: int) -> Filling:
+    def filling(**policy: float) -> Filling:
         connection = Connection(
             read=remote.read,
-            retry=RetryPolicy(first_pause_s=0.0, progress_bytes=SIZE_BYTES, **policy),
+            size_of=remote.size_of,
+            retry=RetryPolicy(
+                **{"first_pause_s": 0.0, "progress_bytes": SIZE_BYTES} | policy,  # type: ignore[arg-type]
+            ),
             throttle=Throttle(tmp_path / "limits", None),
             stop=stop,
             threads=threads,
@@ -152,6 +163,60 @@ def test_failures_in_a_row_are_final_and_the_error_shows_no_password(
     assert filling.held == ()
 
 
+def test_failures_are_tried_again_for_some_time_and_the_error_says_for_how_long(
+    make: Make, remote: Remote
+) -> None:
+    remote.cuts = [0] * 1000
+    filling = make(first_pause_s=0.01, longest_pause_s=0.02, retry_s=0.6)
+    with pytest.raises(
+        StagingError, match=r"gave up after \d+ attempts in 1 s \(staging.retry_s is 0.6\)"
+    ):
+        filling.fetch(0, 500)
+    assert remote.num_retries > 5
+
+
+def test_bytes_that_come_begin_the_time_anew(make: Make, remote: Remote) -> None:
+    remote.cuts = [100] * 4
+    filling = make(first_pause_s=0.01, retry_s=0.0, progress_bytes=100)
+    with pytest.raises(StagingError, match="gave up after 1 attempts in 0 s"):
+        filling.fetch(0, 500)
+    remote.cuts = [100] * 4
+    filling = make(first_pause_s=0.2, longest_pause_s=0.2, retry_s=0.3, progress_bytes=100)
+    filling.fetch(0, 500)
+    assert remote.num_retries == 4
+
+
+def test_a_store_that_asks_for_a_pause_gets_it(
+    make: Make, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, busy = remote.read, StoreError("busy")
+    busy.errno, busy.retry_after_s, answers = errno.EIO, 0.5, [busy]
+
+    def read(*args: Any, **options: Any) -> RangeResponse:
+        if answers:
+            raise answers.pop()
+        return whole(*args, **options)
+
+    monkeypatch.setattr(remote, "read", read)
+    since_s = time.monotonic()
+    make().fetch(0, 500)
+    assert time.monotonic() - since_s >= 0.5
+
+
+def test_an_answer_of_the_wrong_size_is_asked_for_again_if_the_file_is_the_same(
+    make: Make, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = remote.read
+
+    def read(*args: Any, **options: Any) -> RangeResponse:
+        remote.size_bytes = SIZE_BYTES + (not remote.requests)
+        return whole(*args, **options)
+
+    monkeypatch.setattr(remote, "read", read)
+    make().fetch(0, 500)
+    assert (remote.num_looks, len(remote.requests)) == (1, 2)
+
+
 def test_a_file_that_changes_between_two_spans_is_refused(make: Make, remote: Remote) -> None:
     filling = make()
     filling.fetch(0, 100)
@@ -181,7 +246,7 @@ def test_a_file_of_another_size_and_an_answer_of_more_bytes_are_refused(
     remote.extra = b"more"
     with pytest.raises(StagingError, match="4 more bytes came than were requested"):
         filling.fetch(0, 100)
-    remote.extra, remote.size_bytes = b"", 999
+    remote.extra, remote.size_bytes, remote.true_bytes = b"", 999, 999
     with pytest.raises(StagingError, match="wrong size: expected 1000 bytes, found 999"):
         filling.fetch(0, 100)
 

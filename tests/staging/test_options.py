@@ -24,6 +24,10 @@ from featstore.staging import Staging
         ),
         ({"max_bytes_per_s": "fast"}, r"staging\.max_bytes_per_s: expected a number of bytes"),
         ({"min_free_bytes": 0}, r"staging\.min_free_bytes: expected a number of bytes"),
+        ({"retry_s": -1}, r"staging\.retry_s: expected seconds, 0 or more, found -1"),
+        ({"retry_s": float("inf")}, r"staging\.retry_s: expected seconds, 0 or more, found inf"),
+        ({"retry_s": "2min"}, r"staging\.retry_s: expected seconds, 0 or more, found '2min'"),
+        ({"retry_s": True}, r"staging\.retry_s: expected seconds"),
         ({"directory": "s3://b/cache"}, r"staging\.directory: expected a local directory"),
     ],
 )

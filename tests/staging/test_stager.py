@@ -48,7 +48,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
         options = (
             dict[str, Any](directory=str(tmp_path / "cache"), budget_bytes=1_000_000) | options
         )
-        retry = RetryPolicy(first_pause_s=0.01)
+        retry = RetryPolicy(first_pause_s=0.01, max_attempts=5)
         source = Source(read=read, check=check, plan_ranges=plan_ranges, retry=retry)
         return made.enter_context(Stager(Staging(**options), source, grace_s=grace_s))
 
