@@ -31,7 +31,7 @@ _OTHERWISE = "check the disk or mount, then run it again"
 def looking(path: str | Path) -> Iterator[None]:
     """Translates failed looks at a local path in the block to StoreError.
 
-    Errors of featstore and `ABSENT` pass.
+    Errors of featstore and `ABSENT` pass, and that a directory is there in place of a file.
 
     Raises:
         AccessError: Access is refused.
@@ -39,7 +39,7 @@ def looking(path: str | Path) -> Iterator[None]:
     """
     try:
         yield
-    except (FeatstoreError, *ABSENT):
+    except (FeatstoreError, IsADirectoryError, *ABSENT):
         raise
     except OSError as error:
         raise failed_look(path, error) from error

@@ -265,9 +265,11 @@ def mixed_rows(num_rows: int) -> pa.Table:
     draw = random.Random(7)
     columns = {"row": pa.array(range(num_rows))}
     for i, case in enumerate(OPERATOR_CASES.values()):
-        rows = [draw.randrange(8) for _ in range(num_rows)]
-        for name, values in columns_of(case).items():
-            mixed = rows if "sequences" in case else [draw.randrange(8) for _ in range(num_rows)]
+        cases = columns_of(case)
+        num = min(8, *map(len, cases.values()))
+        rows = [draw.randrange(num) for _ in range(num_rows)]
+        for name, values in cases.items():
+            mixed = rows if "sequences" in case else [draw.randrange(num) for _ in range(num_rows)]
             columns[f"c{i}_{name}"] = values.take(pa.array(mixed))
     return pa.table(columns)
 
