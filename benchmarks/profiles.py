@@ -36,7 +36,7 @@ from shared_parts.machine import print_result
 
 NUM_SLOTS, FILE_ROWS = 200, 1 << 16
 DEMO_CPU_S, STORED_CPU_S, MEMORY_MB = 3.0, 1.0, 1024
-PROGRAM = "from featstore.cli import main; main()"
+PROGRAM = "from featstore.cli import console; console()"
 SIDES = {
     "featstore": """
 import featstore, sys

@@ -30,7 +30,7 @@ import featstore.spec.sql.statement
 import featstore.table.statistics.table_lint
 import featstore.table.vacuum
 from featstore import Dispatch, FeatureLoader, Staging, api
-from featstore.cli import run as run_command
+from featstore.cli import main as run_command
 from featstore.dispatch.accounts.receipt import receipts
 from featstore.dispatch.accounts.recording import recorded
 from featstore.dispatch.accounts.status import status

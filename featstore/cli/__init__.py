@@ -5,5 +5,5 @@ Each command parses its options, imports one function, calls it, and shows what 
 """
 
 from featstore.cli.program import cli as cli
+from featstore.cli.program import console as console
 from featstore.cli.program import main as main
-from featstore.cli.program import run as run

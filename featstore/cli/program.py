@@ -40,12 +40,12 @@ for command in commands:
     cli.add_command(command)
 
 
-def main() -> NoReturn:
-    """Runs a command and ends the process, with an exit code of `run`."""
-    end_with(run)
+def console() -> NoReturn:
+    """The program `featstore`: runs `main`, and ends the process with its exit code."""
+    end_with(main)
 
 
-def run() -> None:
+def main() -> None:
     """Runs a command.
 
     Raises:

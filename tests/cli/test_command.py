@@ -138,7 +138,7 @@ def test_head_shows_the_slots_and_rows_asked_for(table: str) -> None:
 
 def test_completion_knows_commands_and_options() -> None:
     """The shell calls the program with these variables, see docs/command_line.md."""
-    program = "import sys; sys.argv[0] = 'featstore'; from featstore.cli import main; main()"
+    program = "import sys; sys.argv[0] = 'featstore'; from featstore.cli import console; console()"
     words = {"featstore ta": "table", "featstore table head --wh": "--where"}
     for line, wanted in words.items():
         variables = {

@@ -63,7 +63,7 @@ def in_process(
     """
     monkeypatch.setattr(sys, "argv", ["featstore", *map(str, arguments)])
     with pytest.raises(SystemExit) as stopped:
-        cli.run()
+        cli.main()
     return int(stopped.value.code or 0), (capsys.readouterr().err.strip().splitlines() or [""])[-1]
 
 
@@ -513,7 +513,7 @@ def test_hostile_text_is_refused_with_one_short_line(
         arguments = [*arguments, "t"]
     monkeypatch.setattr(sys, "argv", ["featstore", *arguments])
     with pytest.raises(SystemExit, match="2"):
-        cli.run()
+        cli.main()
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert len(line) < 700

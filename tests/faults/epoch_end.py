@@ -358,7 +358,7 @@ def served(kind: str, root: Path) -> Iterator[Callable[[int], str]]:
     command = [
         sys.executable,
         "-c",
-        "from featstore.cli import main; main()",
+        "from featstore.cli import console; console()",
         "dispatch",
         "serve",
         "--port",

@@ -52,7 +52,7 @@ DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message><Toke
 CLIENT = """
 import json, sys, time
 import featstore
-from featstore.cli import main
+from featstore.cli import console
 since = time.monotonic()
 try:
     featstore.open_table(sys.argv[1])
@@ -60,7 +60,7 @@ except Exception as error:
     kinds = [kind.__name__ for kind in type(error).__mro__]
     print(json.dumps({"said": str(error), "kinds": kinds, "seconds": time.monotonic() - since}), flush=True)
 sys.argv = ["featstore", "table", "inspect", sys.argv[1]]
-main()
+console()
 """
 
 

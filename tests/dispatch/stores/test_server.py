@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from featstore.cli import run
+from featstore.cli import main
 from featstore.dispatch import serve
 from featstore.dispatch.stores import sqlite
 from featstore.dispatch.stores.address import bind, open_store
@@ -131,7 +131,7 @@ def test_a_port_in_use_is_reported_in_one_line(
             serve_until_signal("127.0.0.1", port, print)
         monkeypatch.setattr("sys.argv", ["featstore", "dispatch", "serve", "--port", str(port)])
         with pytest.raises(SystemExit, match="2"):
-            run()
+            main()
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from featstore.cli.program import run
+from featstore.cli.program import main
 from tests.faults.failing_calls.forked import Ending
 from tests.faults.failing_calls.reader import Content
 
@@ -48,7 +48,7 @@ class Scenario:
 def run_command(*arguments: object) -> None:
     """Runs a command of featstore in this process."""
     sys.argv = ["featstore", *map(str, arguments)]
-    run()
+    main()
 
 
 def in_order(clean: Rows, ending: Ending) -> str | None:

@@ -426,5 +426,5 @@ def test_the_command_exits_with_2_where_there_is_no_table(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["featstore", "table", "lint", str(tmp_path / "nothing")])
     with pytest.raises(SystemExit) as stopped:
-        cli.run()
+        cli.main()
     assert stopped.value.code == 2
