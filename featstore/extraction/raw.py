@@ -127,8 +127,9 @@ def find_raw_files(
         entries = list_raw_files(url)
     except TableFormatError as error:
         raise InputError(
-            f"raw input {redact(url)}: {error}: extract the rows of a Spark query on it instead "
-            f"(--sql, or dataframe=...)"
+            f"raw input {redact(url)} lies in the {error.table_format} table {error.directory}, "
+            f"some of whose files may be replaced ones: extract the rows of a Spark query on it "
+            f"instead (--sql, or dataframe=...)"
         ) from None
     if not entries:
         raise InputError(

@@ -213,7 +213,10 @@ def _files(source: LogSource, url: str) -> list[FileEntry]:
     try:
         files = list_files(url)
     except TableFormatError as error:
-        raise InputError(f"{source}: {error}: use a query (sql=...)") from None
+        raise InputError(
+            f"{source} lies in the {error.table_format} table {error.directory}, some of whose "
+            f"files may be replaced ones: use a query (sql=...)"
+        ) from None
     if not files:
         texts = list_raw_files(url)
         found = (

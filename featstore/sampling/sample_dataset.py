@@ -29,6 +29,7 @@ from featstore.request.request import Request, resolve
 from featstore.request.stale_groups import ERROR, reading
 from featstore.request.tables import TableLike, naming_table_errors, snapshot_of
 from featstore.sampling.indices import is_single, position_of, positions_of
+from featstore.sampling.rows.decoded_rows import SampleBatch
 from featstore.sampling.rows.open_samples import OpenSamples, SamplePlan
 from featstore.sampling.rows.wanted_ids import can_be_ids, ids_of_type
 from featstore.staging.options import Staging
@@ -270,11 +271,11 @@ def _collated(batches: Sequence[Batch], **_: Any) -> Batch:
         key: [values_of(batch.columns.made()[key]) for batch in batches]
         for key in batches[0].columns.keys
     }
-    return Batch(
+    return SampleBatch(
         joined(columns, BufferPool()),
         num_rows=sum(batch.num_rows for batch in batches),
         extras=pa.concat_tables([batch.extras for batch in batches]),
     )
 
 
-default_collate_fn_map[Batch] = _collated
+default_collate_fn_map[SampleBatch] = _collated

@@ -287,7 +287,8 @@ def test_the_files_of_a_delta_table_are_no_raw_input(tmp_path: Path) -> None:
     put_parquet(tmp_path / "table" / "dt=1" / "a.parquet", {"user": ["a"]})
     for place in ("table", "table/dt=1", "table/dt=*"):
         with pytest.raises(
-            InputError, match=r"is a Delta table, some of whose files may be replaced ones"
+            InputError,
+            match=r"lies in the Delta table \S+, some of whose files may be replaced ones",
         ):
             find_raw_files(str(tmp_path / place), {}, [])
 

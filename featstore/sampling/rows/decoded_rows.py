@@ -24,6 +24,10 @@ from featstore.tensors.packed import PackedColumns
 from featstore.tensors.tensor_columns import TensorColumns, column_from, values_of
 
 
+class SampleBatch(Batch):
+    """Samples as a batch, which a DataLoader may join with others: those of a loader are whole."""
+
+
 class DecodedRows:
     """The rows of several pieces, numbered through all of them. For one thread.
 
@@ -73,7 +77,7 @@ class DecodedRows:
         else:
             found = self._gathered(numbers, rows)
         extras = self._gathered_extras(numbers, rows) if self._request.extras else NO_EXTRAS
-        return Batch(self._delivered(found), num_rows=len(rows), extras=extras)
+        return SampleBatch(self._delivered(found), num_rows=len(rows), extras=extras)
 
     def _viewed(self, number: int, first: int, end: int) -> TensorColumns:
         """Consecutive rows of one piece. Only offsets are copied."""

@@ -14,6 +14,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.lightning_feed import LightningFeed
 from featstore.loader.run.device import DeviceFeed
 from featstore.loader.run.shares import require_exact_states
+from featstore.sampling.sample_dataset import SampleDataset
 from tests.loader.conftest import rows_of
 
 pytestmark = [
@@ -123,3 +124,10 @@ def test_a_dataloader_that_collates_batches_is_told_what_it_needs(
     batches = kind(loader_for(table_url), num_workers=num_workers, **options)
     with pytest.raises(ConfigError, match=f"batch_size=None.* collates {num_batches} of them"):
         next(iter(batches))
+
+
+def test_samples_are_joined_and_batches_of_a_loader_refused_in_one_process(table_url: str) -> None:
+    samples = SampleDataset(table_url, slots=["row"])
+    assert len(next(iter(DataLoader(samples, batch_size=4)))) == 4
+    with pytest.raises(ConfigError, match="batch_size=None"):
+        next(iter(DataLoader(loader_for(table_url))))
