@@ -116,7 +116,7 @@ def test_a_state_is_refused_by_a_loader_that_orders_days_otherwise(days: str) ->
         state = merged_state([loader])
     with (
         loader_of(days, shuffle={**WITHIN, "within": None}) as other,
-        pytest.raises(StateError, match=r"shuffle\.within or set of files"),
+        pytest.raises(StateError, match=r"another division of the files \(shuffle\.within"),
     ):
         other.load_state_dict(state)
 
