@@ -1,5 +1,5 @@
 """Libraries that are imported when they are first used, so that a run which does not need them
-starts without them (docs/decisions/0059-what-a-start-loads.md).
+starts without them (docs/design/plans.md).
 """
 
 from importlib import import_module

@@ -25,7 +25,7 @@ from xdist.scheduler import LoadScopeScheduling
 from featstore.extraction.spark.runners import spark_session
 from tests.http_servers import Handler, serving
 
-# torch looks up the name of whom it connects to (docs/decisions/0021): a lost answer is to cost 1 s
+# torch looks up the name of whom it connects to (docs/design/dispatch.md): a lost answer is to cost 1 s
 # here, not 5 or 10.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 settings.register_profile("featstore", deadline=None)

@@ -71,7 +71,7 @@ def navigation(titles: Mapping[str, str]) -> list[object]:
             title="Why",
             pages=there(WHY),
             parts=(
-                Section(title="Decisions", pages=within("decisions")),
+                Section(title="Design", pages=within("design")),
                 Section(title="Benchmarks", pages=within("benchmarks")),
             ),
         ),

@@ -17,7 +17,7 @@ GENERATED = {
     "reference/spec.md": spec_page,
     "reference/training_config.md": train_page,
 }
-_FOLDERS = tuple(PurePosixPath(path) for path in ("docs/decisions", "benchmarks"))
+_FOLDERS = tuple(PurePosixPath(path) for path in ("docs/design", "benchmarks"))
 
 
 def repository_pages(root: Path) -> list[PurePosixPath]:

@@ -14,7 +14,7 @@ def source_page(root: Path, path: PurePosixPath) -> str:
 
 def folder_page(root: Path, path: PurePosixPath) -> str:
     """A page that lists a folder: pages by their title, modules by their docstring's first line."""
-    if path.name in ("decisions", "benchmarks"):
+    if path.name in ("design", "benchmarks"):
         pages = sorted((root / path).glob("*.md"))
         entries = [f"- [{title(page.read_text())}]({page.name})" for page in pages]
         return f"# {path.name.capitalize()}\n\n" + "\n".join(entries) + "\n"

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 
 # Four rounds suffice if the round functions are random (Luby and Rackoff, 1988); two more make up
-# for a mixer that is not, and for small domains. A position takes 3 us (docs/decisions/0005).
+# for a mixer that is not, and for small domains. A position takes 3 us (docs/design/dispatch.md).
 # Changing the number changes the order of every plan.
 _ROUNDS = 6
 _MASK = (1 << 64) - 1

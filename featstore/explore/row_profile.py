@@ -23,7 +23,7 @@ from featstore.table.statistics.summary import LENGTH_QUANTILES, QUANTILES, Slot
 from featstore.table.statistics.value_counts import ValueCounts, merge_counts, most_frequent
 
 # The most frequent values that are kept for comparisons, 100 KB for each slot. Drift over more of
-# them is mostly chance: `docs/decisions/0104-drift-over-the-same-cells.md`.
+# them is mostly chance: `docs/design/statistics.md`.
 NUM_LISTED = 4096
 SOURCE = "from the rows: exact"
 

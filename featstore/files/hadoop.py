@@ -1,5 +1,5 @@
 """Hadoop's file systems by URL: which client reads them, where its name nodes are, and what it
-lacks. `docs/decisions/0089-hdfs-by-one-client.md` says why.
+lacks. `docs/design/files.md` says why.
 
 | scheme | client |
 |---|---|

@@ -4,7 +4,7 @@ to do.
 obstore, delta-rs, fsspec's file systems and sockets each have errors of their own, with many lines,
 colours and responses of the server. Only this module interprets them. Causes are recognised by text
 since the clients' exception classes do not distinguish them; see
-`docs/decisions/0041-errors-of-stores-and-bounds-of-texts.md`.
+`docs/design/files.md`.
 """
 
 import contextlib

@@ -49,7 +49,7 @@ WriteFunction = Callable[["DataFrame", str, tuple[str, ...]], None]
 _PATTERN = re.compile(r"[*?\[{]")  # of names in Hadoop
 _SETTINGS = {
     # HotSpot does not compile methods beyond 8,000 bytes; with this limit Spark falls back to
-    # smaller methods, which are compiled. See docs/decisions/0024-joins-of-raw-logs.md.
+    # smaller methods, which are compiled. See docs/design/joins_and_imports.md.
     "spark.sql.codegen.hugeMethodLimit": "8000",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

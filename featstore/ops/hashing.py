@@ -47,7 +47,7 @@ _P1, _P2, _P3, _P4, _P5 = (np.uint64(prime) for prime in PRIMES)
 # Rows that are looked at before a text column is dictionary encoded. More rows estimate the number
 # of distinct values better; the lookup is paid by every batch that is not encoded.
 _SAMPLE_ROWS = 1024
-# Keeps the temporaries of one block in the L2 cache (docs/decisions/0010).
+# Keeps the temporaries of one block in the L2 cache (docs/design/spec.md).
 _BLOCK_ROWS = 16_384
 # Integers whose range is narrower than this, or than the batch, are hashed through a table of the
 # whole range. A larger span hashes values that do not occur.
@@ -55,7 +55,7 @@ _TABLE_SPAN = 4096
 # Tables that are kept, of 32 KiB at most each.
 _MAX_TABLES = 512
 # At most this many values are hashed one by one in Python: the numpy calls cost more. It brought an
-# online request from 4.7 ms to about 2 ms (docs/decisions/0015).
+# online request from 4.7 ms to about 2 ms (docs/design/spec.md).
 _MAX_SINGLE_VALUES = 16
 
 

@@ -2,7 +2,7 @@
 
 pyarrow aborts the process for some damaged footers, and takes long to describe thousands of columns
 of which a job reads a few. So a footer is walked and checked here, and Arrow gets one that is
-written from it, with only the columns to be read. See `docs/decisions/0042-footers-read-here.md`.
+written from it, with only the columns to be read. See `docs/design/parquet.md`.
 """
 
 import os

@@ -18,7 +18,7 @@ from featstore.sampling.indices import Array
 
 MOST_ROWS = 1 << 40
 # With 10 rounds the 720 orders of 6 rows are not equally frequent, as 20,000 seeds show; with 16
-# they are (docs/decisions/0064).
+# they are (docs/design/orders.md).
 _ROUNDS, _ROUNDS_OF_FEW, _FEW_ROWS = 10, 24, 1 << 16
 _BLOCK_ROWS = 1 << 14  # Intermediate arrays of this size stay in the cache of a core.
 _U32 = np.uint64(32)

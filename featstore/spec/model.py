@@ -184,7 +184,7 @@ class OutputOptions:
 
     Attributes:
         rows_per_row_group: Rows in each row group. Fewer enlarge files and footers (see
-            docs/decisions/0019).
+            docs/design/writing.md).
         rows_per_file: The most rows in one file.
         bytes_per_file: The size near which a file ends, with whole row groups.
         compression: One of `COMPRESSIONS`.

@@ -370,7 +370,7 @@ class Cache:
         """
         with self.locked():
             # Whole files are asked for most often. They need no listing: 0.2 ms instead of 29 with
-            # 8,000 files in the cache (docs/decisions/0023).
+            # 8,000 files in the cache (docs/design/staging.md).
             terms = name, size_bytes, beyond_bytes, is_steady
             if size_bytes is not None:
                 whole = CacheListing([f"{name}.{size_bytes}{STAGED}"])

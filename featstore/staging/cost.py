@@ -1,5 +1,5 @@
 """The cost model of staging: how long a file takes in each mode, on a remote whose latency and
-bandwidth are measured while it is used. Pure; the choice is explained in docs/decisions/0023 and
+bandwidth are measured while it is used. Pure; the choice is explained in docs/design/staging.md and
 0036.
 """
 
@@ -10,7 +10,7 @@ WHOLE, RANGES, DIRECT = "whole", "ranges", "direct"
 # In-flight requests of one download. With four, a training that read 40 of 400 slots waited for
 # each file of a remote of 50 ms and 50 MB/s, whose line had carried them in time; with eight only
 # for the first (benchmarks/training.md). More would multiply the connections of a cluster at the
-# store (docs/decisions/0036).
+# store (docs/design/staging.md).
 MAX_REQUESTS = 8
 # Share of a new publication time in the mean. Larger follows a busy disk sooner, and single syncs
 # too.
@@ -24,8 +24,8 @@ _DOWN_WEIGHT, _UP_WEIGHT = 0.5, 0.1
 # follows a change of the line sooner, and the noise of single streams more. Chosen, not measured.
 _FADE_BYTES = 256 << 20
 # A stream that is shorter, or that takes less than half a round trip, was waiting in a buffer on
-# the way, and would promise any bandwidth (docs/decisions/0023). From 4 MiB on it counts all the
-# same: no connection buffers more than that here (docs/decisions/0036).
+# the way, and would promise any bandwidth (docs/design/staging.md). From 4 MiB on it counts all the
+# same: no connection buffers more than that here (docs/design/staging.md).
 _MIN_STREAM_BYTES, _MIN_STREAM_LATENCIES, _SURE_STREAM_BYTES = 128 << 10, 0.5, 4 << 20
 # If the first block of a request that was sent ahead comes this soon, it was there already, or the
 # line was busy with the bytes before it: then its bytes count with those. Half a round trip, as
@@ -36,14 +36,14 @@ _AT_ONCE_S, _AT_ONCE_LATENCIES = 0.001, 0.5
 # loopback; more than 64 MiB would fetch that much for nothing after a bad moment of the line.
 _MIN_HOLE_BYTES, _MAX_HOLE_BYTES = 16 << 10, 64 << 20
 # What fills the line is latency times bandwidth; half as much again covers requests that take
-# longer (docs/decisions/0036). At least 1 MiB: on a near store a few slow answers would have the
+# longer (docs/design/staging.md). At least 1 MiB: on a near store a few slow answers would have the
 # next request sent late, which hides its bandwidth. At most 64 MiB, for estimates that are
 # off.
 _WINDOW_LATENCIES, _MIN_WINDOW_BYTES, _MAX_WINDOW_BYTES = 1.5, 1 << 20, 64 << 20
 # Requests are chosen anew when an estimate has changed by more than this share. Near the best
 # choice of holes the seconds hardly change with it.
 _NEAR_SHARE = 0.1
-# The plan can be made anew after each request (docs/decisions/0023), so it is never older than 256
+# The plan can be made anew after each request (docs/design/staging.md), so it is never older than 256
 # MiB. While the bandwidth is a guess requests are short: the first file of a remote that was slower
 # than the prior used to be fetched whole, as its holes seemed cheap.
 _MAX_REQUEST_BYTES, _FIRST_REQUEST_BYTES = 256 << 20, 8 << 20
@@ -74,7 +74,7 @@ class Remote:
         last_counted: Whether the bytes of the last request counted towards the bandwidth.
     """
 
-    # Priors (docs/decisions/0023): they decide about the first file of a remote only.
+    # Priors (docs/design/staging.md): they decide about the first file of a remote only.
     latency_s: float = 0.02
     bytes_per_s: float = 100e6
     settle_s: float = 0.01

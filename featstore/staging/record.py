@@ -18,7 +18,7 @@ SpanChecksum = tuple[int, int, int]
 def checksum(data: bytes | memoryview, before: int = 0) -> int:
     """The CRC-32 of the bytes, equal to zlib's.
 
-    ISA-L computes it at 13.8 GB/s of CPU time, zlib at 1.6 to 7 (docs/decisions/0029).
+    ISA-L computes it at 13.8 GB/s of CPU time, zlib at 1.6 to 7 (docs/design/staging.md).
 
     Args:
         data: The bytes.

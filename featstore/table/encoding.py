@@ -11,7 +11,7 @@ after n distinct values m exp(-n / m) bits are still empty on average. The bitma
 processor's L1 cache, while an exact count walks through megabytes.
 
 Random signs and the indices into their dictionaries hardly shrink: there a codec costs time when
-they are written and read, and saves next to nothing (docs/decisions/0062).
+they are written and read, and saves next to nothing (docs/design/writing.md).
 """
 
 import math

@@ -3,7 +3,7 @@ the run's files alone.
 
 A run may last longer than the age at which a vacuum removes unreferenced files. Its mark proves
 that it is alive. Ages are differences of the store's own times, never of a host's clock. See
-`docs/decisions/0027-days-marks-and-vacuum.md`.
+`docs/design/table_life.md`.
 """
 
 import contextlib

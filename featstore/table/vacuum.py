@@ -4,7 +4,7 @@ leftovers of dead runs.
 A file of a retained version is never removed, nor one that a running job may still write or commit:
 a file must be older than the grace, and its run must have no young mark. Files that neither the log
 references nor a featstore run has named are left alone. All times are the store's, so that hosts'
-clocks do not matter. See `docs/decisions/0027-days-marks-and-vacuum.md`.
+clocks do not matter. See `docs/design/table_life.md`.
 """
 
 import json

@@ -98,7 +98,7 @@ class Batch:
     It has the methods of a mapping from the slots' names to their columns: `keys`, `values`,
     `items`, `get`, iteration over names, `dict(batch)` and `**batch`. `len(batch)` is B, the number
     of rows, as of a tensor. It is no `collections.abc.Mapping`: torch's DataLoader makes a dict of
-    such, without labels (docs/decisions/0091-batches-in-other-frameworks.md).
+    such, without labels (docs/design/batches.md).
 
     Tensors that the loader delivers in the same process are views of decoded memory that other
     batches share. They are read-only by contract; `clone()` gives tensors that may be written. A

@@ -32,7 +32,7 @@ def test_links_in_code_and_to_elsewhere_are_left_alone() -> None:
         ("README.md", False, "index.md"),
         ("docs/loader.md", False, "loader.md"),
         ("docs/howto/spark.md", False, "howto/spark.md"),
-        ("docs/decisions", True, "decisions/index.md"),
+        ("docs/design", True, "design/index.md"),
         ("benchmarks", True, "benchmarks/index.md"),
         ("benchmarks/size.md", False, "benchmarks/size.md"),
         ("notebooks/01_first_look.ipynb", False, "notebooks/01_first_look.md"),

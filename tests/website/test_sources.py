@@ -18,11 +18,11 @@ def test_a_folder_lists_its_modules_with_their_first_line(tmp_path: Path) -> Non
     assert folder_page(tmp_path, PurePosixPath("ops")).endswith("- `ids.py`: Signs of values.\n")
 
 
-def test_decisions_are_listed_by_their_title(tmp_path: Path) -> None:
-    (tmp_path / "decisions").mkdir()
-    (tmp_path / "decisions" / "0001-x.md").write_text("# 1. A choice\n")
-    page = folder_page(tmp_path, PurePosixPath("decisions"))
-    assert page == "# Decisions\n\n- [1. A choice](0001-x.md)\n"
+def test_design_notes_are_listed_by_their_title(tmp_path: Path) -> None:
+    (tmp_path / "design").mkdir()
+    (tmp_path / "design" / "x.md").write_text("# A choice\n")
+    page = folder_page(tmp_path, PurePosixPath("design"))
+    assert page == "# Design\n\n- [A choice](x.md)\n"
 
 
 def test_a_page_without_a_heading_is_refused() -> None:

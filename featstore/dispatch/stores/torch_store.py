@@ -26,11 +26,11 @@ from featstore.errors import DispatchError
 _SERVER_KEY = "featstore/server"
 # Between two attempts to reach a server that does not listen yet.
 _RETRY_S = 0.1
-# Keys per exchange: the last look at 2,000 splits takes about 30 exchanges (docs/decisions/0030).
+# Keys per exchange: the last look at 2,000 splits takes about 30 exchanges (docs/design/orders.md).
 # More keys hold up the server longer for other clients.
 _KEYS_PER_READ = 256
 # torch looks up the name of the address that it has connected to. The resolver asks again after 5 s
-# and gives up after 10 (docs/decisions/0021).
+# and gives up after 10 (docs/design/dispatch.md).
 _CONNECT_S = 11.0
 _Act = Callable[[TCPStore], Any]
 
@@ -300,7 +300,7 @@ def _await_server(endpoint: Endpoint, timeout_s: float) -> None:
     """Waits until something listens at the endpoint, because workers may start before their server.
 
     torch would wait too, but for longer than it is told (7 s for 2 s), and it prints pages of
-    native stack traces (docs/decisions/0021).
+    native stack traces (docs/design/dispatch.md).
     """
     deadline = time.monotonic() + timeout_s
     while True:

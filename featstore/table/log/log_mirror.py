@@ -3,7 +3,7 @@
 delta-rs takes no file system from Python, and its own clients of HDFS are others than those of the
 data files. So the log is copied to a private directory and read there, and what a commit adds to a
 copy is published by `put_new`, of which one of several writers of a version succeeds. See
-`docs/decisions/0089-hdfs-by-one-client.md`.
+`docs/design/files.md`.
 """
 
 import contextlib

@@ -2,7 +2,7 @@
 finding has a figure, a threshold, a reason and advice.
 
 The costs of codecs and encodings were measured with `benchmarks/writing.py`. The thresholds for
-numbers of rows, bytes and files are judgement (`docs/decisions/0019-written-for-the-reader.md`).
+numbers of rows, bytes and files are judgement (`docs/design/writing.md`).
 """
 
 import math
