@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent
 README = runpy.run_path(str(ROOT / "release" / "readme.py"))
 
 ABI = "0x030B0000"  # Python 3.11's stable ABI: one build for every later version
-FOLDER = "featstore/_native"
+FOLDER = "featstore/native"
 HEADERS = (
     "chunks",
     "crc32",
@@ -61,7 +61,7 @@ def compiles() -> bool:
 
 
 KERNELS = Extension(
-    "featstore._native.kernels",
+    "featstore.native.kernels",
     [f"{FOLDER}/kernels.c"],
     depends=[f"{FOLDER}/{name}.h" for name in HEADERS],
     define_macros=[("Py_LIMITED_API", ABI)],

@@ -48,7 +48,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.sampling.sample_dataset import SampleDataset
+from featstore.samples.sample_dataset import SampleDataset
 from featstore.tensors.batch import Jagged
 from shared_parts.machine import print_result
 

@@ -40,8 +40,8 @@ from decoding_parts.variants import (
     required_rows,
     write,
 )
-from featstore._native.loading import KERNELS
-from featstore.schema import Slot
+from featstore.base.schema import Slot
+from featstore.native.loading import KERNELS
 from loader_parts import measuring
 from shared_parts.machine import print_result
 

@@ -26,11 +26,11 @@ from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
-from featstore.dispatch.leases import lease as leases
-from featstore.dispatch.leases.lease import Extent, Lease, LeaseState
-from featstore.dispatch.leases.stealing import StealCandidate, victims
-from featstore.dispatch.leases.survey import Part
+from featstore.dispatch import lease as leases
+from featstore.dispatch.lease import Extent, Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.stealing import StealCandidate, victims
+from featstore.dispatch.survey import Part
 from shared_parts.machine import print_result
 
 WINDOW_ROWS, WINDOW_S = 100_000, 2.0

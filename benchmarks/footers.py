@@ -23,9 +23,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from featstore.base.schema import Slot, SlotKind
 from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
 from featstore.reading.open_file import OpenFile
-from featstore.schema import Slot, SlotKind
 from loader_parts.measuring import by_clocks
 from shared_parts.machine import print_result
 

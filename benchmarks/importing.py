@@ -207,7 +207,7 @@ def _spec(*, with_lists: bool) -> str:
 def run_import(source: str, kind: str, output: str) -> dict[str, Any]:
     """Imports, with a process for each core if there are several files."""
     from featstore.api import import_raw
-    from featstore.host import num_cores
+    from featstore.base.host import num_cores
 
     report = import_raw(kind, source, output, num_workers=num_cores())
     return {"num_rows": report.num_rows, "output_mb": report.size_bytes / 1e6}

@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.extraction.spark.runners import spark_session
-from featstore.joins.join import join_labels
-from featstore.joins.options import Impressions, Label, LabelJoin, LogSource
+from featstore.ingest.join import join_labels
+from featstore.ingest.join_options import Impressions, Label, LabelJoin, LogSource
 from shared_parts.machine import print_result
 from shared_parts.process_tree import spent_s, tree_cpu_s
 

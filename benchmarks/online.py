@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.extraction.extractor import Extractor
+from featstore.extraction.units.extractor import Extractor
 from featstore.spec.model import TIMESTAMP
 from featstore.spec.parse import load_spec
 from shared_parts.machine import print_result

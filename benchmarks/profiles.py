@@ -26,17 +26,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import featstore
-from featstore.demo.flights import write_flights
 from featstore.explore.stored import stored_profile
 from featstore.reading.missing import nulls_to_marks
-from featstore.table.statistics.column_statistics import StatisticsGatherer, merge_statistics
-from featstore.table.statistics.sketches import mix
+from featstore.statistics.column_statistics import StatisticsGatherer, merge_statistics
+from featstore.statistics.sketches import mix
+from featstore.tools.demo_flights import write_flights
 from shared_parts.compiled import compiled_environment
 from shared_parts.machine import print_result
 
 NUM_SLOTS, FILE_ROWS = 200, 1 << 16
 DEMO_CPU_S, STORED_CPU_S, MEMORY_MB = 3.0, 1.0, 1024
-PROGRAM = "from featstore.cli import console; console()"
+PROGRAM = "from featstore.tools.cli import console; console()"
 SIDES = {
     "featstore": """
 import featstore, sys
@@ -138,7 +138,7 @@ print(json.dumps([time.process_time(), peak_kib / 1024]))"""
 def demo(home: Path, compiled: Mapping[str, str]) -> list[dict[str, Any]]:
     """CPU seconds of `featstore table profile` on the demo's table, start of the process included."""
     write_flights(home / "raw")
-    spec = str(files("featstore.demo").joinpath("flights.spec.yaml"))
+    spec = str(files("featstore.tools").joinpath("flights.spec.yaml"))
     table = str(home / "demo")
     featstore.extract(spec, str(home / "raw"), table, partition_from_path=("month",))
     found = []

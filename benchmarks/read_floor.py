@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from featstore import api
-from featstore.demo.synthetic import PARTITION_KEY, write_click_log
 from featstore.explore.table import Table, open_table
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.tools.demo_synthetic import PARTITION_KEY, write_click_log
 from shared_parts.machine import print_result
 
 REQUIRED_RATIO = 0.8
@@ -71,7 +71,7 @@ def _table(directory: Path, num_rows: int) -> Table:
     url = str(directory / "table")
     if not Path(url).exists():
         write_click_log(directory / "raw", num_rows)
-        spec = str(files("featstore.demo").joinpath("synthetic.spec.yaml"))
+        spec = str(files("featstore.tools").joinpath("synthetic.spec.yaml"))
         print(
             api.extract(spec, str(directory / "raw"), url, partition_from_path=[PARTITION_KEY]),
             flush=True,

@@ -28,11 +28,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import featstore
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.server import serve_until_signal
-from featstore.extraction.unit_statistics import merge_partition
-from featstore.loader.run.state import LoaderState, merge_states
-from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.extraction.units.unit_statistics import merge_partition
+from featstore.loader.iteration.state import LoaderState, merge_states
 from featstore.table.layout import data_file_name, file_statistics_path, new_tag, statistics_path
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile

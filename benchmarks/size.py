@@ -36,12 +36,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from featstore import api
-from featstore.demo import flights, synthetic
+from featstore.base.schema import SlotSchema
 from featstore.explore.table import open_table
-from featstore.schema import SlotSchema
 from featstore.spec.model import OutputOptions
 from featstore.table import encoding, writer
 from featstore.table.metadata import KEY, FileMetadata
+from featstore.tools import demo_flights as flights
+from featstore.tools import demo_synthetic as synthetic
 from shared_parts.machine import print_result
 from size_parts import tfrecord
 
@@ -109,7 +110,7 @@ def _clicks(directory: Path, small: bool) -> list[Path]:
 
 def _extracted(name: str, directory: Path, partition_key: str) -> list[Path]:
     table_url = directory / "table"
-    with package_files("featstore.demo").joinpath(f"{name}.spec.yaml").open("rb") as text:
+    with package_files("featstore.tools").joinpath(f"{name}.spec.yaml").open("rb") as text:
         (directory / "spec.yaml").write_bytes(text.read())
     api.extract(
         directory / "spec.yaml",

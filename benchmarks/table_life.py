@@ -29,9 +29,9 @@ import pyarrow.parquet as pq
 
 import label_join
 from featstore import api
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.explore.table import open_table
 from featstore.extraction.job import ExtractReport
-from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table import delta

@@ -22,11 +22,11 @@ from extraction_sides.workload import features, num_blocks, spec_of, write_raw
 from featstore.extraction import job
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.unit_statistics import Gathering, merge_partition
+from featstore.extraction.units.unit_statistics import Gathering, merge_partition
 from featstore.spec.parse import load_spec
+from featstore.statistics.column_statistics import StatisticsGatherer
 from featstore.table.layout import data_file_name, file_statistics_path, new_tag, statistics_path
 from featstore.table.snapshot import DataFile
-from featstore.table.statistics.column_statistics import StatisticsGatherer
 from shared_parts.machine import print_result
 from shared_parts.spent import Spent
 

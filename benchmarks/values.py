@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from extraction_sides.workload import features, num_blocks, spec_of, write_raw
-from featstore.extraction import job, unit
+from featstore.extraction import job
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.texts import unit_values
+from featstore.extraction.units import unit, unit_values
 from featstore.spec.parse import load_spec
 from shared_parts.machine import print_result
 from shared_parts.spent import Spent

@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     __version__: str
     from featstore.api import extract as extract
     from featstore.api import import_raw as import_raw
+    from featstore.base.errors import FeatstoreError as FeatstoreError
     from featstore.dispatch import Dispatch as Dispatch
-    from featstore.errors import FeatstoreError as FeatstoreError
     from featstore.explore.report.report import report as report
     from featstore.explore.table import Table as Table
     from featstore.explore.table import open_table as open_table
-    from featstore.extraction.extractor import Extractor as Extractor
+    from featstore.extraction.units.extractor import Extractor as Extractor
     from featstore.loader.feature_loader import FeatureLoader as FeatureLoader
     from featstore.loader.plan.shuffle import Shuffle as Shuffle
     from featstore.ops.rowwise import check_operator as check_operator
     from featstore.ops.user import operator as operator
-    from featstore.sampling.random_order import RandomOrder as RandomOrder
-    from featstore.sampling.sample_dataset import SampleDataset as SampleDataset
-    from featstore.sampling.sample_store import SampleStore as SampleStore
+    from featstore.samples.random_order import RandomOrder as RandomOrder
+    from featstore.samples.sample_dataset import SampleDataset as SampleDataset
+    from featstore.samples.sample_store import SampleStore as SampleStore
     from featstore.spec.parse import load_spec as load_spec
     from featstore.staging import Staging as Staging
     from featstore.tensors.batch import Batch as Batch
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "Batch": "featstore.tensors.batch",
     "Dispatch": "featstore.dispatch",
-    "Extractor": "featstore.extraction.extractor",
-    "FeatstoreError": "featstore.errors",
+    "Extractor": "featstore.extraction.units.extractor",
+    "FeatstoreError": "featstore.base.errors",
     "FeatureLoader": "featstore.loader.feature_loader",
     "Jagged": "featstore.tensors.batch",
-    "RandomOrder": "featstore.sampling.random_order",
-    "SampleDataset": "featstore.sampling.sample_dataset",
-    "SampleStore": "featstore.sampling.sample_store",
+    "RandomOrder": "featstore.samples.random_order",
+    "SampleDataset": "featstore.samples.sample_dataset",
+    "SampleStore": "featstore.samples.sample_store",
     "Shuffle": "featstore.loader.plan.shuffle",
     "Staging": "featstore.staging",
     "Table": "featstore.explore.table",
@@ -67,7 +67,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(
             f"module 'featstore' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}"
         )
-    errors = import_module("featstore.errors")
+    errors = import_module("featstore.base.errors")
     try:
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:

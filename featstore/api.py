@@ -7,28 +7,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
+from featstore.base.redaction import redact
 from featstore.explore.preview import preview as preview
+from featstore.extraction.compaction import CompactReport
+from featstore.extraction.compaction import compact as compact_table
 from featstore.extraction.days import Days, DaysReport, extract_days
+from featstore.extraction.deletion import DeletionReport
+from featstore.extraction.deletion import delete_rows as delete_rows_of_table
 from featstore.extraction.fit import fit_in_threads, fit_spec
-from featstore.extraction.groups.group_job import GroupJob, extract_group
+from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.rewrite.compaction import CompactReport
-from featstore.extraction.rewrite.compaction import compact as compact_table
-from featstore.extraction.rewrite.deletion import DeletionReport
-from featstore.extraction.rewrite.deletion import delete_rows as delete_rows_of_table
 from featstore.extraction.spark.runners import (
     SparkFitRunner,
     SparkKeyRunner,
     SparkRunner,
     extract_dataframe,
 )
-from featstore.extraction.unit import Progress, ignore_progress
-from featstore.importing.job import SAMPLE_ROWS, import_job
-from featstore.importing.report import ImportReport
-from featstore.importing.run import OnSchema, run_import
-from featstore.redaction import redact
+from featstore.extraction.units.unit import Progress, ignore_progress
+from featstore.ingest.import_job import SAMPLE_ROWS, import_job
+from featstore.ingest.import_report import ImportReport
+from featstore.ingest.import_run import OnSchema, run_import
 from featstore.spec.lock import load_lock, lock_url, write_lock
 from featstore.spec.meaning import keep_fits, make_lock
 from featstore.spec.model import Spec

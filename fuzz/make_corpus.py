@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.parquet.format import PLAN
+from featstore.native.format import PLAN
 
 FOLDER = Path(__file__).parent / "corpus"
 NUM_ROWS = 24

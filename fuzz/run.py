@@ -73,7 +73,7 @@ def build(target: str) -> Path:
     """The program of a target."""
     BUILT.mkdir(parents=True, exist_ok=True)
     program, source = BUILT / target, HERE / f"{target}.c"
-    kernels = HERE.parent / "featstore" / "_native"
+    kernels = HERE.parent / "featstore" / "native"
     common = [*SANITIZERS, "-pthread", f"-I{kernels}"]
     if shutil.which("clang"):
         _compile(["clang", "-fsanitize=fuzzer", *common, source, "-o", program])

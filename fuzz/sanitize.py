@@ -85,7 +85,7 @@ def main() -> int:
 
 def build() -> Path:
     """The kernels' module with sanitizers."""
-    module, source = BUILT / "kernels.abi3.so", ROOT / "featstore" / "_native" / "kernels.c"
+    module, source = BUILT / "kernels.abi3.so", ROOT / "featstore" / "native" / "kernels.c"
     python = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", f"-DPy_LIMITED_API={ABI}"]
     subprocess.run(["cc", *FLAGS, *python, str(source), "-o", str(module)], check=True)
     return module

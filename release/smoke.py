@@ -20,7 +20,7 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 import featstore  # noqa: E402
-from featstore._native.loading import KERNELS  # noqa: E402
+from featstore.native.loading import KERNELS  # noqa: E402
 
 SIGNS = Path(__file__).parents[1] / "tests" / "golden" / "signs.jsonl"
 NUM_ROWS = 5_000

@@ -1,7 +1,7 @@
-"""Extracts features on Spark: the job featstore.jobs.extract, from a clone."""
+"""Extracts features on Spark: the job featstore.tools.job_extract, from a clone."""
 
-from featstore.ending import end_with
-from featstore.jobs.extract import main
+from featstore.base.ending import end_with
+from featstore.tools.job_extract import main
 
 if __name__ == "__main__":
     end_with(main)

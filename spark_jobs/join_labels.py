@@ -1,7 +1,7 @@
-"""Joins raw logs with labels on Spark: the job featstore.jobs.join_labels, from a clone."""
+"""Joins raw logs with labels on Spark: the job featstore.tools.job_join_labels, from a clone."""
 
-from featstore.ending import end_with
-from featstore.jobs.join_labels import main
+from featstore.base.ending import end_with
+from featstore.tools.job_join_labels import main
 
 if __name__ == "__main__":
     end_with(main)

@@ -1,7 +1,7 @@
-"""Profiles slots on Spark: the job featstore.jobs.profile_slots, from a clone."""
+"""Profiles slots on Spark: the job featstore.tools.job_profile_slots, from a clone."""
 
-from featstore.ending import end_with
-from featstore.jobs.profile_slots import main
+from featstore.base.ending import end_with
+from featstore.tools.job_profile_slots import main
 
 if __name__ == "__main__":
     end_with(main)

@@ -1,7 +1,7 @@
-"""Shows a table in a Hive metastore: the job featstore.jobs.register_table, from a clone."""
+"""Shows a table in a Hive metastore: the job featstore.tools.job_register_table, from a clone."""
 
-from featstore.ending import end_with
-from featstore.jobs.register_table import main
+from featstore.base.ending import end_with
+from featstore.tools.job_register_table import main
 
 if __name__ == "__main__":
     end_with(main)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-CLI = "from featstore.cli import console; console()"
+CLI = "from featstore.tools.cli import console; console()"
 JOB = ("--rdzv-id", "job-1")
 
 

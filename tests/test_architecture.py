@@ -25,27 +25,27 @@ OWNERS = {
     "fsspec": {"featstore.files"},
     "matplotlib": {"featstore.explore"},
     "obstore": {"featstore.files"},
-    "polars": {"featstore.explore", "featstore.table_result"},
+    "polars": {"featstore.explore", "featstore.base.table_result"},
     "pyspark": {
         "featstore.extraction.spark",
         "featstore.extraction.hive",
-        "featstore.jobs",
-        "featstore.joins",
+        "featstore.tools.jobs",
+        "featstore.ingest",
     },
     "sqlglot": {"featstore.selection"},
     "torch": {
         "featstore.tensors",
         "featstore.loader.batches",
         "featstore.loader.mix",
-        "featstore.loader.run",
+        "featstore.loader.iteration",
         "featstore.loader.feature_loader",
         "featstore.loader.lightning_callback",
         "featstore.loader.lightning_feed",
-        "featstore.sampling",
-        "featstore.demo",
+        "featstore.samples",
+        "featstore.tools",
         "featstore.dispatch.stores.torch_store",
     },
-    "yaml": {"featstore.documents"},
+    "yaml": {"featstore.base.documents"},
 }
 
 
@@ -107,10 +107,10 @@ SIGHTED = {
     "featstore/files/storage.py": "entries of os.scandir; what fails stays where it is",
     "featstore/staging/cache_listing.py": "entries of os.scandir",
     "featstore/table/delta.py": "delta-rs raises all but what is missing of a remote listing",
-    "featstore/joins/output.py": "Hadoop's file system in the JVM, which raises",
-    "featstore/host.py": "the control group of this process, which bounds memory and no data",
-    "featstore/packing": "the interpreter and a tree that this process has just made; it is tried",
-    "featstore/demo": "generated rows, in a directory of the demo's own",
+    "featstore/ingest/join_output.py": "Hadoop's file system in the JVM, which raises",
+    "featstore/base/host.py": "the control group of this process, which bounds memory and no data",
+    "featstore/tools/interpreter.py": "the interpreter",
+    "featstore/tools": "a tree that this process has just made; the demo's generated rows",
 }
 
 
@@ -181,7 +181,7 @@ def test_a_first_batch_of_local_files_loads_no_library_that_it_does_not_use(
     deltalake.write_deltalake(delta, pa.table({"row": [1, 2]}))
     url = delta if is_delta else str(tmp_path / "plain")
     modules = _loaded(_FIRST_BATCH.format(url=url))["modules"]
-    assert "featstore.loader.run.iteration" in modules
+    assert "featstore.loader.iteration.iteration" in modules
     heavy = {"pandas", "sqlglot", "fsspec", "obstore", "duckdb", "pyarrow.acero", "pyspark"}
     assert not heavy & modules
 

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from featstore.byte_sizes import parse_bytes
-from featstore.errors import ConfigError
+from featstore.base.byte_sizes import parse_bytes
+from featstore.base.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore import documents
-from featstore.documents import MAX_NESTING, DocumentError, item_lines, load_yaml
-from featstore.errors import ConfigError, SpecError
-from featstore.redaction import short, shown
-from featstore.request.train_config import load_train_config
+from featstore.base import documents
+from featstore.base.documents import MAX_NESTING, DocumentError, item_lines, load_yaml
+from featstore.base.errors import ConfigError, SpecError
+from featstore.base.redaction import short, shown
+from featstore.loader.request.train_config import load_train_config
 from featstore.spec.lint import lint
 from featstore.spec.parse import load_spec, parse_spec
 

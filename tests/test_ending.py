@@ -2,11 +2,11 @@
 
 import pytest
 
-from featstore.ending import exit_code
-from featstore.errors import AccessError, CheckFailedError, InputError
+from featstore.base.ending import exit_code
+from featstore.base.errors import AccessError, CheckFailedError, InputError
 from tests.programs import run_python
 
-START = "import atexit, sys, threading\nfrom featstore.ending import end_with\n"
+START = "import atexit, sys, threading\nfrom featstore.base.ending import end_with\n"
 # Destroyed in the interpreter's own end, which is not to come.
 AFTER = "class After:\n    def __del__(self): sys.__stderr__.write('taken down')\nafter = After()\n"
 
@@ -38,7 +38,7 @@ def test_threads_pools_handlers_and_output_end_before_the_process() -> None:
     program = """
 import time
 from concurrent.futures import ThreadPoolExecutor
-from featstore.cleanup import when_gone
+from featstore.base.cleanup import when_gone
 class Owner: pass
 owner = Owner()
 def late(text):

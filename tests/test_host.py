@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from featstore import host
-from featstore.host import (
+from featstore.base import host
+from featstore.base.host import (
     allow_descriptors,
     cores_of_rank,
     descriptor_limit,
@@ -22,7 +22,7 @@ from tests.programs import run_python
 def test_a_process_that_may_run_on_one_core_has_one() -> None:
     code = """
 import os
-from featstore.host import num_cores
+from featstore.base.host import num_cores
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 print(num_cores())
 """

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from featstore.json_schema import descriptions, object_schema, of_options, of_type, or_null
+from featstore.base.json_schema import descriptions, object_schema, of_options, of_type, or_null
 
 
 @dataclass(frozen=True, kw_only=True)

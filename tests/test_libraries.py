@@ -4,13 +4,13 @@ from threading import Barrier
 
 import pytest
 
-from featstore.libraries import LazyModule
+from featstore.base.libraries import LazyModule
 from tests.programs import run_python
 
 
 def test_a_library_is_imported_when_its_first_attribute_is_asked_for() -> None:
     code = (
-        "import sys; from featstore.libraries import LazyModule; it = LazyModule('colorsys');"
+        "import sys; from featstore.base.libraries import LazyModule; it = LazyModule('colorsys');"
         "print('colorsys' in sys.modules); it.rgb_to_hsv(0, 0, 0); print('colorsys' in sys.modules)"
     )
     assert run_python(code).stdout.split() == ["False", "True"]
@@ -47,7 +47,7 @@ def test_what_a_library_lacks_is_an_attribute_error() -> None:
 
 def test_a_tool_that_asks_for_special_attributes_imports_nothing() -> None:
     code = (
-        "import sys, inspect; from featstore.libraries import LazyModule;"
+        "import sys, inspect; from featstore.base.libraries import LazyModule;"
         "it = LazyModule('colorsys'); hasattr(it, '__wrapped__'); repr(it); inspect.ismodule(it);"
         "print('colorsys' in sys.modules)"
     )

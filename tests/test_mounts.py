@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore import mounts
+from featstore.base import mounts
+from featstore.base.errors import DispatchError
+from featstore.base.mounts import network_mount
 from featstore.dispatch.stores.sqlite import SqliteStore
-from featstore.errors import DispatchError
-from featstore.mounts import network_mount
 
 MOUNTINFO = """\
 22 1 0:20 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

@@ -3,8 +3,8 @@ import os
 
 import pytest
 
-from featstore.errors import AccessError, DiskFullError, InputError, StoreError
-from featstore.named_errors import NamedErrors
+from featstore.base.errors import AccessError, DiskFullError, InputError, StoreError
+from featstore.base.named_errors import NamedErrors
 
 NAMED = NamedErrors("s3://me:secret@bucket/t")
 

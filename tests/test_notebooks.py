@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from featstore import api
-from featstore.demo.flights import load_flights, write_flights
+from featstore.tools.demo_flights import load_flights, write_flights
 from notebooks.execute import execute
 
 ROOT = Path(__file__).parents[1]

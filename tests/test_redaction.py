@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.redaction import redact, redact_text, secrets_in, secrets_of, without_user
+from featstore.base.redaction import redact, redact_text, secrets_in, secrets_of, without_user
 
 SECRETS = [
     "https://u:secret@h/p?sig=secret#secret",

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from featstore.errors import SelectionError
-from featstore.schema import Role, Slot, SlotKind, SlotSchema
+from featstore.base.errors import SelectionError
+from featstore.base.schema import Role, Slot, SlotKind, SlotSchema
 
 SLOTS = (
     Slot(name="user", kind=SlotKind.ID, number=101, op="hash(user_id)"),

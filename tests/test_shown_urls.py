@@ -27,18 +27,18 @@ import featstore.spec.diff
 import featstore.spec.lint
 import featstore.spec.show
 import featstore.spec.sql.statement
-import featstore.table.statistics.table_lint
+import featstore.statistics.table_lint
 import featstore.table.vacuum
 from featstore import Dispatch, FeatureLoader, Staging, api
-from featstore.cli import main as run_command
-from featstore.dispatch.accounts.receipt import receipts
-from featstore.dispatch.accounts.recording import recorded
-from featstore.dispatch.accounts.status import status
-from featstore.extraction.hive.locations import locations
+from featstore.dispatch.receipt import receipts
+from featstore.dispatch.recording import recorded
+from featstore.dispatch.status import status
 from featstore.files import listings, storage
 from featstore.files.transfer import read_span
-from featstore.joins.options import LabelJoin, parse_impressions, parse_label
+from featstore.ingest.hive_locations import locations
+from featstore.ingest.join_options import LabelJoin, parse_impressions, parse_label
 from featstore.table.open import open_snapshot
+from featstore.tools.cli import main as run_command
 from tests.parquet_files import put_parquet
 from tests.store_clients import forget_clients
 from tests.tiers import tiered
@@ -161,7 +161,7 @@ ACTS: dict[str, Callable[[str, Path], object]] = {
     "show a spec": lambda url, here: featstore.spec.show.show(url),
     "diff of specs": lambda url, here: featstore.spec.diff.diff(str(here / "spec.yaml"), url),
     "sql of a slot": lambda url, here: featstore.spec.sql.statement.sql(url, "user"),
-    "lint a table": lambda url, here: featstore.table.statistics.table_lint.lint(url),
+    "lint a table": lambda url, here: featstore.statistics.table_lint.lint(url),
     "vacuum": lambda url, here: featstore.table.vacuum.vacuum(url),
     "register": lambda url, here: locations(open_snapshot(url)),
     "warm": lambda url, here: featstore.loader.stage.warm(url),
@@ -337,6 +337,6 @@ def test_no_data_class_shows_its_url() -> None:
         if field.value is None or "repr=False" not in ast.unparse(field.value)
     }
     ours = {
-        where for where in shows if not where.startswith(("featstore/staging/", "featstore/demo/"))
+        where for where in shows if not where.startswith(("featstore/staging/", "featstore/tools/"))
     }
     assert ours == set()

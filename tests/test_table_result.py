@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from featstore.table_result import TableResult, share_text
+from featstore.base.table_result import TableResult, share_text
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,7 +3,13 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.text_table import column_widths, html_table, short_names, telling_columns, text_table
+from featstore.base.text_table import (
+    column_widths,
+    html_table,
+    short_names,
+    telling_columns,
+    text_table,
+)
 
 ROWS = [
     (1, "user", "hash(user_id)", None),

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore import api
-from featstore.demo.synthetic import PARTITION_KEY, write_click_log
+from featstore.base.schema import Slot
 from featstore.explore.table import Table, open_table
-from featstore.schema import Slot
 from featstore.spec.model import OutputOptions
 from featstore.table.encoding import parquet_options
+from featstore.tools.demo_synthetic import PARTITION_KEY, write_click_log
 
 SNAPPY, NONE, CHOSEN = (
     "click log, snappy",
@@ -46,7 +46,7 @@ def _extracted(directory: Path) -> Table:
     url = str(directory / "table")
     if not Path(url).exists():
         write_click_log(directory / "raw", NUM_ROWS)
-        spec = str(package_files("featstore.demo").joinpath("synthetic.spec.yaml"))
+        spec = str(package_files("featstore.tools").joinpath("synthetic.spec.yaml"))
         print(
             api.extract(spec, str(directory / "raw"), url, partition_from_path=[PARTITION_KEY]),
             flush=True,

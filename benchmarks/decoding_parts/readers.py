@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from featstore.base.schema import Slot
 from featstore.reading import pages
 from featstore.reading.buffers import Array, Ragged, Values, slot_values
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
-from featstore.schema import Slot
 
 Slots = Sequence[Slot]
 

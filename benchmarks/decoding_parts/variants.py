@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.reading.buffers import Ragged, slot_values
-from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec.model import OutputOptions
 from featstore.table import encoding, writer
 from featstore.table.metadata import FileMetadata

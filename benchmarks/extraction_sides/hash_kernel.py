@@ -19,7 +19,7 @@ import polars_hash  # noqa: F401  (registers the namespace `nchash`)
 import pyarrow as pa
 
 import featstore
-from featstore._native.loading import KERNELS
+from featstore.native.loading import KERNELS
 from featstore.ops import hashing
 from featstore.ops.arrays import array_of, bytes_of, stored_offsets_of
 
@@ -96,7 +96,7 @@ def _compiled_loop() -> Any:
         return None
     folder = Path(tempfile.mkdtemp(prefix="loop-"))
     (folder / "loop.c").write_text(_LOOP)
-    library, headers = str(folder / "loop.so"), str(Path(featstore.__file__).parent / "_native")
+    library, headers = str(folder / "loop.so"), str(Path(featstore.__file__).parent / "native")
     command = [
         compiler,
         "-O3",

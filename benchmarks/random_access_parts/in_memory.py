@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from featstore.sampling.indices import Array
+from featstore.samples.indices import Array
 from random_access_parts.rows import NUM_SLOTS, Rows
 
 

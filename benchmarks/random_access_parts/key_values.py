@@ -12,7 +12,7 @@ import pyarrow as pa
 from array_record.python import array_record_module
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-from featstore.sampling.indices import Array
+from featstore.samples.indices import Array
 from random_access_parts.rows import NUM_SLOTS, ROW_BYTES, Rows
 from random_access_parts.sqlite_files import matrix_of
 from random_access_parts.tables import (

@@ -5,7 +5,7 @@ batches of rows from it.
 from pathlib import Path
 from typing import Protocol
 
-from featstore.sampling.indices import Array
+from featstore.samples.indices import Array
 from random_access_parts.in_memory import NumpyGather, PythonList, SharedTensor
 from random_access_parts.key_values import (
     ArrayRecord,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from featstore.sampling.indices import Array
-from featstore.sampling.sample_store import SampleStore
+from featstore.samples.indices import Array
+from featstore.samples.sample_store import SampleStore
 from random_access_parts.rows import NUM_SLOTS, Rows
 
 

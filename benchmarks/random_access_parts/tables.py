@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.sampling.indices import Array
-from featstore.sampling.sample_dataset import SampleDataset
+from featstore.samples.indices import Array
+from featstore.samples.sample_dataset import SampleDataset
 from featstore.staging import Staging
 from random_access_parts.rows import NUM_SLOTS, Rows
 

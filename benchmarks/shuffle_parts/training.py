@@ -21,10 +21,10 @@ from torch.nn import functional
 
 import featstore
 from featstore import FeatureLoader
-from featstore.demo import flights
-from featstore.demo.deepfm import DeepFM
-from featstore.demo.metrics import auc
-from featstore.demo.train import TrainOptions, train
+from featstore.tools import demo_flights as flights
+from featstore.tools.demo_deepfm import DeepFM
+from featstore.tools.demo_metrics import auc
+from featstore.tools.demo_train import TrainOptions, train
 
 DEMO = Path(flights.__file__).parent
 TRAINED, EVALUATED = "month < '2013-11'", "month >= '2013-11'"

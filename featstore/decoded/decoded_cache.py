@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from featstore.base.errors import BudgetError, StagingError
+from featstore.base.host import allow_descriptors
 from featstore.decoded.entry_file import (
     DamagedEntryError,
     EntryWriter,
     FileState,
     MappedEntry,
 )
-from featstore.errors import BudgetError, StagingError
-from featstore.host import allow_descriptors
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Download, Refusal, RemovedError
 from featstore.staging.retry import StoppableBackoff

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from featstore.base.schema import Slot, SlotKind
 from featstore.reading.buffers import Array, Ragged, Values, scalar_floats, slot_values
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.reader import Rows
-from featstore.schema import Slot, SlotKind
 
 _SLOT, _OTHER, _NUMBER = "slot/", "other/", "number/"
 # Numbers are read as a slot of floats is: a view.

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-from featstore.closing import Closing
+from featstore.base.closing import Closing
 from featstore.decoded.decoded_columns import columns_of
 from featstore.decoded.entry_file import MappedEntry
 from featstore.reading.buffers import Array

@@ -7,17 +7,17 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from featstore.decoded.decoded_cache import DecodedCache
-from featstore.decoded.decoded_file import DecodedFile
-from featstore.decoded.decoding import DecodeTerms, decode, entry_request, name_of_entry
-from featstore.decoded.entry_file import EntryWriter, FileState, MappedEntry
-from featstore.decoded.file_sources import FileSource
-from featstore.errors import (
+from featstore.base.errors import (
     BudgetError,
     DataFileError,
     OutOfMemoryError,
     StagingError,
 )
+from featstore.decoded.decoded_cache import DecodedCache
+from featstore.decoded.decoded_file import DecodedFile
+from featstore.decoded.decoding import DecodeTerms, decode, entry_request, name_of_entry
+from featstore.decoded.entry_file import EntryWriter, FileState, MappedEntry
+from featstore.decoded.file_sources import FileSource
 from featstore.reading.file_columns import Selection
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Refusal

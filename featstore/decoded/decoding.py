@@ -6,17 +6,17 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
+from featstore.base.errors import DataFileError
+from featstore.base.redaction import redact
 from featstore.decoded.decoded_cache import EntryRequest
 from featstore.decoded.decoded_columns import decoded_batch, decoded_schema, num_bytes_beside
 from featstore.decoded.decoded_file import with_row_groups
 from featstore.decoded.entry_file import EntryWriter
 from featstore.decoded.file_sources import FileSource, SourcesAhead
-from featstore.errors import DataFileError
 from featstore.reading.aligned import aligned_reader
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.spans import require_held
-from featstore.redaction import redact
 from featstore.staging.cache import entry_name
 from featstore.table.snapshot import DataFile
 

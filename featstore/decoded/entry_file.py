@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from featstore.closing import Closing
-from featstore.errors import StagingError
-from featstore.redaction import redact
+from featstore.base.closing import Closing
+from featstore.base.errors import StagingError
+from featstore.base.redaction import redact
 from featstore.staging.cache import Cache, Download, Pin
 from featstore.staging.record import Record, checksum
 

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from featstore.closing import Closing
+from featstore.base.closing import Closing
+from featstore.base.errors import StateError
+from featstore.base.intervals import Span
 from featstore.decoded.staging_source import stage_items
-from featstore.errors import StateError
 from featstore.files.storage import local_path, open_read
-from featstore.intervals import Span
 from featstore.staging.fetcher import StageItem
 from featstore.staging.stager import Staged, Stager
 from featstore.staging.stream import Stream

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from featstore.errors import DataFileError
-from featstore.intervals import Span
+from featstore.base.errors import DataFileError
+from featstore.base.intervals import Span
 from featstore.reading.checksums import require_intact
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.open_file import OpenFile

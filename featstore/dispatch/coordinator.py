@@ -17,23 +17,23 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from featstore.closing import Closing
-from featstore.dispatch.accounts.epochs import EpochNote, announce
-from featstore.dispatch.accounts.receipt import EpochSize, quarantine, quarantined
-from featstore.dispatch.leases import lease as leases
-from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
-from featstore.dispatch.leases.delivered import Done, extent, part_extent
-from featstore.dispatch.leases.held import Holdings
-from featstore.dispatch.leases.hints import Hints
-from featstore.dispatch.leases.lease import FINAL, Lease, LeaseState
-from featstore.dispatch.leases.renewer import InStepPace, Renewer, look_pause_s, renewal_pause_s
-from featstore.dispatch.leases.stealing import StagedSplits, StealCandidate, victims
-from featstore.dispatch.leases.survey import LeaseWatch, Part, Survey
+from featstore.base.closing import Closing
+from featstore.base.errors import DispatchError
+from featstore.dispatch import lease as leases
+from featstore.dispatch.clock import SYSTEM_CLOCK, Clock
+from featstore.dispatch.delivered import Done, extent, part_extent
+from featstore.dispatch.epochs import EpochNote, announce
+from featstore.dispatch.held import Holdings
+from featstore.dispatch.hints import Hints
+from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.receipt import EpochSize, quarantine, quarantined
+from featstore.dispatch.renewer import InStepPace, Renewer, look_pause_s, renewal_pause_s
+from featstore.dispatch.stealing import StagedSplits, StealCandidate, victims
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
+from featstore.dispatch.survey import LeaseWatch, Part, Survey
 from featstore.dispatch.terms import Claim, Terms, WaitFor
-from featstore.errors import DispatchError
 
 _LOG = logging.getLogger(__name__)
 Boundaries = Callable[[Split], Sequence[int]]

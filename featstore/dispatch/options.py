@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from featstore.base.errors import ConfigError, require_integer
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
-from featstore.errors import ConfigError, require_integer
 
 AUTO = "auto"
 ERROR, END = "error", "end"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from featstore.dispatch.leases.delivered import Done, as_ranges
+from featstore.dispatch.delivered import Done, as_ranges
 from featstore.dispatch.plan import Plan, order_keys, permute
 
 _Listed = TypeVar("_Listed")

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from featstore.errors import ConfigError
+from featstore.base.errors import ConfigError
 
 # Without "/", which joins the parts of a key.
 _PART = re.compile(r"[A-Za-z0-9._-]{1,128}")

@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from featstore.errors import SelectionError, nearest
-from featstore.explore.plots.ranked_slots import plot_psi
-from featstore.explore.plots.two_sides import plot_two_sides
-from featstore.schema import Slot, SlotKind
-from featstore.spec.value_names import ValueNames, short_sign
-from featstore.table.statistics.slot_change import (
-    SlotDifference,
-    ValueShares,
-    new_and_vanished,
-    slot_change,
-    value_shares,
-)
-from featstore.table.statistics.summary import SlotSummary
-from featstore.table_result import (
+from featstore.base.errors import SelectionError, nearest
+from featstore.base.schema import Slot, SlotKind
+from featstore.base.table_result import (
     TableResult,
     least_text,
     number_text,
     number_with_error,
     share_text,
 )
+from featstore.explore.plots.ranked_slots import plot_psi
+from featstore.explore.plots.two_sides import plot_two_sides
+from featstore.spec.value_names import ValueNames, short_sign
+from featstore.statistics.slot_change import (
+    SlotDifference,
+    ValueShares,
+    new_and_vanished,
+    slot_change,
+    value_shares,
+)
+from featstore.statistics.summary import SlotSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,12 +9,12 @@ from typing import Any
 
 from tabulate import tabulate
 
-from featstore.redaction import redact
-from featstore.schema import SlotSchema
+from featstore.base.redaction import redact
+from featstore.base.schema import SlotSchema
+from featstore.base.text_table import text_table
+from featstore.statistics.gates import CheckResult
 from featstore.table.delta import Commit, history
 from featstore.table.snapshot import Snapshot
-from featstore.table.statistics.gates import CheckResult
-from featstore.text_table import text_table
 
 _COMMIT_HEADERS = (
     "version",

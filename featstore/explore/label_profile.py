@@ -13,7 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.errors import InputError, SelectionError, nearest
+from featstore.base.errors import InputError, SelectionError, nearest
+from featstore.base.schema import Slot, SlotKind
+from featstore.base.table_result import TableResult, nullable_integers, number_text, share_text
+from featstore.base.text_table import text_table
 from featstore.explore.plots.label_rates import (
     cell_text,
     cells_in_order,
@@ -24,18 +27,15 @@ from featstore.explore.plots.ranked_slots import plot_auc
 from featstore.explore.row_profile import known_values
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace
 from featstore.ops.arrays import values_of
-from featstore.schema import Slot, SlotKind
 from featstore.spec.value_names import ValueNames
-from featstore.table.statistics.measures import auc, information_value, mutual_information, wilson
-from featstore.table.statistics.sketches import Floats, mix
-from featstore.table.statistics.value_counts import (
+from featstore.statistics.measures import auc, information_value, mutual_information, wilson
+from featstore.statistics.sketches import Floats, mix
+from featstore.statistics.value_counts import (
     ValueCounts,
     count_values,
     merge_counts,
     most_frequent,
 )
-from featstore.table_result import TableResult, nullable_integers, number_text, share_text
-from featstore.text_table import text_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
+from featstore.base.table_result import TableResult, number_text, share_text
 from featstore.explore.comparison import AT_LEAST, AT_LEAST_FOOT
 from featstore.explore.plots.frame import drawn, number_drawn
 from featstore.explore.plots.heat_map import PSI, SHARES, ColourScale, plot_heat_map
 from featstore.explore.profile import Profile
-from featstore.table.statistics.sketches import Floats
-from featstore.table_result import TableResult, number_text, share_text
+from featstore.statistics.sketches import Floats
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,20 +9,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.errors import InputError, SpecError, nearest
+from featstore.base.errors import InputError, SpecError, nearest
+from featstore.base.redaction import redact
+from featstore.base.schema import Slot, SlotKind
+from featstore.base.table_result import TableResult, number_text, share_text
 from featstore.explore.label_profile import label_rows
 from featstore.explore.profile import Profile, numeric_labels, result_schema, shown_top
 from featstore.explore.row_profile import profile_rows
 from featstore.explore.spread import spread_with_rows
 from featstore.explore.table import open_table
-from featstore.explore.texts.value_texts import named_profile
-from featstore.extraction.extractor import Extractor
-from featstore.extraction.raw import Unit, find_raw_files, plan_units
-from featstore.extraction.texts.slot_texts import SlotTexts
-from featstore.extraction.unit import extract_range
+from featstore.explore.value_texts import named_profile
+from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
+from featstore.extraction.units.slot_texts import SlotTexts
+from featstore.extraction.units.unit import extract_range
 from featstore.reading.missing import marks_to_nulls
-from featstore.redaction import redact
-from featstore.schema import Slot, SlotKind
 from featstore.spec.graph import Graph
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
@@ -33,8 +34,7 @@ from featstore.spec.value_names import (
     names_of_spec,
     short_sign,
 )
-from featstore.table.statistics.measures import mean_error
-from featstore.table_result import TableResult, number_text, share_text
+from featstore.statistics.measures import mean_error
 
 NUM_ROWS = 10_000
 _NUM_TOP = 5  # top values that the text shows

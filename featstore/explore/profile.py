@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from featstore.errors import SelectionError, nearest
-from featstore.explore.comparison import Comparison, compare
-from featstore.explore.plots.coverage import plot_coverage
-from featstore.explore.plots.distribution import plot_distribution
-from featstore.explore.plots.distributions import plot_distributions
-from featstore.schema import SlotKind, SlotSchema
-from featstore.spec.value_names import ValueNames
-from featstore.table.statistics.summary import SlotSummary
-from featstore.table_result import (
+from featstore.base.errors import SelectionError, nearest
+from featstore.base.schema import SlotKind, SlotSchema
+from featstore.base.table_result import (
     TableResult,
     error_text,
     number_text,
     number_with_error,
     share_text,
 )
+from featstore.explore.comparison import Comparison, compare
+from featstore.explore.plots.coverage import plot_coverage
+from featstore.explore.plots.distribution import plot_distribution
+from featstore.explore.plots.distributions import plot_distributions
+from featstore.spec.value_names import ValueNames
+from featstore.statistics.summary import SlotSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
 from featstore.explore.comparison import Comparison
 from featstore.explore.label_profile import LabelProfile
 from featstore.explore.profile import Profile
 from featstore.explore.table import Table, open_table
-from featstore.request.stale_groups import ERROR, MISSING
+from featstore.statistics.stale_groups import ERROR, MISSING
 
 
 @dataclass(frozen=True, kw_only=True)

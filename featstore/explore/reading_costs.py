@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
+from featstore.base.schema import Slot
+from featstore.base.table_result import TableResult, number_text
 from featstore.explore.plots.costs import plot_costs
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.reading.aligned import aligned_reader
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
-from featstore.schema import Slot
 from featstore.table.snapshot import DataFile
-from featstore.table_result import TableResult, number_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
+from featstore.base.redaction import redact
 from featstore.explore.table import Table, open_table
-from featstore.extraction.extractor import Extractor
-from featstore.extraction.raw import Unit, find_raw_files, plan_units
-from featstore.extraction.unit import extract_range
+from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
+from featstore.extraction.units.unit import extract_range
 from featstore.reading.missing import marks_to_nulls, nan_to_null
-from featstore.redaction import redact
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from featstore.base.schema import Slot, SlotKind
 from featstore.explore.profile import NUM_TOP, Profile, result_table
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace, ValueCounter
 from featstore.ops.arrays import values_of
-from featstore.schema import Slot, SlotKind
-from featstore.table.statistics.column_statistics import NUM_MERGED_POINTS
-from featstore.table.statistics.sketches import NUM_SMALLEST, Floats, Integers, mix
-from featstore.table.statistics.summary import LENGTH_QUANTILES, QUANTILES, SlotSummary
-from featstore.table.statistics.value_counts import ValueCounts, merge_counts, most_frequent
+from featstore.statistics.column_statistics import NUM_MERGED_POINTS
+from featstore.statistics.sketches import NUM_SMALLEST, Floats, Integers, mix
+from featstore.statistics.summary import LENGTH_QUANTILES, QUANTILES, SlotSummary
+from featstore.statistics.value_counts import ValueCounts, merge_counts, most_frequent
 
 # The most frequent values that are kept for comparisons, 100 KB for each slot. Drift over more of
 # them is mostly chance: `docs/design/statistics.md`.

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from featstore.errors import SelectionError
+from featstore.base.errors import SelectionError
+from featstore.base.redaction import redact
+from featstore.base.schema import SlotKind
+from featstore.base.text_table import text_table
 from featstore.explore.table import Table
-from featstore.redaction import redact
-from featstore.schema import SlotKind
-from featstore.table.statistics.stored_names import find_names
-from featstore.text_table import text_table
+from featstore.statistics.stored_names import find_names
 
 _HEADERS = ("slot", "name", "kind", "value", "text")
 

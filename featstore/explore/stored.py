@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from featstore.base.schema import Slot, SlotKind
 from featstore.explore.profile import Profile, result_table
-from featstore.extraction.findings import FILLED, NULLS_DROPPED, TEXT_ERRORS
-from featstore.schema import Slot, SlotKind
-from featstore.table.statistics.column_statistics import ColumnStatistics, Statistics
-from featstore.table.statistics.summary import slot_columns, summarize
+from featstore.extraction.units.findings import FILLED, NULLS_DROPPED, TEXT_ERRORS
+from featstore.statistics.column_statistics import ColumnStatistics, Statistics
+from featstore.statistics.summary import slot_columns, summarize
 
 _METHOD = (
     "exact where no error (±, 95 %) is shown; distinct values by sketches, top values and "

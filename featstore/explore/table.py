@@ -13,8 +13,12 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from featstore.base.errors import InputError, SelectionError, nearest
+from featstore.base.redaction import redact
+from featstore.base.schema import OF_TWO_KINDS, Slot, SlotSchema
+from featstore.base.table_result import nullable_integers
+from featstore.base.text_table import html_table
 from featstore.decoded.staging_source import stage_items
-from featstore.errors import InputError, SelectionError, nearest
 from featstore.explore.description import Description, describe
 from featstore.explore.label_profile import LabelProfile, label_rows
 from featstore.explore.partition_profiles import PartitionProfiles, partition_profiles
@@ -23,37 +27,33 @@ from featstore.explore.reading_costs import NUM_FILES, ReadingCosts, reading_cos
 from featstore.explore.row_profile import profile_rows
 from featstore.explore.spread import spread, spread_with_rows
 from featstore.explore.stored import stored_profile, with_counted
-from featstore.explore.texts.value_texts import named_label_profile, named_profile, named_rows
+from featstore.explore.value_texts import named_label_profile, named_profile, named_rows
 from featstore.explore.views import duckdb_view, polars_view
-from featstore.extraction.unit_statistics import gather_rows
+from featstore.extraction.units.unit_statistics import gather_rows
 from featstore.files import storage
 from featstore.loader.plan.column_sizes import ColumnSizes
+from featstore.statistics.stale_groups import ERROR, reading, require_fresh
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
-from featstore.redaction import redact
-from featstore.request.stale_groups import ERROR, reading, require_fresh
-from featstore.schema import OF_TWO_KINDS, Slot, SlotSchema
 from featstore.selection.slot_names import select
 from featstore.selection.where import Where, parse_where
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
-from featstore.table.delta import Commit, history
-from featstore.table.open import open_snapshot
-from featstore.table.snapshot import DataFile, Snapshot
-from featstore.table.statistics.column_statistics import (
+from featstore.statistics.column_statistics import (
     Statistics,
     add_counts,
     merge_statistics,
 )
-from featstore.table.statistics.gates import stored_checks, stored_warnings
-from featstore.table.statistics.statistics_file import StoredStatistics, find_statistics
-from featstore.table.statistics.table_check import TableCheckReport, check_snapshot, checked_columns
-from featstore.table.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
-from featstore.table_result import nullable_integers
-from featstore.text_table import html_table
+from featstore.statistics.gates import stored_checks, stored_warnings
+from featstore.statistics.statistics_file import StoredStatistics, find_statistics
+from featstore.statistics.table_check import TableCheckReport, check_snapshot, checked_columns
+from featstore.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
+from featstore.table.delta import Commit, history
+from featstore.table.open import open_snapshot
+from featstore.table.snapshot import DataFile, Snapshot
 
 
 def open_table(

@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from featstore.closing import Closing
-from featstore.errors import DiskFullError
-from featstore.table.statistics.value_counts import ValueCounts, count_values, merge_counts
+from featstore.base.closing import Closing
+from featstore.base.errors import DiskFullError
+from featstore.statistics.value_counts import ValueCounts, count_values, merge_counts
 
 BUDGET_BYTES = 192 << 20
 # Parts of fewer values than this are kept aside before they are merged into the counts so far.

@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.errors import missing_extra
+from featstore.base.errors import missing_extra
+from featstore.base.schema import Slot, SlotKind
 from featstore.files.storage import absolute, canonical, filesystem, local_path, scheme
-from featstore.schema import Slot, SlotKind
 from featstore.table.layout import partition_path
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile, Snapshot, TableFile

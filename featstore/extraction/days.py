@@ -13,15 +13,15 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
 
-from featstore.errors import EmptyInputError, InputError
-from featstore.extraction.extractor import Extractor
+from featstore.base.errors import EmptyInputError, InputError
+from featstore.base.redaction import redact
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
-from featstore.extraction.outcome.replaced import Holding, KnownHoldings
-from featstore.extraction.part import is_made_by
-from featstore.extraction.unit import Progress, Runner, ignore_progress
+from featstore.extraction.replaced import Holding, KnownHoldings
+from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.part import is_made_by
+from featstore.extraction.units.unit import Progress, Runner, ignore_progress
 from featstore.files.listings import listing_digest
 from featstore.formats.text_files import list_raw_files
-from featstore.redaction import redact
 from featstore.spec.model import Spec
 from featstore.table.delta import history, with_origins
 from featstore.table.groups import GroupOrigins

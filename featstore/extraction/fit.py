@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from featstore.errors import InputError, NotFittedError
-from featstore.extraction.extractor import Extractor
-from featstore.extraction.raw import Unit, find_raw_files, plan_units
-from featstore.extraction.unit import extract_range
-from featstore.host import num_cores
+from featstore.base.errors import InputError, NotFittedError
+from featstore.base.host import num_cores
+from featstore.base.redaction import redact
+from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
+from featstore.extraction.units.unit import extract_range
 from featstore.ops.arrays import values_of
 from featstore.ops.fitting import STATES, Keys, State
 from featstore.ops.hashing import xxh64
 from featstore.ops.single import xxh64_bytes
-from featstore.redaction import redact
 from featstore.spec import check
 from featstore.spec.lint import find_errors
 from featstore.spec.meaning import fit_hash, meaning

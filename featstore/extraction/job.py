@@ -15,31 +15,40 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.errors import EmptyInputError, InputError
-from featstore.extraction.extractor import Extractor
-from featstore.extraction.findings import Malformed, describe, first_examples
+from featstore.base.errors import EmptyInputError, InputError
+from featstore.base.redaction import redact
+from featstore.base.schema import SlotSchema
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.outcome.replaced import ReplacedPartition, replaced_partitions, texts_of
-from featstore.extraction.outcome.written import WrittenFiles
-from featstore.extraction.part import is_made_by
-from featstore.extraction.raw import (
+from featstore.extraction.replaced import ReplacedPartition, replaced_partitions, texts_of
+from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.findings import Malformed, describe, first_examples
+from featstore.extraction.units.part import is_made_by
+from featstore.extraction.units.raw import (
     RawFile,
     check_partition_given,
     check_partition_value,
     find_raw_files,
     plan_units,
 )
-from featstore.extraction.texts.unit_values import merge_partition_values
-from featstore.extraction.unit import Progress, Runner, UnitReport, UnitTask, bind, ignore_progress
-from featstore.extraction.unit_statistics import merge_partition
+from featstore.extraction.units.unit import (
+    Progress,
+    Runner,
+    UnitReport,
+    UnitTask,
+    bind,
+    ignore_progress,
+)
+from featstore.extraction.units.unit_statistics import merge_partition
+from featstore.extraction.units.unit_values import merge_partition_values
+from featstore.extraction.written import WrittenFiles
 from featstore.files.listings import list_own, listing_digest
 from featstore.files.storage import absolute, join
-from featstore.redaction import redact
-from featstore.schema import SlotSchema
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
 from featstore.spec.value_names import kept_values
+from featstore.statistics.column_statistics import add_counts
+from featstore.statistics.gates import CheckResult, check_before_commit
 from featstore.table import delta
 from featstore.table.evolution import check_case, check_foreign, merge_schemas
 from featstore.table.groups import GroupOrigins
@@ -48,8 +57,6 @@ from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import open_for_writing
 from featstore.table.running import Mark, check_not_removed, marked
 from featstore.table.snapshot import DataFile, Snapshot, files_digest, overwrite_filters
-from featstore.table.statistics.column_statistics import add_counts
-from featstore.table.statistics.gates import CheckResult, check_before_commit
 
 CommitFunction = Callable[[str, delta.Change], int]
 _LOG = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 import pyarrow as pa
 
-from featstore.extraction.raw import Unit
-from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
-from featstore.host import num_cores
+from featstore.base.host import num_cores
+from featstore.extraction.units.raw import Unit
+from featstore.extraction.units.unit import Progress, UnitReport, UnitTask, run_unit
 
 
 class LocalRunner:

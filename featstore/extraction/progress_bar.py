@@ -2,7 +2,7 @@
 
 from tqdm import tqdm
 
-from featstore.closing import Closing
+from featstore.base.closing import Closing
 
 
 class ProgressBar(Closing):

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from featstore.errors import InputError, OperatorError
-from featstore.extraction.extractor import Extractor
-from featstore.extraction.findings import BATCH, BatchOrigin, Findings
-from featstore.extraction.intake import Intake
-from featstore.extraction.raw import find_raw_files, open_range, plan_units, read_batches
+from featstore.base.errors import InputError, OperatorError
+from featstore.base.redaction import redact
+from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.findings import BATCH, BatchOrigin, Findings
+from featstore.extraction.units.intake import Intake
+from featstore.extraction.units.raw import find_raw_files, open_range, plan_units, read_batches
 from featstore.ops.rowwise import check_rows
 from featstore.ops.user import is_user_operator
-from featstore.redaction import redact
 from featstore.spec.check import operator_of
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import LintReport

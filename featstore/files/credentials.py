@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from featstore.errors import AccessError
+from featstore.base.errors import AccessError
+from featstore.base.redaction import redact
 from featstore.files.looks import exists
-from featstore.redaction import redact
 
 # The time limit for connecting to the metadata service, and again for its response. It is in the
 # local network and answers in milliseconds; botocore waits as long.

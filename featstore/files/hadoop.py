@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
+from featstore.base.libraries import LazyModule
 from featstore.files.looks import exists, is_file_at
-from featstore.libraries import LazyModule
 
 if TYPE_CHECKING:
     import fsspec

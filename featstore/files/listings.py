@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePosixPath
 
-from featstore.errors import InputError, StoreError
+from featstore.base.errors import InputError, StoreError
+from featstore.base.redaction import redact
 from featstore.files.looks import ABSENT
 from featstore.files.storage import (
     SCHEME,
@@ -34,7 +35,6 @@ from featstore.files.walking import (
     root_of,
     tree_of,
 )
-from featstore.redaction import redact
 
 # The ends of the names of Parquet files, whatever the case.
 PARQUET = (".parquet", ".parq", ".pq")

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from featstore.errors import AccessError, FeatstoreError, StoreError
+from featstore.base.errors import AccessError, FeatstoreError, StoreError
 
 # Of a path, too, of which a part is a file, where there can be nothing below.
 ABSENT = (FileNotFoundError, NotADirectoryError)

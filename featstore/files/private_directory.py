@@ -11,7 +11,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from featstore.errors import StagingError
+from featstore.base.errors import StagingError
 
 # How often a directory or file that another process removes meanwhile is made again. More removals
 # in a row are no accident, and an error.

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from featstore.errors import ConfigError, StagingError, UnsafeStoreError
+from featstore.base.errors import ConfigError, StagingError, UnsafeStoreError
+from featstore.base.libraries import LazyModule
+from featstore.base.redaction import LINKS, redact, redact_text, secrets_of
 from featstore.files.credentials import require_credentials
 from featstore.files.hadoop import HADOOP_SCHEMES, hadoop_filesystem
 from featstore.files.looks import looking
 from featstore.files.random_reader import RandomReader
 from featstore.files.redirects import own_hosts_only
 from featstore.files.store_errors import as_store_errors, as_write_errors
-from featstore.libraries import LazyModule
-from featstore.redaction import LINKS, redact, redact_text, secrets_of
 
 # Files on local disk are read without them.
 if TYPE_CHECKING:

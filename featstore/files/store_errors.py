@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from featstore.errors import (
+from featstore.base.errors import (
     AccessError,
     CommitConflictError,
     DataFileError,
@@ -28,10 +28,10 @@ from featstore.errors import (
     ReplacedError,
     StoreError,
 )
+from featstore.base.libraries import LazyModule
+from featstore.base.redaction import redact, redact_text, secrets_in, secrets_of
 from featstore.files.credentials import variables_of
 from featstore.files.redirects import DEAD_PROXY
-from featstore.libraries import LazyModule
-from featstore.redaction import redact, redact_text, secrets_in, secrets_of
 
 if TYPE_CHECKING:
     import obstore.exceptions as obstore_errors

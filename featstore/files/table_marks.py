@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from featstore.errors import AccessError, TableFormatError
+from featstore.base.errors import AccessError, TableFormatError
+from featstore.base.redaction import redact
 from featstore.files.looks import ABSENT, is_directory_at
 from featstore.files.storage import join, local_path, scheme
 from featstore.files.walking import Wanted, root_of, tree_of
-from featstore.redaction import redact
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
-from featstore.errors import ReplacedError
+from featstore.base.errors import ReplacedError
+from featstore.base.libraries import LazyModule
+from featstore.base.redaction import redact
 from featstore.files.storage import (
     connect,
     filesystem,
@@ -22,8 +24,6 @@ from featstore.files.storage import (
     version_of,
 )
 from featstore.files.store_errors import as_store_errors
-from featstore.libraries import LazyModule
-from featstore.redaction import redact
 
 if TYPE_CHECKING:
     import obstore

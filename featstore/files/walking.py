@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
+from featstore.base.redaction import redact
 from featstore.files.looks import ABSENT, looking, status_of
 from featstore.files.storage import (
     SCHEME,
@@ -26,7 +27,6 @@ from featstore.files.storage import (
     local_path,
 )
 from featstore.files.store_errors import as_store_errors
-from featstore.redaction import redact
 
 MAGIC = re.compile(r"[*?\[]")
 # Before a directory is listed again that named a file which is gone: a file that is being replaced,

@@ -20,9 +20,9 @@ from urllib.parse import quote, urlsplit
 import requests
 from fsspec.implementations.webhdfs import WebHDFS
 
+from featstore.base.libraries import LazyModule
 from featstore.files.random_reader import RandomReader
 from featstore.files.store_errors import PASSING_WORDS
-from featstore.libraries import LazyModule
 
 if TYPE_CHECKING:
     import requests_kerberos

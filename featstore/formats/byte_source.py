@@ -9,10 +9,10 @@ from typing import IO, Any, cast
 
 import pyarrow as pa
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
+from featstore.base.redaction import redact
 from featstore.files.storage import open_read
-from featstore.parquet.damage import damage_as, first_line
-from featstore.redaction import redact
+from featstore.native.damage import damage_as, first_line
 
 BLOCK_BYTES = 4 << 20
 # A line that is longer is taken for a file of another kind.

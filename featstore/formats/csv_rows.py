@@ -17,17 +17,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.closing import Closing
-from featstore.errors import InputError, all_nearest, not_once
+from featstore.base.closing import Closing
+from featstore.base.errors import InputError, all_nearest, not_once
+from featstore.base.libraries import LazyModule
 from featstore.formats.byte_source import BLOCK_BYTES
 from featstore.formats.inferred import inferred, is_inferred, is_undecided
 from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows, no_rows
 from featstore.formats.text_values import SCALARS, example, infer_text_type, parse_texts
 from featstore.formats.type_names import name_of
-from featstore.libraries import LazyModule
+from featstore.native.damage import first_line
 from featstore.ops.arrays import values_of
 from featstore.ops.lists import array_of_bits
-from featstore.parquet.damage import first_line
 
 if TYPE_CHECKING:
     import pyarrow.csv as pa_csv

@@ -8,7 +8,7 @@ same field number, has lists of features besides. The numbers are those of tenso
 import functools
 from typing import Any
 
-from featstore.errors import import_extra
+from featstore.base.errors import import_extra
 
 KINDS = ("bytes_list", "float_list", "int64_list")
 _LABEL_OPTIONAL, _LABEL_REPEATED = 1, 3  # of descriptor.proto

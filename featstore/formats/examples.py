@@ -16,13 +16,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from featstore.errors import InputError, import_extra
+from featstore.base.errors import InputError, import_extra
+from featstore.base.libraries import LazyModule
 from featstore.formats.example_message import example_class
 from featstore.formats.inferred import feature_of, inferred, is_inferred
 from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows
 from featstore.formats.tfrecord import is_record_head, read_records
 from featstore.formats.type_names import name_of
-from featstore.libraries import LazyModule
 
 if TYPE_CHECKING:
     import google.protobuf.message as message_errors

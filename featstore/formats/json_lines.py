@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
+from featstore.base.libraries import LazyModule
 from featstore.formats.byte_source import Lines, line_blocks
 from featstore.formats.inferred import inferred, is_inferred
 from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows, halves, no_rows
 from featstore.formats.text_values import MAY_CHANGE, infer_time, is_kept
 from featstore.formats.type_names import name_of
-from featstore.libraries import LazyModule
+from featstore.native.damage import first_line
 from featstore.ops.arrays import Integers, values_of
-from featstore.parquet.damage import first_line
 
 if TYPE_CHECKING:
     import pyarrow.json as pa_json

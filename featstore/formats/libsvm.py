@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
 from featstore.formats.byte_source import Lines, line_blocks
 from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows
 from featstore.formats.text_values import changed_numbers

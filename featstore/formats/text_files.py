@@ -11,7 +11,7 @@ from typing import IO
 
 import pyarrow as pa
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
 from featstore.files.listings import FileEntry, list_files
 from featstore.formats.byte_source import errors_of, open_bytes
 from featstore.formats.csv_rows import CsvFormat

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
-from featstore.errors import InputError
-from featstore.libraries import LazyModule
+from featstore.base.errors import InputError
+from featstore.base.libraries import LazyModule
 
 if TYPE_CHECKING:
     import google_crc32c

@@ -4,7 +4,7 @@ raw Parquet may hold besides.
 
 import pyarrow as pa
 
-from featstore.errors import InputError, nearest
+from featstore.base.errors import InputError, nearest
 from featstore.spec.model import TYPE_NAMES, read_type, type_name, type_names
 
 # What a spec reads as double and string, and a file stores as it was.

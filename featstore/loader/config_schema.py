@@ -4,8 +4,7 @@ options' dataclasses, and what the docstrings say of each.
 
 from typing import Any, get_type_hints
 
-from featstore.dispatch.options import Dispatch
-from featstore.json_schema import (
+from featstore.base.json_schema import (
     DRAFT,
     Schema,
     any_of,
@@ -15,16 +14,17 @@ from featstore.json_schema import (
     of_type,
     or_null,
 )
+from featstore.dispatch.options import Dispatch
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.on_stats import OnStats
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.request.mixed_tables import ENTRY_KEYS, STOPS
-from featstore.request.negatives import Negatives
-from featstore.request.request import LABEL_KEYS, LabelRequest
-from featstore.request.slot_options import SLOT_KEYS, SlotRequest
-from featstore.request.train_config import KEYS, MIX_KEYS
+from featstore.loader.request.mixed_tables import ENTRY_KEYS, STOPS
+from featstore.loader.request.negatives import Negatives
+from featstore.loader.request.request import LABEL_KEYS, LabelRequest
+from featstore.loader.request.slot_options import SLOT_KEYS, SlotRequest
+from featstore.loader.request.train_config import KEYS, MIX_KEYS
 from featstore.staging.options import Staging
 
 # What a config gives as a mapping of fields (`as_options`).

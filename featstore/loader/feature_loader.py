@@ -14,21 +14,40 @@ from typing import Any
 import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
-from featstore.byte_sizes import parse_bytes
-from featstore.cleanup import when_gone
-from featstore.closing import Closing
+from featstore.base.byte_sizes import parse_bytes
+from featstore.base.cleanup import when_gone
+from featstore.base.closing import Closing
+from featstore.base.errors import ConfigError, StateError, require_boolean, require_integer
+from featstore.base.named_errors import NamedErrors
+from featstore.base.text_table import short_names
 from featstore.decoded.decoded_files import DecodedFiles
 from featstore.decoded.staging_source import staging_source
-from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
+from featstore.dispatch.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Split
-from featstore.errors import ConfigError, StateError, require_boolean, require_integer
-from featstore.loader.bad_files import ERROR, SKIP, checked
+from featstore.loader.batches.bad_files import ERROR, SKIP, checked
 from featstore.loader.batches.blocks import ColumnDemand
+from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.transform import Transform, checked_transform
-from featstore.loader.mix.mixed_loader import MixedLoader, mixed_loader
-from featstore.loader.mix.state import merge_any_states
+from featstore.loader.device import DeviceFeed
+from featstore.loader.iteration.epochs import Run
+from featstore.loader.iteration.iteration import Iteration
+from featstore.loader.iteration.iterations import Iterations
+from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.shares import require_exact_states, require_own
+from featstore.loader.iteration.staging_share import (
+    decoded_room,
+    divided,
+    limited,
+    share_of,
+    staging_for,
+)
+from featstore.loader.iteration.state import LoaderState
+from featstore.loader.iteration.step_agreement import JOIN, PAD, require_tail
+from featstore.loader.iteration.worker import LoaderWorker
+from featstore.loader.mixed_loader import MixedLoader, mixed_loader
+from featstore.loader.mixed_state import merge_any_states
 from featstore.loader.numpy_feed import NumpyFeed
 from featstore.loader.on_stats import OnStats, StatsCalls, on_stats_options
 from featstore.loader.plan.data_files import Census, Listing
@@ -38,20 +57,7 @@ from featstore.loader.plan.sections import in_sections, matching_in_sections, se
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.split_list import PackedSplits, WholeFiles
 from featstore.loader.plan.splitting import make_splits, split_size
-from featstore.loader.run.device import DeviceFeed
-from featstore.loader.run.epochs import Run
-from featstore.loader.run.iteration import Iteration
-from featstore.loader.run.iterations import Iterations
-from featstore.loader.run.job import Job
-from featstore.loader.run.shares import require_exact_states, require_own
-from featstore.loader.run.staging_share import decoded_room, divided, limited, share_of, staging_for
-from featstore.loader.run.state import LoaderState
-from featstore.loader.run.step_agreement import JOIN, PAD, require_tail
-from featstore.loader.run.worker import LoaderWorker
-from featstore.loader.stats import Stats
-from featstore.loader.tensorflow_dataset import tensorflow_dataset
-from featstore.named_errors import NamedErrors
-from featstore.request.matching import (
+from featstore.loader.request.matching import (
     Listed,
     SelectedFiles,
     matching,
@@ -59,13 +65,14 @@ from featstore.request.matching import (
     require_fresh_files,
     selected,
 )
-from featstore.request.negatives import Negatives
-from featstore.request.option_values import as_options
-from featstore.request.request import Request, resolve
-from featstore.request.stale_groups import ERROR as STALE_ERROR
-from featstore.request.stale_groups import reading
-from featstore.request.tables import TableLike, naming_table_errors, snapshot_of
-from featstore.request.train_config import load_train_config
+from featstore.loader.request.negatives import Negatives
+from featstore.loader.request.option_values import as_options
+from featstore.loader.request.request import Request, resolve
+from featstore.statistics.stale_groups import ERROR as STALE_ERROR
+from featstore.statistics.stale_groups import reading
+from featstore.loader.request.tables import TableLike, naming_table_errors, snapshot_of
+from featstore.loader.request.train_config import load_train_config
+from featstore.loader.tensorflow_dataset import tensorflow_dataset
 from featstore.selection.where import parse_where
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
@@ -73,7 +80,6 @@ from featstore.table.open import open_snapshot, open_without_files, stream_data_
 from featstore.table.snapshot import DataFile, Snapshot
 from featstore.tensors.batch import Batch, Device
 from featstore.tensors.buffer_pool import BufferPools
-from featstore.text_table import short_names
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from featstore.loader.device import DeviceFeed
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.mix.mixed_loader import MixedLoader
-from featstore.loader.run.device import DeviceFeed
+from featstore.loader.mixed_loader import MixedLoader
 
 
 class WarnsOfLostState:

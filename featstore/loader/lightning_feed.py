@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from torch import distributed
 
-from featstore.errors import ConfigError, StateError
+from featstore.base.errors import ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.mix.mixed_loader import MixedLoader
+from featstore.loader.mixed_loader import MixedLoader
 from featstore.tensors.batch import Batch
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from featstore.errors import ConfigError
+from featstore.base.errors import ConfigError
 from featstore.loader.plan.functions import function_of
-from featstore.request.option_values import as_options
+from featstore.loader.request.option_values import as_options
 
 
 @dataclass(frozen=True, kw_only=True)

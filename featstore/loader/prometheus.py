@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from featstore.errors import import_extra
+from featstore.base.errors import import_extra
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.mix.mixed_loader import MixedLoader
+from featstore.loader.mixed_loader import MixedLoader
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import CounterMetricFamily

@@ -5,19 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from featstore.base.errors import ConfigError
+from featstore.base.host import num_cores
+from featstore.base.redaction import redact
+from featstore.base.text_table import text_table
 from featstore.decoded.decoded_cache import DecodedCache
 from featstore.decoded.decoding import entry_of, name_of_entry
 from featstore.decoded.file_sources import SourcesAhead
 from featstore.decoded.staging_source import stage_items, staging_source
-from featstore.errors import ConfigError
 from featstore.files.storage import local_path
-from featstore.host import num_cores
-from featstore.redaction import redact
-from featstore.request.mixed_tables import mixed_tables
-from featstore.request.negatives import Negatives
-from featstore.request.option_values import as_options
-from featstore.request.request import Request, resolve
-from featstore.request.train_config import load_train_config
+from featstore.loader.request.mixed_tables import mixed_tables
+from featstore.loader.request.negatives import Negatives
+from featstore.loader.request.option_values import as_options
+from featstore.loader.request.request import Request, resolve
+from featstore.loader.request.train_config import load_train_config
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Limits
 from featstore.staging.counts import StagingStats
@@ -25,7 +26,6 @@ from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile
-from featstore.text_table import text_table
 
 _ARGUMENTS = ("slots", "labels", "weight", "extras", "where")
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
-from featstore.errors import ConfigError, MissingDependencyError
-from featstore.request.request import Request
-from featstore.request.slot_options import SlotRequest
+from featstore.base.errors import ConfigError, MissingDependencyError
+from featstore.loader.request.request import Request
+from featstore.loader.request.slot_options import SlotRequest
 from featstore.tensors.numpy_batch import JaggedArray, NumpyBatch
 
 

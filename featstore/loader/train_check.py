@@ -7,31 +7,31 @@ from typing import Any
 
 import pyarrow as pa
 
+from featstore.base.errors import MissingValueError
+from featstore.base.redaction import redact
+from featstore.base.schema import SlotKind
+from featstore.base.text_table import text_table
 from featstore.dispatch.options import Dispatch
-from featstore.errors import MissingValueError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.loader.plan.fair_shares import EVEN_SPLITS, splits_of_shares, uneven_shares
 from featstore.loader.plan.ordering import DYNAMIC
 from featstore.loader.plan.splitting import make_splits, split_size
-from featstore.redaction import redact
-from featstore.request.decode import null_error
-from featstore.request.matching import matching_files
-from featstore.request.mixed_tables import mixed_tables
-from featstore.request.negatives import Negatives
-from featstore.request.option_values import as_options
-from featstore.request.request import RAISE, Request, resolve
-from featstore.request.slot_options import SlotRequest
-from featstore.request.train_config import load_train_config
-from featstore.schema import SlotKind
+from featstore.loader.request.decode import null_error
+from featstore.loader.request.matching import matching_files
+from featstore.loader.request.mixed_tables import mixed_tables
+from featstore.loader.request.negatives import Negatives
+from featstore.loader.request.option_values import as_options
+from featstore.loader.request.request import RAISE, Request, resolve
+from featstore.loader.request.slot_options import SlotRequest
+from featstore.loader.request.train_config import load_train_config
 from featstore.spec.value_names import ValueNames
 from featstore.staging.budget import format_bytes
 from featstore.staging.options import Staging
+from featstore.statistics.stored_names import find_names
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
-from featstore.table.statistics.stored_names import find_names
 from featstore.tensors.batch import Batch, Jagged
-from featstore.text_table import text_table
 
 _ARGUMENTS = ("slots", "labels", "weight", "extras", "where")
 _OFFSET_BYTES = 8

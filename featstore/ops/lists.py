@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from featstore._native.loading import KERNELS
+from featstore.native.loading import KERNELS
 from featstore.ops.arrays import (
     Integers,
     Mask,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from featstore.errors import OperatorError
+from featstore.base.errors import OperatorError
 from featstore.ops.arrays import Integers, array_of
 from featstore.ops.columns import clean, read_column
 from featstore.ops.signature import Operator

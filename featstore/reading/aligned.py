@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from featstore.errors import DataFileError
+from featstore.base.errors import DataFileError
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore._native.loading import KERNELS
-from featstore.schema import Slot, SlotKind
+from featstore.base.schema import Slot, SlotKind
+from featstore.native.loading import KERNELS
 
 Array = npt.NDArray[Any]
 

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
 
-from featstore._native.loading import KERNELS
-from featstore.errors import DataFileError
-from featstore.intervals import Span
-from featstore.parquet.page_header import read_page_header
-from featstore.parquet.read_on import pread_on
+from featstore.base.errors import DataFileError
+from featstore.base.intervals import Span
+from featstore.native.loading import KERNELS
+from featstore.native.page_header import read_page_header
+from featstore.native.read_on import pread_on
 from featstore.reading.buffers import Array
 from featstore.reading.open_file import OpenFile
 from featstore.reading.spans import are_held

@@ -5,8 +5,8 @@ may be of another type of the same kind, see `parquet.column_types`.
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from featstore.native.column_types import is_list
 from featstore.ops.arrays import microseconds
-from featstore.parquet.column_types import is_list
 from featstore.reading.buffers import as_float32
 
 

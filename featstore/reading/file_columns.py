@@ -9,10 +9,10 @@ from itertools import islice
 
 import pyarrow as pa
 
-from featstore.errors import DataFileError, not_once
-from featstore.parquet.column_types import is_list, is_of_kind
-from featstore.parquet.file_schema import FileSchema
-from featstore.schema import FIELD_ID, ROLE, SLOT, Role, Slot, SlotKind
+from featstore.base.errors import DataFileError, not_once
+from featstore.base.schema import FIELD_ID, ROLE, SLOT, Role, Slot, SlotKind
+from featstore.native.column_types import is_list, is_of_kind
+from featstore.native.file_schema import FileSchema
 
 _LOG = logging.getLogger(__name__)
 # A reader has at most two selections, and the files of a table seldom more than two schemas.

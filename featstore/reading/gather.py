@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from featstore._native.loading import KERNELS
+from featstore.native.loading import KERNELS
 from featstore.reading.buffers import Array, Ragged, Values
 
 # Memory is what they wait for, which few of them use up. As many as decode at most.

@@ -4,9 +4,9 @@ import io
 from collections.abc import Iterable
 from typing import BinaryIO
 
+from featstore.base.intervals import Span, united
 from featstore.files.random_reader import RandomReader
-from featstore.intervals import Span, united
-from featstore.parquet.read_on import read_on
+from featstore.native.read_on import read_on
 
 # Spans with a smaller gap between them are fetched with one request, as Arrow does.
 _HOLE_BYTES = 8 << 10

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from featstore.base.schema import Slot, SlotKind
 from featstore.ops.arrays import list_of, nulls_of, offsets_of
 from featstore.ops.lists import flat, is_list, mark_missing
 from featstore.reading.buffers import narrowed
-from featstore.schema import Slot, SlotKind
 
 
 def marks_to_nulls(table: pa.Table, slots: Iterable[Slot]) -> pa.Table:

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.closing import Closing
-from featstore.errors import DataFileError, StateError
-from featstore.parquet.arrow import INT96_UNIT
-from featstore.parquet.bounds import CLAIMS_MORE, first_beyond
-from featstore.parquet.damage import damage_as, first_line
-from featstore.parquet.file_schema import Leaf
-from featstore.parquet.footers import Chunk, Chunks, read_checked
-from featstore.parquet.read_on import read_on
+from featstore.base.closing import Closing
+from featstore.base.errors import DataFileError, StateError
+from featstore.native.arrow import INT96_UNIT
+from featstore.native.bounds import CLAIMS_MORE, first_beyond
+from featstore.native.damage import damage_as, first_line
+from featstore.native.file_schema import Leaf
+from featstore.native.footers import Chunk, Chunks, read_checked
+from featstore.native.read_on import read_on
 from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
 from featstore.reading.kept import KeptSpans
 

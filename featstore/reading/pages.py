@@ -20,15 +20,15 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from featstore._native.loading import KERNELS
-from featstore.intervals import aligned
-from featstore.parquet.bounds import kernel_chunks, max_page_bytes
-from featstore.parquet.footers import Chunks
-from featstore.parquet.format import Numbers
+from featstore.base.intervals import aligned
+from featstore.base.schema import Slot, SlotKind
+from featstore.native.bounds import kernel_chunks, max_page_bytes
+from featstore.native.footers import Chunks
+from featstore.native.format import Numbers
+from featstore.native.loading import KERNELS
 from featstore.reading.buffers import Array, missing_mark
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
-from featstore.schema import Slot, SlotKind
 
 _CODECS = [0, 1, 6]  # none, snappy, Zstandard
 # One bit for each encoding by its number in the format: PLAIN, PLAIN_DICTIONARY and RLE_DICTIONARY

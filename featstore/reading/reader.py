@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.errors import DataFileError
+from featstore.base.errors import DataFileError
+from featstore.base.schema import Slot
+from featstore.native.damage import damage_as
 from featstore.ops.arrays import array_of
-from featstore.parquet.damage import damage_as
 from featstore.reading.buffers import Array, Values, missing_values, slot_values
 from featstore.reading.conversion import as_type
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader, Take
-from featstore.schema import Slot
 
 # How much of a column chunk is read at once in slices. Less takes more requests of a remote store.
 _SLICE_BUFFER_BYTES = 1 << 20

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from featstore.errors import DataFileError
-from featstore.intervals import Span
+from featstore.base.errors import DataFileError
+from featstore.base.intervals import Span
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
 from featstore.reading.open_file import OpenFile

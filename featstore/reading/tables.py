@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from featstore.base.schema import SlotSchema
 from featstore.reading.aligned import aligned_reader
 from featstore.reading.file_columns import Selection
 from featstore.reading.missing import marks_to_nulls, nan_to_null
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import Rows
-from featstore.schema import SlotSchema
 
 
 def read_tables(

@@ -3,7 +3,7 @@
 import fnmatch
 from collections.abc import Iterable, Sequence
 
-from featstore.errors import SelectionError, nearest
+from featstore.base.errors import SelectionError, nearest
 
 
 def select(patterns: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:

@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.errors import SelectionError, nearest
-from featstore.libraries import LazyModule
+from featstore.base.errors import SelectionError, nearest
+from featstore.base.libraries import LazyModule
+from featstore.base.redaction import short
 from featstore.ops import hashing
-from featstore.redaction import short
 from featstore.selection.predicate import (
     FLIPPED,
     And,

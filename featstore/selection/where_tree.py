@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from featstore.errors import SelectionError
-from featstore.libraries import LazyModule
-from featstore.redaction import short
+from featstore.base.errors import SelectionError
+from featstore.base.libraries import LazyModule
+from featstore.base.redaction import short
 
 if TYPE_CHECKING:
     import sqlglot

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from featstore.errors import NotFittedError, SpecError, nearest
+from featstore.base.errors import NotFittedError, SpecError, nearest
+from featstore.base.schema import Slot, SlotKind
 from featstore.ops.constants import scalar_of
 from featstore.ops.lists import is_list
 from featstore.ops.registry import OPERATORS
 from featstore.ops.signature import OPTIONS, Operator
 from featstore.ops.user import is_user_operator, load_operator
-from featstore.schema import Slot, SlotKind
 from featstore.spec.data_checks import data_check_errors
 from featstore.spec.model import Node, Spec, type_name
 from featstore.spec.parse import wrong

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from featstore.errors import SelectionError, SpecError, nearest
+from featstore.base.errors import SelectionError, SpecError, nearest
 from featstore.selection.slot_names import select
 from featstore.spec.model import DataCheck, Spec
 from featstore.spec.parse import wrong

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from featstore.errors import SpecError, nearest
+from featstore.base.errors import SpecError, nearest
 from featstore.spec import check
 from featstore.spec.graph import build_graph
 from featstore.spec.model import Spec, type_name

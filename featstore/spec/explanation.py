@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.errors import SelectionError, nearest
+from featstore.base.errors import SelectionError, nearest
+from featstore.base.table_result import TableResult
 from featstore.ops.ids import fields_of, is_hashed
 from featstore.ops.lists import is_list
 from featstore.ops.registry import OPERATORS
 from featstore.spec.graph import Graph, Step
-from featstore.table_result import TableResult
 
 _HEADERS = ("of", "step", "reads", "value")
 SCHEMA = pa.schema(

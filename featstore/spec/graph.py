@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.errors import SpecError
+from featstore.base.errors import SpecError
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.ops import columns, ids, lists, numbers, sequences, slot_columns
 from featstore.ops.signature import Operator
-from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec import check, meaning
 from featstore.spec.meaning import operator_paths, stored_hashes
 from featstore.spec.model import Node, Sequence, Spec, type_name

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from featstore.json_schema import DRAFT, Schema, any_of, descriptions, object_schema, or_null
+from featstore.base.json_schema import DRAFT, Schema, any_of, descriptions, object_schema, or_null
 from featstore.ops import numbers, timestamps
 from featstore.ops.registry import OPERATORS
 from featstore.ops.signature import (

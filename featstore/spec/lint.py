@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from featstore.errors import SpecError
-from featstore.redaction import redact
-from featstore.schema import Slot
+from featstore.base.errors import SpecError
+from featstore.base.redaction import redact
+from featstore.base.schema import Slot
 from featstore.spec import check
 from featstore.spec.graph import Builder, build_graph
 from featstore.spec.lock import Lock, load_lock, lock_url, write_lock

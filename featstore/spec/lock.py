@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from featstore.errors import SpecError
+from featstore.base.errors import SpecError
+from featstore.base.redaction import redact
 from featstore.files import storage
-from featstore.redaction import redact
 from featstore.spec.model import Fitted
 
 FORMAT = 1

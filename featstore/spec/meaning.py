@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from featstore.errors import NotFittedError
+from featstore.base.errors import NotFittedError
 from featstore.spec import check
 from featstore.spec.lock import Lock, LockedSlot
 from featstore.spec.model import Node, Spec, digest, plain, type_name, without_none

@@ -16,13 +16,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from featstore.byte_sizes import parse_bytes
-from featstore.documents import DocumentError, item_lines, load_yaml
-from featstore.errors import ConfigError, SpecError, nearest
+from featstore.base.byte_sizes import parse_bytes
+from featstore.base.documents import DocumentError, item_lines, load_yaml
+from featstore.base.errors import ConfigError, SpecError, nearest
+from featstore.base.redaction import redact, shown
 from featstore.files import storage
 from featstore.ops.registry import OPERATORS
 from featstore.ops.signature import MAX_COUNT, OPTIONS
-from featstore.redaction import redact, shown
 from featstore.spec.lock import Lock, load_lock, lock_url
 from featstore.spec.model import (
     CHECKS,

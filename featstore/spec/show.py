@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from featstore.schema import SlotSchema
+from featstore.base.schema import SlotSchema
+from featstore.base.text_table import text_table
 from featstore.spec import check
 from featstore.spec.graph import build_graph
 from featstore.spec.model import Node, Spec, type_name
 from featstore.spec.parse import load_spec
-from featstore.text_table import text_table
 
 _HEADERS = ("slot", "name", "kind", "shape", "operator", "params", "inputs")
 

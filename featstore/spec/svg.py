@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 
-from featstore.errors import MissingDependencyError, SpecError
+from featstore.base.errors import MissingDependencyError, SpecError
 
 _LIMIT_S = 120.0
 

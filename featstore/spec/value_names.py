@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from featstore.base.schema import SlotKind
 from featstore.ops import elements, ids, lists, slot_columns
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.hashing import sign, value_hash
@@ -25,7 +26,6 @@ from featstore.ops.value_names import (
     readable,
     readable_texts,
 )
-from featstore.schema import SlotKind
 from featstore.spec.graph import Graph, Step
 from featstore.spec.model import Spec
 

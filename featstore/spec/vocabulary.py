@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from featstore.errors import SpecError
+from featstore.base.errors import SpecError
+from featstore.base.redaction import redact
 from featstore.files import storage
 from featstore.ops.arrays import values_of
 from featstore.ops.hashing import value_hash
 from featstore.ops.registry import OPERATORS
 from featstore.ops.vocabularies import Vocabulary
-from featstore.redaction import redact
 from featstore.spec.lock import LockedVocabulary
 from featstore.spec.model import Node, Spec
 

@@ -5,7 +5,7 @@ stage. Pure functions.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from featstore.errors import BudgetError
+from featstore.base.errors import BudgetError
 
 
 def format_bytes(num_bytes: int) -> str:

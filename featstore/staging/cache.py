@@ -33,7 +33,8 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import cast
 
-from featstore.errors import FeatstoreError, StagingError
+from featstore.base.errors import FeatstoreError, StagingError
+from featstore.base.redaction import without_user
 from featstore.files.looks import exists, is_directory_at
 from featstore.files.private_directory import (
     MAX_REMOVALS,
@@ -44,7 +45,6 @@ from featstore.files.private_directory import (
     unlock,
 )
 from featstore.files.storage import local_path
-from featstore.redaction import without_user
 from featstore.staging.budget import CachedFile, choose_evictions, excess
 from featstore.staging.cache_listing import (
     HELD,

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from featstore.errors import DataFileError, ReplacedError, StagingError
+from featstore.base.errors import DataFileError, ReplacedError, StagingError
+from featstore.base.intervals import Span, united
+from featstore.base.redaction import redact, without_user
 from featstore.files import storage
 from featstore.files.transfer import ReadSpan, read_span
-from featstore.intervals import Span, united
-from featstore.redaction import redact, without_user
 from featstore.staging.budget import require_fits
 from featstore.staging.cache import (
     Cache,

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from featstore.errors import ReplacedError, StagingError, StoreError
+from featstore.base.errors import ReplacedError, StagingError, StoreError
+from featstore.base.intervals import Span, united
+from featstore.base.redaction import redact, redact_text
 from featstore.files.private_directory import disk_error
 from featstore.files.transfer import RangeResponse, ReadSpan
-from featstore.intervals import Span, united
-from featstore.redaction import redact, redact_text
 from featstore.staging.cache import Pin
 from featstore.staging.limits import Throttle
 from featstore.staging.ranges import covers

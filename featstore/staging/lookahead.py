@@ -5,7 +5,7 @@ are here.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from featstore.intervals import Span
+from featstore.base.intervals import Span
 from featstore.staging.cost import Remote
 from featstore.staging.filling import Filling
 from featstore.staging.ranges import num_bytes

@@ -3,10 +3,10 @@
 import math
 from dataclasses import dataclass
 
-from featstore.byte_sizes import parse_bytes
-from featstore.errors import ConfigError, nearest, require_boolean, require_integer
+from featstore.base.byte_sizes import parse_bytes
+from featstore.base.errors import ConfigError, nearest, require_boolean, require_integer
+from featstore.base.redaction import redact
 from featstore.files.storage import local_path, scheme
-from featstore.redaction import redact
 from featstore.staging.budget import StageAheadLimit
 
 _MODES = ("auto", "whole", "ranges", "direct")

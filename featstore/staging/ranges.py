@@ -7,7 +7,7 @@ empty, and do not touch; only requests may touch.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from featstore.intervals import Span, united
+from featstore.base.intervals import Span, united
 
 # From the last bytes of a file, its size and its name to the spans to read. A number instead asks
 # to be called again with that many last bytes.

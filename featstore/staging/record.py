@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from isal import isal_zlib
 
-from featstore.intervals import Span, united
-from featstore.redaction import redact
+from featstore.base.intervals import Span, united
+from featstore.base.redaction import redact
 from featstore.staging.ranges import covers, num_bytes
 
 FORMAT = 3

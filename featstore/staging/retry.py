@@ -8,7 +8,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from featstore.errors import StagingError
+from featstore.base.errors import StagingError
 
 _LOG = logging.getLogger(__name__)
 # Pauses of a process that waits for room in the cache, or for another one's download: it looks at
@@ -26,7 +26,7 @@ _FINAL = (
     NotADirectoryError,
     StagingError,
 )
-# A store that refuses a request is raised as this errno (4xx but 408 and 429, docs/design/staging.md).
+# A refused request is raised as this errno (4xx but 408 and 429, docs/design/staging.md).
 _REFUSED = errno.EINVAL
 _LOCAL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 
@@ -46,7 +46,7 @@ class RetryPolicy:
             than it could a download goes on.
         progress_bytes: This many bytes between two failures begin a new row.
         stall_s: A stream has also failed if it brings too few bytes while it is waited for so long
-            (docs/design/staging.md). A shorter time would cut stores that take long to find an object.
+            (docs/design/staging.md). A shorter time cuts stores that take long to find an object.
         stall_bytes: Fewer bytes than this in `stall_s` are too few.
     """
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from featstore.closing import Closing
-from featstore.redaction import redact
+from featstore.base.closing import Closing
+from featstore.base.redaction import redact
 from featstore.staging.budget import require_fits
 from featstore.staging.cache import Cache, Limits, entry_name
 from featstore.staging.counts import Counts, StagingStats

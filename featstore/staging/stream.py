@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Generic
 
-from featstore.closing import Closing
-from featstore.errors import BudgetError
-from featstore.intervals import Span
-from featstore.redaction import redact
+from featstore.base.closing import Closing
+from featstore.base.errors import BudgetError
+from featstore.base.intervals import Span
+from featstore.base.redaction import redact
 from featstore.staging.budget import StageAheadLimit, format_bytes
 from featstore.staging.cache import Pin, Refusal
 from featstore.staging.counts import Counts

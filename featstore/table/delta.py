@@ -18,27 +18,26 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from featstore.errors import (
+from featstore.base.errors import (
     CommitConflictError,
     DataFileError,
     FeatstoreError,
     StoreError,
     TableNotFoundError,
 )
+from featstore.base.redaction import redact
+from featstore.base.schema import SlotSchema
 from featstore.files.credentials import require_credentials, s3_endpoint
 from featstore.files.looks import is_directory_at
 from featstore.files.redirects import own_hosts_only
 from featstore.files.storage import absolute, canonical, check_store, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
-from featstore.redaction import redact
-from featstore.schema import SlotSchema
+from featstore.table.delta_files import files_of
 from featstore.table.evolution import check_foreign, merge_schemas
 from featstore.table.file_list import FileList
 from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
-from featstore.table.log.delta_files import files_of
-from featstore.table.log.log_files import LogFiles, commit_infos, list_log
-from featstore.table.log.log_mirror import VersionTakenError, is_mirrored, log_mirror
-from featstore.table.log.table_rules import check_readable, check_writable, rules_of
+from featstore.table.log_files import LogFiles, commit_infos, list_log
+from featstore.table.log_mirror import VersionTakenError, is_mirrored, log_mirror
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.snapshot import (
     DataFile,
@@ -47,6 +46,7 @@ from featstore.table.snapshot import (
     in_partitions,
     overwrite_filters,
 )
+from featstore.table.table_rules import check_readable, check_writable, rules_of
 
 # The table property with the versions of slot groups by name, as JSON.
 GROUPS = f"{KEY}.groups"

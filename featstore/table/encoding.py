@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from featstore._native.loading import KERNELS
+from featstore.native.loading import KERNELS
 from featstore.ops.arrays import array_of, values_of
 from featstore.ops.hashing import mark_of
 

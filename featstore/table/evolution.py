@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from featstore.errors import InputError
-from featstore.schema import Slot, SlotSchema
+from featstore.base.errors import InputError
+from featstore.base.schema import Slot, SlotSchema
 
 
 def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
-from featstore.errors import DataFileError
+from featstore.base.errors import DataFileError
 from featstore.table.snapshot import DataFile, GroupFile, TableFile
 
 _UNKNOWN = -1

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from featstore.errors import TableNotFoundError
-from featstore.redaction import redact
-from featstore.schema import SlotSchema
+from featstore.base.errors import TableNotFoundError
+from featstore.base.redaction import redact
+from featstore.base.schema import SlotSchema
 from featstore.table import delta
 from featstore.table.evolution import merge_schemas
 from featstore.table.file_list import FileList

@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
+from featstore.base.redaction import redact, shown
 from featstore.files.hadoop import HADOOP_SCHEMES
 from featstore.files.storage import canonical, join, scheme
-from featstore.redaction import redact, shown
 
 LOG_DIR = "_delta_log"
 RUNS_DIR = "_runs"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from featstore.errors import DataFileError
+from featstore.base.errors import DataFileError
 
 KEY = "featstore"
 FORMAT = 1

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from featstore.errors import TableNotFoundError
-from featstore.redaction import redact
+from featstore.base.errors import TableNotFoundError
+from featstore.base.redaction import redact
 from featstore.table.delta import is_delta, open_delta, open_delta_or_none, open_head, stream_files
 from featstore.table.groups import with_groups
-from featstore.table.log.table_rules import check_writable
 from featstore.table.parquet_dir import open_parquet_dir
 from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.table_rules import check_writable
 
 
 def open_snapshot(url: str, version: int | None = None) -> Snapshot:

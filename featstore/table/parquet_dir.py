@@ -10,14 +10,14 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from featstore.errors import DataFileError, TableFormatError, TableNotFoundError, not_once
+from featstore.base.errors import DataFileError, TableFormatError, TableNotFoundError, not_once
+from featstore.base.redaction import redact
+from featstore.base.schema import OF_TWO_KINDS, Role, Slot, SlotSchema
 from featstore.files.listings import FileEntry, list_files
 from featstore.files.storage import local_path, open_read, scheme
-from featstore.parquet.column_types import is_of_kind
-from featstore.parquet.damage import damage_as, first_line
-from featstore.parquet.footers import CheckedFooter, read_checked
-from featstore.redaction import redact
-from featstore.schema import OF_TWO_KINDS, Role, Slot, SlotSchema
+from featstore.native.column_types import is_of_kind
+from featstore.native.damage import damage_as, first_line
+from featstore.native.footers import CheckedFooter, read_checked
 from featstore.table.file_list import FileList
 from featstore.table.layout import is_delta_scheme, parse_partition
 from featstore.table.metadata import KEY, FileMetadata

@@ -15,7 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from featstore.errors import CommitConflictError
+from featstore.base.errors import CommitConflictError
+from featstore.base.redaction import redact
 from featstore.files.listings import list_own
 from featstore.files.looks import exists
 from featstore.files.storage import (
@@ -29,7 +30,6 @@ from featstore.files.storage import (
     remove_if_empty,
     size_bytes,
 )
-from featstore.redaction import redact
 from featstore.table.layout import GROUPS_DIR, RUNS_DIR
 from featstore.table.metadata import to_json
 from featstore.table.snapshot import DataFile

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from featstore.errors import DataFileError, InputError
-from featstore.schema import SlotSchema
+from featstore.base.errors import DataFileError, InputError
+from featstore.base.schema import SlotSchema
 from featstore.table.layout import partition_path
 from featstore.table.metadata import to_json
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from featstore.errors import DataFileError, InputError, TableNotFoundError
+from featstore.base.errors import DataFileError, InputError, TableNotFoundError
+from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, list_own
 from featstore.files.storage import delete, join, modified_s
-from featstore.redaction import redact
 from featstore.table.delta import GROUPS, is_delta, open_delta, open_head, stream_files
 from featstore.table.layout import (
     GROUPS_DIR,
@@ -33,10 +33,10 @@ from featstore.table.layout import (
     statistics_tag,
     tag_of,
 )
-from featstore.table.log.log_files import LogFiles, commit_url, list_log, read_actions
-from featstore.table.log.table_rules import check_vacuumable
+from featstore.table.log_files import LogFiles, commit_url, list_log, read_actions
 from featstore.table.running import modified_or, running, store_now_s
 from featstore.table.snapshot import Snapshot
+from featstore.table.table_rules import check_vacuumable
 
 # Delta Lake's default for `VACUUM`, so that readers of older versions have a week.
 RETAIN_S = 7 * 86_400.0

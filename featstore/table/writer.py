@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from isal import isal_zlib
 
+from featstore.base.schema import SlotSchema
 from featstore.files.storage import open_write
-from featstore.schema import SlotSchema
 from featstore.table.encoding import COMPRESSION, parquet_options
 from featstore.table.metadata import KEY, FileMetadata
 from featstore.table.row_group_buffer import RowGroupBuffer

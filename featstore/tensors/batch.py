@@ -9,10 +9,10 @@ import pyarrow as pa
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from featstore.errors import ConfigError, nearest
+from featstore.base.errors import ConfigError, nearest
+from featstore.base.text_table import short_names
 from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key, Keys
 from featstore.tensors.keyed_jagged import Bag, keyed_jagged
-from featstore.text_table import short_names
 
 Device = torch.device | str | int
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from featstore.intervals import aligned
+from featstore.base.intervals import aligned
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import join_offsets
 from featstore.tensors.buffer_pool import BufferPool

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from featstore.errors import MissingDependencyError
+from featstore.base.errors import MissingDependencyError
 
 # The values of one slot, (num_values,), and the number of values of each row, int64 (num_rows,).
 Bag = tuple[torch.Tensor, torch.Tensor]

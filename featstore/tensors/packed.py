@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from featstore.intervals import aligned
+from featstore.base.intervals import aligned
 from featstore.tensors.batch import Column, Columns, Jagged, column_of, shaped
 from featstore.tensors.column_keys import Key, Keys
 from featstore.tensors.dtypes import array_of

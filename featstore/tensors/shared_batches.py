@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from featstore.errors import SharedMemoryError, WorkerError
-from featstore.intervals import aligned
+from featstore.base.errors import SharedMemoryError, WorkerError
+from featstore.base.intervals import aligned
 from featstore.reading.buffers import Array
 from featstore.tensors.batch import Batch
 from featstore.tensors.packed import PackedColumns, pack

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from featstore._native.loading import KERNELS
+from featstore.native.loading import KERNELS
 
 
 def untrack(objects: tuple[object, ...]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import InputError, ReplacedError, StoreError
+from featstore.base.errors import InputError, ReplacedError, StoreError
 from featstore.files import listings, storage
 from featstore.files.transfer import read_span
 from featstore.staging import Source, StageItem, Stager, Staging

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import featstore
-from featstore.extraction.extractor import Extractor
+from featstore.extraction.units.extractor import Extractor
 from featstore.ops.registry import OPERATORS
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec

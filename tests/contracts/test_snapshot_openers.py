@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.errors import TableNotFoundError
+from featstore.base.errors import TableNotFoundError
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.files.storage import join, open_read
 from featstore.spec.parse import load_spec

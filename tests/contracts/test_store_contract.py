@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from featstore.base.errors import DispatchError
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.server import serve
-from featstore.errors import DispatchError
 from tests.threads import run_together
 
 

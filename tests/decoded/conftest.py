@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from featstore.base.schema import SlotSchema
 from featstore.decoded.decoded_cache import DecodedCache
 from featstore.reading.buffers import Ragged, Values
 from featstore.reading.file_columns import Selection
-from featstore.schema import SlotSchema
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from featstore.base.errors import BudgetError, StagingError
 from featstore.decoded.decoded_cache import DecodedCache, EntryRequest
 from featstore.decoded.entry_file import EntryWriter, MappedEntry
-from featstore.errors import BudgetError, StagingError
 from featstore.staging.cache import Download, entry_name
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
@@ -227,7 +227,7 @@ _MANY = """
 import resource, sys
 from pathlib import Path
 from featstore.decoded.decoded_cache import DecodedCache
-from featstore.errors import StagingError
+from featstore.base.errors import StagingError
 from featstore.staging.cache import Cache, Limits
 from tests.decoded.test_decoded_cache import BUDGET_BYTES, first_rows, request
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from featstore.base.schema import Slot, SlotKind
 from featstore.decoded.decoded_columns import (
     decoded_batch,
     decoded_schema,
@@ -19,7 +20,6 @@ from featstore.decoded.decoded_columns import (
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
-from featstore.schema import Slot, SlotKind
 from tests.decoded.conftest import listed, selection_of
 from tests.loader.conftest import rows_table
 from tests.parquet_files import put_parquet

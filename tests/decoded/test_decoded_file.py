@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from featstore.base.errors import StagingError
 from featstore.decoded import decoding
 from featstore.decoded.decoded_cache import DecodedCache
 from featstore.decoded.decoded_file import DecodedFile, with_row_groups
 from featstore.decoded.decoding import entry_of
 from featstore.decoded.file_sources import SourcesAhead
-from featstore.errors import StagingError
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows

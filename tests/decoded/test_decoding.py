@@ -5,14 +5,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from featstore.base.errors import DataFileError
+from featstore.base.schema import Slot, SlotKind
 from featstore.decoded import decoding
 from featstore.decoded.decoded_cache import DecodedCache
 from featstore.decoded.decoded_columns import piece_of
 from featstore.decoded.decoding import entry_of
 from featstore.decoded.file_sources import SourcesAhead
-from featstore.errors import DataFileError
 from featstore.reading.file_columns import Selection
-from featstore.schema import Slot, SlotKind
 from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile, GroupFile
 from tests.decoded.conftest import listed, selection_of

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from featstore.base.errors import StagingError
 from featstore.decoded.entry_file import DamagedEntryError, EntryWriter, FileState, MappedEntry
-from featstore.errors import StagingError
 from featstore.staging.cache import Cache, Download, Limits, Pin
 from featstore.tensors.writable import writable
 

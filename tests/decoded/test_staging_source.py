@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from featstore.base.errors import DataFileError
+from featstore.base.schema import Slot, SlotKind
 from featstore.decoded.staging_source import check, stage_items, staging_source
-from featstore.errors import DataFileError
 from featstore.reading.file_columns import Selection
-from featstore.schema import Slot, SlotKind
 from featstore.table.snapshot import DataFile, GroupFile
 from tests.damaged_files import flip
 from tests.loader.conftest import data_file

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.leases.held import Holdings
+from featstore.dispatch.held import Holdings
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import StoreAddress, bind
+from featstore.dispatch.stores.base import Store
 from featstore.dispatch.terms import Terms
 from tests.dispatch.simulated_clock import SimulatedClock
 
@@ -30,6 +31,17 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> StoreAddress:
     """The store of the epoch. A module may parametrize it to run over other stores."""
     urls = {"memory": f"memory://{uuid.uuid4().hex}", "sqlite": f"sqlite://{tmp_path}/x.db"}
     return bind(urls[request.param])
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite://{tmp_path}/x.db"
+
+
+@pytest.fixture
+def store(address: StoreAddress, closed_at_end: Callable[[Any], Any]) -> Store:
+    opened: Store = closed_at_end(address.open())
+    return opened
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from featstore.base.errors import DispatchError
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.leases.lease import Lease, LeaseState
+from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.terms import Terms, WaitFor
-from featstore.errors import DispatchError
 from tests.dispatch.conftest import PREFIX, MakeWorker, silence
 from tests.dispatch.simulated_clock import SimulatedClock
 from tests.process import our_threads

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from featstore.dispatch import lease as leases
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.leases import lease as leases
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import EpochKeys, run_prefix
 from featstore.dispatch.stores.address import bind

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from featstore.base.errors import ConfigError
 from featstore.dispatch import Dispatch
-from featstore.errors import ConfigError
 
 
 def test_the_defaults_leave_the_store_to_the_loader() -> None:

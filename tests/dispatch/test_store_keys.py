@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from featstore.base.errors import ConfigError
 from featstore.dispatch.store_keys import run_prefix
-from featstore.errors import ConfigError
 
 
 @pytest.mark.parametrize("part", ["", "a/b", "a b", "x" * 129, "é"])

@@ -5,14 +5,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.base.table_result import number_text
 from featstore.explore.profile import Profile
 from featstore.explore.row_profile import profile_rows
 from featstore.explore.stored import stored_profile
-from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.spec.value_names import ValueNames, ValueText
-from featstore.table.statistics.column_statistics import StatisticsGatherer
-from featstore.table.statistics.sketches import mix
-from featstore.table_result import number_text
+from featstore.statistics.column_statistics import StatisticsGatherer
+from featstore.statistics.sketches import mix
 
 ITEM = Slot(name="item", kind=SlotKind.ID, number=1)
 PRICE = Slot(name="price", kind=SlotKind.FLOAT, number=2)

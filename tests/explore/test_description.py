@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import featstore
-from featstore.errors import TableNotFoundError
+from featstore.base.errors import TableNotFoundError
 from featstore.explore.description import table_history
 from featstore.explore.table import open_table
 from tests.parquet_files import put_parquet

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import InputError, SelectionError
+from featstore.base.errors import InputError, SelectionError
+from featstore.base.schema import Slot, SlotKind
 from featstore.explore.label_profile import LabelProfile, label_rows
-from featstore.schema import Slot, SlotKind
-from featstore.table.statistics.measures import wilson
+from featstore.statistics.measures import wilson
 
 SLOTS = (
     Slot(name="item", kind=SlotKind.ID, number=1),

@@ -9,9 +9,9 @@ import pytest
 
 import featstore
 from featstore import api
-from featstore.errors import InputError, SpecError
+from featstore.base.errors import InputError, SpecError
+from featstore.base.table_result import number_text, share_text
 from featstore.explore.preview import Preview, preview
-from featstore.table_result import number_text, share_text
 
 SPEC = """
 spec: 1

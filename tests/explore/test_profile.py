@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from featstore.errors import SelectionError
+from featstore.base.errors import SelectionError
+from featstore.base.schema import Slot, SlotKind
 from featstore.explore.profile import Profile, shown_top
 from featstore.explore.row_profile import profile_rows
-from featstore.schema import Slot, SlotKind
 from featstore.spec.value_names import ValueNames, ValueText
 from tests.programs import run_python
 
@@ -196,7 +196,7 @@ PEAK_MEMORY = """
 import pathlib, re, sys
 import numpy as np, pyarrow as pa
 from featstore.explore.row_profile import profile_rows
-from featstore.schema import Slot, SlotKind
+from featstore.base.schema import Slot, SlotKind
 
 def read():
     for seed in range(int(sys.argv[1])):

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import featstore
-from featstore.errors import InputError, SelectionError
+from featstore.base.errors import InputError, SelectionError
 from featstore.explore.questions import Question
 from featstore.explore.table import Table
 from featstore.spec.parse import load_spec

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import featstore
-from featstore.errors import DataFileError, SelectionError
+from featstore.base.errors import DataFileError, SelectionError
 from featstore.explore.reading_costs import reading_costs
 from featstore.explore.table import Table
 from featstore.loader.plan.column_sizes import ColumnSizes

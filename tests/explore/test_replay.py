@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import featstore
-from featstore.errors import InputError
+from featstore.base.errors import InputError
 from featstore.explore.replay import pair_slices, replay
 from tests.parquet_files import put_parquet
 

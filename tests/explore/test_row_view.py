@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import featstore
-from featstore.errors import SelectionError
+from featstore.base.errors import SelectionError
 from featstore.explore.row_view import show_row
 from featstore.explore.table import Table, open_table
 from featstore.spec.parse import load_spec

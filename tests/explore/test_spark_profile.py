@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import featstore
-from featstore.errors import InputError, SelectionError
+from featstore.base.errors import InputError, SelectionError
 from featstore.explore.profile import NUM_TOP, Profile
 from featstore.explore.spark_profile import profile_dataframe, profile_table
 from featstore.explore.table import Table
-from featstore.jobs import profile_slots
 from featstore.spec.parse import load_spec
-from featstore.table.statistics.summary import QUANTILES
+from featstore.statistics.summary import QUANTILES
+from featstore.tools import job_profile_slots as profile_slots
 from tests.parquet_files import put_parquet
 
 EXACT = [

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 import featstore
-from featstore.cli.program import cli
-from featstore.errors import StaleGroupError
+from featstore.base.errors import StaleGroupError
 from featstore.explore.table import Table
+from featstore.tools.cli.program import cli
 from tests.stale_tables import REWRITES, make, rewrite
 
 STALE = r"slot group 'more' is stale .*, so x would be missing there"

@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 import featstore
-from featstore.errors import InputError, SelectionError, SpecError, TableNotFoundError
+from featstore.base.errors import InputError, SelectionError, SpecError, TableNotFoundError
 from featstore.explore.table import Table
 from featstore.extraction.job import ExtractJob
 from featstore.reading.tables import read_tables

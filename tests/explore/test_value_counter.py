@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import DiskFullError
+from featstore.base.errors import DiskFullError
 from featstore.explore.value_counter import CountingSpace
-from featstore.table.statistics.value_counts import ValueCounts, count_values
+from featstore.statistics.value_counts import ValueCounts, count_values
 
 
 def joined(parts: list[ValueCounts]) -> tuple[list[Any], list[int], list[list[float]]]:

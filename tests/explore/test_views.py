@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import featstore
 from featstore import api
-from featstore.errors import MissingDependencyError
+from featstore.base.errors import MissingDependencyError
+from featstore.base.schema import ROLE
 from featstore.explore.table import Table
-from featstore.schema import ROLE
 from tests.parquet_files import put_parquet
 
 INPUTS = {

@@ -14,17 +14,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
 from featstore.explore.table import open_table
-from featstore.extraction import raw as raw_module
+from featstore.extraction.by_key import run_by_key
 from featstore.extraction.fit import fit_spec, fit_units
-from featstore.extraction.groups.by_key import run_by_key
-from featstore.extraction.groups.group_job import GroupJob, extract_group
+from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.raw import Unit
 from featstore.extraction.spark.runners import SparkRunner
-from featstore.extraction.unit import Progress, UnitReport
+from featstore.extraction.units import raw as raw_module
+from featstore.extraction.units.raw import Unit
+from featstore.extraction.units.unit import Progress, UnitReport
 from featstore.spec.parse import load_spec
 from featstore.table import parquet_dir
 from featstore.table.delta import open_delta

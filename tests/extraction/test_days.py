@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import featstore
-from featstore.errors import CommitConflictError, InputError
+from featstore.base.errors import CommitConflictError, InputError
+from featstore.extraction.compaction import compact
 from featstore.extraction.days import (
     Day,
     DayInput,
@@ -22,11 +23,10 @@ from featstore.extraction.days import (
     parse_days,
     plan_days,
 )
-from featstore.extraction.groups.group_job import GroupJob, extract_group
+from featstore.extraction.deletion import delete_rows
+from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
-from featstore.extraction.outcome.replaced import Holding
-from featstore.extraction.rewrite.compaction import compact
-from featstore.extraction.rewrite.deletion import delete_rows
+from featstore.extraction.replaced import Holding
 from featstore.extraction.spark.runners import SparkRunner
 from featstore.spec.lint import lint
 from featstore.spec.model import Spec

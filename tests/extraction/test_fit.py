@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from featstore import api
-from featstore.errors import InputError, NotFittedError, SpecError
+from featstore.base.errors import InputError, NotFittedError, SpecError
 from featstore.explore.table import open_table
-from featstore.extraction.extractor import Extractor
 from featstore.extraction.fit import fit_spec
 from featstore.extraction.spark.runners import SparkFitRunner
+from featstore.extraction.units.extractor import Extractor
 from featstore.spec.diff import diff
 from featstore.spec.lint import lint
 from featstore.spec.lock import load_lock

@@ -14,20 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore import api
-from featstore.errors import CheckFailedError, OperatorError, TableNotFoundError
+from featstore.base.errors import CheckFailedError, OperatorError, TableNotFoundError
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.explore.table import open_table
-from featstore.extraction.extractor import Extractor
-from featstore.extraction.groups.group_job import GroupJob, extract_group
+from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.raw import Unit
-from featstore.extraction.unit import Progress, UnitReport, UnitTask
-from featstore.extraction.unit_statistics import gather_rows
-from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.raw import Unit
+from featstore.extraction.units.unit import Progress, UnitReport, UnitTask
+from featstore.extraction.units.unit_statistics import gather_rows
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec, parse_checks
-from featstore.table.delta import history, open_delta
-from featstore.table.statistics.gates import (
+from featstore.statistics.gates import (
     CheckResult,
     Outcome,
     days_before,
@@ -35,7 +34,8 @@ from featstore.table.statistics.gates import (
     stored_checks,
     stored_warnings,
 )
-from featstore.table.statistics.sketches import mix
+from featstore.statistics.sketches import mix
+from featstore.table.delta import history, open_delta
 from tests.extraction.conftest import raw_rows
 
 COVERED = {"check": "coverage", "of": "user_id", "at_least": 0.9}

@@ -13,13 +13,13 @@ import pytest
 
 import featstore
 from featstore import api
-from featstore.errors import InputError, OperatorError
+from featstore.base.errors import InputError, OperatorError
 from featstore.explore.table import open_table
-from featstore.extraction.extractor import Extractor
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.raw import Unit
-from featstore.extraction.unit import Progress, UnitReport, UnitTask
+from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.raw import Unit
+from featstore.extraction.units.unit import Progress, UnitReport, UnitTask
 from featstore.spec.model import OutputOptions, Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta

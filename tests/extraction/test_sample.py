@@ -13,10 +13,10 @@ import yaml
 from click.testing import CliRunner
 
 import featstore
-from featstore import cli
-from featstore.errors import InputError, OperatorError
+from featstore.base.errors import InputError, OperatorError
 from featstore.extraction.sample import lint_sample
 from featstore.spec.lint import LintReport, lint
+from featstore.tools import cli
 from tests.parquet_files import put_parquet
 
 SLOTS: list[dict[str, Any]] = [

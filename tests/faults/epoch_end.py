@@ -38,10 +38,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 import featstore
-from featstore.dispatch.accounts.epochs import announced
-from featstore.dispatch.accounts.ledger import read_splits
-from featstore.dispatch.accounts.receipt import receipts
-from featstore.dispatch.leases.lease import FINAL
+from featstore.dispatch.epochs import announced
+from featstore.dispatch.lease import FINAL
+from featstore.dispatch.ledger import read_splits
+from featstore.dispatch.receipt import receipts
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.sqlite import SqliteStore
 from featstore.dispatch.stores.tcp import TcpStore
@@ -358,7 +358,7 @@ def served(kind: str, root: Path) -> Iterator[Callable[[int], str]]:
     command = [
         sys.executable,
         "-c",
-        "from featstore.cli import console; console()",
+        "from featstore.tools.cli import console; console()",
         "dispatch",
         "serve",
         "--port",

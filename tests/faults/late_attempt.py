@@ -4,8 +4,8 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from featstore.extraction.raw import Unit
-from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
+from featstore.extraction.units.raw import Unit
+from featstore.extraction.units.unit import Progress, UnitReport, UnitTask, run_unit
 
 
 class LateAttempt:

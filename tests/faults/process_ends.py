@@ -24,7 +24,7 @@ from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
-from featstore.ending import REFUSED
+from featstore.base.ending import REFUSED
 from tests.parquet_files import put_parquet
 from tests.programs import CLI, Program, run_python
 
@@ -45,8 +45,8 @@ FORKS = """
 import json, os, signal, sys, warnings
 os.sched_setaffinity(0, {int(sys.argv[1])})
 import deltalake, fsspec.asyn, obstore.fsspec, pyarrow.acero, pyarrow.parquet
-import featstore.api, featstore.cli, featstore.explore.table, featstore.extraction.progress_bar
-import featstore.explore.label_profile, featstore.explore.texts.whatis, featstore.table.vacuum
+import featstore.api, featstore.tools.cli, featstore.explore.table, featstore.extraction.progress_bar
+import featstore.explore.label_profile, featstore.explore.whatis, featstore.table.vacuum
 print("ready", flush=True)
 for line in iter(sys.stdin.readline, ""):
     task = json.loads(line)

@@ -27,8 +27,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from featstore.sampling.random_order import RandomOrder
-from featstore.sampling.sample_dataset import SampleDataset
+from featstore.samples.random_order import RandomOrder
+from featstore.samples.sample_dataset import SampleDataset
 from featstore.staging.cache import Cache, Limits
 
 BATCH_ROWS, MOST_KILLED, MOST_STEPS = 16, 4, 40
@@ -40,7 +40,7 @@ def main() -> None:
     context = multiprocessing.get_context(options.method)
     if options.method == "forkserver":
         # Loaded once, and not in each worker: 200 MB and two seconds.
-        context.set_forkserver_preload(["featstore.sampling.sample_dataset"])
+        context.set_forkserver_preload(["featstore.samples.sample_dataset"])
     dataset = _samples(options.table, options.cache)
     order = RandomOrder(len(dataset), seed=options.seed)
     chance = random.Random(options.seed)

@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from featstore._native.loading import KERNELS
+from featstore.base.errors import DataFileError
 from featstore.decoded.file_sources import FileSource, files_in_place
 from featstore.decoded.staging_source import stage_items, staging_source
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
-from featstore.errors import DataFileError
 from featstore.explore.table import Table, open_table
 from featstore.extraction.job import ExtractJob, extract_files
+from featstore.loader.batches.split_reader import SplitReader
+from featstore.loader.batches.stats import Stats
+from featstore.loader.batches.work import Work
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.shuffle import RowOrder
-from featstore.loader.rows.split_reader import SplitReader
-from featstore.loader.rows.work import Work
-from featstore.loader.stats import Stats
+from featstore.loader.request.matching import Partition
+from featstore.loader.request.request import resolve
+from featstore.native.loading import KERNELS
 from featstore.reading import checksums, pages
 from featstore.reading.open_file import OpenFile
-from featstore.request.matching import Partition
-from featstore.request.request import resolve
 from featstore.spec.parse import load_spec
 from featstore.staging import Stager, Staging
 from featstore.table.open import open_snapshot
@@ -292,7 +292,7 @@ def test_a_table_that_is_read_as_arrow_is_downloaded_again_too(
 
 SCRIPT = """
 import sys
-from featstore.errors import DataFileError
+from featstore.base.errors import DataFileError
 from featstore.loader.feature_loader import FeatureLoader
 try:
     for batch in FeatureLoader(sys.argv[1], slots=["user"]):

@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 
 import featstore
-from featstore.dispatch.accounts.epochs import announced
-from featstore.dispatch.accounts.receipt import receipts
+from featstore.base.errors import DispatchError
+from featstore.dispatch.epochs import announced
+from featstore.dispatch.receipt import receipts
 from featstore.dispatch.stores.address import bind
-from featstore.errors import DispatchError
 from tests.parquet_files import put_row_files
 from tests.programs import CLI, Program
 
@@ -41,7 +41,7 @@ from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
-from featstore.errors import DispatchError
+from featstore.base.errors import DispatchError
 
 url, directory, name, num_splits, window_rows, num_windows, lease_s = sys.argv[1:4] + [float(text) for text in sys.argv[4:]]
 rows = int(window_rows * num_windows)

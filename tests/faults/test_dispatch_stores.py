@@ -17,16 +17,16 @@ import pytest
 import yaml
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from featstore.dispatch.accounts.receipt import receipts
-from featstore.dispatch.accounts.status import status
+from featstore.base.errors import DispatchError
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.receipt import receipts
+from featstore.dispatch.status import status
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.stores.server import serve
 from featstore.dispatch.terms import Terms
-from featstore.errors import DispatchError
 from tests.dispatch.stores.served import ServerProcess
 from tests.pages.page import ROOT, blocks
 from tests.parquet_files import put_row_files
@@ -217,7 +217,7 @@ def test_processes_that_come_and_go_share_an_epoch_over_a_served_store(tmp_path:
 READER = """
 import sys, time
 import featstore
-from featstore.errors import DispatchError
+from featstore.base.errors import DispatchError
 
 table, url, lease_s = sys.argv[1:]
 options = {"store": url, "run_id": "run", "lease_s": float(lease_s)}

@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from featstore.errors import CommitConflictError, InputError
+from featstore.base.errors import CommitConflictError, InputError
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.raw import Unit
-from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
+from featstore.extraction.units.raw import Unit
+from featstore.extraction.units.unit import Progress, UnitReport, UnitTask, run_unit
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import history, open_delta, open_delta_or_none

@@ -21,7 +21,7 @@ SWEEP = "import sys; from tests.faults.failing_calls.__main__ import main; sys.e
 THREE = """
 import json, os, sys, time
 from pathlib import Path
-from featstore.errors import InputError
+from featstore.base.errors import InputError
 from tests.faults.failing_calls import forked
 from tests.faults.failing_calls.scenario import Scenario
 from tests.faults.failing_calls.strace import Fault

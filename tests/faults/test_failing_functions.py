@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import FeatstoreError, StagingError
+from featstore.base.errors import FeatstoreError, StagingError
 from featstore.files.private_directory import PrivateDirectory
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.sampling.sample_dataset import SampleDataset
+from featstore.samples.sample_dataset import SampleDataset
 from featstore.staging.cache import Cache, Download, Limits, Pin
 from featstore.staging.limits import Throttle
 from featstore.staging.record import Record, checksum

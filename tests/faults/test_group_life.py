@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import DiskFullError
+from featstore.base.errors import DiskFullError
 from featstore.explore.table import open_table
-from featstore.extraction.groups.group_job import GroupJob, extract_group
+from featstore.extraction.compaction import compact
+from featstore.extraction.deletion import delete_rows
+from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
-from featstore.extraction.raw import Unit
-from featstore.extraction.rewrite.compaction import compact
-from featstore.extraction.rewrite.deletion import delete_rows
-from featstore.extraction.unit import Progress, UnitReport, UnitTask, run_unit
+from featstore.extraction.units.raw import Unit
+from featstore.extraction.units.unit import Progress, UnitReport, UnitTask, run_unit
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.vacuum import vacuum
@@ -92,10 +92,10 @@ def test_a_groups_attempt_that_publishes_after_the_commit_changes_nothing(job: E
 DRIVER = """
 import json, sys
 from dataclasses import replace
-from featstore.extraction.groups.group_job import GroupJob, extract_group
+from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob
-from featstore.extraction.rewrite.compaction import compact
-from featstore.extraction.rewrite.deletion import delete_rows
+from featstore.extraction.compaction import compact
+from featstore.extraction.deletion import delete_rows
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 what, document, raw, table = sys.argv[1], json.loads(sys.argv[2]), *sys.argv[3:]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from featstore.errors import StagingError
+from featstore.base.errors import StagingError
 from featstore.files.transfer import read_span
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.staging import Source, StageItem, Stager, Staging

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 from featstore import api
-from featstore.errors import CommitConflictError
+from featstore.base.errors import CommitConflictError
 from featstore.explore.table import open_table
-from featstore.extraction.groups.by_key import run_by_key
-from featstore.extraction.groups.group_job import GroupJob, extract_group
+from featstore.extraction import compaction, rewriting
+from featstore.extraction.by_key import run_by_key
+from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.rewrite import compaction, rewriting
 from featstore.extraction.spark.runners import SparkKeyRunner, SparkRunner, extract_dataframe
-from featstore.extraction.unit import Progress, UnitReport, UnitTask
+from featstore.extraction.units.unit import Progress, UnitReport, UnitTask
 from featstore.spec.parse import load_spec
 from featstore.table.delta import open_delta
 from featstore.table.vacuum import vacuum

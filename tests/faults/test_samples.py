@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 from torch.utils.data import DataLoader
 
-from featstore.errors import DataFileError, StagingError
+from featstore.base.errors import DataFileError, StagingError
 from featstore.explore.table import open_table
-from featstore.sampling.sample_dataset import SampleDataset
+from featstore.samples.sample_dataset import SampleDataset
 from featstore.staging.cache import Cache, CacheEntry, Limits
 from tests.loader.conftest import rows_of
 from tests.parquet_files import put_parquet
@@ -29,7 +29,7 @@ NUM_ROWS = ROWS_PER_FILE * NUM_FILES
 
 BUILD = """
 import sys
-from featstore.sampling.sample_dataset import SampleDataset
+from featstore.samples.sample_dataset import SampleDataset
 print("ready", flush=True)
 sys.stdin.readline()
 dataset = SampleDataset(sys.argv[1], slots=["*"], staging={"directory": sys.argv[2]})

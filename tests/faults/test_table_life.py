@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import featstore
-from featstore.errors import DiskFullError
+from featstore.base.errors import DiskFullError
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.spec.parse import load_spec
 from featstore.table import delta

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import AccessError, StoreError
+from featstore.base.errors import AccessError, StoreError
 from featstore.files import storage
 from featstore.files.credentials import METADATA_S, require_credentials, s3_endpoint, variables_of
 from featstore.files.listings import list_files

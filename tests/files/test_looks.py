@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from featstore.errors import AccessError, StoreError
+from featstore.base.errors import AccessError, StoreError
 from featstore.files import looks
 
 PROBES: dict[str, Callable[[Path], object]] = {

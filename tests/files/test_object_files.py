@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import StoreError
+from featstore.base.errors import StoreError
 from featstore.files.object_files import ObjectFiles
 from featstore.files.store_errors import as_store_errors
 from tests.programs import run_python

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.errors import StagingError
+from featstore.base.errors import StagingError
 from featstore.files.private_directory import PrivateDirectory, make_private
 from tests.interposed import preceded
 from tests.programs import run_python

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import AccessError, ConfigError
+from featstore.base.errors import AccessError, ConfigError
 from featstore.files import listings, storage
 from tests.programs import run_python
 from tests.store_clients import clients_of

@@ -19,7 +19,7 @@ import pytest
 import requests
 from deltalake import write_deltalake
 
-from featstore.errors import (
+from featstore.base.errors import (
     AccessError,
     CommitConflictError,
     DataFileError,
@@ -29,12 +29,12 @@ from featstore.errors import (
     StoreError,
     TableNotFoundError,
 )
+from featstore.base.redaction import redact
+from featstore.base.schema import Slot, SlotKind
 from featstore.files import storage
 from featstore.files.listings import list_files
 from featstore.files.store_errors import as_store_errors, retry_after_s, store_error
 from featstore.files.webhdfs import HdfsError
-from featstore.redaction import redact
-from featstore.schema import Slot, SlotKind
 from featstore.table import delta
 from featstore.table.delta import is_delta
 from featstore.table.open import open_snapshot
@@ -52,7 +52,7 @@ DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message><Toke
 CLIENT = """
 import json, sys, time
 import featstore
-from featstore.cli import console
+from featstore.tools.cli import console
 since = time.monotonic()
 try:
     featstore.open_table(sys.argv[1])

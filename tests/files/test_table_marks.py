@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import TableFormatError
+from featstore.base.errors import TableFormatError
 from featstore.files.listings import list_files
 from tests.store_clients import clients_of
 

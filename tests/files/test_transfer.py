@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from featstore.errors import ReplacedError
+from featstore.base.errors import ReplacedError
 from featstore.files import transfer
 from featstore.files.transfer import read_span
 

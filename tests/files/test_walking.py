@@ -11,7 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import InputError, StoreError
+from featstore.base.errors import InputError, StoreError
 from featstore.files.listings import list_files, list_own
 from featstore.files.walking import LocalTree, Wanted, matches
 

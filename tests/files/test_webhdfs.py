@@ -17,7 +17,7 @@ import pyspark
 import pytest
 import requests
 
-from featstore.errors import AccessError, DiskFullError, StoreError
+from featstore.base.errors import AccessError, DiskFullError, StoreError
 from featstore.extraction.spark.java import java_environment
 from featstore.files import listings, storage
 from featstore.files.webhdfs import HdfsError, WebHdfs, error_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import InputError, StoreError
+from featstore.base.errors import InputError, StoreError
 from featstore.formats import byte_source
 from featstore.formats.byte_source import errors_of, line_blocks, open_bytes
 from tests.short_reads import unreadable_descriptors

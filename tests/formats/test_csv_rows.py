@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
 from featstore.formats import csv_rows
 from featstore.formats.csv_rows import CsvFormat
 from tests.formats.conftest import Read, read_whole

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import InputError, MissingDependencyError
+from featstore.base.errors import InputError, MissingDependencyError
 from featstore.formats import examples
 from featstore.formats.byte_source import open_bytes
 from featstore.formats.example_message import example_class

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
 from featstore.formats import json_lines
 from featstore.formats.byte_source import line_blocks
 from featstore.formats.json_lines import JsonFormat

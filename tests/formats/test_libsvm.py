@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
 from featstore.formats.libsvm import COLUMNS, LibsvmFormat
 from tests.formats.conftest import Read, read_whole
 

@@ -14,12 +14,12 @@ import pytest
 import featstore
 import featstore.explore.replay
 from featstore.api import fit
-from featstore.errors import InputError
+from featstore.base.errors import InputError
 from featstore.explore.preview import preview
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.raw import Unit, find_raw_files, plan_units
-from featstore.extraction.unit import Progress, UnitReport, UnitTask
+from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
+from featstore.extraction.units.unit import Progress, UnitReport, UnitTask
 from featstore.formats.text_files import format_of, list_raw_files
 from featstore.spec.parse import load_spec
 

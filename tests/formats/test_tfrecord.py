@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
 from featstore.formats.tfrecord import is_record_head, masked_crc, read_records
 from tests.formats.example_files import framed
 

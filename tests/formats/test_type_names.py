@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
 from featstore.formats.type_names import name_of, type_of
 
 

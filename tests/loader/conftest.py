@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from featstore.base.schema import SlotSchema
 from featstore.decoded.file_sources import files_in_place
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
+from featstore.loader.batches.split_reader import Window
+from featstore.loader.batches.work import Work
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.rows.split_reader import Window
-from featstore.loader.rows.work import Work
-from featstore.loader.run.job import Job
-from featstore.request.matching import Partition
-from featstore.request.request import Request, resolve
-from featstore.schema import SlotSchema
+from featstore.loader.iteration.job import Job
+from featstore.loader.request.matching import Partition
+from featstore.loader.request.request import Request, resolve
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
 from featstore.tensors.batch import Batch

@@ -20,7 +20,7 @@ import torch.distributed as distributed
 from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 import featstore
-from featstore.loader.run.device import DeviceFeed
+from featstore.loader.device import DeviceFeed
 
 signal.alarm(120)  # Nobody outlives a test that failed.
 table, directory, how = sys.argv[1:]

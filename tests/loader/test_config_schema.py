@@ -11,13 +11,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from featstore.documents import load_yaml
-from featstore.errors import ConfigError
+from featstore.base.documents import load_yaml
+from featstore.base.errors import ConfigError
 from featstore.loader.config_schema import OPTIONS, train_schema
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.request.request import LABEL_KEYS, LabelRequest
-from featstore.request.slot_options import SLOT_KEYS, SlotRequest
-from featstore.request.train_config import KEYS, MIX_KEYS
+from featstore.loader.request.request import LABEL_KEYS, LabelRequest
+from featstore.loader.request.slot_options import SLOT_KEYS, SlotRequest
+from featstore.loader.request.train_config import KEYS, MIX_KEYS
 from featstore.table.snapshot import Snapshot
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def test_every_config_of_the_repository_is_accepted(name: str) -> None:
 
 
 def test_there_are_examples_in_files_and_pages() -> None:
-    assert "featstore/demo/flights.train.yaml" in EXAMPLES
+    assert "featstore/tools/demo_flights.train.yaml" in EXAMPLES
     assert any(name.startswith("train.md") for name in EXAMPLES)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from featstore.errors import BudgetError, DispatchError, StateError
+from featstore.base.errors import BudgetError, DispatchError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from tests.loader.conftest import loader_for
 from tests.parquet_files import put_row_files

@@ -16,15 +16,15 @@ import pyarrow as pa
 import pytest
 from torch.utils.data import DataLoader
 
-from featstore.errors import ConfigError, DataFileError, MissingValueError, StagingError
+from featstore.base.errors import ConfigError, DataFileError, MissingValueError, StagingError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.stage import warm
 from featstore.staging.options import Staging
 from featstore.table.snapshot import Snapshot
 from featstore.tensors.batch import Batch, Jagged
 from tests.full_disk import fill
+from tests.loader.batches.test_bad_files import WAYS, write
 from tests.loader.conftest import ROWS_PER_FILE, rows_of, rows_table
-from tests.loader.test_bad_files import WAYS, write
 from tests.loader.test_groups import url as _grouped_url  # noqa: F401  a fixture, under its name
 from tests.parquet_files import put_parquet
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import featstore
-from featstore.errors import DataFileError
+from featstore.base.errors import DataFileError
 from featstore.loader.feature_loader import FeatureLoader
 
 LISTS = pa.list_(pa.int64())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import DispatchError, StateError
+from featstore.base.errors import DispatchError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from tests.process import num_descriptors, our_files, our_threads
 from tests.programs import Program, run_python

@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
-from featstore.dispatch.accounts.unfinished import open_leases
+from featstore.base.errors import ConfigError, DispatchError
+from featstore.dispatch.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.leases.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import WaitFor
-from featstore.errors import ConfigError, DispatchError
+from featstore.dispatch.unfinished import open_leases
 from featstore.loader.feature_loader import FeatureLoader
 from tests.dispatch.simulated_clock import SimulatedClock
 from tests.parquet_files import put_row_files

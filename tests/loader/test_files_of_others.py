@@ -14,8 +14,8 @@ import pytest
 from deltalake import write_deltalake
 
 import featstore
-from featstore.errors import DataFileError
-from featstore.extraction.rewrite.deletion import delete_rows
+from featstore.base.errors import DataFileError
+from featstore.extraction.deletion import delete_rows
 from featstore.ops.hashing import sign, value_hash
 
 UTC = datetime.UTC

@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from featstore import api
-from featstore.errors import BudgetError, ConfigError, DataFileError, StaleGroupError
+from featstore.base.errors import BudgetError, ConfigError, DataFileError, StaleGroupError
 from featstore.explore.table import Table, open_table
-from featstore.extraction.groups.group_job import GroupJob, extract_group
+from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.stage import warm

@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from featstore.errors import ConfigError, StateError
+from featstore.base.errors import ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.lightning_feed import LightningFeed
 from tests.loader import lightning_jobs

@@ -17,11 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.api import extract
-from featstore.decoded.file_sources import FileSource
-from featstore.decoded.staging_source import staging_source
-from featstore.dispatch.plan import Split
-from featstore.dispatch.terms import Claim
-from featstore.errors import (
+from featstore.base.errors import (
     BudgetError,
     ConfigError,
     DataFileError,
@@ -29,13 +25,17 @@ from featstore.errors import (
     SelectionError,
     StateError,
 )
+from featstore.decoded.file_sources import FileSource
+from featstore.decoded.staging_source import staging_source
+from featstore.dispatch.plan import Split
+from featstore.dispatch.terms import Claim
+from featstore.loader.batches.split_reader import SplitReader
+from featstore.loader.batches.stats import Stats
+from featstore.loader.batches.work import Work
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.shuffle import RowOrder
-from featstore.loader.rows.split_reader import SplitReader
-from featstore.loader.rows.work import Work
-from featstore.loader.stats import Stats
-from featstore.request.matching import Partition
-from featstore.request.request import resolve
+from featstore.loader.request.matching import Partition
+from featstore.loader.request.request import resolve
 from featstore.staging import StageItem, Stager, Staging
 from featstore.table.open import open_snapshot
 from tests.loader.conftest import rows_of

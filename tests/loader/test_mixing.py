@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from featstore import FeatureLoader
-from featstore.errors import ConfigError
+from featstore.base.errors import ConfigError
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
 from tests.parquet_files import put_parquet

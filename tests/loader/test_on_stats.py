@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore import FeatureLoader
-from featstore.errors import ConfigError
+from featstore.base.errors import ConfigError
 from featstore.loader.on_stats import OnStats, StatsCalls
 from tests.loader.conftest import rows_of
 from tests.process import our_threads

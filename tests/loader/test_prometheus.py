@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from torch.utils.data import DataLoader
 
 from featstore import FeatureLoader
-from featstore.errors import MissingDependencyError
+from featstore.base.errors import MissingDependencyError
 from featstore.loader.on_stats import OnStats
 from featstore.loader.prometheus import LoaderCollector, TextFile
 from tests.parquet_files import put_parquet

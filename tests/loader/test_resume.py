@@ -18,8 +18,8 @@ import pytest
 import torch
 
 import featstore
-from featstore.dispatch.accounts.receipt import receipts
-from featstore.errors import DataFileError, DispatchError, StateError
+from featstore.base.errors import DataFileError, DispatchError, StateError
+from featstore.dispatch.receipt import receipts
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch, Jagged
 from tests.loader.conftest import merged_state, rows_of, rows_table

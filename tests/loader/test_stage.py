@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from featstore import cli
-from featstore.errors import ConfigError
+from featstore.base.errors import ConfigError
 from featstore.loader import stage
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.open import open_snapshot
+from featstore.tools import cli
 from tests.parquet_files import put_parquet
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from featstore.loader.device import DeviceFeed
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.run.device import DeviceFeed
 from tests.loader.conftest import merged_state, rows_of
 from tests.tiers import tiered
 

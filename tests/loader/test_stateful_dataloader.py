@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from featstore.errors import StateError
+from featstore.base.errors import StateError
 from featstore.loader.feature_loader import FeatureLoader
 from tests.loader.conftest import rows_of
 

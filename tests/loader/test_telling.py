@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from featstore.loader.batches.stats import Stats
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.run.hand_over import RowBar
-from featstore.loader.stats import Stats
+from featstore.loader.iteration.hand_over import RowBar
 from tests.parquet_files import put_parquet
 from tests.terminal import Terminal
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import ConfigError, MissingDependencyError
+from featstore.base.errors import ConfigError, MissingDependencyError
 from featstore.loader.feature_loader import FeatureLoader
 from tests.frameworks_environment import PYTHON, needs_frameworks, variables
 from tests.programs import run_with

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import DispatchError
+from featstore.base.errors import DispatchError
 from featstore.loader.feature_loader import FeatureLoader
 from tests.programs import torchrun
 

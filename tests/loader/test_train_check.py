@@ -11,12 +11,12 @@ import yaml
 from click.testing import CliRunner
 
 import featstore
-from featstore.cli.program import cli
-from featstore.errors import ConfigError, MissingValueError, SelectionError
+from featstore.base.errors import ConfigError, MissingValueError, SelectionError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.train_check import MixedCheck, TrainCheck
 from featstore.loader.train_check import check as check_any
-from featstore.sampling.sample_dataset import SampleDataset
+from featstore.samples.sample_dataset import SampleDataset
+from featstore.tools.cli.program import cli
 from tests.parquet_files import put_parquet
 
 SPEC: dict[str, Any] = {

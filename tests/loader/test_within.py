@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 from torch.utils.data import DataLoader
 
 from featstore import FeatureLoader
-from featstore.errors import ConfigError, StateError
+from featstore.base.errors import ConfigError, StateError
 from tests.loader.conftest import merged_state, rows_of
 
 DAYS, FILES_OF_DAY, FILE_ROWS = (2, 3, 10), 4, 50

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from featstore._native import loading
+from featstore.native import loading
 
 KERNELS: Any = loading.KERNELS
 NEEDED = pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")

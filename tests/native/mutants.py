@@ -22,8 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.errors import DataFileError
-from featstore.parquet.thrift import (
+from featstore.base.errors import DataFileError
+from featstore.base.schema import Slot, SlotKind
+from featstore.native.thrift import (
     BINARY,
     DOUBLE,
     FALSE,
@@ -41,7 +42,6 @@ from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.reading.reader import RowGroupReader
-from featstore.schema import Slot, SlotKind
 
 CODECS = {"none": 0, "snappy": 1, "zstd": 6}
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from featstore.ops import hashing
 from featstore.ops.single import xxh64_bytes
+from featstore.statistics import sketches
 from featstore.table import encoding
-from featstore.table.statistics import sketches
 from tests.native.kernels import KERNELS, NEEDED, without_kernels
 
 pytestmark = NEEDED

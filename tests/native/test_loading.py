@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from featstore._native.loading import KERNELS, load_kernels
+from featstore.native.loading import KERNELS, load_kernels
 from tests.programs import run_python
 
 HASH = (
@@ -21,9 +21,9 @@ def test_kernels_that_were_not_built_are_said_to_be_missing_once(
     monkeypatch.delenv("FEATSTORE_NATIVE", raising=False)
     with pytest.warns(
         RuntimeWarning,
-        match=r"featstore runs without its compiled kernels, of which there is no build in .*_native: ",
+        match=r"featstore runs without its compiled kernels, of which there is no build in .*native: ",
     ):
-        assert load_kernels("featstore._native.no_such_module") is None
+        assert load_kernels("featstore.native.no_such_module") is None
 
 
 def test_kernels_that_are_not_wanted_are_left_out_silently(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from featstore.base.schema import Slot, SlotKind
+from featstore.loader.request import slot_shaping
+from featstore.loader.request.slot_shaping import bucketed
 from featstore.reading import buffers as columns
 from featstore.reading import gather
 from featstore.reading.buffers import Ragged, slot_values
@@ -21,9 +24,6 @@ from featstore.reading.gather import (
     places_of,
     rebased,
 )
-from featstore.request import slot_shaping
-from featstore.request.slot_shaping import bucketed
-from featstore.schema import Slot, SlotKind
 from tests.native.kernels import KERNELS, NEEDED, without_kernels
 
 pytestmark = NEEDED

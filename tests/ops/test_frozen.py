@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import SpecError
-from featstore.extraction.extractor import Extractor
+from featstore.base.errors import SpecError
+from featstore.extraction.units.extractor import Extractor
 from featstore.ops.vocabularies import Vocabulary, recorded
 from featstore.spec.meaning import fit_hash
 from featstore.spec.model import Fitted, Spec

@@ -19,7 +19,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from featstore.extraction.extractor import Extractor
+from featstore.extraction.units.extractor import Extractor
 from featstore.ops.registry import OPERATORS
 from featstore.spec.parse import load_spec
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.extraction.extractor import Extractor
+from featstore.extraction.units.extractor import Extractor
 from featstore.ops.hashing import sign, value_hash
 from featstore.spec.parse import load_spec
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import featstore
-from featstore.errors import OperatorError
+from featstore.base.errors import OperatorError
 from featstore.ops.registry import OPERATORS
 from featstore.ops.rowwise import check_rows
 

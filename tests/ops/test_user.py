@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import featstore
-from featstore.errors import OperatorError, SpecError
-from featstore.extraction.extractor import Extractor
+from featstore.base.errors import OperatorError, SpecError
+from featstore.extraction.units.extractor import Extractor
 from featstore.ops.hashing import sign, value_hash
 from featstore.spec.graph import build_graph
 from featstore.spec.parse import load_spec

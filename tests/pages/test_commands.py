@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from featstore.cli.command import named
-from featstore.cli.program import cli
+from featstore.tools.cli.command import named
+from featstore.tools.cli.program import cli
 from tests.pages.page import ROOT, blocks
 from website.pages import repository_pages
 

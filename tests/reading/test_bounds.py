@@ -15,16 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore._native.loading import KERNELS
-from featstore.errors import DataFileError
-from featstore.parquet import bounds
-from featstore.parquet.page_header import read_page_header
+from featstore.base.errors import DataFileError
+from featstore.base.schema import Slot, SlotKind
+from featstore.native import bounds
+from featstore.native.loading import KERNELS
+from featstore.native.page_header import read_page_header
 from featstore.reading import pages
 from featstore.reading.file_columns import Selection
 from featstore.reading.kept import KeptSpans
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
-from featstore.schema import Slot, SlotKind
 from tests.native.mutants import Chunk, number_of, sound_chunks, with_number, write_file
 
 DATA = {0: 5, 3: 8}  # the struct of a data page, by its type

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.extraction.extractor import Extractor
+from featstore.base.schema import Slot, SlotKind
+from featstore.extraction.units.extractor import Extractor
 from featstore.reading.buffers import (
     Ragged,
     missing_values,
@@ -15,7 +16,6 @@ from featstore.reading.buffers import (
     truncate,
 )
 from featstore.reading.conversion import as_type
-from featstore.schema import Slot, SlotKind
 from featstore.spec.parse import load_spec
 
 ID = Slot(name="x", kind=SlotKind.ID)

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore._native.loading import KERNELS
-from featstore.errors import DataFileError, StoreError
-from featstore.parquet.page_header import read_page_header
+from featstore.base.errors import DataFileError, StoreError
+from featstore.native.loading import KERNELS
+from featstore.native.page_header import read_page_header
 from featstore.reading import checksums
 from featstore.reading.checksums import require_intact
 from featstore.reading.open_file import OpenFile

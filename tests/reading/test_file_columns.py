@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from featstore.base.schema import Slot, SlotKind
 from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
 from featstore.reading.open_file import OpenFile
-from featstore.schema import Slot, SlotKind
 from tests.parquet_files import put_parquet
 
 A, B = (Slot(name=name, kind=SlotKind.ID) for name in "ab")

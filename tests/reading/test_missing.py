@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from featstore.base.schema import Slot, SlotKind
 from featstore.reading.missing import marks_to_nulls, nan_to_null, nulls_to_marks
-from featstore.schema import Slot, SlotKind
 
 ID, FLOAT = SlotKind.ID, SlotKind.FLOAT
 USER, COST = Slot(name="x", kind=ID), Slot(name="x", kind=FLOAT)

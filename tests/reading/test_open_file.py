@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore._native.loading import KERNELS
-from featstore.errors import DataFileError, StateError, StoreError
+from featstore.base.errors import DataFileError, StateError, StoreError
+from featstore.base.schema import Slot, SlotKind
+from featstore.native.loading import KERNELS
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
-from featstore.schema import Slot, SlotKind
 from tests.parquet_files import put_parquet
 from tests.short_reads import ShortFile, unreadable_descriptors
 

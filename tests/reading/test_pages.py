@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from featstore.errors import DataFileError
+from featstore.base.errors import DataFileError
+from featstore.base.schema import Slot, SlotKind
 from featstore.reading.buffers import slot_values
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.reading.reader import RowGroupReader
-from featstore.schema import Slot, SlotKind
 from tests.native.kernels import NEEDED
 from tests.parquet_files import put_parquet
 from tests.slot_values import assert_equal

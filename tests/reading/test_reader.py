@@ -5,12 +5,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.errors import DataFileError
+from featstore.base.errors import DataFileError
+from featstore.base.schema import Slot, SlotKind
 from featstore.reading.buffers import Ragged
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
-from featstore.schema import Slot, SlotKind
 from tests.parquet_files import put_parquet
 
 USER = Slot(name="user", kind=SlotKind.ID, number=1)

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.parquet.checks import CHUNK
+from featstore.base.schema import Slot, SlotKind
+from featstore.native.checks import CHUNK
 from featstore.reading.aligned import aligned_reader
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
-from featstore.schema import Slot, SlotKind
 from tests.parquet_files import put_parquet
 from tests.programs import run_python
 
@@ -88,7 +88,7 @@ import pyarrow as pa
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
-from featstore.schema import Slot, SlotKind
+from featstore.base.schema import Slot, SlotKind
 
 slots = tuple(Slot(name=name, kind=SlotKind.FLOAT, shape=(16,)) for name in sys.argv[2:])
 with OpenFile(Path(sys.argv[1])) as file:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import DataFileError
-from featstore.intervals import Span, united
+from featstore.base.errors import DataFileError
+from featstore.base.intervals import Span, united
+from featstore.base.schema import Slot, SlotKind
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
 from featstore.reading.spans import are_held, plan_spans, require_held
-from featstore.schema import Slot, SlotKind
 
 NAMES = [f"s{i}" for i in range(8)]
 

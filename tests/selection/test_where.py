@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import SelectionError
+from featstore.base.errors import SelectionError
 from featstore.selection.slot_names import select
 from featstore.selection.where import Where, parse_where
 

@@ -7,7 +7,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from featstore.errors import SelectionError
+from featstore.base.errors import SelectionError
 from featstore.selection.where import parse_where
 from featstore.selection.where_tree import MOST_NESTED, parse_tree
 from tests.threads import run_together

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import SpecError
+from featstore.base.errors import SpecError
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import find_errors, lint
 from featstore.spec.model import DataCheck

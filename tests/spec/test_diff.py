@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from featstore.errors import SpecError
+from featstore.base.errors import SpecError
 from featstore.spec.diff import diff
 
 SLOTS: list[dict[str, Any]] = [

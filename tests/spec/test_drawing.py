@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from featstore.errors import SpecError
+from featstore.base.errors import SpecError
 from featstore.spec.drawing import DOT, MERMAID, SVG, draw, drawing_of, made_of
 from featstore.spec.parse import load_spec
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import InputError, SelectionError
-from featstore.extraction.extractor import Extractor
+from featstore.base.errors import InputError, SelectionError
+from featstore.extraction.units.extractor import Extractor
 from featstore.spec.parse import load_spec
 
 SPEC = load_spec(

@@ -5,9 +5,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from featstore.errors import SpecError
-from featstore.extraction.extractor import Extractor
-from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.base.errors import SpecError
+from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.extraction.units.extractor import Extractor
 from featstore.spec.graph import Graph, build_graph
 from featstore.spec.meaning import semantic_hashes
 from featstore.spec.parse import load_spec

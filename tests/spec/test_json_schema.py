@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.documents import load_yaml
-from featstore.errors import SpecError
+from featstore.base.documents import load_yaml
+from featstore.base.errors import SpecError
 from featstore.ops.registry import OPERATORS
 from featstore.ops.signature import OPTIONS
 from featstore.spec.graph import build_graph
@@ -61,9 +61,10 @@ def test_every_spec_of_the_repository_is_accepted(name: str) -> None:
 
 
 def test_there_are_examples_in_files_and_pages() -> None:
-    assert {"featstore/demo/flights.spec.yaml", "examples/compiled_operator/spec.yaml"} <= set(
-        EXAMPLES
-    )
+    assert {
+        "featstore/tools/demo_flights.spec.yaml",
+        "examples/compiled_operator/spec.yaml",
+    } <= set(EXAMPLES)
     assert any(name.startswith("README.md") for name in EXAMPLES)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from featstore.errors import SpecError
+from featstore.base.errors import SpecError
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import LintReport, check_lock, lint
 from featstore.spec.lock import load_lock

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import SpecError
+from featstore.base.errors import SpecError
 from featstore.spec.lock import (
     Lock,
     LockedSlot,

@@ -4,7 +4,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from featstore.errors import SpecError
+from featstore.base.errors import SpecError
 from featstore.spec.graph import build_graph
 from featstore.spec.model import Node, OutputOptions
 from featstore.spec.parse import load_spec, parse_spec

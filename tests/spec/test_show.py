@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from featstore.errors import SpecError
+from featstore.base.errors import SpecError
 from featstore.spec.show import show
 
 SPEC = """

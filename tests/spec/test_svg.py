@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from featstore.errors import MissingDependencyError, SpecError
+from featstore.base.errors import MissingDependencyError, SpecError
 from featstore.spec import svg
 from featstore.spec.drawing import SVG, draw
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from featstore.extraction.extractor import Extractor
+from featstore.extraction.units.extractor import Extractor
 from featstore.spec.graph import build_graph
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec

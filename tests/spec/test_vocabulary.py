@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from featstore.errors import SpecError
+from featstore.base.errors import SpecError
 from featstore.ops.vocabularies import Vocabulary
 from featstore.spec.lock import Lock, from_json, to_json
 from featstore.spec.meaning import make_lock

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import BudgetError
+from featstore.base.errors import BudgetError
 from featstore.staging.budget import (
     CachedFile,
     StageAheadLimit,

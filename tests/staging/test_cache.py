@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import StagingError
+from featstore.base.errors import StagingError
 from featstore.staging.cache import Cache, Download, Limits, Pin, Refusal, entry_name
 from featstore.staging.record import Record
 from tests.programs import run_python

@@ -19,7 +19,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from featstore.errors import ReplacedError, StagingError
+from featstore.base.errors import ReplacedError, StagingError
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.retry import RetryPolicy
 from tests.programs import Program, start_together

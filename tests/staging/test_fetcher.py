@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import BudgetError, ReplacedError, StagingError
+from featstore.base.errors import BudgetError, ReplacedError, StagingError
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.retry import RetryPolicy
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import ReplacedError, StagingError, StoreError
+from featstore.base.errors import ReplacedError, StagingError, StoreError
 from featstore.files.transfer import RangeResponse
 from featstore.staging.filling import Connection, Filling, Received
 from featstore.staging.limits import Throttle

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from featstore.errors import ReplacedError, StagingError
+from featstore.base.errors import ReplacedError, StagingError
 from featstore.files.transfer import RangeResponse
 from featstore.staging.cost import MAX_REQUESTS, Remote
 from featstore.staging.fetcher import Source, StageItem

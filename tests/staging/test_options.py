@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import ConfigError
+from featstore.base.errors import ConfigError
 from featstore.staging import Staging
 
 

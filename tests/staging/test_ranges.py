@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.intervals import united
+from featstore.base.intervals import united
 from featstore.staging.ranges import buffered, coalesce, covers, missing, num_bytes
 
 SPANS = st.lists(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import BudgetError, ReplacedError, StagingError
+from featstore.base.errors import BudgetError, ReplacedError, StagingError
 from featstore.staging.retry import RetryPolicy, is_local, is_retryable
 
 

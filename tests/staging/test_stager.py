@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from featstore.errors import BudgetError, StagingError
+from featstore.base.errors import BudgetError, StagingError
 from featstore.files.transfer import RangeResponse, read_span
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.cache import entry_name

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import BudgetError, StagingError
+from featstore.base.errors import BudgetError, StagingError
 from featstore.staging.budget import StageAheadLimit
 from featstore.staging.cache import Refusal
 from featstore.staging.counts import Counts

@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.table.layout import data_file_name, new_tag, partition_path
 from featstore.table.metadata import FileMetadata
 from featstore.table.snapshot import DataFile

@@ -15,9 +15,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from featstore.errors import CommitConflictError, InputError, TableNotFoundError
+from featstore.base.errors import CommitConflictError, InputError, TableNotFoundError
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.explore.table import open_table
-from featstore.schema import Slot, SlotKind, SlotSchema
 from featstore.table import delta
 from featstore.table.delta import (
     Change,

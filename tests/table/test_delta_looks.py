@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
 
-from featstore.errors import FeatstoreError, StoreError, TableNotFoundError
+from featstore.base.errors import FeatstoreError, StoreError, TableNotFoundError
 from featstore.table import delta
 
 

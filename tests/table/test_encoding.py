@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.table.encoding import (
     MIN_VALUES,
     Encodings,

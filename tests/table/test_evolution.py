@@ -3,8 +3,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from featstore.errors import InputError
-from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.base.errors import InputError
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.table.evolution import merge_schemas
 
 USER = Slot(name="user", kind=SlotKind.ID, number=101, op="hash")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import DataFileError
+from featstore.base.errors import DataFileError
 from featstore.table.file_list import FileList
 from featstore.table.snapshot import DataFile, GroupFile
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from featstore.errors import DataFileError, InputError
-from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.base.errors import DataFileError, InputError
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.table import delta
 from featstore.table.groups import drop_groups, groups_commit, publish_group
 from featstore.table.layout import (

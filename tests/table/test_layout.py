@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import InputError
+from featstore.base.errors import InputError
 from featstore.table.layout import (
     attempt_name,
     check_partition_name,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from featstore.errors import DataFileError
+from featstore.base.errors import DataFileError
 from featstore.table.metadata import CommitMetadata, FileMetadata, GroupOrigin, to_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"

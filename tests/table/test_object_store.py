@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import featstore
-from featstore.errors import CommitConflictError, InputError, UnsafeStoreError
-from featstore.extraction.hive.locations import locations, make_locations
+from featstore.base.errors import CommitConflictError, InputError, UnsafeStoreError
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
 from featstore.files import storage
 from featstore.files.storage import check_store
+from featstore.ingest.hive_locations import locations, make_locations
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import Change, open_delta

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.errors import DataFileError, InputError, StoreError, TableNotFoundError
+from featstore.base.errors import DataFileError, InputError, StoreError, TableNotFoundError
+from featstore.base.schema import SlotSchema
 from featstore.explore.table import Table
-from featstore.parquet.footers import CheckedFooter
-from featstore.schema import SlotSchema
+from featstore.native.footers import CheckedFooter
 from featstore.table.parquet_dir import (
     _NUM_FOOTER_THREADS,
     each_footer,

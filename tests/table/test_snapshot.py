@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from featstore.schema import SlotSchema
+from featstore.base.schema import SlotSchema
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
 

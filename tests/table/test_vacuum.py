@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from featstore.errors import (
+from featstore.base.errors import (
     DataFileError,
     FeatstoreError,
     InputError,
@@ -21,7 +21,7 @@ from featstore.errors import (
 from featstore.table import vacuum as vacuum_module
 from featstore.table.delta import Change, commit, open_delta
 from featstore.table.layout import tag_of
-from featstore.table.log.log_files import read_actions
+from featstore.table.log_files import read_actions
 from featstore.table.metadata import CommitMetadata
 from featstore.table.running import marked, running
 from featstore.table.snapshot import files_digest

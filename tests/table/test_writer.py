@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.schema import Slot, SlotKind, SlotSchema
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.table.metadata import FileMetadata
 from featstore.table.writer import DataFileReport, open_data_file
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from featstore.errors import MissingDependencyError
+from featstore.base.errors import MissingDependencyError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.keyed_jagged import join_bags
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from featstore.errors import SharedMemoryError, WorkerError
+from featstore.base.errors import SharedMemoryError, WorkerError
 from featstore.tensors import shared_batches as module
 from featstore.tensors.batch import Batch
 from featstore.tensors.shared_batches import SharedColumns, shared

@@ -8,7 +8,7 @@ from website.links import for_site, lines_outside_code, linked, site_path
 
 PAGE = """# Title
 
-See [the spec](../featstore/demo/a.yaml), [ops](../featstore/ops), [there](loader.md#slots),
+See [the spec](../featstore/tools/a.yaml), [ops](../featstore/ops), [there](loader.md#slots),
 [here](#title), [elsewhere](https://delta.io) and ![a drawing](drawing.svg).
 
 ```python
@@ -19,7 +19,7 @@ values[0](not_a_link.md)
 
 def test_links_in_code_and_to_elsewhere_are_left_alone() -> None:
     assert linked(PAGE) == [
-        "../featstore/demo/a.yaml",
+        "../featstore/tools/a.yaml",
         "../featstore/ops",
         "loader.md",
         "drawing.svg",
@@ -47,11 +47,11 @@ def test_each_file_has_one_place_on_the_site(path: str, folder: bool, expected: 
 def test_links_follow_their_targets_to_the_site(tmp_path: Path) -> None:
     (tmp_path / "featstore" / "ops").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
-    for name in ("featstore/demo/a.yaml", "docs/loader.md", "docs/drawing.svg"):
+    for name in ("featstore/tools/a.yaml", "docs/loader.md", "docs/drawing.svg"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     text = for_site(tmp_path, PurePosixPath("docs/page.md"), PAGE)
-    assert "[the spec](source/featstore/demo/a.yaml.md)" in text
+    assert "[the spec](source/featstore/tools/a.yaml.md)" in text
     assert "[ops](source/featstore/ops/index.md)" in text
     assert "[there](loader.md#slots)" in text
     assert "(drawing.svg)" in text

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import click
 
-from featstore.cli.command import Command
-from featstore.cli.program import cli
+from featstore.tools.cli.command import Command
+from featstore.tools.cli.program import cli
 from website.reference.markdown import code, table
 
 

@@ -6,6 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from featstore.base.errors import ConfigError, DispatchError, missing_extra
+from featstore.base.redaction import redact
 from featstore.dispatch.stores.base import Store as Store
 from featstore.dispatch.stores.endpoint import (
     TCP,
@@ -18,9 +20,7 @@ from featstore.dispatch.stores.endpoint import (
 from featstore.dispatch.stores.memory import MemoryStore, MemoryStoreData, process_data
 from featstore.dispatch.stores.sqlite import SqliteStore
 from featstore.dispatch.stores.tcp import TcpStore
-from featstore.errors import ConfigError, DispatchError, missing_extra
 from featstore.files.looks import exists
-from featstore.redaction import redact
 
 _KNOWN = (
     "memory:// (threads of one process), sqlite:///absolute/path (processes of one host), "

@@ -8,8 +8,8 @@ import uuid
 import weakref
 from collections.abc import Callable, Sequence
 
-from featstore.errors import DispatchError
-from featstore.redaction import redact
+from featstore.base.errors import DispatchError
+from featstore.base.redaction import redact
 
 # Process ids are reused, also across hosts and containers: the text tells two such processes apart.
 _PROCESS = uuid.uuid4().hex

@@ -14,7 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from featstore.closing import Closing
+from featstore.base.closing import Closing
+from featstore.base.errors import DispatchError
+from featstore.base.libraries import LazyModule
 from featstore.dispatch.stores.endpoint import Endpoint
 from featstore.dispatch.stores.replies import ReplyingStore
 from featstore.dispatch.stores.wire import (
@@ -31,9 +33,7 @@ from featstore.dispatch.stores.wire import (
     proof,
     unpack,
 )
-from featstore.errors import DispatchError
 from featstore.files.private_directory import PrivateDirectory
-from featstore.libraries import LazyModule
 
 if TYPE_CHECKING:
     import asyncio

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from featstore.errors import DispatchError
-from featstore.mounts import network_mount_of
-from featstore.sqlite_connection import ForkSafeConnection
+from featstore.base.errors import DispatchError
+from featstore.base.mounts import network_mount_of
+from featstore.base.sqlite_connection import ForkSafeConnection
 
 # How long to wait for a lock. A process that is stopped in the middle of a write holds it
 # (docs/dispatch.md); a larger value only delays the error.

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from featstore.base.errors import DispatchError
 from featstore.dispatch.stores.endpoint import Endpoint, ServerIdentity
 from featstore.dispatch.stores.wire import (
     ACCEPTED,
@@ -25,7 +26,6 @@ from featstore.dispatch.stores.wire import (
     proof,
     unpack,
 )
-from featstore.errors import DispatchError
 
 # Between two attempts to reach a server.
 _RETRY_S = 0.1

@@ -20,8 +20,8 @@ from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from featstore.base.errors import DispatchError
 from featstore.dispatch.stores.endpoint import ConnectionPool, Endpoint, ServerIdentity
-from featstore.errors import DispatchError
 
 _SERVER_KEY = "featstore/server"
 # Between two attempts to reach a server that does not listen yet.

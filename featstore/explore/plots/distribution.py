@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from featstore.errors import SelectionError
+from featstore.base.errors import SelectionError
+from featstore.base.schema import SlotKind
+from featstore.base.table_result import number_text, share_text
 from featstore.explore.plots.frame import (
     COLOUR,
     FONT_POINTS,
@@ -17,11 +19,9 @@ from featstore.explore.plots.frame import (
     short_text,
     write_values,
 )
-from featstore.schema import SlotKind
 from featstore.spec.value_names import ValueNames
-from featstore.table.statistics.sketches import Floats
-from featstore.table.statistics.summary import SlotSummary
-from featstore.table_result import number_text, share_text
+from featstore.statistics.sketches import Floats
+from featstore.statistics.summary import SlotSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

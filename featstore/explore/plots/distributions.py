@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from featstore.base.schema import SlotKind
+from featstore.base.table_result import number_text, share_text
 from featstore.explore.plots.frame import (
     COLOUR,
     MARKED,
@@ -15,9 +17,7 @@ from featstore.explore.plots.frame import (
     short_text,
     write_values,
 )
-from featstore.schema import SlotKind
 from featstore.spec.value_names import ValueNames
-from featstore.table_result import number_text, share_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

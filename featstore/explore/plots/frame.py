@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from featstore.errors import missing_extra
-from featstore.libraries import LazyModule
+from featstore.base.errors import missing_extra
+from featstore.base.libraries import LazyModule
 
 if TYPE_CHECKING:
     import matplotlib.figure as matplotlib_figure

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from featstore.base.libraries import LazyModule
 from featstore.explore.plots.frame import (
     FONT_POINTS,
     WIDTH_INCHES,
@@ -15,8 +16,7 @@ from featstore.explore.plots.frame import (
     row_figure,
     short_text,
 )
-from featstore.libraries import LazyModule
-from featstore.table.statistics.sketches import Floats
+from featstore.statistics.sketches import Floats
 
 if TYPE_CHECKING:
     import matplotlib as matplotlib_library

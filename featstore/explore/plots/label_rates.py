@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from featstore.errors import InputError, SelectionError
+from featstore.base.errors import InputError, SelectionError
+from featstore.base.table_result import number_text
 from featstore.explore.plots.frame import (
     COLOUR,
     MARKED,
@@ -17,7 +18,6 @@ from featstore.explore.plots.frame import (
     write_values,
 )
 from featstore.spec.value_names import ValueNames
-from featstore.table_result import number_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

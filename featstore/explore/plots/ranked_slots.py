@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from featstore.base.table_result import least_text
 from featstore.explore.plots.frame import (
     COLOUR,
     MARKED,
@@ -14,7 +15,6 @@ from featstore.explore.plots.frame import (
     short_text,
     write_values,
 )
-from featstore.table_result import least_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

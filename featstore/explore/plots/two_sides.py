@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from featstore.errors import SelectionError
+from featstore.base.errors import SelectionError
+from featstore.base.schema import SlotKind
+from featstore.base.table_result import share_text
 from featstore.explore.plots.distribution import bin_shares, common_edges
 from featstore.explore.plots.frame import (
     COLOUR,
@@ -16,11 +18,9 @@ from featstore.explore.plots.frame import (
     short_text,
     write_values,
 )
-from featstore.schema import SlotKind
 from featstore.spec.value_names import ValueNames
-from featstore.table.statistics.slot_change import ValueShares, value_shares
-from featstore.table.statistics.summary import SlotSummary
-from featstore.table_result import share_text
+from featstore.statistics.slot_change import ValueShares, value_shares
+from featstore.statistics.summary import SlotSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,15 +8,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from featstore.base.table_result import number_text, share_text
 from featstore.explore.plots.distribution import bin_shares, common_edges
 from featstore.explore.plots.frame import short_text
 from featstore.explore.plots.label_rates import cell_text, cells_in_order
 from featstore.explore.plots.two_sides import change_text, side_text
 from featstore.explore.profile import NUM_TOP
 from featstore.spec.value_names import ValueNames
-from featstore.table.statistics.slot_change import ValueShares, value_shares
-from featstore.table.statistics.summary import SlotSummary
-from featstore.table_result import number_text, share_text
+from featstore.statistics.slot_change import ValueShares, value_shares
+from featstore.statistics.summary import SlotSummary
 
 Chart = dict[str, Any]
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from featstore.base.schema import SlotKind
+from featstore.base.table_result import number_text
 from featstore.explore.comparison import Comparison, Side, slot_key
 from featstore.explore.label_profile import LabelProfile
 from featstore.explore.partition_profiles import PartitionProfiles
@@ -20,9 +22,7 @@ from featstore.explore.report.charts import (
     top_values,
 )
 from featstore.explore.report.slot_columns import SlotColumn, SlotFigures, facts, slot_columns
-from featstore.schema import SlotKind
 from featstore.spec.value_names import ValueNames
-from featstore.table_result import number_text
 
 _MOST_NAMED = 20  # of the slots that only the rows of before have
 _MOST_SPARKS = 40  # bars of the small picture in a row of the table

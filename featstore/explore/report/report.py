@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from featstore.base.redaction import redact, redact_text
 from featstore.explore.partition_profiles import PartitionProfiles
 from featstore.explore.plots.frame import short_text
 from featstore.explore.questions import Question
@@ -12,7 +13,6 @@ from featstore.explore.report.contents import ReportFigures, contents
 from featstore.explore.report.page import page
 from featstore.explore.table import Table, open_table
 from featstore.files import storage
-from featstore.redaction import redact, redact_text
 
 MOST_PARTITIONS = 60  # the last ones, whose coverage and drift each slot's charts show
 _MOST_CHARACTERS = 300  # of a URL or a predicate

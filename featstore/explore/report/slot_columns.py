@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from featstore.explore.comparison import changed_text, distinct_change_text
-from featstore.explore.plots.frame import coverage_text, short_text
-from featstore.explore.profile import values_text
-from featstore.explore.report.charts import rounded
-from featstore.spec.value_names import ValueNames
-from featstore.table_result import (
+from featstore.base.table_result import (
     error_text,
     least_text,
     number_text,
     number_with_error,
     share_text,
 )
+from featstore.explore.comparison import changed_text, distinct_change_text
+from featstore.explore.plots.frame import coverage_text, short_text
+from featstore.explore.profile import values_text
+from featstore.explore.report.charts import rounded
+from featstore.spec.value_names import ValueNames
 
 _NAME_CHARACTERS = 100
 _VALUES_CHARACTERS = 160

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from featstore.errors import MissingDependencyError
+from featstore.base.errors import MissingDependencyError
 from featstore.files.looks import exists
 
 MIN_VERSION = 17

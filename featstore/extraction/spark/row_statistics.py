@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
+from featstore.base.schema import SlotSchema
 from featstore.extraction.spark.runners import check_workers, run_checked
-from featstore.extraction.unit_statistics import gather_rows
-from featstore.schema import SlotSchema
-from featstore.table.statistics.column_statistics import (
+from featstore.extraction.units.unit_statistics import gather_rows
+from featstore.statistics.column_statistics import (
     Statistics,
     merge_statistics,
 )

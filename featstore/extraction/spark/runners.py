@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from featstore.errors import InputError, MissingDependencyError, WorkerError, missing_extra
-from featstore.extraction.extractor import Extractor
-from featstore.extraction.findings import BatchOrigin
+from featstore.base.errors import InputError, MissingDependencyError, WorkerError, missing_extra
+from featstore.extraction.by_key import KeyedPartition, write_by_key
 from featstore.extraction.fit import FitTask, States, fit_units, merge_states
-from featstore.extraction.groups.by_key import KeyedPartition, write_by_key
-from featstore.extraction.groups.group_task import GroupTask
+from featstore.extraction.group_task import GroupTask
 from featstore.extraction.job import (
     CommitFunction,
     ExtractJob,
@@ -35,10 +33,12 @@ from featstore.extraction.job import (
     in_key_order,
 )
 from featstore.extraction.local import kept_memory
-from featstore.extraction.raw import Unit
 from featstore.extraction.spark.java import java_environment
 from featstore.extraction.spark.spark_errors import spark_error
-from featstore.extraction.unit import (
+from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.findings import BatchOrigin
+from featstore.extraction.units.raw import Unit
+from featstore.extraction.units.unit import (
     Progress,
     UnitReport,
     UnitTask,
@@ -57,7 +57,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PROGRESS_INTERVAL_S = 0.5  # reading an accumulator on the driver costs no job
-_WORKER_MODULES = {"pyarrow": "pyarrow", "numpy": "numpy", "featstore.extraction.unit": "featstore"}
+_WORKER_MODULES = {
+    "pyarrow": "pyarrow",
+    "numpy": "numpy",
+    "featstore.extraction.units.unit": "featstore",
+}
 _Result = TypeVar("_Result")
 _Task = TypeVar("_Task", bound=UnitTask)
 _Item = TypeVar("_Item")

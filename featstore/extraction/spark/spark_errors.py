@@ -8,9 +8,9 @@ import logging
 import re
 import sys
 
-from featstore import errors
-from featstore.errors import FeatstoreError, MissingDependencyError, WorkerError
-from featstore.redaction import redact_text
+from featstore.base import errors
+from featstore.base.errors import FeatstoreError, MissingDependencyError, WorkerError
+from featstore.base.redaction import redact_text
 
 _LOG = logging.getLogger(__name__)
 _OURS = re.compile(r"featstore\.errors\.(\w+): (.*)")

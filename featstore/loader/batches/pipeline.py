@@ -8,13 +8,13 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import Generic, TypeVar
 
-from featstore.closing import Closing
-from featstore.errors import StateError
+from featstore.base.closing import Closing
+from featstore.base.errors import StateError
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.blocks import Block
-from featstore.loader.rows.memory_budget import Budget
-from featstore.loader.rows.mixing import Mixture
-from featstore.loader.stats import Stats
+from featstore.loader.batches.memory_budget import Budget
+from featstore.loader.batches.mixing import Mixture
+from featstore.loader.batches.stats import Stats
 
 Item = TypeVar("Item")
 Mixtures = Generator[Mixture, None, None]

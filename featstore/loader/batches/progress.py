@@ -4,8 +4,8 @@ no torch.
 
 from typing import NamedTuple
 
-from featstore.dispatch.leases.delivered import Rows, as_ranges, compact
-from featstore.intervals import united
+from featstore.base.intervals import united
+from featstore.dispatch.delivered import Rows, as_ranges, compact
 
 ClaimKey = tuple[int, int, int]  # Claim.key
 

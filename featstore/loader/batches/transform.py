@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
+from featstore.base.errors import BatchError
 from featstore.dispatch.terms import Claim
-from featstore.errors import BatchError
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.progress import ClaimKey
+from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.write_check import WriteCheck
 from featstore.loader.plan.functions import function_of
-from featstore.loader.stats import Stats
 from featstore.tensors.batch import Batch, Column, Jagged
 from featstore.tensors.column_keys import SLOT
 from featstore.tensors.tensor_columns import TensorColumns

@@ -4,7 +4,7 @@ import zlib
 
 import numpy as np
 
-from featstore.errors import BatchError
+from featstore.base.errors import BatchError
 from featstore.tensors.batch import Batch, Column, Jagged
 from featstore.tensors.column_keys import LABEL, WEIGHT, Key
 from featstore.tensors.dtypes import array_of

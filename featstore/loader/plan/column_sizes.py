@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from featstore.parquet.footers import CheckedFooter
+from featstore.native.footers import CheckedFooter
 from featstore.reading.file_columns import Selection, find_columns
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile

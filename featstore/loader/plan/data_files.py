@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from featstore.dispatch.orders import MiniEpoch, rank_splits
 from featstore.dispatch.plan import Split, plan_digest
 from featstore.loader.plan.split_list import PackedSplits
-from featstore.request.matching import Files, Listed, SelectedFiles
+from featstore.loader.request.matching import Files, Listed, SelectedFiles
 from featstore.table.snapshot import DataFile, OrderedDigest
 
 # How many of the largest files are kept to check the staging budget: at least as many as are open

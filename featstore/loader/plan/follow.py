@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
+from featstore.base.errors import ConfigError
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress
-from featstore.errors import ConfigError
-from featstore.request.matching import Files
+from featstore.loader.request.matching import Files
 from featstore.selection.where import Where
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from featstore.errors import ConfigError
+from featstore.base.errors import ConfigError
 
 
 def function_of(option: str, value: object) -> Callable[..., Any]:

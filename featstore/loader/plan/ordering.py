@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from featstore.dispatch.accounts.recording import Recording
-from featstore.dispatch.leases.delivered import Done, as_ranges
+from featstore.base.errors import ConfigError, require_integer
+from featstore.base.redaction import redact
+from featstore.dispatch.delivered import Done, as_ranges
 from featstore.dispatch.orders import MiniEpoch, SplitRange, WorkerInfo, static_ranges
 from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.recording import Recording
 from featstore.dispatch.terms import Claim
-from featstore.errors import ConfigError, require_integer
 from featstore.files.storage import open_read
-from featstore.redaction import redact
 
 DYNAMIC, STATIC, RANK, REPLAY = KINDS = ("dynamic", "static", "rank", "replay")
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from featstore.base.errors import ConfigError, nearest
+from featstore.base.schema import SlotSchema
 from featstore.dispatch.plan import Split
-from featstore.errors import ConfigError, nearest
 from featstore.loader.plan.ordering import RANK, Ordering
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.request.matching import (
+from featstore.loader.request.matching import (
     Files,
     Partition,
     SelectedFiles,
     matching,
     partition_value,
 )
-from featstore.request.request import Request
-from featstore.schema import SlotSchema
+from featstore.loader.request.request import Request
 from featstore.table.snapshot import Snapshot
 
 

@@ -14,8 +14,8 @@ from itertools import accumulate
 
 import numpy as np
 
+from featstore.base.errors import ConfigError, require_integer
 from featstore.dispatch.plan import Split
-from featstore.errors import ConfigError, require_integer
 from featstore.reading.buffers import Array
 
 # Draws are uint16, and of each open split there may be two windows in a mixture.

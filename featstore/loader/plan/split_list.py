@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 from featstore.dispatch.plan import Split
-from featstore.request.matching import SelectedFiles
+from featstore.loader.request.matching import SelectedFiles
 
 
 class _Splits(Sequence[Split]):

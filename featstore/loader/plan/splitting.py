@@ -5,10 +5,10 @@ are read.
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from featstore.byte_sizes import parse_bytes
+from featstore.base.byte_sizes import parse_bytes
+from featstore.base.errors import DataFileError
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.plan import RowGroups, Split, SplitSize, splits_of
-from featstore.errors import DataFileError
 from featstore.files.storage import local_path, open_read
 from featstore.reading.open_file import OpenFile
 from featstore.table.snapshot import DataFile

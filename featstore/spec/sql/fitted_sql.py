@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from featstore.errors import SpecError
+from featstore.base.errors import SpecError
 from featstore.ops import scaling, slot_columns, vocabularies
 from featstore.ops.vocabularies import Vocabulary
 from featstore.spec.sql.call import Call, Template, literal

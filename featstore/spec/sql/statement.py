@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from featstore.errors import SpecError, nearest
+from featstore.base.errors import SpecError, nearest
 from featstore.ops.user import is_user_operator
 from featstore.spec.graph import Graph, Step, build_graph
 from featstore.spec.model import Spec

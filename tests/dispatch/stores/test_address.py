@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from featstore.base.errors import ConfigError
 from featstore.dispatch.stores.address import bind, open_store
-from featstore.errors import ConfigError
 from tests.programs import run_python
 
 

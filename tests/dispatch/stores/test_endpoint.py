@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from featstore.base.errors import ConfigError, DispatchError
 from featstore.dispatch.stores.endpoint import (
     Endpoint,
     ServerIdentity,
@@ -10,7 +11,6 @@ from featstore.dispatch.stores.endpoint import (
     num_processes,
     parse_endpoint,
 )
-from featstore.errors import ConfigError, DispatchError
 
 JOB = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 

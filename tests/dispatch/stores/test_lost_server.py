@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from featstore.base.errors import DispatchError
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.terms import Terms
-from featstore.errors import DispatchError
 from tests.dispatch.stores.served import KINDS, ServerProcess, free_url
 from tests.process import our_threads
 from tests.threads import beside

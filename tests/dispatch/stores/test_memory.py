@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from featstore.base.errors import DispatchError
 from featstore.dispatch.stores.address import bind
-from featstore.errors import DispatchError
 from tests.programs import run_python
 
 FORKED = """

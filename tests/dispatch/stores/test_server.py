@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from featstore.cli import main
+from featstore.base.errors import DispatchError
 from featstore.dispatch import serve
 from featstore.dispatch.stores import sqlite
 from featstore.dispatch.stores.address import bind, open_store
@@ -30,7 +30,7 @@ from featstore.dispatch.stores.wire import (
     pack,
     proof,
 )
-from featstore.errors import DispatchError
+from featstore.tools.cli import main
 from tests.dispatch.stores.served import ServerProcess
 from tests.full_disk import fill
 from tests.process import our_threads
@@ -40,7 +40,7 @@ from tests.tiers import tiered
 WITHOUT_DESCRIPTORS = """
 import os, resource
 from featstore.dispatch import serve
-from featstore.errors import DispatchError
+from featstore.base.errors import DispatchError
 serve().close()  # Loads what it needs.
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 errors = []

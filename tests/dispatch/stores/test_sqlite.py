@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from featstore.base.errors import DispatchError
 from featstore.dispatch.stores.sqlite import SqliteStore
-from featstore.errors import DispatchError
 from tests.programs import Program, command_of, run_python
 
 FORKED = """

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from featstore.base.errors import DispatchError
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
@@ -30,7 +31,6 @@ from featstore.dispatch.stores.wire import (
     pack,
 )
 from featstore.dispatch.terms import Terms
-from featstore.errors import DispatchError
 from tests.dispatch.stores.served import ServerProcess
 from tests.programs import run_python
 from tests.threads import beside

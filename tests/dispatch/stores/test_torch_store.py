@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from featstore.base.errors import DispatchError
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.endpoint import TORCH
-from featstore.errors import DispatchError
 from tests.dispatch.stores.served import ServerProcess
 from tests.process import our_threads
 from tests.programs import run_python

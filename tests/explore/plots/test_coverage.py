@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
+from featstore.base.schema import Slot, SlotKind
 from featstore.explore.profile import Profile
 from featstore.explore.row_profile import profile_rows
-from featstore.schema import Slot, SlotKind
 from tests.explore.plots.rendered import assert_bar_ends_at, render
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import SelectionError
+from featstore.base.errors import SelectionError
+from featstore.base.schema import Slot, SlotKind
 from featstore.explore.plots.distribution import histogram_range, plot_distribution
 from featstore.explore.profile import Profile
 from featstore.explore.row_profile import profile_rows
-from featstore.schema import Slot, SlotKind
 from featstore.spec.value_names import ValueNames, ValueText
 from tests.explore.plots.rendered import assert_bar_ends_at, render, same_colour
 

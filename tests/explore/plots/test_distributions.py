@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from featstore.base.schema import Slot, SlotKind
 from featstore.explore.plots.distributions import plot_distributions, scaled
 from featstore.explore.row_profile import profile_rows
-from featstore.schema import Slot, SlotKind
 from featstore.spec.value_names import ValueNames, ValueText
 from tests.explore.plots.rendered import assert_bar_ends_at, render, same_colour
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import MissingDependencyError
+from featstore.base.errors import MissingDependencyError
 from featstore.explore.plots.frame import (
     MOST_ROWS,
     coverage_text,

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from featstore.errors import InputError, SelectionError
+from featstore.base.errors import InputError, SelectionError
+from featstore.base.schema import Slot, SlotKind
 from featstore.explore.label_profile import LabelProfile, label_rows
-from featstore.schema import Slot, SlotKind
 from featstore.spec.value_names import ValueNames, ValueText
 from tests.explore.plots.rendered import Picture, render, same_colour
 

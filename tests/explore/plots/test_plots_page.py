@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import featstore
-from featstore.demo.flights import load_flights, write_flights
 from featstore.explore.table import Table
+from featstore.tools.demo_flights import load_flights, write_flights
 from tests.explore.plots.rendered import render
 
 PAGE = (Path(__file__).parents[3] / "docs" / "plots.md").read_text()
@@ -27,7 +27,7 @@ _PLOTS = [plot for plot in re.findall(r"\| `(.*\.plot_.*)` \|", PAGE) if plot.st
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     write_flights(home / "raw", load_flights().of_planes(60))
-    spec = str(files("featstore.demo").joinpath("flights.spec.yaml"))
+    spec = str(files("featstore.tools").joinpath("flights.spec.yaml"))
     url = str(home / "demo" / "table")
     featstore.extract(spec, str(home / "raw"), url, partition_from_path=["month"])
     return home

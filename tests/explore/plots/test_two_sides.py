@@ -5,10 +5,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from featstore.errors import SelectionError
+from featstore.base.errors import SelectionError
+from featstore.base.schema import Slot, SlotKind
 from featstore.explore.profile import Profile
 from featstore.explore.row_profile import profile_rows
-from featstore.schema import Slot, SlotKind
 from tests.explore.plots.rendered import assert_bar_ends_at, render, same_colour
 
 ITEM = Slot(name="item", kind=SlotKind.ID, number=1)

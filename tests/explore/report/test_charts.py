@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from featstore.base.schema import Slot, SlotKind
 from featstore.explore.report.charts import (
     by_partition,
     columns,
@@ -13,9 +14,8 @@ from featstore.explore.report.charts import (
     rounded,
     top_values,
 )
-from featstore.schema import Slot, SlotKind
 from featstore.spec.value_names import ValueNames, ValueText
-from featstore.table.statistics.summary import SlotSummary
+from featstore.statistics.summary import SlotSummary
 
 NAMES = ValueNames(
     by_slot={"hour": {7: ValueText(text="07:00", rank=7), 3: ValueText(text="03:00", rank=3)}}

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 import featstore
-from featstore.cli.program import cli
-from featstore.errors import InputError, SelectionError, TableNotFoundError
+from featstore.base.errors import InputError, SelectionError, TableNotFoundError
 from featstore.explore.table import Table
 from featstore.files import storage
+from featstore.tools.cli.program import cli
 from tests.explore.report.conftest import DAYS
 from tests.parquet_files import put_parquet
 

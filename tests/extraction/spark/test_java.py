@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from featstore.errors import MissingDependencyError
+from featstore.base.errors import MissingDependencyError
 from featstore.extraction.spark.java import java_environment, java_version, wrap_java
 from tests.programs import run_python
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from featstore.base.schema import Slot, SlotKind
 from featstore.reading.buffers import slot_values
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
-from featstore.schema import Slot, SlotKind
 from tests.native.kernels import NEEDED
 from tests.slot_values import assert_equal
 

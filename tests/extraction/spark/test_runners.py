@@ -12,13 +12,13 @@ import polars
 import pytest
 from pyspark.sql import DataFrame
 
-from featstore.errors import CheckFailedError, InputError, MissingDependencyError
+from featstore.base.errors import CheckFailedError, InputError, MissingDependencyError
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.spark.runners import SparkRunner, check_workers, extract_dataframe
-from featstore.jobs import extract as extract_job
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec, parse_checks
 from featstore.table.delta import history, open_delta, open_delta_or_none
+from featstore.tools import job_extract as extract_job
 from tests.programs import run_python
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from featstore.errors import DiskFullError, WorkerError
+from featstore.base.errors import DiskFullError, WorkerError
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.spark.runners import SparkRunner, extract_dataframe
 from featstore.spec.model import Spec

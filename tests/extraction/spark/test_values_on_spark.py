@@ -9,7 +9,7 @@ import pyarrow as pa
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.spark.runners import SparkRunner, extract_dataframe
 from featstore.spec.model import Spec
-from featstore.table.statistics.values_file import read_values
+from featstore.statistics.values_file import read_values
 
 
 def kept(url: str) -> list[pa.Table]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import featstore
-from featstore.errors import FeatstoreError
+from featstore.base.errors import FeatstoreError
 from tests.faults.failing_calls import reader
 from tests.faults.failing_calls.commands import day, extract, put_day, write_specs
 from tests.faults.failing_calls.forked import Ending

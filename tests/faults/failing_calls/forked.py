@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from featstore.errors import FeatstoreError
+from featstore.base.errors import FeatstoreError
 from tests.faults.failing_calls.strace import attach
 
 HANG_S = 60.0

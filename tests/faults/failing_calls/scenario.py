@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from featstore.cli.program import main
+from featstore.tools.cli.program import main
 from tests.faults.failing_calls.forked import Ending
 from tests.faults.failing_calls.reader import Content
 

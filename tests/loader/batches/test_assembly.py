@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from featstore.dispatch.leases.delivered import Rows, as_ranges
+from featstore.base.errors import DataFileError
+from featstore.dispatch.delivered import Rows, as_ranges
 from featstore.dispatch.terms import Claim
-from featstore.errors import DataFileError
 from featstore.loader.batches import assembly
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import slice_batches
 from featstore.loader.batches.blocks import Block, BlockColumns
+from featstore.loader.batches.memory_budget import Budget
+from featstore.loader.batches.mixing import Mixture, read_in_order, read_mixed
 from featstore.loader.batches.progress import delivered
+from featstore.loader.batches.split_reader import SplitReader
+from featstore.loader.batches.stats import Stats
 from featstore.loader.plan.shuffle import RowOrder, Shuffle
-from featstore.loader.rows.memory_budget import Budget
-from featstore.loader.rows.mixing import Mixture, read_in_order, read_mixed
-from featstore.loader.rows.split_reader import SplitReader
-from featstore.loader.stats import Stats
+from featstore.loader.request import decode
 from featstore.reading.reader import Rows as ReadRows
-from featstore.request import decode
 from featstore.table.snapshot import DataFile
 from featstore.tensors.batch import Column
 from featstore.tensors.buffer_pool import BufferPool

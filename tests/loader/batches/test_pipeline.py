@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from featstore.errors import DataFileError, StateError
+from featstore.base.errors import DataFileError, StateError
 from featstore.loader.batches.assembly import Assembler
+from featstore.loader.batches.memory_budget import Budget
+from featstore.loader.batches.mixing import read_in_order
 from featstore.loader.batches.pipeline import Pipeline, Prefetcher, StageQueue
+from featstore.loader.batches.split_reader import SplitReader
+from featstore.loader.batches.stats import Stats
 from featstore.loader.plan.shuffle import RowOrder
-from featstore.loader.rows.memory_budget import Budget
-from featstore.loader.rows.mixing import read_in_order
-from featstore.loader.rows.split_reader import SplitReader
-from featstore.loader.stats import Stats
 from tests.loader.conftest import data_file, request_of, work_on
 from tests.process import our_threads
 from tests.threads import beside

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.dispatch.leases.delivered import Rows, as_ranges, compact
-from featstore.intervals import united
+from featstore.base.intervals import united
+from featstore.dispatch.delivered import Rows, as_ranges, compact
 from featstore.loader.batches.progress import Segment, delivered
 
 NUM_ROWS = 12

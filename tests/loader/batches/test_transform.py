@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from featstore.errors import BatchError, ConfigError, StateError
+from featstore.base.errors import BatchError, ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Jagged
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.mix.mixed_loader import MixedLoader
+from featstore.loader.mixed_loader import MixedLoader
 from tests.loader.conftest import rows_table
 from tests.parquet_files import put_parquet
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import featstore
-from featstore.errors import ConfigError
+from featstore.base.errors import ConfigError
 from tests.loader.mix.conftest import mixed
 from tests.parquet_files import put_parquet
 

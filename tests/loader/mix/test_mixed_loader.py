@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import (
+from featstore.base.errors import (
     BudgetError,
     ConfigError,
     DataFileError,
@@ -17,9 +17,9 @@ from featstore.errors import (
     StateError,
 )
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.mix.mixed_loader import MixedLoader
+from featstore.loader.iteration.worker import LoaderWorker
+from featstore.loader.mixed_loader import MixedLoader
 from featstore.loader.prometheus import LoaderCollector
-from featstore.loader.run.worker import LoaderWorker
 from tests.loader.conftest import rows_of, rows_table
 from tests.loader.mix.conftest import LARGE, SMALL, STOPS, Tables, drawn, mixed, round_trip
 from tests.parquet_files import put_parquet

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from featstore.errors import ConfigError, StateError
+from featstore.base.errors import ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.mix.state import MOST_PASSES, MixedState, merge_any_states, naming
-from featstore.loader.mix.turns import Turns
-from featstore.loader.run.state import LoaderState
+from featstore.loader.iteration.state import LoaderState
+from featstore.loader.mixed_state import MOST_PASSES, MixedState, merge_any_states, naming
+from featstore.loader.turns import Turns
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "mixed_state.json"
 

@@ -9,9 +9,9 @@ import pytest
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from featstore.dispatch.accounts.receipt import Receipt, receipts
-from featstore.errors import StateError
-from featstore.loader.mix.mixed_loader import MixedLoader
+from featstore.base.errors import StateError
+from featstore.dispatch.receipt import Receipt, receipts
+from featstore.loader.mixed_loader import MixedLoader
 from tests.loader.conftest import merged_state, rows_of
 from tests.loader.mix.conftest import LARGE, SMALL, STOPS, Tables, drawn, mixed, round_trip
 from tests.programs import Program, start_together

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.errors import DataFileError
+from featstore.base.errors import DataFileError
+from featstore.base.schema import Slot, SlotKind
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.reading.file_columns import Selection
-from featstore.schema import Slot, SlotKind
 from featstore.table.snapshot import DataFile, GroupFile
 from tests.parquet_files import put_parquet
 

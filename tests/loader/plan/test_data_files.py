@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from featstore.base.errors import SelectionError
+from featstore.base.schema import SlotSchema
 from featstore.dispatch.orders import MiniEpoch, WorkerInfo
 from featstore.dispatch.plan import Plan, Split
-from featstore.errors import SelectionError
 from featstore.loader.plan.data_files import Listing
-from featstore.request.matching import Listed, Partition, matching, matching_files
-from featstore.request.request import resolve
-from featstore.schema import SlotSchema
+from featstore.loader.request.matching import Listed, Partition, matching, matching_files
+from featstore.loader.request.request import resolve
 from featstore.table.snapshot import DataFile, Group, GroupFile, Snapshot
 
 

@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 from torch.utils.data import DataLoader
 
 import featstore
-from featstore.errors import ConfigError, StateError
+from featstore.base.errors import ConfigError, StateError
 from tests.loader.conftest import rows_of
 from tests.threads import beside
 

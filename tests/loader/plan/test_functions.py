@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from featstore.errors import ConfigError
+from featstore.base.errors import ConfigError
 from featstore.loader.plan.functions import function_of
 
 

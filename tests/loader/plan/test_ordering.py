@@ -16,11 +16,11 @@ from deltalake import write_deltalake
 from torch.utils.data import DataLoader
 
 import featstore
-from featstore.cli import cli
-from featstore.errors import ConfigError, DispatchError
+from featstore.base.errors import ConfigError, DispatchError
+from featstore.loader.iteration.feed import Feed
+from featstore.loader.iteration.job import Job
 from featstore.loader.plan.ordering import Ordering
-from featstore.loader.run.feed import Feed
-from featstore.loader.run.job import Job
+from featstore.tools.cli import cli
 
 SHUFFLE = {"window_rows": 40, "interleave": 1}
 

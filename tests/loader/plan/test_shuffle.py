@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.errors import ConfigError
+from featstore.base.errors import ConfigError
 from featstore.loader.plan.shuffle import RowOrder, Shuffle, permutation, round_size, windows
 
 

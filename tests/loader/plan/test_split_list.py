@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from featstore.dispatch.plan import Split
 from featstore.loader.plan.split_list import PackedSplits, WholeFiles
-from featstore.request.matching import SelectedFiles
+from featstore.loader.request.matching import SelectedFiles
 from featstore.table.file_list import FileList
-from tests.request.test_selected_files import files_of
+from tests.loader.request.test_selected_files import files_of
 
 CUTS = st.lists(
     st.tuples(st.integers(0, 4), st.integers(0, 9), st.none() | st.integers(0, 9)), max_size=9

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import featstore
+from featstore.base.errors import ConfigError
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.plan import SplitSize
-from featstore.errors import ConfigError
 from featstore.loader.plan.splitting import make_splits, split_size
 from featstore.table.open import open_snapshot
 

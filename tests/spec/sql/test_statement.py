@@ -21,8 +21,8 @@ import pytest
 
 import featstore
 import featstore.spec.sql.statement
-from featstore.errors import SpecError
-from featstore.extraction.extractor import Extractor
+from featstore.base.errors import SpecError
+from featstore.extraction.units.extractor import Extractor
 from featstore.ops.registry import OPERATORS
 from featstore.spec import check
 from featstore.spec.meaning import fit_hash, meaning

@@ -1,6 +1,6 @@
 """The pages of keys have each key that the parsers know."""
 
-from featstore.request.train_config import KEYS, MIX_KEYS
+from featstore.loader.request.train_config import KEYS, MIX_KEYS
 from featstore.spec.parse import TOP_KEYS
 from website.reference.documents import keys, kind, spec_page, train_page
 

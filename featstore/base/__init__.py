@@ -1,0 +1,1 @@
+"""What every other package may need: errors, documents, URLs as they may be shown, small types."""

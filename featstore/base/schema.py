@@ -1,0 +1,345 @@
+"""Slots and their columns: the only mapping between a slot and an Arrow type.
+
+An Arrow field describes a slot's column: its type gives kind and shape, its metadata slot number
+and operator. The same fields are written to data files (`required`, no nulls) and to the table's
+schema (nullable).
+"""
+
+import enum
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+
+import pyarrow as pa
+
+from featstore.base.errors import SelectionError, nearest
+
+# Keys of a field's metadata. They are part of the file format.
+ROLE = b"featstore.role"
+SLOT = b"featstore.slot"
+KIND = b"featstore.kind"
+SHAPE = b"featstore.shape"
+OPERATOR = b"featstore.op"
+OPERATOR_PATH = b"featstore.op_path"
+MEANING = b"featstore.meaning"
+NUM_INDICES = b"featstore.num_indices"
+SHARE_SLOT = b"featstore.share_slot"
+TRUNCATE = b"featstore.truncate"
+FIELD_ID = b"PARQUET:field_id"
+# Only in memory: some files of a directory hold the column with values of another kind.
+OF_TWO_KINDS = b"featstore.of_two_kinds"
+
+
+class SlotKind(enum.StrEnum):
+    """The values of a slot: `id` is int64 (a sign or an index, 0 if missing), `float` is float32
+    (NaN if missing).
+    """
+
+    ID = "id"
+    FLOAT = "float"
+
+
+class Role(enum.StrEnum):
+    """The role of a column. All roles share one namespace of column names in a table."""
+
+    SLOT = "slot"
+    LABEL = "label"
+    WEIGHT = "weight"
+    KEPT = "kept"
+    PARTITION = "partition"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """A named feature column with a permanent number.
+
+    Attributes:
+        name: The column's name.
+        kind: Ids or floats.
+        shape: The shape of one row: `()` for a scalar, `(width,)` for a fixed width, `(None,)` for
+            a list.
+        number: The permanent slot number. None in a file that featstore did not write.
+        op: The operator's name. None in a file that featstore did not write.
+        num_indices: Set if the slot holds indices in `[0, num_indices)` instead of signs; 0 is
+            missing there too.
+        share_slot: The number of another slot whose signs this one uses.
+        op_path: The expression of operators from the raw columns to the slot. None in files of
+            earlier versions.
+        meaning: The first 16 hex digits of the slot's hash in the spec's lock file. None in files
+            of earlier versions.
+        truncate: Which end of longer lists the spec keeps, `head` or `tail`. None if it cuts none.
+
+    Raises:
+        ValueError: The shape has more than one dimension, or a width below 1.
+    """
+
+    name: str
+    kind: SlotKind
+    shape: tuple[int | None, ...] = ()
+    number: int | None = None
+    op: str | None = None
+    num_indices: int | None = None
+    share_slot: int | None = None
+    op_path: str | None = None
+    meaning: str | None = None
+    truncate: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > 1 or any(width is not None and width < 1 for width in self.shape):
+            raise ValueError(
+                f"slot {self.name!r}: expected shape (), (width,) or (None,), found {self.shape}"
+            )
+
+    @property
+    def is_list(self) -> bool:
+        """Whether rows are lists of variable length."""
+        return self.shape == (None,)
+
+    @property
+    def width(self) -> int | None:
+        """Values per row of a fixed-width slot, else None."""
+        return self.shape[0] if self.shape else None
+
+    @property
+    def shape_text(self) -> str:
+        """`scalar`, `list` or the width: the text in metadata and in what users see."""
+        return "scalar" if not self.shape else "list" if self.is_list else str(self.width)
+
+    @property
+    def missing(self) -> int | float:
+        """The mark of a missing value: 0 for ids, NaN for floats.
+
+        A missing list has the mark as its single element.
+        """
+        return 0 if self.kind is SlotKind.ID else math.nan
+
+    def arrow_type(self, *, nullable: bool = False) -> pa.DataType:
+        """The column's Arrow type.
+
+        Args:
+            nullable: Whether list elements may be null.
+        """
+        value = pa.int64() if self.kind is SlotKind.ID else pa.float32()
+        if not self.shape:
+            return value
+        element = pa.field("element", value, nullable=nullable)
+        return pa.list_(element) if self.width is None else pa.list_(element, self.width)
+
+    # Schemas of thousands of slots are converted for every file, so the fields are cached. The
+    # cache is keyed by a frozen value, so keeping it alive (B019) is harmless.
+    @lru_cache(maxsize=1 << 14)  # noqa: B019
+    def to_field(self, *, nullable: bool = False) -> pa.Field:
+        """The Arrow field of the slot's column, with slot metadata.
+
+        Args:
+            nullable: False for a `required` field, as in data files; True for a nullable one, as in
+                the table's schema.
+        """
+        metadata = {
+            ROLE: Role.SLOT.encode(),
+            KIND: self.kind.encode(),
+            SHAPE: self.shape_text.encode(),
+        }
+        if self.number is not None:
+            metadata[SLOT] = metadata[FIELD_ID] = str(self.number).encode()
+        options: dict[bytes, str | int | None] = {
+            OPERATOR: self.op,
+            OPERATOR_PATH: self.op_path,
+            MEANING: self.meaning,
+        }
+        options |= {NUM_INDICES: self.num_indices, SHARE_SLOT: self.share_slot}
+        options |= {TRUNCATE: self.truncate}
+        metadata |= {
+            key: str(value).encode() for key, value in options.items() if value is not None
+        }
+        return pa.field(
+            self.name, self.arrow_type(nullable=nullable), nullable=nullable, metadata=metadata
+        )
+
+    @classmethod
+    def from_field(cls, field: pa.Field) -> "Slot | None":
+        """The slot that a field describes.
+
+        Fields of files that featstore did not write are judged by their type alone: integers and
+        booleans are ids, floating point numbers are floats, and lists of either are lists.
+
+        Returns:
+            The slot, or None if no slot can have the field's type.
+        """
+        metadata = field.metadata or {}
+        value, shape = _value_and_shape(field.type)
+        if SHAPE in metadata and (text := metadata[SHAPE].decode()).isdecimal():
+            shape = (int(text),)
+        kind = _kind(value)
+        if kind is None:
+            return None
+        number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
+        num_indices, share_slot = (metadata.get(key) for key in (NUM_INDICES, SHARE_SLOT))
+        op, op_path, meaning, truncate = (
+            _text(metadata.get(key)) for key in (OPERATOR, OPERATOR_PATH, MEANING, TRUNCATE)
+        )
+        return cls(
+            name=field.name,
+            kind=kind,
+            shape=shape,
+            number=None if number is None else int(number),
+            op=op,
+            num_indices=None if num_indices is None else int(num_indices),
+            share_slot=None if share_slot is None else int(share_slot),
+            op_path=op_path,
+            meaning=meaning,
+            truncate=truncate,
+        )
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def _value_and_shape(type_: pa.DataType) -> tuple[pa.DataType, tuple[int | None, ...]]:
+    if pa.types.is_fixed_size_list(type_):
+        return type_.value_type, (type_.list_size,)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return type_.value_type, (None,)
+    return type_, ()
+
+
+def _kind(value: pa.DataType) -> SlotKind | None:
+    if pa.types.is_integer(value) or pa.types.is_boolean(value):
+        return SlotKind.ID
+    return SlotKind.FLOAT if pa.types.is_floating(value) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotSchema:
+    """The columns of a table by role. Iterating yields the slots.
+
+    Attributes:
+        slots: The slots in declared order, which is also their order in data files.
+        labels: Label columns.
+        weight: The column of sample weights, or None.
+        kept: Raw columns that are carried through unchanged.
+        partition_keys: Partition columns, which data files do not hold.
+        foreign: The columns of other writers by name, as they declared them. They are among the
+            slots if slots can have their type, and among the kept columns otherwise.
+    """
+
+    slots: tuple[Slot, ...] = ()
+    labels: tuple[pa.Field, ...] = ()
+    weight: pa.Field | None = None
+    kept: tuple[pa.Field, ...] = ()
+    partition_keys: tuple[pa.Field, ...] = ()
+    foreign: Mapping[str, pa.Field] = field(default_factory=dict, repr=False, compare=False)
+    _by_name: Mapping[str, Slot] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {slot.name: slot for slot in self.slots})
+
+    def __getitem__(self, name: str) -> Slot:
+        """The slot of that name.
+
+        Raises:
+            SelectionError: There is none. The message suggests the nearest names.
+        """
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise SelectionError(
+                f"no slot {name!r} in the table{nearest(name, self._by_name)}"
+            ) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self.slots)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The slots' names, in declared order."""
+        return tuple(self._by_name)
+
+    @cached_property
+    def others(self) -> tuple[pa.Field, ...]:
+        """The fields of labels, weight and kept columns, in the order of data files."""
+        fields = [_with_role(column, Role.LABEL) for column in self.labels]
+        fields += [_with_role(self.weight, Role.WEIGHT)] if self.weight is not None else []
+        return (*fields, *(_with_role(column, Role.KEPT) for column in self.kept))
+
+    def to_arrow(self, *, nullable: bool = False, partition_keys: bool = False) -> pa.Schema:
+        """The Arrow schema: slots, labels, weight, kept columns, and optionally partition keys.
+
+        Args:
+            nullable: Whether slots are nullable. They are in the table's schema, and not in data
+                files.
+            partition_keys: Whether to append the partition keys, as in the table's schema.
+        """
+        fields = [*(slot.to_field(nullable=nullable) for slot in self.slots), *self.others]
+        if partition_keys:
+            fields += [_with_role(column, Role.PARTITION) for column in self.partition_keys]
+        return pa.schema(fields)
+
+    @classmethod
+    def from_arrow(cls, schema: pa.Schema, partition_keys: Iterable[str] = ()) -> "SlotSchema":
+        """The schema that Arrow fields describe.
+
+        Args:
+            schema: Fields with the role in their metadata. A field without one is a slot if a slot
+                can have its type, else a kept column.
+            partition_keys: Names of the columns that are partition keys.
+        """
+        keys = set(partition_keys)
+        roles = [(_role(column, keys), column) for column in schema]
+        by_role = {role: tuple(c for r, c in roles if r is role) for role in Role}
+        slots = tuple(
+            slot for column in by_role[Role.SLOT] if (slot := Slot.from_field(column)) is not None
+        )
+        return cls(
+            slots=slots,
+            labels=by_role[Role.LABEL],
+            weight=next(iter(by_role[Role.WEIGHT]), None),
+            kept=by_role[Role.KEPT],
+            partition_keys=by_role[Role.PARTITION],
+            foreign={
+                column.name: column
+                for role, column in roles
+                if role is not Role.PARTITION and ROLE not in (column.metadata or {})
+            },
+        )
+
+    def with_foreign_kept(self, *, only_rounded: bool = False) -> "SlotSchema":
+        """A copy in which columns of other writers are kept columns of the types that these
+        declared, for files whose values are to stay as they are.
+
+        Args:
+            only_rounded: Leave columns as they are whose values are the same as those of a slot:
+                all but `double`.
+        """
+        foreign = {
+            name: column
+            for name, column in self.foreign.items()
+            if not only_rounded or pa.types.is_float64(_value_and_shape(column.type)[0])
+        }
+        return replace(
+            self,
+            slots=tuple(slot for slot in self.slots if slot.name not in foreign),
+            kept=(*(c for c in self.kept if c.name not in foreign), *foreign.values()),
+        )
+
+    def with_partition_keys(self, keys: Iterable[pa.Field]) -> "SlotSchema":
+        """A copy with these partition keys."""
+        return replace(self, partition_keys=tuple(keys))
+
+
+def _with_role(column: pa.Field, role: Role) -> pa.Field:
+    return column.with_nullable(True).with_metadata({ROLE: role.encode()})
+
+
+def _role(column: pa.Field, partition_keys: set[str]) -> Role:
+    if column.name in partition_keys:
+        return Role.PARTITION
+    declared = (column.metadata or {}).get(ROLE)
+    if declared is not None:
+        return Role(declared.decode())
+    return Role.SLOT if Slot.from_field(column) is not None else Role.KEPT

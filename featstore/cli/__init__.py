@@ -1,9 +1,0 @@
-"""The command line: a file for each group of commands.
-
-Each command parses its options, imports one function, calls it, and shows what it returns. So
-`--help` loads no heavy library.
-"""
-
-from featstore.cli.program import cli as cli
-from featstore.cli.program import console as console
-from featstore.cli.program import main as main

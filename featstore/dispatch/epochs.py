@@ -1,0 +1,153 @@
+"""Which epochs a store holds. A store cannot list its keys, so the first worker of an epoch leaves
+a note under a known key.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from featstore.base.errors import DispatchError
+from featstore.dispatch.delivered import Done
+from featstore.dispatch.plan import Plan
+from featstore.dispatch.store_keys import EpochKeys
+from featstore.dispatch.stores.base import Store
+
+FORMAT = 1
+_EPOCHS = "featstore/epochs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochNote:
+    """What an observer needs to know to read the leases of an epoch.
+
+    Attributes:
+        prefix: What the epoch's keys begin with, see `run_prefix`.
+        epoch: The epoch's number.
+        num_splits: Splits of the plan.
+        num_rows: Rows of the plan.
+        num_splits_before: Splits that a restored state had delivered completely. They have no
+            leases.
+        num_rows_before: The rows of those splits.
+        lease_s: The lease time of the workers, in seconds.
+        started_unix_s: When the first worker began, by its own clock.
+    """
+
+    prefix: str
+    epoch: int
+    num_splits: int
+    num_rows: int
+    num_splits_before: int = 0
+    num_rows_before: int = 0
+    lease_s: float
+    started_unix_s: float
+
+    @classmethod
+    def of(
+        cls, keys: EpochKeys, plan: Plan, done: Done, *, lease_s: float, started_unix_s: float
+    ) -> "EpochNote":
+        """The note for the epoch of `plan`.
+
+        Args:
+            keys: The epoch's keys.
+            plan: The epoch's plan.
+            done: What a restored state had delivered of it.
+            lease_s: The lease time of the workers, in seconds.
+            started_unix_s: When the first worker began, by its own clock.
+        """
+        before = [index for index, rows in done.items() if rows == "complete"]
+        return cls(
+            prefix=keys.prefix,
+            epoch=plan.epoch,
+            num_splits=len(plan),
+            num_rows=plan.num_rows,
+            num_splits_before=len(before),
+            num_rows_before=sum(plan[index].num_rows for index in before),
+            lease_s=lease_s,
+            started_unix_s=started_unix_s,
+        )
+
+    @property
+    def keys(self) -> EpochKeys:
+        """The keys of the epoch."""
+        return EpochKeys(self.prefix, self.epoch)
+
+    @property
+    def loader(self) -> str:
+        """The key of the loader that read the epoch, without the number of its iteration."""
+        return self.prefix.rstrip("/").rpartition("/")[2].partition("-")[0]
+
+    @property
+    def name(self) -> str:
+        """`{run_id}/{restart}/{loader} epoch {epoch}`."""
+        return f"{self.prefix.removeprefix('featstore/').rstrip('/')} epoch {self.epoch}"
+
+    def encode(self) -> str:
+        """The value in the store: JSON with sorted keys."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> "EpochNote":
+        """Reads what `encode` wrote.
+
+        Raises:
+            DispatchError: The value has another format, or is damaged.
+        """
+        try:
+            fields: dict[str, Any] = json.loads(text)
+            if fields.pop("format") != FORMAT:
+                raise ValueError("another format")
+            return cls(**fields)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DispatchError(
+                f"the store holds a note of an epoch that this version cannot read: expected "
+                f"format {FORMAT}, found {text[:200]!r}; use the workers' version of featstore"
+            ) from error
+
+
+def announce(store: Store, note: EpochNote) -> bool:
+    """Leaves a note of the epoch, once, however many workers call this.
+
+    A worker that dies between its two writes leaves an epoch without a note, which `featstore
+    dispatch status` and `receipt` do not find.
+
+    Returns:
+        Whether this call left the note.
+    """
+    # The marker decides who writes: a text that nobody else writes shows who was first.
+    mine = uuid.uuid4().hex
+    if store.compare_set(f"{note.prefix}{note.epoch}/announced", "", mine) != mine:
+        return False
+    number = store.add(_EPOCHS, 1)
+    store.set(f"{_EPOCHS}/{number}", note.encode())
+    return True
+
+
+def announced(store: Store, last: int | None = None) -> Iterator[EpochNote]:
+    """The notes of the epochs in a store; the oldest comes first.
+
+    Args:
+        store: The store.
+        last: How many of the epochs that were announced last; None is all.
+    """
+    count = int(store.get_or_none(_EPOCHS) or 0)
+    for number in range(1 if last is None else max(0, count - last) + 1, count + 1):
+        text = store.get_or_none(f"{_EPOCHS}/{number}")
+        if text is not None:  # The count is raised before its note is written.
+            yield EpochNote.decode(text)
+
+
+def announced_in_run(store: Store, run_id: str, epoch: int | None = None) -> Iterator[EpochNote]:
+    """The notes of a run's epochs; the oldest comes first.
+
+    Args:
+        store: The store.
+        run_id: The run.
+        epoch: The one epoch to look for, of all loaders of the run; None is all.
+    """
+    return (
+        note
+        for note in announced(store)
+        if note.prefix.startswith(f"featstore/{run_id}/") and epoch in (None, note.epoch)
+    )

@@ -1,0 +1,375 @@
+"""Leases as data: the record in a split's key, its transitions, and who may take what from whom.
+
+Nothing here has a clock or does I/O. A record is only ever replaced by compare-and-set from the
+value that was read, so a value must be unique to its claim. It therefore names a fencing token,
+which grows by one with each claim of the split, and a nonce.
+
+    (no key) --claim--> held --renew, reserve, start, advance--> held --finish--> done
+    held --release, fail--> free --claim again--> held (fence + 1)
+    held --claim again: expired, stalled, or nothing reserved--> held (fence + 1)
+    held --cut, by another worker--> held, ending earlier
+    held, free --quarantine: too many failures--> quarantined
+
+A holder delivers no row that it has not reserved, and none before it has started. Other workers can
+only cut off rows beyond the reserved ones or, if nothing is reserved, take the whole lease. So rows
+that move between living workers are neither lost nor delivered twice, and rows that a dead worker
+had only read ahead do not count as delivered.
+"""
+
+import enum
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from featstore.base.errors import DispatchError
+
+FORMAT = 2
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
+class LeaseState(enum.StrEnum):
+    """The state of a lease. `done` and `quarantined` are final."""
+
+    HELD = "held"
+    FREE = "free"
+    DONE = "done"
+    QUARANTINED = "quarantined"
+
+
+FINAL = (LeaseState.DONE, LeaseState.QUARANTINED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one claim acknowledged.
+
+    Attributes:
+        worker: The worker that made the claim.
+        turn: Numbers the worker's claims.
+        first: The first acknowledged row.
+        through: The row after the last acknowledged one.
+    """
+
+    worker: str
+    turn: int
+    first: int
+    through: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """The value in the key of a split, or of a part that was cut off one.
+
+    Rows count in the split's delivery order, and ends are excluded.
+
+    Attributes:
+        state: Held by a worker, free, done or quarantined.
+        fence: The fencing token: counts the claims.
+        worker: The name of the worker that claimed last.
+        nonce: A text that is unique to the claiming worker's coordinator.
+        beat: The heartbeat: grows with each renewal and each other write of the holder.
+        rows: Rows before this one are acknowledged, by this claim or earlier ones.
+        first: The row at which this claim began.
+        reserved: The holder may deliver the rows before this one.
+        started: The holder may have delivered some of the reserved rows.
+        end: The row at which the part ends; None if that is not known.
+        cuts: The rows at which parts were cut off, ascending. Each part has a key of its own, and
+            ends where the next one begins.
+        work: Counts everything that the worker acknowledged or reserved, of any split.
+        turn: Numbers the worker's claims.
+        failures: Claims in a row that began and acknowledged nothing.
+        repeated: An upper bound of the rows that may have been delivered twice.
+        shares: What earlier claims acknowledged.
+        split: The split's id.
+    """
+
+    state: LeaseState
+    fence: int
+    worker: str
+    nonce: str
+    beat: int = 0
+    rows: int = 0
+    first: int = 0
+    reserved: int = 0
+    started: bool = False
+    end: int | None = None
+    cuts: tuple[int, ...] = ()
+    work: int = 0
+    turn: int = 0
+    failures: int = 0
+    repeated: int = 0
+    shares: tuple[Share, ...] = ()
+    split: str = ""
+
+    def encode(self) -> str:
+        """The value in the store: JSON with sorted keys. Most fields are left out at their default,
+        which keeps values short: a store keeps 170 bytes per file (dispatch_simulation.md).
+        """
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        """Made once: each change of a lease needs the text before and the text after it."""
+        fields: dict[str, Any] = {
+            "format": FORMAT,
+            "state": self.state.value,
+            "fence": self.fence,
+            "worker": self.worker,
+        }
+        fields |= {"nonce": self.nonce, "beat": self.beat, "rows": self.rows}
+        optional = ("first", "reserved", "started", "work", "turn", "failures", "repeated", "split")
+        fields |= {name: value for name in optional if (value := getattr(self, name))}
+        fields |= {} if self.end is None else {"end": self.end}
+        fields |= {"cuts": list(self.cuts)} if self.cuts else {}
+        fields |= (
+            {"shares": [[s.worker, s.turn, s.first, s.through] for s in self.shares]}
+            if self.shares
+            else {}
+        )
+        return _ENCODER.encode(fields)
+
+    @classmethod
+    def decode(cls, text: str) -> "Lease":
+        """Reads what `encode` wrote.
+
+        Raises:
+            DispatchError: The value has another format, or is damaged.
+        """
+        try:
+            fields = json.loads(text)
+            if fields.pop("format") != FORMAT:
+                raise ValueError("another format")
+            shares = tuple(
+                Share(worker=w, turn=t, first=a, through=b)
+                for w, t, a, b in fields.pop("shares", ())
+            )
+            cuts = tuple(fields.pop("cuts", ()))
+            return cls(state=LeaseState(fields.pop("state")), cuts=cuts, shares=shares, **fields)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DispatchError(
+                f"the store holds a lease that this version cannot read: expected format {FORMAT}, "
+                f"found {text[:200]!r}; all workers of a run need the same version of featstore"
+            ) from error
+
+    @property
+    def limit(self) -> int | None:
+        """The row before which the holder stops: the first cut, or else the part's end."""
+        return self.cuts[0] if self.cuts else self.end
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether some rows are reserved and not acknowledged: they are being read or delivered."""
+        return self.reserved > self.rows
+
+    @property
+    def num_unacknowledged(self) -> int:
+        """How many rows may have been delivered without an acknowledgement.
+
+        Rows that were only read ahead do not count: a claim that never started delivered none.
+        """
+        return max(0, self.reserved - self.rows) if self.started or self.rows > self.first else 0
+
+    @property
+    def life(self) -> tuple[int, str, int]:
+        """What only the holder changes: its claim and its beat.
+
+        An observer watches this for signs of life. A cut by another worker does not change it.
+        """
+        return (self.fence, self.nonce, self.beat)
+
+    def same_claim(self, other: "Lease") -> bool:
+        """Whether both records belong to one claim of one worker."""
+        return self.fence == other.fence and self.nonce == other.nonce
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """The rows of an unclaimed split or part that are to be delivered.
+
+    Attributes:
+        split: The split's id.
+        start_row: The first row; those before it are delivered.
+        end: The row after the last one.
+        cuts: The rows at which parts were cut off, ascending.
+    """
+
+    split: str
+    start_row: int
+    end: int
+    cuts: tuple[int, ...] = ()
+
+
+def claim(extent: Extent, *, worker: str, nonce: str, turn: int = 0) -> Lease:
+    """The record of the first claim on a split or part.
+
+    Args:
+        extent: The rows of the split or part.
+        worker: The worker's name.
+        nonce: A text that is unique to the worker's coordinator.
+        turn: Numbers the worker's claims.
+    """
+    start = extent.start_row
+    # Nothing is reserved yet: until the holder begins, idle workers may take the lease as a whole.
+    mine = Lease(
+        state=LeaseState.HELD,
+        fence=1,
+        worker=worker,
+        nonce=nonce,
+        rows=start,
+        first=start,
+        reserved=start,
+    )
+    return replace(mine, turn=turn, split=extent.split, end=extent.end, cuts=extent.cuts)
+
+
+def claim_again(current: Lease, *, worker: str, nonce: str, turn: int = 0) -> Lease:
+    """The record of a new claim on a lease that was given back, or is taken from its holder.
+
+    Taking a held lease counts the holder's unacknowledged rows as repeated, and its claim as failed
+    if it had begun and acknowledged nothing.
+    """
+    ended = _ended(current)
+    fresh = replace(
+        ended,
+        state=LeaseState.HELD,
+        fence=ended.fence + 1,
+        worker=worker,
+        nonce=nonce,
+        turn=turn,
+        beat=0,
+        work=0,
+    )
+    return replace(
+        fresh, first=ended.rows, reserved=ended.rows, started=False, shares=all_shares(ended)
+    )
+
+
+def renew(mine: Lease, work: int = 0) -> Lease:
+    """The holder is alive, and has done `work` things so far."""
+    # A beat with every write makes each value unique, so that a compare-and-set of an older record
+    # cannot succeed.
+    return replace(mine, beat=mine.beat + 1, work=max(mine.work, work))
+
+
+def reserve(mine: Lease, through: int, work: int = 0) -> Lease:
+    """The holder may deliver the rows before `through`, or before the lease's limit."""
+    through = through if mine.limit is None else min(through, mine.limit)
+    return replace(renew(mine, work), reserved=max(mine.reserved, through))
+
+
+def start(mine: Lease, work: int = 0) -> Lease:
+    """The first of the reserved rows is about to be delivered."""
+    return replace(renew(mine, work), started=True)
+
+
+def advance(mine: Lease, num_rows: int, work: int = 0) -> Lease:
+    """The first `num_rows` rows of the split are acknowledged. Never takes an acknowledgement
+    back.
+    """
+    rows = max(mine.rows, num_rows)
+    return replace(renew(mine, work), rows=rows, reserved=max(mine.reserved, rows))
+
+
+def release(mine: Lease) -> Lease:
+    """The holder gives the lease back. It has not delivered what it did not acknowledge."""
+    return replace(mine, state=LeaseState.FREE)
+
+
+def fail(mine: Lease) -> Lease:
+    """The holder gives the lease back because reading failed. Progress resets the count."""
+    return replace(release(mine), failures=1 if mine.rows > mine.first else mine.failures + 1)
+
+
+def finish(mine: Lease) -> Lease:
+    """All rows before the limit are acknowledged.
+
+    Raises:
+        ValueError: The holder has not reserved all of them.
+    """
+    if mine.limit is None or mine.reserved < mine.limit:
+        raise ValueError(
+            f"split {mine.split}: finished at {mine.limit}, but reserved only to {mine.reserved}"
+        )
+    return replace(mine, state=LeaseState.DONE, rows=mine.limit)
+
+
+def quarantine(current: Lease) -> Lease:
+    """No worker claims the lease any more. The receipt names it."""
+    return replace(_ended(current), state=LeaseState.QUARANTINED)
+
+
+def has_failed(current: Lease, max_failures: int) -> bool:
+    """Whether `max_failures` claims in a row have failed, so that nobody should claim it again."""
+    return _ended(current).failures >= max_failures
+
+
+def cut(current: Lease, at: int) -> Lease:
+    """The holder's record after the rows from `at` on were cut off as a part of their own.
+
+    Raises:
+        ValueError: The lease is not held, or `at` is not between the reserved rows and the limit.
+    """
+    if (
+        current.state is not LeaseState.HELD
+        or current.limit is None
+        or not current.reserved < at < current.limit
+    ):
+        raise ValueError(
+            f"no cut at {at} of a lease that is {current.state}, reserved to {current.reserved} of "
+            f"{current.limit}"
+        )
+    # The beat stays as it is: a cut by another worker is no sign of life of the holder.
+    return replace(current, cuts=(at, *current.cuts))
+
+
+def parts(current: Lease) -> list[tuple[int, int | None]]:
+    """The parts that were cut off: the first row and the end of each."""
+    ends = [*current.cuts[1:], current.end]
+    return list(zip(current.cuts, ends, strict=False))  # Without cuts there is one end too many.
+
+
+def choose_cut(current: Lease, boundaries: Sequence[int]) -> int | None:
+    """The row at which an idle worker cuts a lease.
+
+    Args:
+        current: Another worker's lease.
+        boundaries: The rows at which the split may be cut, ascending.
+
+    Returns:
+        The boundary that is closest to the middle of the rows that are not reserved. None if there
+        is no boundary among them, or the lease is not held.
+    """
+    if current.state is not LeaseState.HELD or current.limit is None:
+        return None
+    start = max(current.reserved, current.rows)
+    inside = [at for at in boundaries if start < at < current.limit]
+    middle = (start + current.limit) / 2
+    # Of two equally close boundaries the lower one, so that every worker chooses the same.
+    return min(inside, key=lambda at: (abs(at - middle), at), default=None)
+
+
+def all_shares(current: Lease) -> tuple[Share, ...]:
+    """What each claim acknowledged, including the last one."""
+    if current.rows == current.first:
+        return current.shares
+    last = Share(
+        worker=current.worker, turn=current.turn, first=current.first, through=current.rows
+    )
+    return (*current.shares, last)
+
+
+def _ended(current: Lease) -> Lease:
+    """The record after its claim has ended, also if the holder never gave it back.
+
+    Then the holder's unacknowledged rows may be delivered twice, and the claim has failed if it
+    began and acknowledged nothing.
+    """
+    if current.state is not LeaseState.HELD:
+        return current
+    came_to_nothing = current.is_begun and current.rows == current.first
+    failures = 0 if current.rows > current.first else current.failures + came_to_nothing
+    return replace(
+        current, failures=failures, repeated=current.repeated + current.num_unacknowledged
+    )

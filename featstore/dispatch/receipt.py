@@ -1,0 +1,296 @@
+"""The receipt of an epoch: which rows were delivered, which may have been delivered twice, and
+which are missing, by split and by worker.
+
+It is derived from the leases of splits and parts, which are the only source of truth. Nothing is
+counted while the epoch runs.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from featstore.base.errors import DispatchError
+from featstore.base.redaction import redact
+from featstore.dispatch import lease as leases
+from featstore.dispatch.delivered import Done, as_ranges
+from featstore.dispatch.epochs import announced_in_run
+from featstore.dispatch.lease import Lease, LeaseState
+from featstore.dispatch.ledger import LeaseEntry, read_splits
+from featstore.dispatch.plan import Plan
+from featstore.dispatch.store_keys import EpochKeys
+from featstore.dispatch.stores.address import Store, open_read_only
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochSize:
+    """The size of an epoch's plan, and how much of it a restored state had delivered.
+
+    Equal for all workers of the epoch.
+
+    Attributes:
+        num_splits: Splits of the plan.
+        num_rows: Rows of the plan.
+        rows_before: Rows that the restored state had delivered, of any split.
+        complete_before: Positions of the splits that it had delivered completely, ascending.
+    """
+
+    num_splits: int
+    num_rows: int
+    rows_before: int = 0
+    complete_before: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan, done: Done) -> "EpochSize":
+        """The size of `plan`, of which `done` was delivered before."""
+        before = sum(
+            end - first
+            for index, rows in done.items()
+            for first, end in as_ranges(rows, plan[index].num_rows)
+        )
+        complete = tuple(sorted(index for index, rows in done.items() if rows == "complete"))
+        return cls(
+            num_splits=len(plan),
+            num_rows=plan.num_rows,
+            rows_before=before,
+            complete_before=complete,
+        )
+
+    def encode(self) -> str:
+        """The value in the store: JSON with sorted keys."""
+        return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> "EpochSize":
+        """Reads what `encode` wrote."""
+        fields = json.loads(text)
+        return cls(**fields | {"complete_before": tuple(fields["complete_before"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitLine:
+    """What the receipt says of one split, or of a part that was cut off it.
+
+    Attributes:
+        split: The split's id.
+        part: The row at which the part begins; 0 for the split itself.
+        state: The state of the lease, or `unclaimed`.
+        delivered: Rows that were acknowledged.
+        repeated_at_most: An upper bound of the rows that may have been delivered twice.
+        missing: Rows that were not acknowledged.
+        workers: Acknowledged rows by worker.
+    """
+
+    split: str
+    part: int
+    state: str
+    delivered: int
+    repeated_at_most: int
+    missing: int
+    workers: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """Which rows of one epoch were delivered: `str()` of it is the text for people.
+
+    `delivered + missing == size.num_rows` if the workers kept to their leases.
+
+    Attributes:
+        size: The size of the plan.
+        lines: One entry for each split and part that was claimed.
+        never_claimed: Positions of the splits that nobody claimed.
+        rows_never_claimed: The rows of those splits.
+    """
+
+    size: EpochSize
+    lines: tuple[SplitLine, ...]
+    never_claimed: tuple[int, ...]
+    rows_never_claimed: int
+
+    @property
+    def delivered(self) -> int:
+        """Rows that were acknowledged, in this run or before the restored state."""
+        return self.size.rows_before + sum(line.delivered for line in self.lines)
+
+    @property
+    def missing(self) -> int:
+        """Rows that nobody acknowledged."""
+        return self.rows_never_claimed + sum(line.missing for line in self.lines)
+
+    @property
+    def repeated_at_most(self) -> int:
+        """An upper bound of the rows that may have been delivered twice."""
+        return sum(line.repeated_at_most for line in self.lines)
+
+    @property
+    def workers(self) -> Mapping[str, int]:
+        """Acknowledged rows by worker, sorted by name."""
+        rows: Counter[str] = Counter()
+        for line in self.lines:
+            rows.update(line.workers)
+        return dict(sorted(rows.items()))
+
+    @property
+    def quarantined(self) -> tuple[SplitLine, ...]:
+        """The splits and parts that were left out after too many failures."""
+        return tuple(line for line in self.lines if line.state == LeaseState.QUARANTINED)
+
+    def __str__(self) -> str:
+        return "\n".join(_text(self))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The receipt as JSON types, with the totals."""
+        return {
+            "num_splits": self.size.num_splits,
+            "num_rows": self.size.num_rows,
+            "rows_before": self.size.rows_before,
+            "delivered": self.delivered,
+            "repeated_at_most": self.repeated_at_most,
+            "missing": self.missing,
+            "never_claimed": list(self.never_claimed),
+            "rows_never_claimed": self.rows_never_claimed,
+            "workers": dict(self.workers),
+            "splits": [asdict(line) | {"workers": dict(line.workers)} for line in self.lines],
+        }
+
+
+def read_receipt(store: Store, keys: EpochKeys) -> Receipt:
+    """The receipt of one epoch, from its current leases.
+
+    Raises:
+        DispatchError: The store has no such epoch.
+    """
+    text = store.get_or_none(keys.size)
+    if text is None:
+        raise DispatchError(
+            f"the store has no epoch {keys.epoch} under {keys.prefix!r}; "
+            f"`featstore dispatch status` lists the epochs that it has"
+        )
+    size, lines, never = EpochSize.decode(text), [], []
+    rows_claimed, complete = 0, set(size.complete_before)
+    for index, entries in read_splits(store, keys, range(size.num_splits)):
+        if entries:
+            of_split = [_line(entries[0].split, entry) for entry in entries]
+            lines += of_split
+            # A lease begins after what a restored state had delivered: those rows are not in here.
+            rows_claimed += sum(line.delivered + line.missing for line in of_split)
+        elif index not in complete:
+            never.append(index)
+    return Receipt(
+        size=size,
+        lines=tuple(lines),
+        never_claimed=tuple(never),
+        rows_never_claimed=size.num_rows - size.rows_before - rows_claimed,
+    )
+
+
+def receipts(url: str, run_id: str, epoch: int | None = None) -> dict[str, Receipt]:
+    """The receipts of a run's epochs.
+
+    Args:
+        url: The dispatch store's URL.
+        run_id: The run.
+        epoch: The one epoch to report on; None is all.
+
+    Returns:
+        Receipts by the prefix of the epoch's keys.
+
+    Raises:
+        DispatchError: The store has no such epoch, or cannot be read.
+    """
+    with closing(open_read_only(url)) as store:
+        by_prefix = {
+            f"{note.prefix}{note.epoch}": read_receipt(store, note.keys)
+            for note in announced_in_run(store, run_id, epoch)
+        }
+    if not by_prefix:
+        what = "no epoch" if epoch is None else f"no epoch {epoch}"
+        where = f"dispatch store {redact(url)}"
+        raise DispatchError(
+            f"{where} has {what} of run {run_id!r}: is it the run_id of the training config?"
+        )
+    return by_prefix
+
+
+def quarantine(store: Store, keys: EpochKeys, part: tuple[int, int]) -> None:
+    """Adds a part to the epoch's list of quarantined parts, once, whoever calls this.
+
+    Call it before writing the quarantined lease: a worker that dies in between then leaves an entry
+    too many, which `quarantined` skips, and never one too few.
+    """
+    # A list without a length: each entry takes the first key that is free.
+    number, mine = 0, f"{part[0]} {part[1]}"
+    while store.compare_set(keys.quarantined(number), "", mine) != mine:
+        number += 1
+
+
+def quarantined(store: Store, keys: EpochKeys) -> Iterator[Lease]:
+    """The leases in the epoch's list that really are quarantined."""
+    number = 0
+    while (value := store.get_or_none(keys.quarantined(number))) is not None:
+        index, first = map(int, value.split())
+        lease = store.get_or_none(keys.part((index, first)))
+        if lease is not None and (record := Lease.decode(lease)).state is LeaseState.QUARANTINED:
+            yield record
+        number += 1
+
+
+def _line(split: str, entry: LeaseEntry) -> SplitLine:
+    record = entry.record
+    if record is None:
+        missing = (entry.end or 0) - entry.first
+        return SplitLine(
+            split=split,
+            part=entry.first,
+            state="unclaimed",
+            delivered=0,
+            repeated_at_most=0,
+            missing=missing,
+            workers={},
+        )
+    workers: Counter[str] = Counter()
+    for share in leases.all_shares(record):
+        workers[share.worker] += share.through - share.first
+    return SplitLine(
+        split=split,
+        part=entry.first,
+        state=record.state.value,
+        delivered=workers.total(),
+        repeated_at_most=record.repeated,
+        missing=(record.limit or 0) - record.rows,
+        workers=dict(workers),
+    )
+
+
+def _text(receipt: Receipt) -> Iterator[str]:
+    size = receipt.size
+    yield f"rows        {size.num_rows:,} in {size.num_splits:,} splits"
+    yield f"delivered   {receipt.delivered:,}" + (
+        f", {size.rows_before:,} of them before a restore" if size.rows_before else ""
+    )
+    yield f"twice       {receipt.repeated_at_most:,} at most"
+    yield f"missing     {receipt.missing:,}"
+    if receipt.never_claimed:
+        never = f"{receipt.rows_never_claimed:,} rows of {len(receipt.never_claimed):,} splits"
+        yield f"  never claimed: {never}, at {_some(receipt)}"
+    for line in receipt.lines:
+        if line.missing or line.repeated_at_most:
+            at = f" from row {line.part:,}" if line.part else ""
+            twice = f", {line.repeated_at_most:,} at most twice" if line.repeated_at_most else ""
+            who = (
+                ", ".join(f"{worker} {rows:,}" for worker, rows in line.workers.items()) or "nobody"
+            )
+            yield (
+                f"  {line.split}{at}: {line.state}, {line.missing:,} missing{twice}; delivered by "
+                f"{who}"
+            )
+    for worker, rows in receipt.workers.items():
+        yield f"worker {worker}   {rows:,}"
+
+
+def _some(receipt: Receipt) -> str:
+    first = ", ".join(map(str, receipt.never_claimed[:5]))
+    return f"positions {first}" + (", ..." if len(receipt.never_claimed) > 5 else "")

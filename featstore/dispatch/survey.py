@@ -1,0 +1,180 @@
+"""What one worker knows of the leases of others: which are open, and for how long they have not
+changed by its own clock.
+
+A part is `(position in the plan, first row)`: `(7, 0)` is split 7 itself, `(7, 5000)` the part that
+was cut off it at row 5,000.
+"""
+
+import math
+from collections.abc import Hashable, Iterable
+from heapq import nsmallest
+from zlib import crc32
+
+from featstore.dispatch.lease import Lease
+
+Part = tuple[int, int]
+
+
+class LeaseWatch:
+    """What one observer has seen of the leases of others, and since when by its own clock.
+
+    No clocks of two machines are ever compared. A lease has expired once two reads at least
+    `lease_s` apart, and all reads between, found the same life (`Lease.life`). A missing key counts
+    as a life, because its claimer may have died between moving the cursor and writing the key.
+
+    How long a holder has done nothing is only known while the observer looks at least once per
+    `lease_s`. An observer that slept itself, as ranks do together during an evaluation, cannot
+    tell. Not safe for several threads.
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        # By part and aspect: the value that was seen, since when, and at which read the last time.
+        self._seen: dict[tuple[Part, str], tuple[Hashable, float, float]] = {}
+        # The first life of each part since `begin_waiting`, and the parts whose life has changed.
+        self._before: dict[Part, Hashable] = {}
+        self._living: set[Part] = set()
+
+    def begin_waiting(self) -> None:
+        """Forgets all signs of life seen so far. Expiry is measured on."""
+        self._before.clear()
+        self._living.clear()
+
+    def is_expired(self, part: Part, lease: Lease | None, now: float) -> bool:
+        """Notes a reading, and returns whether the part may be taken over.
+
+        Args:
+            part: The part.
+            lease: Its lease as it was read; None for a missing key.
+            now: The time of the reading in seconds.
+        """
+        life = None if lease is None else lease.life
+        if self._before.setdefault(part, life) != life:
+            self._living.add(part)
+        return self._still_s(part, "life", life, now, longest_gap_s=math.inf) >= self._lease_s
+
+    def is_living(self, part: Part) -> bool:
+        """Whether the part was claimed or renewed between two reads after `begin_waiting`.
+
+        Both reads must lie after it: a change since an earlier read may be the last act of a holder
+        that died before the waiting began.
+        """
+        return part in self._living
+
+    def silent_s(self, part: Part, now: float) -> float:
+        """Seconds since the part's life was first seen as it is; 0 if it was never read."""
+        _, since, _ = self._seen.get((part, "life"), (None, now, now))
+        return now - since
+
+    def standstill_s(self, part: Part, lease: Lease, now: float) -> float:
+        """Seconds for which the holder has neither acknowledged nor reserved a row of any split."""
+        mark = (lease.worker, lease.nonce, lease.fence, lease.work)
+        return self._still_s(part, "work", mark, now, longest_gap_s=self._lease_s)
+
+    def is_unbegun(self, part: Part, lease: Lease, now: float, for_s: float) -> bool:
+        """Whether the holder has not begun the lease, so that it may be taken as a whole.
+
+        Args:
+            part: The part.
+            lease: Its lease as it was read.
+            now: The time of the reading in seconds.
+            for_s: For how long at least nothing must have been reserved or acknowledged.
+        """
+        mark = (lease.nonce, lease.fence, lease.rows, lease.reserved)
+        return (
+            self._still_s(part, "begin", mark, now, longest_gap_s=self._lease_s) >= for_s
+            and not lease.is_begun
+        )
+
+    def forget(self, part: Part) -> None:
+        """Drops what was seen of a part: it is done, or has a new holder."""
+        for aspect in ("life", "work", "begin"):
+            self._seen.pop((part, aspect), None)
+        self._before.pop(part, None)
+        self._living.discard(part)
+
+    def _still_s(
+        self, part: Part, aspect: str, mark: Hashable, now: float, *, longest_gap_s: float
+    ) -> float:
+        """Notes a mark, and returns for how many seconds it has been the same.
+
+        Starts anew if the last reading is more than `longest_gap_s` ago.
+        """
+        before, since, last = self._seen.get((part, aspect), (mark, now, now))
+        if before != mark or now - last > longest_gap_s:
+            since = now
+        self._seen[part, aspect] = (mark, since, now)
+        return now - since
+
+
+class Survey:
+    """The splits below the cursor, and the parts cut off them, that are not known to be done.
+
+    During the epoch it takes in a bounded number of splits at a time. Not safe for several threads.
+
+    Args:
+        settled: Positions that nobody needs to look at, because a restored state had delivered
+            them.
+    """
+
+    def __init__(self, settled: frozenset[int]) -> None:
+        self._settled = settled
+        # Parts that were cut off and seen once, so that a settled one does not come back.
+        self._known: set[Part] = set()
+        # A dict for its order: oldest splits first.
+        self._pending: dict[Part, None] = {}
+        # The first position that was not taken in yet.
+        self._next = 0
+
+    def pending(self, cursor: int, limit: int) -> list[Part]:
+        """Open parts below `cursor`, oldest splits first.
+
+        Takes in further splits while fewer than `limit` parts are open.
+        """
+        while self._next < cursor and len(self._pending) < limit:
+            if self._next not in self._settled:
+                self._pending[self._next, 0] = None
+            self._next += 1
+        return list(self._pending)
+
+    @property
+    def num_open(self) -> int:
+        """How many of the parts taken in so far are not known to be done."""
+        return len(self._pending)
+
+    @property
+    def low(self) -> int:
+        """The position below which all splits, with their parts, are known to be done."""
+        return min((index for index, _ in self._pending), default=self._next)
+
+    def skip_below(self, low: int) -> None:
+        """Settles all splits below `low`, of which another worker knows that they are done."""
+        self._next = max(self._next, low)
+        for part in [part for part in self._pending if part[0] < low]:
+            self.settle(part)
+
+    def look(self, cursor: int, limit: int, salt: str) -> list[Part]:
+        """Up to `limit` of all open parts below `cursor`.
+
+        They are the same at each look until they are settled, because an observer must see a lease
+        twice to know that it has expired. They differ by `salt`, so that many observers together
+        see all parts.
+        """
+        parts = self.pending(cursor, cursor + 1 + len(self._pending))
+        # A CRC and not `hash()`, whose salt differs between processes: a run can be repeated.
+        return (
+            parts
+            if len(parts) <= limit
+            else nsmallest(limit, parts, key=lambda part: crc32(f"{salt} {part}".encode()))
+        )
+
+    def add(self, parts: Iterable[Part]) -> list[Part]:
+        """Takes in parts that were cut off; returns those that were not known."""
+        new = [part for part in parts if part not in self._known]
+        self._known.update(new)
+        self._pending.update(dict.fromkeys(new))
+        return new
+
+    def settle(self, part: Part) -> None:
+        """The part is done, and is not listed again."""
+        self._pending.pop(part, None)

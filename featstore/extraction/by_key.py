@@ -1,0 +1,243 @@
+"""Matches raw rows with the rows of base data files by the value of a kept column."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from featstore.base.errors import InputError, not_once
+from featstore.base.host import num_cores
+from featstore.extraction.group_task import GroupTask
+from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.findings import first_examples
+from featstore.extraction.units.raw import Unit, as_input_errors, open_raw
+from featstore.extraction.units.unit import Progress, UnitReport, extract_range
+from featstore.extraction.units.unit_values import ValueGathering, store_values
+from featstore.files.storage import join
+from featstore.statistics.column_statistics import add_counts
+from featstore.table.metadata import to_json
+from featstore.table.snapshot import DataFile
+from featstore.table.writer import open_data_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedPartition:
+    """One partition of a run.
+
+    Attributes:
+        key: The kept column that identifies rows.
+        files: The base files by their index in the run.
+        units: The raw rows to match.
+    """
+
+    key: str
+    files: Mapping[int, DataFile]
+    units: tuple[Unit, ...]
+
+
+KeyRunner = Callable[[GroupTask, Sequence[KeyedPartition], Progress], list[UnitReport]]
+"""Runs `write_by_key` for each partition, and returns all reports."""
+
+
+def keyed_partitions(
+    key: str, files: Sequence[DataFile], units: Sequence[Unit]
+) -> list[KeyedPartition]:
+    """Groups the run's base files and units by partition, in the order of the units."""
+    partitions = {to_json(unit.partition): unit.partition for unit in units}.values()
+    return [
+        KeyedPartition(
+            key=key,
+            files={i: file for i, file in enumerate(files) if file.partition == partition},
+            units=tuple(unit for unit in units if unit.partition == partition),
+        )
+        for partition in partitions
+    ]
+
+
+def run_by_key(
+    task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress
+) -> list[UnitReport]:
+    """Runs partitions one after the other, each with threads of this process."""
+    reports: list[UnitReport] = []
+    for partition in partitions:
+        reports += write_by_key(task, partition)
+        progress(
+            len(reports),
+            sum(len(other.files) for other in partitions),
+            sum(report.num_rows for report in reports),
+        )
+    return reports
+
+
+def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -> list[UnitReport]:
+    """Writes one file beside each base file of the partition.
+
+    The keys and the new columns of the whole partition are held in memory. Raw rows that the base
+    lacks are left out.
+
+    Args:
+        task: Its `targets` are by the index of the base file in the run.
+        attempt: Number of this attempt; part of the file names.
+
+    Raises:
+        InputError: A key is null or occurs twice on either side, or a row of the base has no raw
+            row.
+    """
+    extractors: list[Extractor] = []
+    gatherings: list[ValueGathering] = []
+    raw, key = _raw_rows(task, partition.units, extractors, gatherings), partition.key
+    files, key_type = list(partition.files.values()), raw.schema.field(key).type
+    keys = [_base_keys(file, key, key_type) for file in files]
+    raw_places = _match_rows(pa.chunked_array(keys, key_type), raw.column(key), key, files)
+    # The loop below takes only these columns; the key column is not written.
+    first, columns = 0, raw.select(task.stored(Extractor(task.spec).schema).to_arrow().names)
+    reports: list[UnitReport] = []
+    for (place, file), of_file in zip(partition.files.items(), keys, strict=True):
+        rows = columns.take(pa.array(raw_places[first : first + len(of_file)]))
+        (target,) = task.targets[place]
+        bound = {place: (replace(target, rows_digest=rows_digest(of_file)),)}
+        reports.append(_write_file(replace(task, targets=bound), file, rows, attempt))
+        first += len(of_file)
+    last = _with_findings(reports[-1], extractors)
+    size_bytes = sum(report.size_bytes for report in reports)
+    has_values = store_values(gatherings, task.table_url, last.path, size_bytes)
+    return [*reports[:-1], replace(last, has_values=has_values)]
+
+
+def rows_digest(keys: pa.Array) -> str:
+    """Returns the SHA-256 (hex) of the keys in order.
+
+    Hashed are the UTF-8 length of each key as text (int32, little-endian), then all texts.
+    """
+    texts = keys.cast(pa.large_string())
+    texts = (
+        pa.concat_arrays([texts])
+        # A slice keeps its parent's data buffer, which holds texts of other rows; rebuild it.
+        if texts.offset == 0
+        else pa.array(texts.to_pylist(), pa.large_string())
+    )
+    lengths = np.asarray(pc.binary_length(texts)).astype("<i4")
+    digest = hashlib.sha256(lengths.tobytes())
+    data = texts.buffers()[2]
+    digest.update(b"" if data is None else memoryview(data)[: int(lengths.sum(dtype=np.int64))])
+    return digest.hexdigest()
+
+
+def _raw_rows(
+    task: GroupTask,
+    units: Sequence[Unit],
+    extractors: list[Extractor],
+    gatherings: list[ValueGathering],
+) -> pa.Table:
+    """The group's columns and the key, for all raw rows of a partition."""
+
+    def extract(unit: Unit) -> list[pa.RecordBatch]:
+        extractor = Extractor(task.spec)
+        gathering = ValueGathering(extractor, task.stored(extractor.schema).names)
+        extractors.append(extractor)
+        gatherings.append(gathering)
+        batches = (
+            batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition)
+        )
+        return list(gathering.watch(batches))
+
+    with ThreadPoolExecutor(num_cores(), "featstore-extract") as threads:
+        batches = [batch for found in threads.map(extract, units) for batch in found]
+    return pa.Table.from_batches(batches, Extractor(task.spec).schema.to_arrow())
+
+
+def _base_keys(file: DataFile, key: str, key_type: pa.DataType) -> pa.Array:
+    with as_input_errors(file.path), open_raw(file.url) as source:
+        num_found = source.schema_arrow.names.count(key)
+        if not num_found:
+            raise InputError(
+                f"{file.path} has no column {key!r}; expected the kept column that names its rows"
+            )
+        if num_found > 1:
+            raise InputError(f"{file.path}: {not_once(key, num_found)}")
+        return source.read([key], use_threads=False).column(key).cast(key_type).combine_chunks()
+
+
+def _match_rows(
+    base: pa.ChunkedArray, raw: pa.ChunkedArray, key: str, files: Sequence[DataFile]
+) -> np.ndarray:
+    """For each row of the base the index of the raw row with its key, int (num_rows,).
+
+    All keys are dictionary-encoded together, raw ones first. If the raw keys are unique, the code
+    of each is its row index, so the code of a base key is the index of its raw row.
+    """
+    for what, keys in (("the table", base), ("the raw rows", raw)):
+        if keys.null_count:
+            raise InputError(
+                f"key {key!r} is null in {keys.null_count:,} rows of {what}; choose a "
+                f"column that is set in every row"
+            )
+    codes = _codes(pa.chunked_array([*raw.chunks, *base.chunks], raw.type))
+    _require_once(len(raw) - int(codes[: len(raw)].max(initial=-1)) - 1, key, "the raw rows")
+    places = codes[len(raw) :]
+    # A code beyond the raw rows belongs to a key that first occurs in the base.
+    lost = np.flatnonzero(places >= len(raw))
+    if len(lost):
+        raise InputError(
+            f"{len(lost):,} of {len(base):,} rows of the table ({files[0].path}, ...) are not "
+            f"among the raw rows, such "
+            f"as {key} {base[int(lost[0])].as_py()!r}; give raw rows for all rows of the partition"
+        )
+    _require_once(len(places) - int(np.count_nonzero(np.bincount(places))), key, "the table")
+    return places
+
+
+def _codes(keys: pa.ChunkedArray) -> np.ndarray:
+    """For each key, the number of distinct keys before its first occurrence."""
+    encoded = keys.dictionary_encode()
+    return np.concatenate(
+        [np.zeros(0, np.int32), *(np.asarray(chunk.indices) for chunk in encoded.chunks)]
+    )
+
+
+def _require_once(num_twice: int, key: str, where: str) -> None:
+    if num_twice:
+        raise InputError(
+            f"key {key!r} is not unique: it repeats {num_twice:,} times in {where}; choose a "
+            f"column that is different in every row"
+        )
+
+
+def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -> UnitReport:
+    """Writes the rows beside a base file, the task's only target."""
+    schema, (place,) = task.stored(Extractor(task.spec).schema), task.targets
+    partition = {key: value for key, value in file.partition.items() if value is not None}
+    path = task.path(partition, place, attempt)
+    url = join(task.table_url, path)
+    names = schema.to_arrow().names
+    metadata, cut = task.file_metadata(place), task.rows_per_row_group(place)
+    with open_data_file(url, schema, metadata, cut, task.spec.output.compression) as writer:
+        for batch in _batches(rows.select(names), cut):
+            writer.write(batch)
+        done = writer.close()
+    return UnitReport(
+        path=path,
+        partition=partition,
+        **vars(done),
+        counts={},
+    )
+
+
+def _batches(rows: pa.Table, num_rows: int) -> Iterator[pa.RecordBatch]:
+    return iter(rows.combine_chunks().to_batches(max_chunksize=num_rows))
+
+
+def _with_findings(report: UnitReport, extractors: Sequence[Extractor]) -> UnitReport:
+    """Adds the findings of a whole partition to the report of one of its files."""
+    return replace(
+        report,
+        counts=add_counts(extractor.counts for extractor in extractors),
+        num_rows_skipped=sum(extractor.findings.num_rows_skipped for extractor in extractors),
+        examples=first_examples(
+            example for extractor in extractors for example in extractor.findings.examples
+        ),
+    )

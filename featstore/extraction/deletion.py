@@ -1,0 +1,281 @@
+"""Removes rows from a table: rewrites the data files that hold them, in one commit."""
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from featstore.base.errors import CommitConflictError, InputError, TableNotFoundError
+from featstore.base.host import num_cores
+from featstore.base.redaction import redact
+from featstore.base.schema import SlotSchema
+from featstore.extraction.remains import store_remains
+from featstore.extraction.rewriting import (
+    copy_file,
+    drop_folded,
+    named_partitions,
+    new_paths,
+    open_part,
+    replacement,
+    rewrite_file,
+)
+from featstore.extraction.written import WrittenFiles
+from featstore.statistics.stale_groups import require_fresh, stale_groups
+from featstore.reading.open_file import OpenFile
+from featstore.reading.tables import read_tables
+from featstore.selection.where import Where, parse_where
+from featstore.table import delta
+from featstore.table.layout import new_tag
+from featstore.table.metadata import to_json
+from featstore.table.open import open_for_writing
+from featstore.table.running import check_not_removed, marked
+from featstore.table.snapshot import DataFile, Snapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeletionReport:
+    """The result of a deletion.
+
+    Attributes:
+        table_url: The table.
+        version: The version that was committed, or with nothing to do or `dry_run` the one read.
+        num_rows: Rows that matched.
+        num_files: Data files that held them.
+        num_partitions: Partitions that held them.
+        rows_left: The rows of the table without them.
+        dry_run: Whether nothing was changed.
+    """
+
+    table_url: str = field(repr=False)
+    version: int
+    num_rows: int
+    num_files: int
+    num_partitions: int
+    rows_left: int
+    dry_run: bool
+
+    def __str__(self) -> str:
+        if not self.num_rows:
+            return (
+                f"nothing to do: no row of version {self.version} of {redact(self.table_url)} "
+                f"matches"
+            )
+        found = (
+            f"{self.num_rows:,} rows of {self.num_files:,} data files in "
+            f"{self.num_partitions:,} partitions, {self.rows_left:,} rows left"
+        )
+        if self.dry_run:
+            return f"{redact(self.table_url)}: would delete {found}"
+        return (
+            f"committed version {self.version} of {redact(self.table_url)}: deleted {found}; "
+            f"earlier versions still hold the rows until a vacuum removes them"
+        )
+
+
+def delete_rows(
+    table_url: str,
+    where: str,
+    *,
+    dry_run: bool = False,
+    commit: Callable[[str, delta.Change], int] = delta.commit,
+) -> DeletionReport:
+    """Removes the rows that match a predicate, in one commit.
+
+    All files of a partition with such rows get new names: those with matching rows, or with slot
+    groups beside them, are rewritten with the columns of both, the others are copied. Statistics
+    are gathered anew, and texts are kept of values that still occur. Rows that are left keep their
+    order. A second commit drops slot groups that no file has beside it any more; if the process
+    dies in between, `compact` makes it.
+
+    Args:
+        table_url: The table.
+        where: A predicate over partition keys, slots, labels and kept columns. Where it is null, a
+            row stays.
+        dry_run: Only count.
+        commit: Publishes the change.
+
+    Raises:
+        TableNotFoundError: There is no Delta table.
+        SelectionError: The predicate is not one, or names an unknown column.
+        StaleGroupError: A slot group with a column of the predicate is stale, so that its values
+            are not known; or a group of labels is, in partitions that are rewritten.
+        CommitConflictError: A partition or one of its groups was written in the meantime; the table
+            is unchanged.
+        DataFileError: A file is damaged; the table is unchanged.
+    """
+    snapshot = open_for_writing(table_url, "delete")
+    if snapshot is None:
+        raise TableNotFoundError(f"no table at {redact(table_url)}: expected a Delta table")
+    seen = snapshot.schema.with_foreign_kept(only_rounded=True)
+    columns = seen.to_arrow(nullable=True, partition_keys=True)
+    condition = parse_where(where, {column.name: column.type for column in columns})
+    undecided = [
+        file for file in snapshot.data_files if condition.matches_partition(file.partition) is None
+    ]
+    require_fresh(snapshot, undecided, condition.columns, "")
+    with ThreadPoolExecutor(num_cores(), "featstore-delete") as threads:
+        matching = dict(
+            zip(
+                (file.path for file in snapshot.data_files),
+                threads.map(partial(_num_matching, snapshot, condition), snapshot.data_files),
+                strict=True,
+            )
+        )
+    touched = [file for file in snapshot.data_files if matching[file.path]]
+    num_rows = sum(matching.values())
+    report = DeletionReport(
+        table_url=table_url,
+        version=snapshot.version or 0,
+        num_rows=num_rows,
+        num_files=len(touched),
+        num_partitions=len(_partitions(touched)),
+        rows_left=snapshot.num_rows - num_rows,
+        dry_run=dry_run,
+    )
+    if dry_run or not touched:
+        return report
+    return replace(report, version=_replace(snapshot, condition, matching, commit))
+
+
+def _replace(
+    snapshot: Snapshot,
+    condition: Where,
+    matching: Mapping[str, int],
+    commit: Callable[[str, delta.Change], int],
+) -> int:
+    run_id, url = uuid.uuid4().hex, snapshot.url
+    touched = [file for file in snapshot.data_files if matching[file.path]]
+    wanted = _replaceable(_partitions(touched).values(), snapshot.partitions)
+    partitions = named_partitions(url, wanted)
+    base, tag = snapshot.in_partitions(partitions), new_tag(run_id)
+    # Older labels in a file that is written anew would pass for those of a run.
+    require_fresh(snapshot, base, [field.name for field in snapshot.schema.others], "")
+    own = WrittenFiles(table_url=url, tag=tag, partitions=partitions)
+    with marked(url, tag) as mark:
+        with own.removed_on_failure():
+            files = _write(snapshot, condition, matching, base, tag)
+            change = replacement(snapshot, partitions, files, run_id)
+            check_not_removed(mark, url, files)
+        again = "Run it again: it deletes what rows still match."
+        with own.kept_if_committed(mark, "the deletion", len(files), again):
+            version = _commit(url, change, commit)
+    emptied = _emptied(snapshot, {file.path for file in base})
+    return drop_folded(snapshot, files, emptied, version) if emptied else version
+
+
+def _write(
+    snapshot: Snapshot,
+    condition: Where,
+    matching: Mapping[str, int],
+    base: Sequence[DataFile],
+    tag: str,
+) -> tuple[DataFile, ...]:
+    """Writes the files that take the place of `base`, and what is stored beside them."""
+    left = [
+        (file, path)
+        for file, path in zip(base, new_paths(base, tag), strict=True)
+        if matching[file.path] < file.num_rows
+    ]
+    # The pool ends, and with it each of its writes, before files of a failed run are removed.
+    with ThreadPoolExecutor(num_cores(), "featstore-delete") as threads:
+        done = threads.map(lambda pair: _without_rows(snapshot, condition, matching, *pair), left)
+        files = tuple(sorted(done, key=lambda file: file.path))
+        remains: dict[str, list[DataFile]] = {}
+        for file in files:
+            remains.setdefault(to_json(file.partition), []).append(file)
+        for _ in threads.map(partial(store_remains, snapshot, tag), remains.values()):
+            pass  # raises the first error
+    return files
+
+
+def _emptied(snapshot: Snapshot, replaced: Set[str]) -> list[str]:
+    """The slot groups that were read beside these files and beside no others, and are stale beside
+    none: what is missing would be forgotten with them.
+    """
+    beside = {bound.group for file in snapshot.data_files for bound in file.groups}
+    left = (file for file in snapshot.data_files if file.path not in replaced)
+    names = snapshot.schema.to_arrow().names
+    stale = {group.name for group in stale_groups(snapshot, snapshot.data_files, names)}
+    return sorted(beside - {bound.group for file in left for bound in file.groups} - stale)
+
+
+def _commit(url: str, change: delta.Change, commit: Callable[[str, delta.Change], int]) -> int:
+    try:
+        return commit(url, change)
+    except InputError as error:
+        # All was well with the snapshot, so another writer has added a partition or a column.
+        raise CommitConflictError(
+            f"{redact(url)}: another writer changed the table while rows were deleted: {error}; "
+            f"nothing is deleted: run it again"
+        ) from error
+
+
+def _partitions(files: Iterable[DataFile]) -> dict[str, Mapping[str, str | None]]:
+    return {to_json(file.partition): file.partition for file in files}
+
+
+def _replaceable(
+    wanted: Iterable[Mapping[str, str | None]], existing: Iterable[Mapping[str, str | None]]
+) -> list[Mapping[str, str | None]]:
+    """The wanted partitions, and with several keys those that one commit replaces with them:
+    delta-rs selects partitions by the values of each key alone.
+    """
+    wanted = list(wanted)
+    values = {key: {partition[key] for partition in wanted} for key in wanted[0]}
+    return [p for p in existing if all(p[key] in texts for key, texts in values.items())]
+
+
+def _num_matching(snapshot: Snapshot, condition: Where, file: DataFile) -> int:
+    decided = condition.matches_partition(file.partition)
+    if decided is not None:
+        return file.num_rows if decided else 0
+    with ExitStack() as stack:
+        footer, *groups = (stack.enter_context(open_part(part)) for part in file.parts)
+        masks = _matches(snapshot, condition, file, footer, groups)
+        return sum(pc.sum(mask).as_py() or 0 for mask in masks)
+
+
+def _without_rows(
+    snapshot: Snapshot,
+    condition: Where,
+    matching: Mapping[str, int],
+    file: DataFile,
+    path: str,
+) -> DataFile:
+    if not matching[file.path]:
+        return (rewrite_file if file.groups else copy_file)(snapshot, file, path)
+
+    def masks(footer: OpenFile, groups: Sequence[OpenFile]) -> Iterator[pa.ChunkedArray]:
+        return map(pc.invert, _matches(snapshot, condition, file, footer, groups))
+
+    return rewrite_file(snapshot, file, path, masks)
+
+
+def _matches(
+    snapshot: Snapshot,
+    condition: Where,
+    file: DataFile,
+    footer: OpenFile,
+    groups: Sequence[OpenFile],
+) -> Iterator[pa.ChunkedArray]:
+    """Which rows of each row group match: bool (num_rows,), without nulls."""
+    seen = snapshot.schema.with_foreign_kept(only_rounded=True)
+    schema = _only(seen, condition.columns)
+    return map(condition.mask, read_tables(footer, schema, file.partition, groups))
+
+
+def _only(schema: SlotSchema, names: frozenset[str]) -> SlotSchema:
+    """The schema of some columns and the partition keys."""
+    weight = schema.weight
+    return replace(
+        schema,
+        slots=tuple(slot for slot in schema.slots if slot.name in names),
+        labels=tuple(label for label in schema.labels if label.name in names),
+        weight=weight if weight is not None and weight.name in names else None,
+        kept=tuple(column for column in schema.kept if column.name in names),
+    )

@@ -1,0 +1,460 @@
+"""Extracts slot groups from raw rows: slots that a table lacks, or new labels.
+
+A group's files lie beside the table's base files and have the same rows. Rows are matched in one of
+two ways. *By input*: the raw files are those that made the base files, as proven by the digest in
+the base's commit, so equal units have equal rows. *By key*: a kept column of the base identifies
+each row. A group is first committed to its own table; one commit to the base then names it
+(`table.groups`).
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from featstore.base.cleanup import noted_on_failure
+from featstore.base.errors import CommitConflictError, InputError, TableNotFoundError
+from featstore.base.redaction import redact
+from featstore.base.schema import SlotSchema
+from featstore.extraction.by_key import KeyRunner, keyed_partitions, run_by_key
+from featstore.extraction.group_task import GroupTask, Target
+from featstore.extraction.job import (
+    CommitFunction,
+    ExtractionRun,
+    ExtractJob,
+    ExtractReport,
+    check_apart,
+    check_raw_schemas,
+    commit_of_input,
+    end_run,
+    raw_files_of,
+    report_of_commit,
+    runs_here,
+)
+from featstore.extraction.local import LocalRunner
+from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.part import Part, labels_part, slots_part
+from featstore.extraction.units.raw import RawFile, Unit, plan_units
+from featstore.extraction.units.unit import Progress, Runner, UnitReport, ignore_progress
+from featstore.files.listings import listing_digest
+from featstore.statistics.stale_groups import holds
+from featstore.table import delta
+from featstore.table.groups import (
+    groups_commit,
+    matches_base,
+    merge_group_schema,
+    open_group_or_none,
+    publish_group,
+)
+from featstore.table.layout import LABELS, group_url, new_tag, partition_path, unit_and_part
+from featstore.table.metadata import to_json
+from featstore.table.open import open_for_writing
+from featstore.table.parquet_dir import each_footer
+from featstore.table.running import marked
+from featstore.table.snapshot import DataFile, Snapshot, files_digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupJob:
+    """The extraction of a slot group.
+
+    Attributes:
+        job: The spec, the raw input and the base table.
+        name: The name of the group.
+        key: A kept column of the table whose values identify its rows; None to match rows by the
+            raw files.
+        labels: The group holds the spec's labels and weight, which replace the table's.
+
+    Raises:
+        InputError: The name is reserved, or `key` is not a kept column.
+    """
+
+    job: ExtractJob
+    name: str
+    key: str | None = None
+    labels: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name == LABELS and not self.labels:
+            raise InputError(
+                f"slot group {LABELS!r} is that of `featstore table relabel`; take another name"
+            )
+        if self.key is not None and self.key not in self.job.spec.keep:
+            raise InputError(
+                f"key {self.key!r}: expected a column that the spec and the table keep, found "
+                f"keep: {list(self.job.spec.keep)}; name one that is different in every row"
+            )
+
+
+def extract_group(
+    group: GroupJob,
+    *,
+    runner: Runner | None = None,
+    run_keyed: KeyRunner = run_by_key,
+    progress: Progress = ignore_progress,
+    commit: CommitFunction = delta.commit,
+    publish: delta.Publish | None = None,
+) -> ExtractReport:
+    """Extracts the group for the partitions of the input.
+
+    Only the group's columns are computed and written; base files stay untouched. If an equal run
+    was committed before, nothing is written; if it died before the base named its files, this run
+    names them. An error leaves the table at the version it had.
+
+    Args:
+        runner: Runs the units of rows matched by input; by default in threads.
+        run_keyed: Runs whole partitions, for rows matched by key.
+        commit: Commits to the group's table; a parameter so that tests can inject faults.
+        publish: Commits to the base; likewise.
+
+    Raises:
+        TableNotFoundError: There is no base table.
+        InputError: The raw rows do not fit the spec or the base's rows.
+        OperatorError: An operator failed.
+        CommitConflictError: The base was replaced in the meantime.
+    """
+    started_s, job = time.monotonic(), group.job
+    check_apart(job.input_url, job.table_url)
+    base = open_for_writing(job.table_url, "add a slot group")
+    if base is None:
+        raise TableNotFoundError(
+            f"no table at {redact(job.table_url)}: expected one to add slot group {group.name!r} to"
+        )
+    files = _raw_files(job, base, with_text=runs_here(runner))
+    partitions = tuple(
+        {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()
+    )
+    base_files = _base_files(base, partitions)
+    part, schema = _part(group, base, base_files)
+    check_raw_schemas(part.spec, files)
+    run = _begin(group, base, partitions, _digest(files, group), part, schema, started_s)
+
+    def run_units(task: GroupTask, units: Sequence[Unit]) -> list[UnitReport]:
+        if group.key is None:
+            return _with_checked_rows(task, (runner or LocalRunner())(task, units, progress))
+        # No check of row counts here: matching by key yields exactly the base's rows.
+        bases = [base_file.file for base_file in base_files]
+        return run_keyed(task, keyed_partitions(group.key, bases, units), progress)
+
+    report = _earlier(run, base, files) or _write(group, run, base_files, files, run_units, commit)
+    return _publish(group, base, run, report, publish)
+
+
+def _raw_files(job: ExtractJob, base: Snapshot, *, with_text: bool) -> list[RawFile]:
+    files = raw_files_of(job, base, with_text=with_text)
+    keys = [key.name for key in base.schema.partition_keys]
+    if list(files[0].partition) != keys:
+        raise InputError(
+            f"{redact(job.table_url)} is partitioned by {', '.join(keys) or 'nothing'}, the input "
+            f"by {', '.join(files[0].partition) or 'nothing'}; say which partition the raw rows "
+            "belong to"
+        )
+    return files
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseFile:
+    """A base data file, the rows of each of its row groups, and the names of its columns that are
+    not filled with nulls.
+    """
+
+    file: DataFile
+    row_groups: tuple[int, ...]
+    names: frozenset[str]
+
+    @property
+    def rows_per_row_group(self) -> int:
+        """The number of rows of all row groups but the last.
+
+        Raises:
+            InputError: They differ, as they may in files that featstore did not write.
+        """
+        if len(set(self.row_groups[:-1])) > 1 or (
+            self.row_groups and self.row_groups[-1] > self.row_groups[0]
+        ):
+            raise InputError(
+                f"{self.file.path}: expected row groups of one size, found "
+                f"{sorted(set(self.row_groups))} rows; slot groups "
+                f"go beside files that featstore wrote"
+            )
+        return max(self.row_groups[0], 1) if self.row_groups else 1
+
+
+def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list[BaseFile]:
+    for partition in partitions:
+        if not base.in_partitions([partition]):
+            name = partition_path(partition) or "the table"
+            raise InputError(
+                f"{redact(base.url)} has no {name}; extract its rows into the table first"
+            )
+    files = base.in_partitions(partitions)
+    found = each_footer(
+        [file.url for file in files],
+        lambda footer: (
+            footer.row_group_rows,
+            frozenset(name for name in footer.file_schema.names if holds(footer, name)),
+        ),
+    )
+    return [
+        BaseFile(file=file, row_groups=row_groups, names=names)
+        for file, (row_groups, names) in zip(files, found, strict=True)
+    ]
+
+
+def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[Part, SlotSchema]:
+    """Returns what to extract, and its columns with the table's partition keys."""
+    spec, keep = group.job.spec, [group.key] if group.key else []
+    Extractor(spec)  # raises if any part of the spec is wrong, not only the group's
+    part = (
+        labels_part(spec, keep)
+        if group.labels
+        else slots_part(spec, _missing_slots(group, base, files), keep)
+    )
+    if not part.names:
+        raise InputError(
+            "the spec has no labels and no weight, so there is nothing to relabel; add labels"
+            if group.labels
+            else f"all slots of the spec are in {redact(base.url)} already; add slots to the spec, "
+            f"or replace the partition"
+        )
+    schema = part.stored(Extractor(part.spec).schema).with_partition_keys(
+        base.schema.partition_keys
+    )
+    merge_group_schema(base.schema, delta.as_stored(schema), redact(base.url))
+    return part, schema
+
+
+def _missing_slots(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[str]:
+    """The spec's slots that some base file lacks, with other groups' files beside it."""
+    slots = {other.name: set(other.schema.names) for other in base.groups}
+    of_files = [
+        set(file.names).union(
+            *(slots[each.group] for each in file.file.groups if each.group != group.name)
+        )
+        for file in files
+    ]
+    existing = set.intersection(*of_files)
+    numbers = {slot.number for slot in base.schema if slot.name in existing}
+    return {
+        node.name
+        for node in group.job.spec.nodes
+        if node.store and node.name not in existing and node.slot not in numbers
+    }
+
+
+def _digest(files: Sequence[RawFile], group: GroupJob) -> str:
+    """Digest of the raw input and of how rows are matched, since both decide about equality."""
+    digest = listing_digest(file.listed for file in files)
+    return (
+        digest
+        if group.key is None
+        else hashlib.sha256(f"{digest}\nkey {group.key}\n".encode()).hexdigest()
+    )
+
+
+def _begin(
+    group: GroupJob,
+    base: Snapshot,
+    partitions: tuple[Mapping[str, str], ...],
+    digest: str,
+    part: Part,
+    schema: SlotSchema,
+    started_s: float,
+) -> ExtractionRun:
+    job, url = group.job, group_url(group.job.table_url, group.name)
+    bound_by = "input" if group.key is None else f"key {group.key}"
+    task = GroupTask(
+        spec=part.spec,
+        table_url=url,
+        run_id=job.run_id,
+        tag=new_tag(job.run_id),
+        part=part,
+        targets={},
+        bound_by=bound_by,
+    )
+    now = open_group_or_none(base.url, group.name)
+    return ExtractionRun(
+        task=task,
+        schema=schema,
+        base=now,
+        partitions=partitions,
+        input_digest=digest,
+        started_s=started_s,
+    )
+
+
+def _earlier(run: ExtractionRun, base: Snapshot, files: Sequence[RawFile]) -> ExtractReport | None:
+    """Returns the report of an equal run, if its files still match the current base files."""
+    if run.base is None or not matches_base(run.base, run.partitions, base):
+        return None
+    return report_of_commit(
+        run, commit_of_input(run, run.base), sum(file.size_bytes for file in files)
+    )
+
+
+def _write(
+    group: GroupJob,
+    run: ExtractionRun,
+    base_files: Sequence[BaseFile],
+    files: Sequence[RawFile],
+    run_units: Callable[[GroupTask, Sequence[Unit]], list[UnitReport]],
+    commit: CommitFunction,
+) -> ExtractReport:
+    task = run.task
+    assert isinstance(task, GroupTask)
+    units = plan_units(files, group.job.spec.output.rows_per_file)
+    if group.key is None:
+        _check_same_input(group, run, base_files, task.part)
+        task = replace(
+            task, targets=_targets_by_unit(units, files, base_files, run.input_digest or "")
+        )
+    else:
+        task = replace(
+            task, targets={i: (_target(base_file, ""),) for i, base_file in enumerate(base_files)}
+        )
+    with marked(task.table_url, task.tag) as mark:
+        with run.written.removed_on_failure():
+            reports = run_units(task, units)
+        return end_run(run, reports, commit, sum(file.size_bytes for file in files), mark)
+
+
+def _check_same_input(
+    group: GroupJob, run: ExtractionRun, base_files: Sequence[BaseFile], part: Part
+) -> None:
+    """Checks that the raw files made the base files, and that the same rows were skipped."""
+    expected = (run.input_digest, files_digest(base_file.file for base_file in base_files))
+    commits = (c.metadata for c in delta.with_origins(delta.history(group.job.table_url)))
+    maker = next(
+        (m for m in commits if m is not None and (m.input_digest, m.data_digest) == expected), None
+    )
+    names = ", ".join(partition_path(partition) or "the table" for partition in run.partitions)
+    if maker is None:
+        raise InputError(
+            f"{redact(group.job.input_url)}: these are not the raw files, whole and unchanged, "
+            f"that made {names} in one run, so it cannot be shown which raw row is which row of "
+            "the table; give the same --input, or --key with a kept column that names each row, or "
+            "extract the partition again"
+        )
+    if maker.num_rows_skipped and maker.spec_hash != part.base.hash:
+        raise InputError(
+            f"{maker.num_rows_skipped:,} malformed raw rows were skipped when {names} was made, by "
+            "a spec that is not this one without the new slots, so it cannot be shown which; use "
+            "that spec with slots added, or --key"
+        )
+
+
+def _targets_by_unit(
+    units: Sequence[Unit], files: Sequence[RawFile], base_files: Sequence[BaseFile], digest: str
+) -> dict[int, tuple[Target, ...]]:
+    """The base files that hold each unit's rows, found by the numbers in their names."""
+    names = {file.url: file.name for file in files}
+    by_unit = _by_unit(base_files)
+    num_known = sum(map(len, by_unit.values()))
+    if num_known < len(base_files) or not by_unit.keys() <= {unit.index for unit in units}:
+        raise _file_count_error(len(units), len(base_files))
+    # Stands for a unit whose rows were all skipped, so it has no base file.
+    none = DataFile(path="", url="", size_bytes=0, num_rows=0, partition={})
+    targets = {}
+    for unit in units:
+        rows = "".join(
+            f"{names[raw.url]}\t{raw.first_row}\t{raw.num_rows}\n" for raw in unit.ranges
+        )
+        parts = by_unit.get(unit.index, [BaseFile(file=none, row_groups=(), names=frozenset())])
+        if sum(base_file.file.num_rows for base_file in parts) > unit.num_rows:
+            raise _file_count_error(len(units), len(base_files))
+        texts = [f"{digest}\n{rows}", *(f"{digest}\n{rows}{part}" for part in range(1, len(parts)))]
+        targets[unit.index] = tuple(
+            _target(base_file, hashlib.sha256(text.encode()).hexdigest())
+            for base_file, text in zip(parts, texts, strict=True)
+        )
+    return targets
+
+
+def _by_unit(base_files: Sequence[BaseFile]) -> dict[int, list[BaseFile]]:
+    """The base files of each unit, in the order of their rows. Files whose names do not tell it are
+    left out.
+    """
+    numbered = [(unit_and_part(base_file.file.path), base_file) for base_file in base_files]
+    known = {number: base_file for number, base_file in numbered if number is not None}
+    by_unit: dict[int, list[BaseFile]] = {}
+    for (unit, _), base_file in sorted(known.items(), key=lambda item: item[0]):
+        by_unit.setdefault(unit, []).append(base_file)
+    return by_unit
+
+
+def _target(base_file: BaseFile, digest: str) -> Target:
+    return Target(
+        base_path=base_file.file.path,
+        num_rows=base_file.file.num_rows,
+        rows_per_row_group=base_file.rows_per_row_group,
+        rows_digest=digest,
+    )
+
+
+def _file_count_error(num_units: int, num_files: int) -> InputError:
+    return InputError(
+        f"the table's files do not match the spec's output.rows_per_file: expected {num_units} "
+        f"files, found {num_files}; set the rows_per_file that the table was made with, or use "
+        f"--key"
+    )
+
+
+def _with_checked_rows(task: GroupTask, reports: list[UnitReport]) -> list[UnitReport]:
+    """Returns the reports if they have the same numbers of rows as the base files."""
+    expected_rows = {
+        target.base_path: target.num_rows
+        for targets in task.targets.values()
+        for target in targets
+        if target.base_path
+    }
+    found_rows = {
+        f"{report.path.rpartition('/')[0]}.parquet": report.num_rows
+        for report in reports
+        if report.num_rows
+    }
+    for path in sorted(expected_rows.keys() | found_rows.keys()):
+        if expected_rows.get(path, 0) != found_rows.get(path, 0):
+            raise InputError(
+                f"{path or 'a raw file'}: expected its {expected_rows.get(path, 0):,} rows, found "
+                f"{found_rows.get(path, 0):,} in the slot group; a group has the table's rows: use "
+                "`on_error: null` for its columns, and the rows_per_file and `skip` that the "
+                "table was made with, or --key"
+            )
+    return reports
+
+
+def _publish(
+    group: GroupJob,
+    base: Snapshot,
+    run: ExtractionRun,
+    report: ExtractReport,
+    publish: delta.Publish | None,
+) -> ExtractReport:
+    note = (
+        f"The rows are committed to slot group {group.name!r} (version {report.version} of "
+        f"{redact(run.task.table_url)}), and it is not known whether the table names them. Run it "
+        f"again with the same input: that makes the table name them, or finds that it does."
+    )
+    with noted_on_failure(note):
+        metadata = groups_commit(
+            group.job.run_id,
+            base,
+            _written(run, report),
+            counts=report.counts,
+            num_rows_skipped=report.num_rows_skipped,
+        )
+        try:
+            version = publish_group(
+                base, group.name, report.version, run.partitions, metadata, publish
+            )
+        except CommitConflictError as error:
+            raise CommitConflictError(
+                f"{redact(base.url)}: the base of slot group {group.name!r} was replaced during "
+                f"this run, so the group's files are stale; run it again ({error})"
+            ) from None
+    return replace(report, table_url=base.url, version=version, committed=version != base.version)
+
+
+def _written(run: ExtractionRun, report: ExtractReport) -> tuple[DataFile, ...]:
+    now = delta.open_delta(run.task.table_url, report.version)
+    return now.in_partitions(run.partitions)

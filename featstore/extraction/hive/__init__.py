@@ -1,1 +1,0 @@
-"""Hive metastores: `locations.py` makes directories for Hive, `registration.py` registers them."""

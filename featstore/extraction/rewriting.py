@@ -1,0 +1,284 @@
+"""Data files that are written anew, with the columns of their slot groups, to replace all files of
+some partitions in one commit.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+from isal import isal_zlib
+
+from featstore.base.cleanup import noted_on_failure
+from featstore.base.errors import DataFileError, InputError
+from featstore.base.redaction import redact
+from featstore.base.schema import SlotSchema
+from featstore.files.storage import join, local_path, open_read, open_write
+from featstore.native.checks import CHUNK
+from featstore.reading.aligned import RowsReader, aligned_reader
+from featstore.reading.file_columns import FileColumns, Selection
+from featstore.reading.open_file import OpenFile
+from featstore.reading.reader import Rows
+from featstore.table import delta
+from featstore.table.groups import GroupOrigins, drop_groups, groups_commit
+from featstore.table.layout import attempt_name, data_file_name, unit_and_part
+from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
+from featstore.table.snapshot import DataFile, Snapshot, TableFile, files_digest, in_partitions
+from featstore.table.writer import open_data_file
+
+_COPIED_BYTES = 8 << 20
+_ZSTD = 6  # CompressionCodec.ZSTD in parquet.thrift
+
+# For each row group of a data file, which of its rows are kept: bool (num_rows,), without nulls.
+Masks = Callable[[OpenFile, Sequence[OpenFile]], Iterator[pa.ChunkedArray]]
+
+
+def named_partitions(
+    table_url: str, partitions: Iterable[Mapping[str, str | None]]
+) -> list[dict[str, str]]:
+    """The partitions, none of whose keys is null.
+
+    Raises:
+        InputError: A key is null; delta-rs cannot replace such a partition alone.
+    """
+    return [
+        {key: _key_value(table_url, key, value) for key, value in found.items()}
+        for found in partitions
+    ]
+
+
+def replacement(
+    snapshot: Snapshot,
+    partitions: Sequence[Mapping[str, str]],
+    files: tuple[DataFile, ...],
+    run_id: str,
+) -> delta.Change:
+    """The change that puts `files` in place of all files of `partitions`.
+
+    It conflicts if a slot group was committed since the snapshot was opened, and if a partition was
+    changed that one of the runs wrote, besides these: what is carried on of the run would be wrong.
+    """
+    origins = tuple(_origins(snapshot, partitions, files))
+    replaced = set(map(to_json, partitions))
+    written = {to_json(p): p for origin in origins for p in origin.partitions}
+    metadata = CommitMetadata(
+        run_id=run_id,
+        spec_hash=snapshot.spec_hash or "",
+        spec_version=1,
+        input_digest=None,
+        data_digest=files_digest(files),
+        origins=origins,
+        partitions=tuple(partitions),
+        num_files=len(files),
+        num_rows=sum(file.num_rows for file in files),
+        size_bytes=sum(file.size_bytes for file in files),
+    )
+    return delta.Change(
+        base=snapshot,
+        schema=snapshot.schema.with_foreign_kept(),
+        partitions=tuple(partitions),
+        files=files,
+        metadata=metadata,
+        unchanged=tuple(p for text, p in written.items() if text not in replaced),
+        group_versions=snapshot.group_versions,
+    )
+
+
+def drop_folded(
+    snapshot: Snapshot, files: Sequence[DataFile], names: Sequence[str], version: int
+) -> int:
+    """Removes slot groups whose files were all folded from the table; returns its new version.
+
+    Args:
+        snapshot: The table before its files were rewritten.
+        files: The rewritten files.
+        names: The groups.
+        version: The version that holds the rewritten files.
+    """
+    metadata = groups_commit(uuid.uuid4().hex, snapshot, files)
+    versions = {group.name: group.version for group in snapshot.groups if group.name in names}
+    note = (
+        f"The rows are committed (version {version}), with those of {', '.join(names)}. What may "
+        f"be left is to drop these slot groups, which nothing reads any more: `featstore table "
+        f"compact` does it."
+    )
+    with noted_on_failure(note):
+        return drop_groups(snapshot, versions, metadata)
+
+
+def _key_value(table_url: str, key: str, value: str | None) -> str:
+    if value is None:
+        raise InputError(
+            f"{redact(table_url)}: partition key {key!r} is null in some rows; such a partition "
+            f"cannot be replaced"
+        )
+    return value
+
+
+def _origins(
+    snapshot: Snapshot, partitions: Sequence[Mapping[str, str]], files: Sequence[DataFile]
+) -> Iterator[CommitMetadata]:
+    """Yields what is known about the raw input of rewritten rows.
+
+    Units and the order of rows are unchanged, so an equal run is still recognised, and slot groups
+    can still be matched by input, unless rows were removed: their numbers then differ.
+    """
+    groups = GroupOrigins(snapshot)
+    folded = {to_json(partition) for partition in partitions}
+    after = [
+        *files,
+        *(file for file in snapshot.data_files if to_json(file.partition) not in folded),
+    ]
+    for found in (maker.metadata for maker in delta.with_origins(delta.history(snapshot.url))):
+        if (
+            found is None
+            or found.input_digest is None
+            or folded.isdisjoint(map(to_json, found.partitions))
+        ):
+            continue
+        if found.data_digest == files_digest(snapshot.in_partitions(found.partitions)):
+            now = files_digest(in_partitions(after, found.partitions))
+            is_whole = folded.issuperset(map(to_json, found.partitions))
+            parts = (*found.folded, *(groups.of(found.partitions) if is_whole else ()))
+            yield replace(found, data_digest=now, crc32s={}, origins=(), folded=parts)
+
+
+def new_paths(files: Sequence[DataFile], tag: str) -> list[str]:
+    """The paths of the rewritten files, which sort as those of `files` do within each partition.
+
+    Files of one attempt at a unit stay so: only their part distinguishes them. The number of the
+    attempt, which has no leading zeros, would sort the tenth before the second.
+    """
+    attempts, paths = dict[str, int](), list[str]()
+    for place, file in enumerate(files):
+        directory, slash, _ = file.path.rpartition("/")
+        attempt = attempts.setdefault(attempt_name(file.path), place)
+        unit, part = unit_and_part(file.path) or (place, 0)
+        paths.append(f"{directory}{slash}{data_file_name(tag, unit, attempt, part)}")
+    return paths
+
+
+def rewrite_file(
+    snapshot: Snapshot, file: DataFile, path: str, masks: Masks | None = None
+) -> DataFile:
+    """Rewrites one base file at a new path, with the columns of its slot groups' files.
+
+    Args:
+        snapshot: The table.
+        file: The base file.
+        path: The new path, below the table.
+        masks: Which rows to keep. All by default, in the same row groups; otherwise row groups are
+            filled up to the size of the first.
+
+    Raises:
+        InputError: A slot holds nulls, as only files of other writers do.
+    """
+    schema, url = snapshot.schema.with_foreign_kept(), join(snapshot.url, path)
+    with ExitStack() as stack:
+        footer, *groups = (stack.enter_context(open_part(part)) for part in file.parts)
+        reader = aligned_reader(
+            footer, groups, Selection(slots=schema.slots, others=other_columns(schema))
+        )
+        stored, cut = _stored(schema, reader.columns), max(footer.row_group_rows[:1] or (1,))
+        metadata = _file_metadata(footer, file.path)
+        writer = stack.enter_context(
+            open_data_file(url, stored, metadata, cut, _compression(footer))
+        )
+        tables = _tables(reader, footer, stored)
+        if masks is not None:
+            kept = masks(footer, groups)
+            tables = (table.filter(mask) for table, mask in zip(tables, kept, strict=True))
+        for table in tables:
+            for batch in table.combine_chunks().to_batches():
+                writer.write(batch)
+        done = writer.close()
+    return DataFile(
+        path=path,
+        url=url,
+        size_bytes=done.size_bytes,
+        num_rows=done.num_rows,
+        partition=file.partition,
+        crc32=done.crc32,
+    )
+
+
+def copy_file(snapshot: Snapshot, file: DataFile, path: str) -> DataFile:
+    """Copies a base file that has no slot groups to a new path.
+
+    Raises:
+        DataFileError: The file does not have the bytes that its commit recorded.
+    """
+    url, crc32, num_bytes = join(snapshot.url, path), 0, 0
+    with open_read(file.url) as source, open_write(url) as target:
+        while block := source.read(_COPIED_BYTES):
+            crc32, num_bytes = isal_zlib.crc32(block, crc32), num_bytes + len(block)
+            target.write(block)
+        if num_bytes != file.size_bytes or file.crc32 not in (None, crc32):
+            raise DataFileError(
+                f"{redact(file.url)}: expected {file.size_bytes:,} bytes with the CRC-32 "
+                f"{file.crc32}, found {num_bytes:,} with {crc32}: the file is damaged, and nothing "
+                f"is committed; extract its partition again"
+            )
+    return replace(file, path=path, url=url, crc32=crc32, version="")
+
+
+def open_part(part: TableFile) -> OpenFile:
+    """Opens a data file, or that of a slot group, in place."""
+    return OpenFile(local_path(part.url) or partial(open_read, part.url), part.path)
+
+
+def other_columns(schema: SlotSchema) -> tuple[pa.Field, ...]:
+    """The columns beside slots and partition keys: labels, the weight and kept columns."""
+    return tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
+
+
+def _stored(schema: SlotSchema, columns: FileColumns) -> SlotSchema:
+    """Returns the columns that any of the files has; a column that none has stays missing."""
+    others = {name for name, found in columns.others.items() if found is not None}
+    weight = schema.weight if schema.weight is not None and schema.weight.name in others else None
+    return replace(
+        schema,
+        slots=tuple(slot for slot in schema.slots if columns.slots[slot.name] is not None),
+        labels=tuple(field for field in schema.labels if field.name in others),
+        weight=weight,
+        kept=tuple(field for field in schema.kept if field.name in others),
+        partition_keys=(),
+    )
+
+
+def _tables(reader: RowsReader, footer: OpenFile, stored: SlotSchema) -> Iterator[pa.Table]:
+    schema = stored.to_arrow()
+    for index in range(len(footer.row_group_rows)):
+        rows = reader.read([index])
+        yield pa.table(
+            [_column(rows, stored, field, footer.name) for field in schema], schema=schema
+        )
+
+
+def _column(rows: Rows, stored: SlotSchema, field: pa.Field, where: str) -> pa.ChunkedArray:
+    if field.name not in stored:
+        return rows.other(field)
+    column = rows.slot_column(stored[field.name])
+    if column.null_count:
+        raise InputError(
+            f"{where}: slot {field.name!r} holds nulls; only files that featstore wrote can be "
+            f"compacted"
+        )
+    return column.cast(field.type)
+
+
+def _file_metadata(footer: OpenFile, where: str) -> FileMetadata:
+    found = footer.key_values.get(KEY.encode())
+    return (
+        FileMetadata(spec_hash="", spec_version=1)
+        if found is None
+        else FileMetadata.from_json(found, where)
+    )
+
+
+def _compression(footer: OpenFile) -> str:
+    """The codec of the columns of a file that are compressed."""
+    is_zstd = footer.footer.chunks[..., CHUNK["codec"]] == _ZSTD
+    return "zstd" if is_zstd.any() else "snappy"

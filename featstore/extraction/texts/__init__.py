@@ -1,1 +1,0 @@
-"""Texts of values: found in the raw rows of a unit, kept beside its data files."""

@@ -1,0 +1,1 @@
+"""One unit of raw rows: read, checked, extracted, and written as one data file."""

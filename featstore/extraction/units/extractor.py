@@ -1,0 +1,311 @@
+"""The extractor: runs the graph of a spec over record batches."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from featstore.base.errors import OperatorError
+from featstore.base.schema import SlotSchema
+from featstore.extraction.units.attribution import Attribution
+from featstore.extraction.units.findings import BATCH, REQUEST, BatchOrigin, Findings
+from featstore.extraction.units.intake import Intake, Taken, missing_columns
+from featstore.extraction.units.values import single
+from featstore.extraction.units.witness import Witness
+from featstore.ops.arrays import Mask, nulls_of
+from featstore.ops.columns import read_column
+from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
+from featstore.ops.sequences import align
+from featstore.spec.explanation import Explanation, explanation_of
+from featstore.spec.graph import Graph, Step, build_graph
+from featstore.spec.model import Spec
+
+_EXPLAINED = (pa.ArrowException, MemoryError, TypeError, ValueError)
+
+
+class Extractor:
+    """Turns raw record batches into slot columns.
+
+    The output has the same rows in the same order, without rows that the spec skips. Values do not
+    depend on how rows are cut into batches. The only state is `findings`, which accumulates what
+    was dropped or replaced. An extractor can be pickled; the copy starts without findings. Not
+    thread-safe: use one per thread.
+
+    Args:
+        spec: The features to extract.
+
+    Raises:
+        SpecError: The spec is not valid.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.findings = Findings()
+        self._graph = build_graph(spec)
+        self._intake = Intake(spec, self._graph.columns)
+        self._attribution = Attribution(self._graph, spec)
+        self._required = sorted(self._graph.required - spec.optional)
+        self._bound: pa.Schema | None = None
+        self._watches: list[Callable[[pa.RecordBatch], None]] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Extractor, (self.spec,)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Number of dropped or replaced values, by `<slot or column>: <kind>`."""
+        return self.findings.counts
+
+    @property
+    def counts_by_slot(self) -> dict[str, dict[str, int]]:
+        """Dropped or replaced values by slot.
+
+        Counts of a shared column or node appear with each slot that reads it. `filled` counts the
+        rows in which `default` or `fill` replaced a missing value.
+        """
+        return self._attribution.by_slot(self.counts)
+
+    @property
+    def witness(self) -> Witness:
+        """Computes witnesses for the signs of rows that were passed to the `watch` callback."""
+        return Witness(self._graph)
+
+    def watch(self, watch: Callable[[pa.RecordBatch], None]) -> None:
+        """Adds a callback that receives each batch of raw rows once it has been extracted.
+
+        The batch does not hold skipped rows.
+        """
+        self._watches.append(watch)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the spec."""
+        return self._graph
+
+    @property
+    def schema(self) -> SlotSchema:
+        """Slots in declared order, then labels, weight and kept columns."""
+        return self._graph.schema
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The raw columns that are read, in declared order; all others are ignored."""
+        return tuple(self._graph.columns)
+
+    def columns_in(self, names: Iterable[str]) -> list[str]:
+        """Returns those of `names` that are read. All but optional columns must be among them."""
+        return self._intake.names(names)
+
+    def bind(self, raw: pa.Schema) -> None:
+        """Checks a raw schema.
+
+        Raises:
+            InputError: Columns are missing, or one has the wrong type; the error names them.
+        """
+        self._intake.bind(raw)
+        self._bound = raw
+
+    def __call__(self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH) -> pa.RecordBatch:
+        """Extracts one batch.
+
+        Args:
+            batch: Raw rows; must hold all but the optional columns.
+            origin: Where the batch comes from, for error messages.
+
+        Returns:
+            The slots, labels, weight and kept columns, in the schema `self.schema.to_arrow()`.
+
+        Raises:
+            InputError: As for `bind`, or a value is malformed and its `on_error` is `fail`.
+            OperatorError: An operator failed; names the slot, the operator and the row.
+        """
+        return self._extract(batch, origin)
+
+    def one(self, row: Mapping[str, object]) -> dict[str, object]:
+        """Extracts one row through the same operators.
+
+        Args:
+            row: Raw values by column. Optional columns, and columns that only labels, weight or
+                kept columns read, may be absent; they are then null.
+
+        Returns:
+            The values as in a data file: missing slots are 0, NaN, `[0]` or `[NaN]`.
+
+        Raises:
+            InputError: As for a batch, and also for values whose `on_error` is `skip`: a table
+                would not hold the row, so there is nothing to return.
+            OperatorError: An operator failed.
+        """
+        absent = self._check_row(row)
+        self.counts.update(f"{name}: {ABSENT}" for name in absent)
+        return dict(self._extract(self._single(row), REQUEST, skips=False).to_pylist()[0])
+
+    def explain(self, row: Mapping[str, object]) -> Explanation:
+        """Shows what each step makes of one row: raw values, nodes, hashes and stored signs.
+
+        Nothing is counted.
+
+        Args:
+            row: Raw values by column, as for `one`, or a row of a pandas DataFrame: NaN is missing
+                in every column.
+
+        Returns:
+            The values. `str()` of it is a table, and `.of(slot)` only what a slot is made of.
+
+        Raises:
+            InputError, OperatorError: As for `one`.
+        """
+        self._check_row(row)
+        batch = self._single({name: _without_nan(value) for name, value in row.items()})
+        self.bind(batch.schema)
+        values = list(self._intake.take(batch, REQUEST, Findings(), skips=False).columns)
+        for step in self._graph.steps:
+            counts = Counter[str]() if step.counted else None
+            values.append(_result(step, [values[i] for i in step.inputs], counts))
+        return explanation_of(self._graph, values)
+
+    def _check_row(self, row: Mapping[str, object]) -> list[str]:
+        """The optional columns that a row lacks. Raises InputError if it lacks others that slots
+        need.
+        """
+        absent = [name for name in self._required if name not in row]
+        if absent:
+            raise missing_columns(absent, row)
+        optional = self.spec.optional
+        return [name for name in self._graph.columns if name not in row and name in optional]
+
+    def _single(self, row: Mapping[str, object]) -> pa.RecordBatch:
+        """One row as a batch of raw columns."""
+        arrays = [
+            single(name, row.get(name), declared, said=self.spec.on_error.get(name))
+            for name, declared in self._graph.columns.items()
+        ]
+        return pa.RecordBatch.from_arrays(arrays, names=list(self._graph.columns))
+
+    def _extract(
+        self, batch: pa.RecordBatch, origin: BatchOrigin, *, skips: bool = True
+    ) -> pa.RecordBatch:
+        # Files of one run may differ in schema, for instance in optional columns.
+        if self._bound is None or not batch.schema.equals(self._bound):
+            self.bind(batch.schema)
+        taken = self._intake.take(batch, origin, self.findings, skips=skips)
+        batch_counts = _BatchCounts()
+        try:
+            outputs = self._run(taken.columns, batch_counts)
+        except OperatorError as error:
+            raise self._with_row(error, taken, origin) from error.__cause__
+        for step_counts in batch_counts.counted:
+            self._count(step_counts, taken, origin)
+        self._attribution.fill(batch_counts.filled)
+        if self._watches:
+            raw = pa.RecordBatch.from_arrays(taken.columns, names=list(self._graph.columns))
+            for watch in self._watches:
+                watch(raw)
+        return pa.RecordBatch.from_arrays(outputs, schema=self._graph.arrow_schema)
+
+    def _run(self, columns: list[pa.Array], batch_counts: "_BatchCounts") -> list[pa.Array]:
+        """Runs all steps and returns the output columns."""
+        values: dict[int, pa.Array] = dict(enumerate(columns))
+        for position, (step, last) in enumerate(
+            zip(self._graph.steps, self._graph.last_reads, strict=True), len(columns)
+        ):
+            found: Counter[str] | None = Counter() if step.counted else None
+            inputs = [values[i] for i in step.inputs]
+            values[position] = _result(step, inputs, found)
+            if found:
+                batch_counts.counted.append(
+                    _StepCounts(step=step, position=position, counts=found, inputs=inputs)
+                )
+            if position in self._attribution.filling and (nulls := nulls_of(inputs[0])) is not None:
+                batch_counts.filled[position] = nulls
+                # Bounds memory: a column is dropped after the last step that reads it.
+            for i in last:
+                del values[i]
+        return [values[i] for i in self._graph.outputs]
+
+    def _count(self, counted: "_StepCounts", taken: Taken, origin: BatchOrigin) -> None:
+        """Adds the counts of a step, with examples if any of its values are malformed."""
+        step = counted.step
+        self._attribution.count(counted.position, counted.counts)
+        for what, num_found in counted.counts.items():
+            self.counts[f"{step.owner}: {what}"] += num_found
+        if any(what in KINDS for what in counted.counts):
+            for found in _malformed(step, counted.inputs):
+                self.findings.show(
+                    step.owner, replace(found, rows=taken.positions(found.rows)), origin
+                )
+
+    def _with_row(self, error: OperatorError, taken: Taken, origin: BatchOrigin) -> OperatorError:
+        """Returns the error with the first row that fails by itself.
+
+        Bisects the rows, first half first. If neither half fails alone, the error names the
+        smallest range found.
+        """
+        first, last = 0, taken.num_rows
+        while last - first > 1:
+            middle = (first + last) // 2
+            for low, high in ((first, middle), (middle, last)):
+                if (smaller := self._failure(taken.columns, low, high)) is not None:
+                    first, last, error = low, high, smaller
+                    break
+            else:
+                text = f"{error} (only for these rows together: either half of them passes)"
+                return OperatorError(
+                    origin.in_rows(taken.position(first), taken.position(last - 1), text)
+                )
+        row = taken.position(first) if last > first else 0
+        return OperatorError(origin.in_rows(row, row, str(error)))
+
+    def _failure(self, columns: list[pa.Array], first: int, last: int) -> OperatorError | None:
+        try:
+            self._run([array.slice(first, last - first) for array in columns], _BatchCounts())
+        except OperatorError as error:
+            return error
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StepCounts:
+    """What a step counted over its inputs."""
+
+    step: Step
+    position: int
+    counts: Counter[str]
+    inputs: list[pa.Array]
+
+
+@dataclass(kw_only=True)
+class _BatchCounts:
+    """What the steps counted in one batch, and the rows that each step filled."""
+
+    counted: list[_StepCounts] = field(default_factory=list)
+    filled: dict[int, Mask] = field(default_factory=dict)
+
+
+def _without_nan(value: object) -> object:
+    return None if isinstance(value, (float, np.floating)) and np.isnan(value) else value
+
+
+def _result(step: Step, inputs: list[pa.Array], counts: Counter[str] | None) -> pa.Array:
+    try:
+        if counts is None:
+            return step.function(*inputs, **step.params)
+        return step.function(*inputs, **step.params, counts=counts)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # An operator may be user code. Whatever it raises is reported with its slot.
+        text = " ".join(str(error).split())
+        named = isinstance(error, _EXPLAINED) and text
+        raise OperatorError(
+            f"{step.owner} ({step.op}): {text if named else f'{type(error).__name__}: {text}'}"
+        ) from error
+
+
+def _malformed(step: Step, inputs: list[pa.Array]) -> list[MalformedValues]:
+    if step.function is read_column:
+        return find_malformed(inputs[0], step.type)
+    return find_unequal(inputs) if step.function is align else []

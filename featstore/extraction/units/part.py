@@ -1,0 +1,156 @@
+"""The part of a spec that a slot group needs: its columns and what they are made of. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from featstore.base.schema import SlotSchema
+from featstore.spec.check import reached
+from featstore.spec.model import Node, Spec
+from featstore.spec.vocabulary import files_of
+from featstore.table.metadata import GroupOrigin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Part of a spec.
+
+    Attributes:
+        spec: A spec that yields the columns `names`, and others that only decide which rows exist.
+        names: The columns of the group.
+        base: The whole spec without these columns and the nodes that only they need.
+    """
+
+    spec: Spec
+    names: frozenset[str]
+    base: Spec
+
+    def stored(self, schema: SlotSchema) -> SlotSchema:
+        """Returns the group's columns out of those that the spec yields."""
+        return replace(
+            schema,
+            slots=tuple(slot for slot in schema.slots if slot.name in self.names),
+            kept=tuple(field for field in schema.kept if field.name in self.names),
+        )
+
+
+def slots_part(spec: Spec, names: Iterable[str], keep: Iterable[str] = ()) -> Part:
+    """Returns the part for stored slots.
+
+    Slots that they are made of, or whose number they share, are computed but not stored. A column
+    with `on_error: skip` is read if the whole spec reads it, because the rows that it skips are not
+    in the table.
+
+    Args:
+        names: Names of the slots.
+        keep: Raw columns to keep besides, such as the key.
+    """
+    names = frozenset(names)
+    base = _without(spec, names)
+    shared = {node.share_slot for node in spec.nodes if node.name in names}
+    stored = names | {node.name for node in spec.nodes if node.slot in shared}
+    needed = _closure(spec, stored)
+    nodes = [_as_inner(node, stored) for node in spec.nodes if node.name in needed]
+    return Part(spec=_part(spec, nodes, [*keep, *_skipping(base)]), names=names, base=base)
+
+
+def is_made_by(spec: Spec, base_hash: str, groups: Iterable[GroupOrigin]) -> bool:
+    """Whether data files and the slot groups beside them hold what the spec would make.
+
+    They do if each group was made by its part of the spec, and the files by the rest of it.
+
+    Args:
+        spec: The spec.
+        base_hash: The hash of the spec that made the data files.
+        groups: The origins of the groups. Groups without slots of the spec do not matter.
+    """
+    stored, added = {node.name for node in spec.nodes if node.store}, set[str]()
+    for group in groups:
+        names = stored & set(group.slots)
+        keys: list[list[str]] = [[], *([column] for column in spec.keep)]
+        if any(slots_part(spec, names, key).spec.hash == group.spec_hash for key in keys):
+            added |= names
+    return (slots_part(spec, added).base if added else spec).hash == base_hash
+
+
+def labels_part(spec: Spec, keep: Iterable[str] = ()) -> Part:
+    """Returns the part for the labels and the weight; `keep` as for `slots_part`."""
+    sources = {*spec.labels.values(), *([spec.weight] if spec.weight else [])}
+    needed = _closure(spec, sources)
+    nodes = [_as_inner(node, frozenset()) for node in spec.nodes if node.name in needed]
+    part = replace(_part(spec, nodes, keep), labels=spec.labels, weight=spec.weight)
+    return Part(
+        spec=part,
+        names=frozenset({*spec.labels, *([spec.weight] if spec.weight else [])}),
+        base=spec,
+    )
+
+
+def _part(spec: Spec, nodes: Iterable[Node], keep: Iterable[str]) -> Spec:
+    nodes = tuple(nodes)
+    names = {node.name for node in nodes}
+    read = {name for node in nodes for name in node.of}
+    return replace(
+        spec,
+        nodes=nodes,
+        labels={},
+        weight=None,
+        keep=tuple(dict.fromkeys(keep)),
+        sequences=tuple(sequence for sequence in spec.sequences if read & set(sequence.of)),
+        fitted={name: fitted for name, fitted in spec.fitted.items() if name in names},
+        is_part=True,
+        checks=(),
+        output=replace(spec.output, statistics=False),
+    )
+
+
+def _without(spec: Spec, names: frozenset[str]) -> Spec:
+    """Returns the spec without these nodes and the nodes that only they need."""
+    left = {node.name for node in spec.nodes if node.store} - names
+    read = _closure(
+        spec, left | set(spec.labels.values()) | ({spec.weight} if spec.weight else set())
+    )
+    only_theirs = _closure(spec, names) - read
+    nodes = tuple(node for node in spec.nodes if node.name not in only_theirs)
+    fitted = {name: fitted for name, fitted in spec.fitted.items() if name not in only_theirs}
+    without = replace(spec, nodes=nodes, fitted=fitted, checks=())
+    unread = files_of(spec).keys() - files_of(without).keys()
+    vocabularies = {f: entry for f, entry in spec.vocabularies.items() if f not in unread}
+    return replace(without, vocabularies=vocabularies)
+
+
+def _closure(spec: Spec, names: Iterable[str]) -> set[str]:
+    """Returns the nodes with these names, and all nodes that they depend on."""
+    nodes = spec.by_name
+    found = reached(names, lambda name: nodes[name].of if name in nodes else ())
+    return found & nodes.keys()
+
+
+def _as_inner(node: Node, stored: frozenset[str]) -> Node:
+    """Returns a stored node unchanged, else the same node as an inner one with the same values."""
+    return (
+        node
+        if node.name in stored
+        else replace(node, slot=None, store=False, encode="sign", share_slot=None)
+    )
+
+
+def _skipping(base: Spec) -> list[str]:
+    """Returns the raw columns that skip rows, out of those that the base reads."""
+    read = {name for node in base.nodes for name in node.of} | {*base.labels.values(), *base.keep}
+    read |= {base.weight} if base.weight else set()
+    together = {
+        name for sequence in base.sequences if read & set(sequence.of) for name in sequence.of
+    }
+    read |= together
+    skips = {
+        name
+        for name, on_error in base.on_error.items()
+        if on_error == "skip" and name in base.inputs
+    }
+    whole = {
+        name
+        for sequence in base.sequences
+        if skips & set(sequence.of) & read
+        for name in sequence.of
+    }
+    return [name for name in base.inputs if name in (skips & read) | whole]

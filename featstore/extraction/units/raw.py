@@ -1,0 +1,476 @@
+"""Raw files: listing them, cutting them into units of work, and reading them."""
+
+import contextlib
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from featstore.base.errors import (
+    DataFileError,
+    FeatstoreError,
+    InputError,
+    TableFormatError,
+    not_once,
+)
+from featstore.base.host import num_cores
+from featstore.base.redaction import redact, shown
+from featstore.files.listings import FileEntry, check_unchanged, find_file
+from featstore.files.storage import local_path, open_read
+from featstore.formats.text_files import RawTextFile, format_of, list_raw_files, open_text, scan
+from featstore.native.arrow import INT96_UNIT
+from featstore.native.bounds import CLAIMS_MORE, first_beyond
+from featstore.native.damage import damage_as, first_line
+from featstore.native.footers import CheckedFooter, read_checked
+from featstore.native.walk import FooterError
+from featstore.table.layout import (
+    NULL_PARTITION,
+    check_partition_name,
+    parse_partition,
+    partition_path,
+)
+from featstore.table.parquet_dir import each_footer
+
+# Rows of a batch, and its values, with those in lists and maps. Many rows keep the fixed cost of
+# each operator call small: 26 microseconds. 4 Mi values bound the memory: 32 MB for 8-byte columns.
+MIN_BATCH_ROWS, MAX_BATCH_ROWS, BATCH_VALUES = 4_096, 65_536, 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawFile:
+    """A raw file as it was listed.
+
+    Attributes:
+        partition: The partition that all of its rows belong to.
+        row_groups: The number of rows of each row group; a file of text is one.
+        is_text: Whether it is CSV or JSON lines, not Parquet.
+    """
+
+    listed: FileEntry
+    partition: Mapping[str, str]
+    row_groups: tuple[int, ...]
+    schema: pa.Schema
+    is_text: bool = False
+
+    @property
+    def url(self) -> str:
+        return self.listed.url
+
+    @property
+    def name(self) -> str:
+        return self.listed.name
+
+    @property
+    def size_bytes(self) -> int:
+        return self.listed.size_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawRange:
+    """Consecutive row groups of a raw file.
+
+    Attributes:
+        listed: The file as listed. The commit's input digest is made from it, so the rows read must
+            be of this version of the file.
+        last_row_group: The last row group, included.
+        first_row: Number of the range's first row within the file.
+        text_schema: The columns of a file of text; None for Parquet, whose footer has them.
+    """
+
+    listed: FileEntry
+    first_row_group: int
+    last_row_group: int
+    first_row: int
+    num_rows: int
+    text_schema: pa.Schema | None = None
+
+    @property
+    def url(self) -> str:
+        return self.listed.url
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """The raw rows that become one data file, in order."""
+
+    index: int
+    partition: Mapping[str, str]
+    ranges: tuple[RawRange, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(raw.num_rows for raw in self.ranges)
+
+
+def find_raw_files(
+    url: str,
+    constant: Mapping[str, str],
+    from_path: Sequence[str],
+    declared: Mapping[str, pa.DataType] | None = None,
+) -> list[RawFile]:
+    """Lists the raw files at `url` and reads their footers, or counts the rows of those of text.
+
+    Args:
+        url: A file of Parquet, CSV or JSON lines, a directory or a glob.
+        constant: Partition keys that hold for every file.
+        from_path: Partition keys to take from `key=value/` directories.
+        declared: The types of columns, which text does not tell; None to refuse text.
+
+    Returns:
+        The files, sorted by name within each partition.
+
+    Raises:
+        InputError: There is no file, a file cannot be read or lacks a directory of `from_path`, the
+            files belong to a Delta table, or a file without rows has changed since it was listed.
+            Such a file is not read later, so this is the only check of it.
+    """
+    try:
+        entries = list_raw_files(url)
+    except TableFormatError as error:
+        raise InputError(
+            f"raw input {redact(url)} lies in the {error.table_format} table {error.directory}, "
+            f"some of whose files may be replaced ones: extract the rows of a Spark query on it "
+            f"instead (--sql, or dataframe=...)"
+        ) from None
+    if not entries:
+        raise InputError(
+            f"no raw files at {redact(url)}: expected a Parquet file, a directory or a glob of "
+            f".parquet files, or of CSV (.csv, .tsv) or JSON lines (.jsonl, .ndjson, .json)"
+        )
+    partitions = [dict(constant) | _from_path(entry.url, from_path) for entry in entries]
+    found = _contents(entries, declared)
+    files = list(map(_raw_file, entries, found, partitions))
+    for file in files:
+        if not sum(file.row_groups):
+            check_unchanged(file.listed, find_file(file.url))
+    return sorted(files, key=lambda file: partition_path(file.partition))
+
+
+def check_partition_given(files: Sequence[RawFile]) -> None:
+    """Checks, for a run without any partition, that no file lies in `key=value` directories.
+
+    Such a run would put the rows of all partitions into one table without partitions, and a rerun
+    for one of them would replace the whole table.
+
+    Raises:
+        InputError: A file lies in such a directory. Names the options for what may be meant.
+    """
+    for file in files:
+        keys = parse_partition(file.url)
+        if keys:
+            from_path = " ".join(f"--partition-from-path {key}" for key in keys)
+            raise InputError(
+                f"raw input {redact(file.url)} lies in directories of partitions "
+                f"({partition_path(keys)}): expected a partition, found none; give {from_path} "
+                f"(partition_from_path={list(keys)}) to take it from the directories, --partition "
+                f"KEY=VALUE (partition={{...}}) if all of the input belongs to one, or "
+                f"--no-partition (no_partition=True) for a table without partitions"
+            )
+
+
+def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]:
+    """Cuts files into units of about `rows_per_file` rows, at row groups and in order. Pure.
+
+    A unit holds rows of one partition, from one or several files. It is larger than `rows_per_file`
+    only if a single row group is. Every row group with rows is in exactly one unit.
+    """
+    units: list[Unit] = []
+    waiting: list[RawRange] = []
+    partition: Mapping[str, str] = {}
+
+    def flush() -> None:
+        if waiting:
+            units.append(
+                Unit(index=len(units), partition=partition, ranges=tuple(_coalesce(waiting)))
+            )
+            waiting.clear()
+
+    for file in files:
+        if file.partition != partition:
+            flush()
+            partition = file.partition
+        for raw in _row_groups(file):
+            if sum(other.num_rows for other in waiting) + raw.num_rows > rows_per_file:
+                flush()
+            waiting.append(raw)
+    flush()
+    return tuple(units)
+
+
+def read_batches(
+    file: pq.ParquetFile | RawTextFile, raw: RawRange, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a range in batches, with only the given columns.
+
+    Raises:
+        InputError: Rows cannot be decoded.
+    """
+    row_groups = list(range(raw.first_row_group, raw.last_row_group + 1))
+    with _as_input_errors(raw):
+        if isinstance(file, RawTextFile):
+            yield from file.read(columns)
+            return
+        yield from file.iter_batches(
+            batch_size=batch_rows(_values_per_row(file, raw.first_row_group, columns)),
+            row_groups=row_groups,
+            columns=list(columns),
+            # Units already run on all cores.
+            use_threads=False,
+        )
+
+
+def batch_rows(values_per_row: float) -> int:
+    """Returns the number of rows of a batch: a power of two, fewer for wide rows and long lists.
+
+    A batch of numbers then takes at most tens of megabytes, unless the fewest rows take more.
+    """
+    num_rows = int(BATCH_VALUES / max(values_per_row, 1))
+    return min(MAX_BATCH_ROWS, max(MIN_BATCH_ROWS, 1 << num_rows.bit_length() - 1))
+
+
+def _values_per_row(file: pq.ParquetFile, row_group: int, columns: Sequence[str]) -> float:
+    """The mean number of values of a row in these columns, each element of a list being one."""
+    schema, chunks, read = file.schema, file.metadata.row_group(row_group), frozenset(columns)
+    num_values = sum(
+        chunks.column(leaf).num_values
+        for leaf in range(chunks.num_columns)
+        if _is_below(schema.column(leaf).path, read)
+    )
+    return float(num_values / max(chunks.num_rows, 1))
+
+
+def _is_below(path: str, columns: Collection[str]) -> bool:
+    """Whether a leaf belongs to one of the columns, whose names may hold dots, too."""
+    prefixes = itertools.accumulate(path.split("."), "{}.{}".format)
+    return any(prefix in columns for prefix in prefixes)
+
+
+@contextlib.contextmanager
+def open_range(raw: RawRange) -> Iterator[pq.ParquetFile | RawTextFile]:
+    """Opens the file of a range for reading; it is closed at the end of the block.
+
+    Raises:
+        InputError: The file cannot be opened, or has changed since it was listed. The change is
+            also checked at the end of the block, because rows may then come from two versions of
+            the file. It replaces any featstore error raised in the block, because the change is the
+            cause of that error.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            with _as_input_errors(raw):
+                row_groups = range(raw.first_row_group, raw.last_row_group + 1)
+                file = stack.enter_context(
+                    open_raw(raw.url, raw.listed.size_bytes, row_groups)
+                    if raw.text_schema is None
+                    else open_text(raw.listed, raw.text_schema)
+                )
+            yield file
+        except FeatstoreError:
+            check_unchanged(raw.listed, find_file(raw.url))
+            raise
+    check_unchanged(raw.listed, find_file(raw.url))
+
+
+@contextlib.contextmanager
+def open_raw(
+    url: str, listed_bytes: int | None = None, row_groups: Iterable[int] = ()
+) -> Iterator[pq.ParquetFile]:
+    """Opens a Parquet file for reading; it is closed at the end of the block.
+
+    Column chunks of remote files are fetched in large reads. Page checksums are verified where they
+    exist.
+
+    Args:
+        listed_bytes: Size of the file, if known.
+        row_groups: Row groups to check first, in a local file: Arrow would spend hours on the sizes
+            that some damaged pages claim. The pages of a remote file would have to be downloaded
+            twice.
+    """
+    path = local_path(url)
+    with pa.OSFile(str(path)) if path is not None else open_read(url, listed_bytes) as source:
+        footer = read_checked(source)
+        if path is not None:
+            # Not `source`: `OSFile.fileno` of pyarrow 20 fails.
+            with path.open("rb", buffering=0) as file:
+                _require_within(file.fileno(), footer, row_groups)
+        with pq.ParquetFile(
+            source,
+            metadata=footer.arrow_metadata(),
+            pre_buffer=path is None,
+            page_checksum_verification=True,
+            coerce_int96_timestamp_unit=INT96_UNIT,
+        ) as parquet_file:
+            yield parquet_file
+
+
+def _require_within(file: int, footer: CheckedFooter, row_groups: Iterable[int]) -> None:
+    # Fewer than were listed if the file has changed; `check_unchanged` reports that later.
+    num_row_groups = len(footer.row_group_rows)
+    for index in (index for index in row_groups if index < num_row_groups):
+        damaged_leaf = first_beyond(footer, index, range(len(footer.leaves)), file)
+        if damaged_leaf is not None:
+            raise FooterError(
+                f"column {footer.leaves[damaged_leaf].path!r}: row group {index}: {CLAIMS_MORE}"
+            )
+
+
+def check_partition_value(key: str, value: object, where: str) -> None:
+    """Checks that Delta will return a partition's value unchanged.
+
+    Delta stores an empty value as null, and a commit cannot replace a null partition; its rows
+    would be added to the existing ones.
+
+    Raises:
+        InputError: The value is not text, is empty, or cannot be the name of a directory.
+    """
+    if not isinstance(value, str):
+        raise InputError(
+            f"{where}: key {key!r}: expected the value as text, found {shown(value)}; write "
+            f"'{shown(value)}'"
+        )
+    if not key or value in ("", NULL_PARTITION):
+        raise InputError(
+            f"{where}: expected a key and a value, found {key!r} and {value!r}: a partition "
+            f"without a value cannot be "
+            f"replaced; give its rows a value of their own, such as 'unknown'"
+        )
+    check_partition_name(key, value, where)
+
+
+def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: str) -> None:
+    """Checks that a raw column named like a partition key holds the partition's value in every row.
+
+    Raises:
+        InputError: A row holds another value, or the column cannot be compared.
+    """
+    for key, expected in partition.items():
+        if key not in batch.schema.names:
+            continue
+        if (num_found := batch.schema.names.count(key)) > 1:
+            raise InputError(f"{where}: {not_once(key, num_found)}")
+        try:
+            texts = batch.column(key).cast(pa.string())
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+            found = batch.column(key).type
+            raise InputError(
+                f"{where}: the raw column {key!r} ({found}) cannot be the partition's {expected!r}"
+            ) from None
+        same = pc.fill_null(pc.equal(texts, expected), False)
+        if not pc.all(same).as_py():
+            found = texts.filter(pc.invert(same))[0].as_py()
+            raise InputError(
+                f"{where}: the raw column {key!r} holds {found!r}, the partition says "
+                f"{expected!r}; correct the partition, or filter the input"
+            )
+
+
+def _from_path(url: str, keys: Sequence[str]) -> dict[str, str]:
+    values = {key: value or "" for key, value in parse_partition(url).items()} if keys else {}
+    for key in keys:
+        if key not in values:
+            raise InputError(
+                f"{redact(url)}: expected a directory {key}=... in the path, to take the partition "
+                f"from"
+            )
+        check_partition_value(key, values[key], redact(url))
+    return {key: values[key] for key in keys}
+
+
+def _rows_and_schema(footer: CheckedFooter) -> tuple[tuple[int, ...], pa.Schema]:
+    return footer.row_group_rows, footer.schema
+
+
+def _contents(
+    entries: Sequence[FileEntry], declared: Mapping[str, pa.DataType] | None
+) -> list[tuple[tuple[int, ...], pa.Schema]]:
+    """Rows by row group, and columns, of each file."""
+    texts = [entry for entry in entries if format_of(entry.url) is not None]
+    if texts and declared is None:
+        raise InputError(
+            f"raw input {redact(texts[0].url)} is text, which is read without Spark only: import "
+            f"it to Parquet first (featstore import --help), or give the rows of a query on it "
+            f"(--sql, dataframe=...), such as spark.read.csv(...) with its types"
+        )
+    try:
+        parquet = each_footer(
+            [entry.url for entry in entries if format_of(entry.url) is None], _rows_and_schema
+        )
+        with ThreadPoolExecutor(num_cores(), "featstore-scan") as threads:
+            scanned = threads.map(partial(scan, declared=declared or {}), texts)
+            return [
+                next(parquet) if format_of(entry.url) is None else _one_group(*next(scanned))
+                for entry in entries
+            ]
+    except DataFileError as error:
+        raise InputError(f"raw input: {error}") from None
+
+
+def _one_group(num_rows: int, schema: pa.Schema) -> tuple[tuple[int, ...], pa.Schema]:
+    return (num_rows,), schema
+
+
+def _raw_file(
+    entry: FileEntry, found: tuple[tuple[int, ...], pa.Schema], partition: Mapping[str, str]
+) -> RawFile:
+    row_groups, schema = found
+    return RawFile(
+        listed=entry,
+        partition=partition,
+        row_groups=row_groups,
+        schema=schema,
+        is_text=format_of(entry.url) is not None,
+    )
+
+
+def _row_groups(file: RawFile) -> Iterator[RawRange]:
+    first_row = 0
+    for index, num_rows in enumerate(file.row_groups):
+        if num_rows:
+            yield RawRange(
+                listed=file.listed,
+                first_row_group=index,
+                last_row_group=index,
+                first_row=first_row,
+                num_rows=num_rows,
+                text_schema=file.schema if file.is_text else None,
+            )
+        first_row += num_rows
+
+
+def _coalesce(ranges: Sequence[RawRange]) -> Iterator[RawRange]:
+    current = ranges[0]
+    for following in ranges[1:]:
+        if following.url == current.url and following.first_row_group == current.last_row_group + 1:
+            last, num_rows = following.last_row_group, current.num_rows + following.num_rows
+            current = replace(current, last_row_group=last, num_rows=num_rows)
+        else:
+            yield current
+            current = following
+    yield current
+
+
+@contextlib.contextmanager
+def _as_input_errors(raw: RawRange) -> Iterator[None]:
+    """Adds file and rows to the reader's errors, which name neither."""
+    with as_input_errors(
+        f"{redact(raw.url)}, rows {raw.first_row} to {raw.first_row + raw.num_rows - 1}"
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def as_input_errors(where: str) -> Iterator[None]:
+    """Converts errors of reading a file to an InputError that begins with `where`, or, where not
+    its bytes are wrong, as `damage_as` does.
+    """
+
+    def unreadable(error: Exception) -> InputError:
+        return InputError(f"{where}: cannot be read ({first_line(error)})")
+
+    with damage_as(unreadable, where):
+        yield

@@ -1,0 +1,307 @@
+"""One unit of an extraction: raw rows in, one data file out, or several if the rows are wide.
+Runners decide where units run.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from featstore.base.errors import InputError
+from featstore.base.redaction import redact
+from featstore.base.schema import SlotSchema
+from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.findings import BatchOrigin, Malformed
+from featstore.extraction.units.raw import RawRange, Unit, check_constant, open_range, read_batches
+from featstore.extraction.units.unit_statistics import Gathering
+from featstore.extraction.units.unit_values import ValueGathering, store_values
+from featstore.files.storage import join
+from featstore.spec.model import Spec
+from featstore.table.layout import data_file_name, partition_path
+from featstore.table.metadata import FileMetadata
+from featstore.table.writer import DataFileReport, DataFileWriter, open_data_file
+
+Progress = Callable[[int, int, int], None]
+"""Called with (files done, files in total, rows done), one call at a time, from any thread. The
+files of one unit count as one."""
+
+
+def ignore_progress(num_files: int, num_files_total: int, num_rows: int) -> None:
+    """Ignores progress."""
+
+
+OnRows = Callable[[int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitReport:
+    """One data file that a unit wrote, or that it wrote none because it had no rows.
+
+    What a unit counted is in the report of its last file.
+
+    Attributes:
+        path: Path of the file, relative to the table.
+        crc32: CRC-32 of the file's bytes.
+        counts: Number of dropped or replaced values, by `<slot or column>: <kind>`.
+        examples: The first malformed values of each raw column.
+        has_statistics: Whether the statistics of all rows of the unit are stored under this path.
+        has_values: Whether texts of the unit's values are stored under it.
+    """
+
+    path: str
+    partition: Mapping[str, str]
+    num_rows: int
+    size_bytes: int
+    crc32: int
+    counts: Mapping[str, int]
+    num_rows_skipped: int = 0
+    examples: tuple[Malformed, ...] = ()
+    has_statistics: bool = False
+    has_values: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitTask:
+    """What all units of a run have in common. Picklable, so that it can be sent to other processes.
+
+    Attributes:
+        tag: Part of the names of the files that are written. Unique to this start of the run, even
+            if another process uses the same run id.
+    """
+
+    spec: Spec
+    table_url: str = field(repr=False)
+    run_id: str
+    tag: str
+
+    def stored(self, schema: SlotSchema) -> SlotSchema:
+        """Returns the part of the extractor's schema that is written."""
+        return schema
+
+    def rows_per_row_group(self, unit: int, part: int = 0) -> int:
+        return self.spec.output.rows_per_row_group
+
+    def rows_left(self, unit: int, part: int, writer: DataFileWriter) -> int:
+        """How many rows to write to one of the unit's files before this is asked again; 0 if it
+        ends here.
+
+        A file ends after the row group with which its size comes nearest to `bytes_per_file`.
+        """
+        output, group_rows = self.spec.output, self.rows_per_row_group(unit, part)
+        num_groups, num_more = divmod(writer.num_rows, group_rows)
+        if num_groups and not num_more:
+            # With another row group of the same size it would be farther from it, or as far.
+            size_bytes = writer.size_bytes
+            if 2 * size_bytes + size_bytes // num_groups >= 2 * output.bytes_per_file:
+                return 0
+        return min(group_rows - num_more, output.rows_per_file - writer.num_rows)
+
+    def file_metadata(self, unit: int = 0, part: int = 0) -> FileMetadata:
+        return FileMetadata(spec_hash=self.spec.hash, spec_version=self.spec.version)
+
+    def path(self, partition: Mapping[str, str], unit: int, attempt: int, part: int = 0) -> str:
+        """Returns the path, relative to the table, of the file that an attempt writes."""
+        name = data_file_name(self.tag, unit, attempt, part)
+        return f"{partition_path(partition)}/{name}" if partition else name
+
+
+class Runner(Protocol):
+    """Runs a task over units.
+
+    Returns the units' reports, in any order; raises what a unit raises. When it returns or raises,
+    no unit is still running, as far as the runner can tell.
+    """
+
+    def __call__(
+        self, task: UnitTask, units: Sequence[Unit], progress: Progress
+    ) -> list[UnitReport]: ...
+
+
+def run_unit(
+    task: UnitTask, unit: Unit, attempt: int = 0, on_rows: OnRows = lambda num_rows: None
+) -> list[UnitReport]:
+    """Writes the unit's data files, or none if all rows are skipped.
+
+    Args:
+        attempt: Number of this attempt; part of the file name, so that attempts do not collide.
+        on_rows: Called with the number of rows after each batch; may raise to stop the unit.
+
+    Raises:
+        InputError: A raw row or file is not valid; names both. The file that was being written is
+            not left.
+        OperatorError: An operator failed; names the slot, the file and the row.
+    """
+    extractor = Extractor(task.spec)
+    extracted = (
+        batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition)
+    )
+    return write_unit(
+        task,
+        unit.partition,
+        extractor,
+        extracted,
+        index=unit.index,
+        attempt=attempt,
+        on_rows=on_rows,
+    )
+
+
+def write_unit(
+    task: UnitTask,
+    partition: Mapping[str, str],
+    extractor: Extractor,
+    extracted: Iterator[pa.RecordBatch],
+    *,
+    index: int = 0,
+    attempt: int = 0,
+    on_rows: OnRows = lambda num_rows: None,
+) -> list[UnitReport]:
+    """Writes extracted rows to data files, and the statistics of all of them.
+
+    Args:
+        index: The unit's index.
+        attempt: Number of this attempt.
+        on_rows: As for `run_unit`.
+
+    Returns:
+        A report of each file; a single one without rows if there are none, and then no file.
+    """
+    gathering = Gathering(extractor, wanted=task.spec.output.statistics)
+    schema = task.stored(extractor.schema)
+    values = ValueGathering(extractor, schema.names)
+    watched = values.watch(batch for batch in extracted if batch.num_rows)
+    rows = _RowQueue(gathering.watch(watched))
+    files = _UnitFiles(
+        task=task,
+        partition=partition,
+        schema=schema,
+        rows=rows,
+        index=index,
+        attempt=attempt,
+        on_rows=on_rows,
+    )
+    reports = [files.write(part=0)]
+    while rows.are_left():
+        reports.append(files.write(part=len(reports)))
+    size_bytes = sum(report.size_bytes for report in reports)
+    last = reports.pop()
+    return [
+        *reports,
+        replace(
+            last,
+            has_statistics=last.num_rows > 0 and gathering.store(task.table_url, last.path),
+            has_values=last.num_rows > 0
+            and store_values([values], task.table_url, last.path, size_bytes),
+            counts=dict(extractor.counts),
+            num_rows_skipped=extractor.findings.num_rows_skipped,
+            examples=extractor.findings.examples,
+        ),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _UnitFiles:
+    """Writes the files of one unit, one after the other."""
+
+    task: UnitTask
+    partition: Mapping[str, str]
+    schema: SlotSchema
+    rows: "_RowQueue"
+    index: int
+    attempt: int
+    on_rows: OnRows
+
+    def write(self, part: int) -> UnitReport:
+        """Writes as many of the rows that are left as one file takes."""
+        path = self.task.path(self.partition, self.index, self.attempt, part)
+        written = DataFileReport(num_rows=0, size_bytes=0, crc32=0)
+        # The file is opened only once there is a row, so that a unit of skipped rows leaves none.
+        if self.rows.are_left():
+            written = self._write(part, path)
+        return UnitReport(path=path, partition=self.partition, **vars(written), counts={})
+
+    def _write(self, part: int, path: str) -> DataFileReport:
+        task, names = self.task, self.schema.to_arrow().names
+        with open_data_file(
+            join(task.table_url, path),
+            self.schema,
+            task.file_metadata(self.index, part),
+            task.rows_per_row_group(self.index, part),
+            task.spec.output.compression,
+        ) as writer:
+            while (most := task.rows_left(self.index, part, writer)) and self.rows.are_left():
+                batch = self.rows.take(most)
+                writer.write(batch.select(names))
+                self.on_rows(batch.num_rows)
+            return writer.close()
+
+
+class _RowQueue:
+    """Extracted batches, none of them empty, taken in as many rows as there is room for."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._next: pa.RecordBatch | None = None
+
+    def are_left(self) -> bool:
+        """Whether there are more rows; extracts the next ones to know."""
+        if self._next is None:
+            self._next = next(self._batches, None)
+        return self._next is not None
+
+    def take(self, most: int) -> pa.RecordBatch:
+        """The next rows, at least one and at most so many. Call `are_left` first."""
+        assert self._next is not None
+        batch, self._next = self._next, None
+        if batch.num_rows > most:
+            self._next = batch.slice(most)
+        return batch.slice(0, most)
+
+
+def run_batch(
+    extractor: Extractor, batch: pa.RecordBatch, partition: Mapping[str, str], origin: BatchOrigin
+) -> pa.RecordBatch:
+    """Checks a raw batch against the partition and extracts it."""
+    check_constant(batch, partition, origin.rows(0, batch.num_rows - 1))
+    return extractor(batch, origin)
+
+
+def raw_columns(
+    extractor: Extractor, names: Sequence[str], partition: Mapping[str, str]
+) -> list[str]:
+    """Returns the columns of `names` that a run reads.
+
+    These are the extractor's columns, and columns named like a partition key, whose values must
+    agree with the partition.
+    """
+    also = [key for key in partition if key in names and key not in extractor.input_columns]
+    return [*extractor.columns_in(names), *also]
+
+
+def bind(url: str, extractor: Extractor, schema: pa.Schema) -> None:
+    """Binds the extractor to a raw schema; an InputError names the file."""
+    try:
+        extractor.bind(schema)
+    except InputError as error:
+        raise InputError(f"{redact(url)}: {error}") from None
+
+
+def extract_range(
+    raw: RawRange, extractor: Extractor, partition: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the extracted rows of a range, batch by batch.
+
+    Raises:
+        InputError: A row is not valid; names the raw file and the row. Also raised after the last
+            batch if the file changed since it was listed.
+        OperatorError: An operator failed.
+    """
+    origin = BatchOrigin(source=redact(raw.url), first_row=raw.first_row)
+    with open_range(raw) as file:
+        bind(raw.url, extractor, file.schema_arrow)
+        for batch in read_batches(
+            file, raw, raw_columns(extractor, file.schema_arrow.names, partition)
+        ):
+            yield run_batch(extractor, batch, partition, origin)
+            origin = origin.after(batch.num_rows)

@@ -1,1 +1,0 @@
-"""Other programs' files to raw Parquet, the input of an extraction."""

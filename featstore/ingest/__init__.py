@@ -1,0 +1,1 @@
+"""What comes before and after an extraction: other formats imported, raw logs joined, Hive."""

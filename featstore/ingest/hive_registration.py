@@ -1,0 +1,305 @@
+"""Registers a table in a Hive metastore, through a Spark session that is connected to it."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from featstore.base.errors import InputError, TableNotFoundError
+from featstore.base.redaction import redact
+from featstore.ingest.hive_locations import (
+    Column,
+    Location,
+    columns,
+    hive_root,
+    locations,
+    make_locations,
+    partition_columns,
+    remove_vacuumed,
+)
+from featstore.table.delta import open_delta
+from featstore.table.layout import parse_partition, partition_path
+from featstore.table.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NAME = re.compile(r"\w+\.\w+", re.ASCII)
+_TABLE, _VERSION, _DIGEST = "featstore.table", "featstore.version", "featstore.digest"
+# Partitions per ALTER TABLE: more mean fewer calls to the metastore, each with a longer statement.
+_NUM_ADDED_AT_ONCE = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """The result of a registration.
+
+    Attributes:
+        name: The metastore's table, which now shows `version`.
+        num_files: Files that were linked into new locations.
+        num_removed: Links to vacuumed files that were removed.
+    """
+
+    name: str
+    table_url: str = field(repr=False)
+    version: int
+    num_added: int = 0
+    num_switched: int = 0
+    num_dropped: int = 0
+    new_columns: tuple[str, ...] = ()
+    num_files: int = 0
+    num_removed: int = 0
+    created: bool = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything but the version number changed in the metastore."""
+        return self.created or bool(
+            self.num_added or self.num_switched or self.num_dropped or self.new_columns
+        )
+
+    def __str__(self) -> str:
+        shown = f"version {self.version} of {redact(self.table_url)}"
+        if not self.changed:
+            return f"nothing to do: {self.name} already shows what {shown} holds"
+        text = (
+            f"{self.name} {'made; it' if self.created else 'now'} shows {shown}: "
+            f"{self.num_added:,} partitions added, {self.num_switched:,} switched, "
+            f"{self.num_dropped:,} dropped, {self.num_files:,} files linked"
+        )
+        return text + (
+            f", new columns {', '.join(self.new_columns)}"
+            if self.new_columns and not self.created
+            else ""
+        )
+
+
+def register(spark: "SparkSession", table_url: str, name: str) -> Registration:
+    """Creates or updates the external Hive table `name` so that it shows the newest version.
+
+    Each partition is switched in one step from its former files to its current, committed ones. A
+    running query keeps reading the former files, which stay until the table is vacuumed. If the
+    process dies half-way, some partitions are switched; the next registration switches the rest.
+    Two concurrent registrations both end at the newest version.
+
+    Args:
+        spark: A session connected to the metastore.
+        name: The Hive table, as `db.table`.
+
+    Raises:
+        TableNotFoundError: There is no Delta table at `table_url`.
+        InputError: The metastore has no such database, or has another table of that name, or Hive
+            has no type for a column.
+    """
+    _check_name(spark, name)
+    report = _register_once(spark, open_delta(table_url), name)
+    # A version may have been committed, and even registered, in the meantime.
+    while (newest := open_delta(table_url)).version != report.version:
+        report = _added(report, _register_once(spark, newest, name, since=report.version))
+    spark.sql(f"REFRESH TABLE {name}")
+    return report
+
+
+def _register_once(
+    spark: "SparkSession", snapshot: Snapshot, name: str, since: int | None = None
+) -> Registration:
+    if not snapshot.data_files:
+        raise InputError(f"{redact(snapshot.url)} holds no rows; {name} is left as it is")
+    properties = _properties(spark, name)
+    new_columns = tuple(columns(snapshot.schema))
+    if properties is None:
+        _create(spark, snapshot, name, new_columns)
+        known: set[str] = set()
+    else:
+        _check_ours(snapshot, name, properties)
+        known = {column.name.lower() for column in spark.catalog.listColumns(name)}
+        _add_columns(
+            spark, name, [column for column in new_columns if column.name.lower() not in known]
+        )
+    before = _registered(snapshot, properties or {}, since)
+    wanted = locations(snapshot)
+    changed = [location for location in wanted if location.url not in before]
+    # All links exist before the metastore shows a location, so no query sees half of one.
+    num_files = make_locations(changed)
+    counts = (
+        _show(spark, name, wanted, changed)
+        if snapshot.schema.partition_keys
+        else _show_all(spark, name, changed)
+    )
+    done = {_TABLE: _identity(snapshot), _VERSION: str(snapshot.version), _DIGEST: snapshot.digest}
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({_pairs(done)})")
+    return Registration(
+        name=name,
+        table_url=snapshot.url,
+        version=snapshot.version or 0,
+        num_added=counts[0],
+        num_switched=counts[1],
+        num_dropped=counts[2],
+        new_columns=tuple(
+            column.name for column in new_columns if column.name.lower() not in known
+        ),
+        num_files=num_files,
+        num_removed=remove_vacuumed(snapshot),
+        created=properties is None,
+    )
+
+
+def _check_name(spark: "SparkSession", name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InputError(f"expected db.table, letters, digits and _ alone, found {name!r}")
+    if spark.conf.get("spark.sql.catalogImplementation") != "hive":
+        raise InputError(
+            f"{name}: this Spark session has no Hive metastore; make it with spark_session(..., "
+            f"hive=True)"
+        )
+    database = name.partition(".")[0]
+    if not spark.catalog.databaseExists(database):
+        raise InputError(
+            f"{name}: the metastore has no database {database!r}; make it first: CREATE DATABASE "
+            f"{database}"
+        )
+
+
+def _properties(spark: "SparkSession", name: str) -> dict[str, str] | None:
+    """Returns the table's properties in the metastore, None if it does not exist."""
+    if not spark.catalog.tableExists(name):
+        return None
+    return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+
+
+def _check_ours(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> None:
+    if properties.get(_TABLE) != _identity(snapshot):
+        shown = "another featstore table" if _TABLE in properties else "no featstore table"
+        raise InputError(
+            f"{name} already exists and shows {shown}, not {redact(snapshot.url)}; choose another "
+            f"name, or drop it"
+        )
+
+
+def _identity(snapshot: Snapshot) -> str:
+    """Returns a digest of the table's location.
+
+    The URL itself cannot be used: Spark redacts properties that look like secrets, `url` among
+    them.
+    """
+    return hashlib.sha256(hive_root(snapshot.url).encode()).hexdigest()
+
+
+def _registered(snapshot: Snapshot, properties: Mapping[str, str], since: int | None) -> set[str]:
+    """Returns the locations that the metastore shows since its last update.
+
+    Empty if that version is no longer known; all partitions are then registered anew.
+    """
+    version = since if since is not None else properties.get(_VERSION)
+    try:
+        before = None if version is None else open_delta(snapshot.url, int(version))
+    except TableNotFoundError:  # the log entry of that version was cleaned up
+        return set()
+    if before is None or (since is None and before.digest != properties.get(_DIGEST)):
+        return set()
+    return {location.url for location in locations(before)}
+
+
+def _create(spark: "SparkSession", snapshot: Snapshot, name: str, wanted: Sequence[Column]) -> None:
+    keys = partition_columns(snapshot.schema)
+    spark.sql(
+        f"CREATE EXTERNAL TABLE {name} ({_declared(wanted)}) "
+        f"{f'PARTITIONED BY ({_declared(keys)})' if keys else ''} STORED AS PARQUET LOCATION "
+        f"{_text(hive_root(snapshot.url))} TBLPROPERTIES ({_pairs({_TABLE: _identity(snapshot)})})"
+    )
+
+
+def _add_columns(spark: "SparkSession", name: str, wanted: Sequence[Column]) -> None:
+    if wanted:
+        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({_declared(wanted)})")
+
+
+def _show(
+    spark: "SparkSession", name: str, wanted: Iterable[Location], changed: Iterable[Location]
+) -> tuple[int, int, int]:
+    """Adds, switches and drops partitions, in this order; returns the number of each."""
+    shown = {
+        _path(p): p
+        for p in (_shown(row[0]) for row in spark.sql(f"SHOW PARTITIONS {name}").collect())
+    }
+    present = {_path(location.partition): location for location in wanted}
+    added = [location for path, location in present.items() if path not in shown]
+    for first in range(0, len(added), _NUM_ADDED_AT_ONCE):
+        clauses = (_clause(location) for location in added[first : first + _NUM_ADDED_AT_ONCE])
+        spark.sql(f"ALTER TABLE {name} ADD IF NOT EXISTS {' '.join(clauses)}")
+    switched = [location for location in changed if _path(location.partition) in shown]
+    for location in switched:
+        spark.sql(
+            f"ALTER TABLE {name} {_partition(location.partition)} SET LOCATION "
+            f"{_text(location.url)}"
+        )
+    dropped = [partition for path, partition in shown.items() if path not in present]
+    for partition in dropped:
+        spark.sql(f"ALTER TABLE {name} DROP IF EXISTS {_partition(partition)}")
+    return len(added), len(switched), len(dropped)
+
+
+def _shown(path: str) -> dict[str, str]:
+    """Parses a partition from the metastore. Our partitions have no null keys."""
+    return {key: value or "" for key, value in parse_partition(f"{path}/").items()}
+
+
+def _path(partition: Mapping[str, str]) -> str:
+    """Returns a comparable name of a partition; a metastore keeps keys in lower case."""
+    return partition_path({key.lower(): value for key, value in partition.items()})
+
+
+def _show_all(
+    spark: "SparkSession", name: str, changed: Sequence[Location]
+) -> tuple[int, int, int]:
+    """Sets the single location of a table without partition keys."""
+    for location in changed:
+        spark.sql(f"ALTER TABLE {name} SET LOCATION {_text(location.url)}")
+    return 0, len(changed), 0
+
+
+def _added(one: Registration, other: Registration) -> Registration:
+    return Registration(
+        name=one.name,
+        table_url=one.table_url,
+        version=other.version,
+        num_added=one.num_added + other.num_added,
+        num_switched=one.num_switched + other.num_switched,
+        num_dropped=one.num_dropped + other.num_dropped,
+        new_columns=one.new_columns + other.new_columns,
+        num_files=one.num_files + other.num_files,
+        num_removed=one.num_removed + other.num_removed,
+        created=one.created,
+    )
+
+
+def _declared(wanted: Iterable[Column]) -> str:
+    return ", ".join(
+        f"{_name(column.name)} {column.type}"
+        + (f" COMMENT {_text(column.comment)}" if column.comment else "")
+        for column in wanted
+    )
+
+
+def _clause(location: Location) -> str:
+    return f"{_partition(location.partition)} LOCATION {_text(location.url)}"
+
+
+def _partition(partition: Mapping[str, str]) -> str:
+    return (
+        f"PARTITION "
+        f"({', '.join(f'{_name(key)}={_text(value)}' for key, value in partition.items())})"
+    )
+
+
+def _pairs(properties: Mapping[str, str]) -> str:
+    return ", ".join(f"{_text(key)}={_text(value)}" for key, value in properties.items())
+
+
+def _name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,184 @@
+"""Imports files: lists them, infers their columns, converts each, and publishes all at once."""
+
+import multiprocessing
+import posixpath
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+from featstore.base.errors import InputError, WorkerError, require_integer
+from featstore.base.redaction import redact
+from featstore.files.listings import FileEntry, list_files, listing_digest
+from featstore.files.storage import local_path
+from featstore.formats.parsed import MAX_EXAMPLES
+from featstore.ingest.conversion import Conversion, ConvertedFile, OnRows, convert, too_many
+from featstore.ingest.import_job import ImportJob
+from featstore.ingest.import_report import ImportReport, ImportSchema
+from featstore.ingest.import_target import ImportTarget
+from featstore.ingest.inference import infer_schema
+from featstore.table.layout import parse_partition
+
+Progress = Callable[[int, int, int], None]
+"""Called with (files done, files in total, rows done), from the thread that imports."""
+OnSchema = Callable[[ImportSchema], None]
+
+
+def find_columns(job: ImportJob) -> ImportSchema:
+    """The columns that an import would write.
+
+    Raises:
+        InputError: There are no files, or no rows; or a type is given for an unknown column.
+    """
+    return ImportSchema.of(infer_schema(job, _list(job)))
+
+
+def run_import(
+    job: ImportJob,
+    *,
+    num_workers: int = 1,
+    progress: Progress = lambda num_files, num_files_total, num_rows: None,
+    on_schema: OnSchema = lambda schema: None,
+) -> ImportReport:
+    """Imports files; see `featstore.api.import_raw`.
+
+    Args:
+        on_schema: Called with the columns before any file is converted.
+    """
+    started_s = time.monotonic()
+    require_integer("num_workers", num_workers)
+    files = _list(job)
+    schema = infer_schema(job, files)
+    on_schema(ImportSchema.of(schema))
+    target = ImportTarget(
+        Path(str(local_path(job.output_url))), job.identity(listing_digest(files), schema)
+    )
+    totals = target.earlier()
+    imported = totals is None
+    if totals is None:
+        tasks = [
+            Conversion(
+                format=job.format,
+                schema=schema,
+                source=file,
+                target=target.path(part),
+                max_malformed=job.max_malformed,
+            )
+            for file, part in zip(files, part_names(files), strict=True)
+        ]
+        with target.writing():
+            run = _Run(target, tasks, progress)
+            run.convert_all(num_workers)
+            totals = run.totals()
+            target.publish(totals)
+    return ImportReport(
+        output_url=job.output_url,
+        schema=ImportSchema.of(schema),
+        imported=imported,
+        input_bytes=sum(file.size_bytes for file in files),
+        seconds=time.monotonic() - started_s,
+        **dict(totals) | {"examples": tuple(totals["examples"])},
+    )
+
+
+def part_names(files: Sequence[FileEntry]) -> list[str]:
+    """The name of each file's Parquet file, in the same `key=value/` directories. Pure."""
+    return [
+        posixpath.join(posixpath.dirname(file.name), f"part-{index:05}.parquet")
+        for index, file in enumerate(files)
+    ]
+
+
+def _list(job: ImportJob) -> list[FileEntry]:
+    files = list_files(job.input_url, suffix="")
+    if not files:
+        raise InputError(
+            f"no files at {redact(job.input_url)}: expected a file, a directory or a glob"
+        )
+    for file in files:
+        parse_partition(file.name)  # raises: what is written could not be read
+    return files
+
+
+class _Run:
+    """Converts the files of one import that are not finished, and adds up all. Not thread-safe."""
+
+    def __init__(
+        self, target: ImportTarget, tasks: Sequence[Conversion], progress: Progress
+    ) -> None:
+        self._target, self._tasks, self._progress = target, tasks, progress
+        self._done: dict[str, ConvertedFile] = {}
+
+    def convert_all(self, num_workers: int) -> None:
+        """Converts in processes, or in this one if it is the only one.
+
+        Raises:
+            InputError: More rows than allowed are malformed, or a file cannot be read.
+            WorkerError: A process died.
+        """
+        unfinished = []
+        for task in self._tasks:
+            done = self._target.finished(task.target)
+            if done is None:
+                unfinished.append(task)
+            else:
+                self._add(task, done)
+        if num_workers == 1 or len(unfinished) < 2:
+            for task in unfinished:
+                self._finish(task, convert(task, self._on_rows()))
+            return
+        # Spawned, since threads of Arrow and of stores do not survive a fork.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(num_workers, len(unfinished)), context) as pool:
+            futures = {pool.submit(convert, task): task for task in unfinished}
+            try:
+                for future in as_completed(futures):
+                    self._finish(futures[future], future.result())
+            except BrokenProcessPool:
+                raise WorkerError(
+                    "a process that converts files died, perhaps of too little memory; the files "
+                    "that are finished are kept: import again, with fewer processes (--workers, "
+                    "num_workers=...)"
+                ) from None
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _on_rows(self) -> OnRows:
+        num_rows = sum(done.num_rows for done in self._done.values())
+
+        def on_rows(more: int) -> None:
+            nonlocal num_rows
+            num_rows += more
+            self._progress(len(self._done), len(self._tasks), num_rows)
+
+        return on_rows
+
+    def _finish(self, task: Conversion, done: ConvertedFile) -> None:
+        self._target.finish(task.target, done)
+        self._add(task, done)
+
+    def _add(self, task: Conversion, done: ConvertedFile) -> None:
+        self._done[task.target] = done
+        totals = self.totals()
+        if totals["num_malformed"] > task.max_malformed:
+            raise too_many(totals["num_malformed"], task.max_malformed, totals["examples"])
+        self._progress(len(self._done), len(self._tasks), totals["num_rows"])
+
+    def totals(self) -> Mapping[str, Any]:
+        """The sums over the finished files, as `ImportReport` has them, and as JSON can be."""
+        done = [self._done[task.target] for task in self._tasks if task.target in self._done]
+        unknown: Counter[str] = Counter()
+        for file in done:
+            unknown.update(file.unknown)
+        return {
+            "num_files": len(done),
+            "num_rows": sum(file.num_rows for file in done),
+            "size_bytes": sum(file.size_bytes for file in done),
+            "num_malformed": sum(file.num_malformed for file in done),
+            "examples": [text for file in done for text in file.examples][:MAX_EXAMPLES],
+            "unknown": dict(unknown),
+            "num_replaced": sum(file.num_replaced for file in done),
+        }

@@ -1,0 +1,160 @@
+"""The directory that an import writes: hidden until it is complete, then renamed.
+
+Beside the output, `_import-<digest>` holds the finished files of an import that goes on or was
+interrupted. The digest is that of what decides over the output, so an equal import goes on there.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from featstore.base.cleanup import cleaned_up_on_failure, noted_on_failure
+from featstore.base.errors import InputError
+from featstore.files.looks import exists, is_directory_at, names_in
+from featstore.files.private_directory import try_lock, unlock
+from featstore.files.storage import open_write
+from featstore.ingest.conversion import ConvertedFile
+
+REPORT = "_import.json"
+_LOCK = "_lock"
+_HIDDEN = "_import-"
+
+
+class ImportTarget:
+    """The output of one import. Not thread-safe; other processes are kept out by a lock.
+
+    Args:
+        output: The directory to publish.
+        identity: What decides over its content.
+    """
+
+    def __init__(self, output: Path, identity: Mapping[str, object]) -> None:
+        self._output = output.absolute()
+        text = json.dumps(identity, sort_keys=True)
+        self.digest = hashlib.sha256(text.encode()).hexdigest()
+        self._hidden = self._output.with_name(f"{_HIDDEN}{self.digest[:16]}")
+
+    def earlier(self) -> Mapping[str, Any] | None:
+        """The totals of an equal import that was published; None if there is no output yet.
+
+        Raises:
+            InputError: The output exists, and is of something else.
+        """
+        is_empty = is_directory_at(self._output) and not names_in(self._output)
+        if is_empty or not exists(self._output):
+            return None
+        # A report that cannot be read is an error, not another output.
+        with contextlib.suppress(ValueError, FileNotFoundError, NotADirectoryError):
+            report = json.loads((self._output / REPORT).read_text())
+            if isinstance(report, dict) and report.get("digest") == self.digest:
+                return dict(report["totals"])
+        raise InputError(
+            f"{self._output} exists, and is not what this import would write; it is left as it is: "
+            f"choose another directory, or remove it"
+        )
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keeps other processes from writing the same output. What is finished is kept at the end.
+
+        Raises:
+            InputError: Another process is writing it.
+        """
+        self._hidden.mkdir(parents=True, exist_ok=True)
+        (self._hidden / _LOCK).write_text(self._output.name)
+        lock = try_lock(self._hidden / _LOCK, fcntl.LOCK_EX)
+        if lock is None:
+            raise InputError(
+                f"{self._output}: an equal import is writing it ({self._hidden}); wait for its end"
+            )
+        try:
+            with cleaned_up_on_failure(self._remove_if_nothing_is_finished):
+                yield
+            self._remove_if_nothing_is_finished()
+        finally:
+            unlock(lock)
+
+    def path(self, part: str) -> str:
+        """The path of a part, such as `dt=2026-11-01/part-00000.parquet`, until it is published."""
+        return str(self._hidden / part)
+
+    def finished(self, path: str) -> ConvertedFile | None:
+        """What the part at a path of `path()` holds; None if it is not finished."""
+        try:
+            found = json.loads(_note(path).read_text())
+        except FileNotFoundError:
+            return None
+        return ConvertedFile(**found | {"examples": tuple(found["examples"])})
+
+    def finish(self, path: str, converted: ConvertedFile) -> None:
+        """Notes that a part is finished, after its file is."""
+        with open_write(str(_note(path))) as file:
+            file.write(json.dumps(asdict(converted)).encode())
+
+    def publish(self, totals: Mapping[str, Any]) -> None:
+        """Publishes all parts with their totals, by one rename.
+
+        Raises:
+            InputError: Something else was put there meanwhile.
+        """
+        with open_write(str(self._hidden / REPORT)) as file:
+            file.write(json.dumps({"digest": self.digest, "totals": totals}).encode())
+        for path in _files_below(self._hidden):
+            # Notes, and what killed processes left.
+            if path.name.startswith(".") and path.suffix in (".json", ".partial"):
+                path.unlink()
+        try:
+            self._hidden.rename(self._output)
+        except OSError as error:
+            raise InputError(
+                f"{self._output}: cannot be published ({error.strerror}); the finished files are "
+                f"in {self._hidden}: rename it yourself, or remove it and import again"
+            ) from error
+        with noted_on_failure(
+            f"{self._output} is published all the same; its file {_LOCK} can be removed."
+        ):
+            (self._output / _LOCK).unlink()
+            self._remove_superseded()
+
+    def _remove_superseded(self) -> None:
+        """Removes what unfinished imports of other inputs have left for the same output: nobody
+        continues them, since it is there.
+        """
+        parent = self._output.parent
+        for hidden in (parent / name for name in names_in(parent) if name.startswith(_HIDDEN)):
+            lock = try_lock(hidden / _LOCK, fcntl.LOCK_EX)
+            if lock is not None:
+                try:
+                    if (hidden / _LOCK).read_text() == self._output.name:
+                        shutil.rmtree(hidden)
+                finally:
+                    unlock(lock)
+
+    def _remove_if_nothing_is_finished(self) -> None:
+        """Nobody continues a directory without a finished file."""
+        if not any(path.suffix == ".json" for path in _files_below(self._hidden)):
+            with contextlib.suppress(FileNotFoundError):  # it was published
+                shutil.rmtree(self._hidden)
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    """The files of a directory and of those in it; none if there is no such directory.
+
+    Raises:
+        OSError: One of them cannot be listed.
+    """
+    for path in (directory / name for name in names_in(directory)):
+        if is_directory_at(path):
+            yield from _files_below(path)
+        else:
+            yield path
+
+
+def _note(path: str) -> Path:
+    return Path(path).with_name(f".{Path(path).name}.json")

@@ -1,1 +1,0 @@
-"""Joins of raw logs before extraction: impressions with their labels and looked-up features."""

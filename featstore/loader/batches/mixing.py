@@ -1,0 +1,547 @@
+"""From claimed splits to rows in the order of delivery: one split after the other, or, if rows are
+shuffled, the rows of several open splits mixed.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+
+import numpy as np
+
+from featstore.base.errors import DispatchError, StateError
+from featstore.loader.batches.bad_files import Skip, is_bad_file
+from featstore.loader.batches.memory_budget import Budget
+from featstore.loader.batches.split_reader import SplitReader, Window
+from featstore.loader.batches.stats import Stats
+from featstore.loader.batches.work import Work
+from featstore.loader.plan.shuffle import RowOrder, round_size
+from featstore.reading.buffers import Array
+
+_LOG = logging.getLogger(__name__)
+# How many rows are drawn beyond those after which a window is expected to end, so that it usually
+# does within one call. Chosen, not measured.
+_MORE_DRAWS = 1_024
+# Rows are gathered while the next windows are read, so a mixture has only a part of the rows of the
+# open windows, with two mixtures for each of them; but many rows for each call. Chosen, not
+# measured.
+_MIXTURES_PER_WINDOW, _LEAST_MIXED_ROWS = 2, 32_768
+
+OpenSplit = Callable[[Work], SplitReader]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WindowShare:
+    """Consecutive rows of one window in a mixture.
+
+    Attributes:
+        window: The window.
+        begin: The first of them, counted in the window's stream, from `window.first_row`.
+        end: The row after the last one.
+    """
+
+    window: Window
+    begin: int
+    end: int
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing of the window follows."""
+        return self.end == self.window.num_rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mixture:
+    """Rows of one or more windows, in the order of delivery.
+
+    Made by `read_in_order` or `read_mixed` in the decoding thread. Consumed by the `Assembler` in
+    its thread, which makes blocks of it. Owns its windows, together with the mixtures before and
+    after it that have rows of the same windows.
+
+    Attributes:
+        shares: The rows of each window, one share for each.
+        draws: The share to which each row belongs: uint16 (num_rows,), in the order of delivery.
+            None: there is one share, whose rows are delivered in the file's order.
+    """
+
+    shares: tuple[WindowShare, ...]
+    draws: Array | None
+
+    @classmethod
+    def in_order(cls, window: Window) -> "Mixture":
+        """The rows of a window in the file's order."""
+        return cls(shares=(WindowShare(window=window, begin=0, end=window.num_rows),), draws=None)
+
+
+def read_in_order(
+    work: Iterator[Work], open_split: OpenSplit, skip: Skip | None = None
+) -> Generator[Mixture, None, None]:
+    """Reads all splits, one after the other. Closes every split that it opened, however it ends.
+
+    Args:
+        work: The claims to read. The next one is taken when the one before is read.
+        open_split: Opens the split of a claim.
+        skip: Called for a split that cannot be read, whose remaining rows are then left out. None:
+            a file that cannot be read is an error.
+    """
+    for item in work:
+        if (split := _opened(item, open_split, skip)) is None:
+            continue
+        with closing(split):
+            while not split.is_finished:
+                windows = split.read()
+                read = partial(next, windows, None)
+                while (window := _next_window(read, split, skip)) is not None:
+                    yield Mixture.in_order(window)
+                    del window  # Otherwise its rows stay in memory while the next ones are read.
+
+
+def read_mixed(
+    work: Iterator[Work],
+    open_split: OpenSplit,
+    order: RowOrder,
+    *,
+    width: int,
+    section_of: Callable[[int], range],
+    budget: Budget,
+    stats: Stats,
+    skip: Skip | None = None,
+    num_sharing: int = 1,
+    is_ready: Callable[[], bool] = lambda: True,
+) -> Generator[Mixture, None, None]:
+    """Reads all splits, `width` of them at once, and mixes their rows. Closes every split that it
+    opened, however it ends.
+
+    Each row is drawn from one of the open splits, and is the next row of that split's stream. When
+    a split ends, the next one takes its place; one of another section waits until all that are open
+    have ended. While the last of several windows of a split is open, the next split of the section
+    is opened if its files are there, and its first window is read if it fits into the budget.
+
+    Args:
+        work: The claims to read. The next one is taken when another split is opened.
+        open_split: Opens the split of a claim.
+        order: The order of rows.
+        width: How many splits are open at once at most. Fewer are as long as the largest windows of
+            so many would take more than half of the memory budget.
+        section_of: The positions of the plan with which a position may be mixed.
+        budget: The memory budget.
+        stats: Where that is counted.
+        skip: As of `read_in_order`.
+        num_sharing: How many workers share the splits of a section. Each opens its part of them at
+            most, and at least one.
+        is_ready: Whether `work` gives the next claim, or ends, without waiting for its files.
+    """
+    mixer = _Mixer(
+        work, open_split, order, width, section_of, budget, stats, skip, num_sharing, is_ready
+    )
+    try:
+        while mixer.fill():
+            yield from mixer.ended()
+            mixer.read_ahead()  # After those that are needed now.
+            if not mixer.drop_finished():  # Otherwise others take their places first.
+                yield mixer.draw()
+                mixer.drop_finished()
+    finally:
+        mixer.close()
+
+
+class _Stream:
+    """A split whose rows are mixed: its reader, its open window, how many of the window's rows are
+    drawn, and the window after it if that is read already. Its files are closed when its last
+    window is read.
+    """
+
+    def __init__(self, reader: SplitReader) -> None:
+        # Of the largest window, not of the next one: whether another split may be opened beside
+        # this one is then the same after a resume at any row.
+        self.reader, self.size_bytes = reader, reader.most_bytes
+        self.window: Window | None = None
+        self.num_drawn = 0
+        self._ahead: Future[Window | None] | None = None
+        self._is_closed = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no window follows the open one."""
+        return self._ahead is None and self.reader.is_finished
+
+    @property
+    def may_read_ahead(self) -> bool:
+        return self._ahead is None and not self.reader.is_finished
+
+    @property
+    def has_rows_ahead(self) -> bool:
+        """Whether the window after the open one is read, and has rows to draw."""
+        if self._ahead is None or self._ahead.exception() is not None:
+            return False
+        window = self._ahead.result()
+        return window is not None and window.end_row > max(
+            window.first_row, self.reader.claim.start_row
+        )
+
+    def read_ahead(self) -> None:
+        """Reads the window after the open one. An error is raised when the window is asked for,
+        since the rows before it are to be delivered.
+        """
+        self._ahead = Future()
+        try:
+            self._ahead.set_result(self._read())
+        except BaseException as error:  # noqa: BLE001  raised by `next_window`
+            self._ahead.set_exception(error)
+
+    def next_window(self) -> Window | None:
+        """The window after the open one; None if the split ends there."""
+        if self._ahead is None:
+            return self._read()
+        ahead, self._ahead = self._ahead, None
+        return ahead.result()
+
+    def _read(self) -> Window | None:
+        window = next(self.reader.read(), None)
+        if self.reader.is_finished:
+            self.close()
+        return window
+
+    def close(self) -> None:
+        """Closes the files and unpins them. May be called more than once."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.reader.close()
+
+    def begin(self, window: Window) -> None:
+        self.window = window
+        # Rows that were delivered before a restart are not drawn again.
+        delivered = self.reader.claim.start_row - window.first_row
+        self.num_drawn = min(max(0, delivered), window.num_rows)
+
+    @property
+    def num_left(self) -> int:
+        return 0 if self.window is None else self.window.num_rows - self.num_drawn
+
+    @property
+    def position(self) -> int:
+        """The next row of the split's stream."""
+        assert self.window is not None
+        return self.window.first_row + self.num_drawn
+
+    def draw(self, num_rows: int) -> WindowShare:
+        assert self.window is not None
+        begin, self.num_drawn = self.num_drawn, self.num_drawn + num_rows
+        share = WindowShare(window=self.window, begin=begin, end=self.num_drawn)
+        if share.is_end:
+            self.window = None  # Owned by the mixture from here on.
+        return share
+
+
+class _Mixer:
+    """The open splits, and the draws among them. For one thread."""
+
+    def __init__(
+        self,
+        work: Iterator[Work],
+        open_split: OpenSplit,
+        order: RowOrder,
+        width: int,
+        section_of: Callable[[int], range],
+        budget: Budget,
+        stats: Stats,
+        skip: Skip | None,
+        num_sharing: int,
+        is_ready: Callable[[], bool],
+    ) -> None:
+        self._section_of, self._num_sharing, self._is_ready = section_of, num_sharing, is_ready
+        self._work, self._open_split, self._order = work, open_split, order
+        self._width, self._budget, self._stats, self._skip = width, budget, stats, skip
+        self._coming = deque[_Stream]()  # Open, but not mixed with the others yet.
+        self._error: BaseException | None = None  # Of opening the split after these.
+        self._noted: _Stream | None = None  # The last one that did not fit.
+        self._ahead_due = 0  # How many windows are to be read ahead.
+        self._is_exhausted = False  # Whether all work is taken.
+        self.streams: list[_Stream] = []
+
+    @property
+    def _open_rows(self) -> int:
+        """Rows of the open windows, drawn or not."""
+        return sum(stream.window.num_rows for stream in self.streams if stream.window is not None)
+
+    @property
+    def _most_rows(self) -> int:
+        """The most rows of a mixture. What is gathered of them fits into its part of the budget,
+        from whichever windows they come.
+        """
+        num_mixtures = _MIXTURES_PER_WINDOW * len(self.streams)
+        return self._gathered(max(_LEAST_MIXED_ROWS, self._open_rows // num_mixtures))
+
+    def _gathered(self, num_rows: int) -> int:
+        """As many of these rows as can be gathered from the open windows at a time."""
+        most_bytes = self._budget.most_gathered_bytes
+        if most_bytes is None:
+            return num_rows
+        windows = [stream.window for stream in self.streams if stream.window is not None]
+        row_bytes = max(window.held_bytes / window.num_rows for window in windows)
+        return max(1, min(num_rows, int(most_bytes / max(1.0, row_bytes))))
+
+    def fill(self) -> bool:
+        """Opens splits until as many are open as may be, or the next one has to wait. Returns
+        whether any is open.
+        """
+        while self._has_place():
+            if self._coming:
+                self.streams.append(self._coming.popleft())
+            elif not self._open_next():
+                break
+        self._limit_windows()
+        return bool(self.streams)
+
+    def _replace_ended(self) -> bool:
+        """Closes splits that have ended. Those take their places whose first windows are read.
+        Returns whether the rows after that may be drawn now: nothing has ended, all places are
+        taken again, or no work is left. At the end of a section they may not, so that a worker with
+        few rows gets no further ahead of the others.
+        """
+        if not self.drop_finished():
+            return True
+        while self._has_place() and self._coming and self._coming[0].has_rows_ahead:
+            self.streams.append(self._coming.popleft())
+            self._limit_windows()
+        if not self._coming:
+            return self._is_exhausted or not self._has_place()
+        return not self._has_place() and self._is_of_section(self._coming[0])
+
+    def _has_place(self) -> bool:
+        """Whether the next split, as far as it is known, may be mixed with those that are open."""
+        if len(self.streams) >= self._most_open:
+            return False
+        return not self._coming or self._may_mix(self._coming[0])
+
+    def _limit_windows(self) -> None:
+        sizes = [stream.size_bytes for stream in self.streams]
+        self._budget.limit_windows(sum(sizes), max(sizes, default=0))
+
+    @property
+    def _most_open(self) -> int:
+        """How many splits may be open: as many as belong to the round of the first open one."""
+        if not self.streams:
+            return self._width
+        first = min(stream.reader.claim.index for stream in self.streams)
+        section = self._section_of(first)
+        share = max(1, len(section) // self._num_sharing)
+        return round_size(first - section.start, len(section), min(self._width, share))
+
+    def _may_mix(self, stream: _Stream) -> bool:
+        if not self._is_of_section(stream):
+            return False
+        total = sum(each.size_bytes for each in self.streams) + stream.size_bytes
+        if not self.streams or self._budget.fits_open(total):
+            return True
+        if stream is not self._noted:
+            self._noted = stream
+            self._note_narrow()
+        return False
+
+    def _is_of_section(self, stream: _Stream) -> bool:
+        """Whether a split may be mixed with those that are open, if there are any."""
+        if not self.streams:
+            return True
+        return stream.reader.claim.index in self._section_of(self.streams[0].reader.claim.index)
+
+    def ended(self) -> Iterator[Mixture]:
+        """Reads the next window of every split that has none. Gives those without rows to draw,
+        with which the end of a claim is reported.
+        """
+        for stream in self.streams:
+            while stream.window is None and not stream.is_finished:
+                window = _next_window(stream.next_window, stream.reader, self._skip)
+                if window is None:
+                    continue
+                stream.begin(window)
+                del window
+                if not stream.num_left:
+                    yield Mixture(shares=(self._share(stream, 0),), draws=np.zeros(0, np.uint16))
+
+    def read_ahead(self) -> None:
+        """Reads windows that will be needed, as far as they fit into the budget: as large a part of
+        them as the last mixture is of the open windows. So they are read in the same time in which
+        these are gathered, although all of them end at nearly the same time.
+        """
+        for stream in islice(self._due_ahead(), self._ahead_due):
+            if not self._budget.fits_ahead(*stream.reader.next_bytes):
+                break
+            stream.read_ahead()
+
+    def _due_ahead(self) -> Iterator[_Stream]:
+        """The splits whose next windows may be read ahead, in the order in which they are needed.
+        Where an open split has no further window, it is the next split, which takes its place.
+
+        But not where it had only one window: of small splits a worker would hold twice as many,
+        for which others may be waiting.
+        """
+        coming = self._coming_ahead()
+        total = sum(stream.size_bytes for stream in self.streams)
+        for stream in sorted(self.streams, key=lambda stream: stream.num_left):
+            if not stream.is_finished:
+                if stream.may_read_ahead:
+                    yield stream
+            elif stream.reader.num_windows > 1 and (following := next(coming, None)) is not None:
+                total += following.size_bytes - stream.size_bytes
+                if not self._budget.fits_open(total):
+                    coming = iter(())  # Like it, those after it wait until others end.
+                elif following.may_read_ahead:
+                    yield following
+
+    def _coming_ahead(self) -> Iterator[_Stream]:
+        """The splits of this section that take the next places, opened when they are asked for."""
+        number = 0
+        while number < len(self._coming) or self._opens_ahead():
+            if not self._is_of_section(self._coming[number]):
+                return
+            yield self._coming[number]
+            number += 1
+
+    def _opens_ahead(self) -> bool:
+        """Opens the next split if its files are there. An error is raised when the split is asked
+        for, since the rows before it are to be delivered.
+        """
+        if self._is_exhausted or self._error is not None or not self._is_ready():
+            return False
+        try:
+            return self._open_next()
+        except BaseException as error:  # noqa: BLE001  raised by `_open_next`
+            self._error = error
+            return False
+
+    def draw(self) -> Mixture:
+        """Rows of the open windows. Ends early where a window ends and the next one, or that of the
+        split that takes its place, is not read yet.
+        """
+        most_rows, num_rows, draws = self._most_rows, 0, list[Array]()
+        self._ahead_due = -(-len(self.streams) * most_rows // self._open_rows)
+        shares = dict[Window, WindowShare]()
+        numbers = dict[Window, int]()
+        while True:
+            more, drawn = self._draw_to_end(most_rows - num_rows)
+            of_place = np.zeros(len(more), np.uint16)
+            for place, share in enumerate(more):
+                if share.begin < share.end:
+                    before = shares.get(share.window, share)
+                    shares[share.window] = replace(share, begin=before.begin)
+                    of_place[place] = numbers.setdefault(share.window, len(numbers))
+            draws.append(of_place[drawn])
+            num_rows += len(drawn)
+            if (
+                num_rows == most_rows
+                or not self._begins_next()
+                or num_rows >= (most_rows := self._gathered(most_rows))  # Of longer rows fewer.
+            ):
+                return Mixture(shares=tuple(shares.values()), draws=np.concatenate(draws))
+
+    def _draw_to_end(self, most_rows: int) -> tuple[list[WindowShare], Array]:
+        """Rows of the open windows until one of these ends: a share of each, in the order of the
+        streams, and the place in them to which each row belongs.
+        """
+        streams = self.streams
+        streams.sort(key=lambda stream: (stream.reader.claim.index, stream.position))
+        claims = [stream.reader.claim for stream in streams]
+        split_rows = np.array([max(1, claim.split.num_rows) for claim in claims])
+        left = np.array([stream.num_left for stream in streams])
+        expected = int((left * (split_rows.sum() / split_rows)).min()) + _MORE_DRAWS
+        draws = self._order.draws(
+            [claim.index for claim in claims],
+            split_rows.tolist(),
+            sum(stream.position for stream in streams),
+            min(expected, int(left.sum()), most_rows),
+        )
+        ends = [np.flatnonzero(draws == number)[num - 1 : num] for number, num in enumerate(left)]
+        draws = draws[: min([len(draws) - 1, *(int(end[0]) for end in ends if len(end))]) + 1]
+        counts = np.bincount(draws, minlength=len(streams)).tolist()
+        shares = [self._share(stream, count) for stream, count in zip(streams, counts, strict=True)]
+        return shares, draws
+
+    def _share(self, stream: _Stream, num_rows: int) -> WindowShare:
+        """The next rows of a stream."""
+        share = stream.draw(num_rows)
+        if share.is_end:
+            self._budget.drawn(share.window.held_bytes)
+        return share
+
+    def _begins_next(self) -> bool:
+        """Begins the windows that are read ahead where one, or a split, has ended. Returns whether
+        the rows after that are known: no split that is not read yet takes a place, and all have an
+        open window.
+        """
+        has_all = self._replace_ended()
+        for stream in self.streams:
+            if stream.window is None and stream.has_rows_ahead:
+                window = _next_window(stream.next_window, stream.reader, self._skip)
+                assert window is not None
+                stream.begin(window)
+        windows = [stream.window for stream in self.streams]
+        return has_all and bool(windows) and None not in windows
+
+    def drop_finished(self) -> bool:
+        """Closes the splits whose last window is drawn. Returns whether there were any."""
+        finished = [
+            stream for stream in self.streams if stream.window is None and stream.is_finished
+        ]
+        for stream in finished:
+            self.streams.remove(stream)
+            stream.close()
+        return bool(finished)
+
+    def close(self) -> None:
+        for stream in (*self.streams, *self._coming):
+            stream.close()
+
+    def _open_next(self) -> bool:
+        """Opens the next split. Returns whether there is one."""
+        if self._error is not None:
+            raise self._error
+        while (item := next(self._work, None)) is not None:
+            if (reader := _opened(item, self._open_split, self._skip)) is not None:
+                self._coming.append(_Stream(reader))
+                return True
+        self._is_exhausted = True
+        return False
+
+    def _note_narrow(self) -> None:
+        """Counts a split that has to wait until others end. Warns of the first one."""
+        self._stats.counts["interleave_reduced"] += 1
+        if self._stats.counts["interleave_reduced"] == 1:
+            _LOG.warning(
+                "shuffle.interleave: %d instead of %d splits open at once, since the windows of "
+                "more would take more than half of memory_budget: raise memory_budget, write "
+                "smaller row groups, or lower shuffle.window_rows (logged once)",
+                *(len(self.streams), self._most_open),
+            )
+
+
+def _next_window(
+    read: Callable[[], Window | None], split: SplitReader, skip: Skip | None
+) -> Window | None:
+    try:
+        return read()
+    except (DispatchError, StateError):
+        raise
+    except BaseException as error:
+        split.fail()
+        if skip is None or not is_bad_file(error):
+            raise
+        split.skip(skip, error)
+        return None
+
+
+def _opened(item: Work, open_split: OpenSplit, skip: Skip | None) -> SplitReader | None:
+    """The open split; None if it cannot be read and is left out."""
+    try:
+        return open_split(item)
+    except BaseException as error:
+        item.fail()
+        item.release()
+        if skip is None or not is_bad_file(error):
+            raise
+        skip(item.claim, item.claim.start_row, error)
+        return None

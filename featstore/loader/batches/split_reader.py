@@ -1,0 +1,398 @@
+"""Reads one claimed split, window by window."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from featstore.base.errors import DataFileError, OutOfMemoryError
+from featstore.decoded.decoded_file import DecodedFile
+from featstore.decoded.file_sources import FileSource
+from featstore.dispatch.terms import Claim
+from featstore.loader.batches.bad_files import Skip
+from featstore.loader.batches.filtering import Filtered, FilteredReader, RowMask
+from featstore.loader.batches.memory_budget import Budget
+from featstore.loader.batches.stats import Stats
+from featstore.loader.batches.work import Work
+from featstore.loader.plan.shuffle import RowOrder, split_windows
+from featstore.loader.request.request import Request
+from featstore.reading.buffers import Array
+from featstore.reading.file_columns import ColumnCache
+from featstore.reading.open_file import OpenFile
+from featstore.reading.pages import Take
+from featstore.reading.reader import Rows
+from featstore.reading.spans import require_held
+
+_LOG = logging.getLogger(__name__)
+# Slices with fewer rows cost more in calls than they save in memory. Chosen, not measured.
+_MIN_SLICE_ROWS = 1_024
+
+
+class WindowCache:
+    """Keeps the rows of the last window that was read. Used in static order, where the next claim
+    is often of the same window. For one thread and one selection.
+    """
+
+    def __init__(self) -> None:
+        self._key: tuple[str, range, bytes | None] | None = None
+        self._rows: Filtered | None = None
+
+    def read(
+        self, path: str, row_groups: range, order: Array | None, reader: FilteredReader
+    ) -> Filtered:
+        """Like `FilteredReader.read`, for the file at this path of the table."""
+        key = path, row_groups, None if order is None else order.tobytes()
+        if self._rows is None or self._key != key:
+            self._rows = None  # Otherwise two windows would be in memory during the next read.
+            self._key, self._rows = key, reader.read(row_groups, order)
+        return self._rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Window:
+    """Rows of one split as read, before they are put in order: a window of row groups, or a slice
+    of a large row group.
+
+    Made by `SplitReader` in the decoding thread. Handed on as part of a `Mixture`. Owns the decoded
+    rows, and `held_bytes` of the memory budget.
+
+    Attributes:
+        work: The claim for which the rows were read.
+        rows: The rows: in the file's order, or in that of delivery if the reader could put them in
+            it.
+        mask: Which of them pass the filters; None: all do.
+        order: The order in which `rows` are delivered, up to the claim's end: a
+            `RowOrder.permutation`, or None for the one in which they are.
+        first_row: The row of the split's stream at which the window begins.
+        end_row: The row of the stream at which it ends.
+        is_last: Whether the claim ends with this window.
+        held_bytes: What the window takes of the memory budget, kept if the loader shuffles.
+    """
+
+    work: Work
+    rows: Rows
+    mask: RowMask | None
+    order: Array | None
+    first_row: int
+    end_row: int
+    is_last: bool
+    held_bytes: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the stream, whether they are delivered or left out."""
+        return self.end_row - self.first_row
+
+    def select(self) -> tuple[Array | None, Array | None]:
+        """Which of `rows` are delivered, and in which order.
+
+        Returns:
+            Their indices in `rows` (None: all rows in their order), and their positions in the
+            stream, counted from `first_row` (None: every row of it).
+        """
+        return (self.order, None) if self.mask is None else self.mask.select(self.order)
+
+
+class SplitReader:
+    """Reads one split window by window. Owned by one thread, which closes it.
+
+    Args:
+        work: The claim and its files.
+        request: What is delivered.
+        order: In which order.
+        stats: Where rows, bytes and seconds are counted.
+        num_threads: As of `RowGroupReader`.
+        window_cache: Keeps the last window for the next claim; None keeps nothing.
+        budget: The memory budget; None is no limit.
+        column_cache: Remembers how files' columns resolve, across files; None resolves each anew.
+        take: Memory for the columns of windows that live no longer than the assembler needs them,
+            as of `PageReader`.
+
+    Raises:
+        DataFileError: A file cannot be read, or is not what the table says. `work` is not released
+            then.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        *,
+        request: Request,
+        order: RowOrder,
+        stats: Stats,
+        num_threads: int | None = None,
+        window_cache: WindowCache | None = None,
+        budget: Budget | None = None,
+        column_cache: ColumnCache | None = None,
+        take: Take | None = None,
+    ) -> None:
+
+        self._window_cache, self._budget = window_cache, budget or Budget(None)
+        self._work, self._order, self._stats = work, order, stats
+        self._next, self._row, self._has_ended = 0, 0, False
+        self._through = work.claim.start_row
+        self._files: list[OpenFile] = []
+        with stats.timed("decode_s"):
+            try:
+                for source in work.files:
+                    self._files.append(self._open(source, column_cache))
+                self._file: OpenFile | DecodedFile = work.decoded or self._files[0]
+                self._reader = FilteredReader(
+                    self._file,
+                    self._files[1:],
+                    request,
+                    work.partition,
+                    stats,
+                    num_threads=num_threads,
+                    most_room_bytes=self._budget.most_room_bytes,
+                    take=take,
+                )
+                held = {source.path: source.held for source in work.files}
+                for file, columns in self._reader.parts:
+                    require_held(file, columns, held[file.name])
+                self._windows = self._plan_windows()
+            except BaseException:
+                self._close_files()
+                raise
+        self._skip_delivered()
+
+    @property
+    def is_finished(self) -> bool:
+        if self._has_ended or self._next >= len(self._windows):
+            return True
+        return 0 < self._work.claim.end_row <= self._row
+
+    @property
+    def claim(self) -> Claim:
+        return self._work.claim
+
+    @property
+    def num_windows(self) -> int:
+        """The windows of the split, whatever has been read of it."""
+        return len(self._windows)
+
+    @property
+    def next_bytes(self) -> tuple[int, int]:
+        """The memory that the next window of shuffled rows takes, and that of decoding it; 0 once
+        finished.
+        """
+        if self.is_finished:
+            return 0, 0
+        window = self._windows[self._next]
+        return self._reader.size_bytes(window), self._reader.room_bytes(window, in_order=True)
+
+    @property
+    def most_bytes(self) -> int:
+        """The memory that the split's largest window takes, whatever has been read of it."""
+        return max(map(self._reader.size_bytes, self._windows))
+
+    def fail(self) -> None:
+        """Records that the split cannot be read, and ends it."""
+        self._has_ended = True
+        self._work.fail()
+
+    def skip(self, note: Skip, error: DataFileError) -> None:
+        """Leaves out the remaining rows of the split, because of `error`."""
+        note(self._work.claim, self._through, error)
+
+    def read(self) -> Iterator[Window]:
+        """The next window, in slices if it takes much memory. Not to be called once finished.
+
+        If another worker has taken over the rest of the claim, the window is empty. If the claim is
+        lost, there is no window. In both cases the split is finished then.
+        """
+        end_row = self._end_row(self._row + self._num_rows(self._windows[self._next]))
+        through = self._work.reserve(end_row)
+        self._has_ended = through is None or through < end_row
+        if through is not None:
+            with self._inflated_as_damage():
+                yield from self._read(range(0) if through < end_row else self._windows[self._next])
+
+    @contextmanager
+    def _inflated_as_damage(self) -> Iterator[None]:
+        """Where there is no memory in the block because a file declares sizes beyond the budget, of
+        which it stores next to nothing, raises DataFileError: other memory would not help.
+        """
+        try:
+            yield
+        except OutOfMemoryError as error:
+            most_bytes = self._budget.most_bytes or sys.maxsize
+            for file, columns in self._reader.parts:
+                if (where := file.inflated(columns, most_bytes)) is not None:
+                    raise DataFileError(
+                        f"{where}: expected bytes for what it declares, which is more than "
+                        f"memory_budget ({most_bytes} bytes), found next to nothing ({error}); if "
+                        f"that is right, raise memory_budget, else write the file again"
+                    ) from error
+            raise
+
+    def _read(self, row_groups: range) -> Iterator[Window]:
+        number, first_row = self._next, self._row
+        self._next += 1
+        self._row += self._num_rows(row_groups)
+        size_bytes = self._reader.size_bytes(row_groups)
+        is_shuffled = self._order.shuffle is not None
+        num_slices = 1 if is_shuffled else self._budget.num_slices(size_bytes)
+        if num_slices > 1 and len(row_groups) == 1:
+            slices = self._slices(row_groups[0], num_slices)
+            if slices is not None:
+                self._count_sliced(size_bytes)
+                yield from self._sliced(slices, first_row, size_bytes // num_slices)
+                return
+        room_bytes = self._room_bytes(row_groups)
+        holding = (
+            self._budget.held_window(size_bytes, room_bytes)
+            if is_shuffled
+            else self._budget.held(size_bytes + room_bytes)
+        )
+        with holding as held_bytes, self._stats.timed("decode_s"):
+            index = self._work.claim.index
+            order = self._order.permutation(self._row - first_row, index, number)
+            if self._reader.reorders:
+                # Each column while it is in the cache. Later its rows would be looked up all over
+                # the window.
+                (rows, mask), order = self._rows(row_groups, order), None
+            else:
+                rows, mask = self._rows(row_groups, None)
+        held_bytes = self._budget.exchange(held_bytes, size_bytes)
+        if is_shuffled:
+            self._budget.keep(held_bytes)
+        yield self._window(rows, mask, order, first_row, self._row, held_bytes)
+
+    def _rows(self, row_groups: range, order: Array | None) -> Filtered:
+        if self._window_cache is None:
+            return self._reader.read(row_groups, order)
+        return self._window_cache.read(self._file.name, row_groups, order, self._reader)
+
+    def _room_bytes(self, row_groups: range) -> int:
+        """The working memory of decoding these row groups. Warns, once, if a single column takes
+        more than the budget reserves for it.
+        """
+        is_shuffled = self._order.shuffle is not None
+        room_bytes = self._reader.room_bytes(row_groups, in_order=is_shuffled)
+        most = self._budget.most_room_bytes
+        if most is not None and room_bytes > most:
+            self._stats.counts["row_groups_beyond_budget"] += len(row_groups)
+            if self._stats.counts["row_groups_beyond_budget"] == len(row_groups):
+                _LOG.warning(
+                    "%s: decoding one column takes %d bytes of working memory, more than the "
+                    "quarter of memory_budget that is reserved for it (%d): the column is decoded "
+                    "alone; raise memory_budget, or write smaller row groups (logged once)",
+                    *(self._file.name, room_bytes, most),
+                )
+        return room_bytes
+
+    def _count_sliced(self, size_bytes: int) -> None:
+        self._stats.counts["row_groups_sliced"] += 1
+        if self._stats.counts["row_groups_sliced"] == 1:
+            _LOG.warning(
+                "%s: a row group of %d bytes is more than half of memory_budget: it is decoded in "
+                "slices, which takes two to three times as long; set memory_budget to %d or more, "
+                "select fewer slots, or write smaller row groups (logged once)",
+                *(self._file.name, size_bytes, self._budget.bytes_to_decode_at_once(size_bytes)),
+            )
+
+    def _slices(self, row_group: int, num_slices: int) -> Iterator[Rows] | None:
+        num_rows = self._file.row_group_rows[row_group]
+        slice_rows = max(_MIN_SLICE_ROWS, -(-num_rows // num_slices))
+        return self._reader.slices(row_group, slice_rows) if slice_rows < num_rows else None
+
+    def _sliced(self, slices: Iterator[Rows], first_row: int, size_bytes: int) -> Iterator[Window]:
+        """A row group's slices up to the claim's end, without those that were delivered before.
+        There is at least one, which is empty if the claim ends where the window begins: with it the
+        end of the claim is reported.
+        """
+        row, end_row = first_row, self._end_row(self._row)
+        timed = self._stats.each("decode_s", slices)
+        while True:
+            with self._budget.held(size_bytes) as held_bytes:
+                rows, row = self._next_slice(timed, row)
+            yield self._window(rows, None, None, row - rows.num_rows, row, held_bytes)
+            del rows  # Frees its memory before the next slice is decoded.
+            if row >= end_row:
+                return
+
+    def _next_slice(self, slices: Iterator[Rows], row: int) -> tuple[Rows, int]:
+        """The first slice after `row` that was not delivered before, and the row after it."""
+        for rows in slices:
+            row += rows.num_rows
+            if row > self._work.claim.start_row or row >= self._end_row(self._row):
+                return rows, row
+        raise DataFileError(
+            f"{self._file.name}: expected {self._row} rows, as its footer says, found fewer"
+        )
+
+    def _window(
+        self,
+        rows: Rows,
+        mask: RowMask | None,
+        order: Array | None,
+        first_row: int,
+        row: int,
+        held_bytes: int,
+    ) -> Window:
+        """The window of the stream's rows from `first_row` to `row`, up to the claim's end."""
+        self._through = self._end_row(row)
+        num_left = self._through - first_row
+        if num_left < row - first_row:
+            order = (np.arange(row - first_row) if order is None else order)[:num_left]
+        return Window(
+            work=self._work,
+            rows=rows,
+            mask=mask,
+            order=order,
+            first_row=first_row,
+            end_row=self._through,
+            is_last=self.is_finished and self._through == self._end_row(self._row),
+            held_bytes=held_bytes,
+        )
+
+    def close(self) -> None:
+        """Closes the files and unpins those that are staged."""
+        self._close_files()
+        self._work.release()
+
+    def _open(self, source: FileSource, column_cache: ColumnCache | None) -> OpenFile:
+        return OpenFile(
+            source.source,
+            source.path,
+            is_checked=source.is_checked,
+            cancelled=self._budget.closed,
+            column_cache=column_cache,
+        )
+
+    def _close_files(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def _plan_windows(self) -> list[range]:
+        """The windows of the split as ranges of the file's row groups; one empty window for a file
+        without rows. DataFileError if the file has not as many rows as the table says.
+        """
+        split, rows = self._work.claim.split, self._file.row_group_rows
+        windows = split_windows(split, rows, self._order.window_rows)
+        if (found := sum(self._num_rows(window) for window in windows)) != split.num_rows:
+            raise DataFileError(
+                f"{split.path}: expected {split.num_rows} rows, as the table says, found {found}"
+            )
+        return windows or [range(0)]
+
+    def _skip_delivered(self) -> None:
+        """Skips windows that were delivered before, except the last one of the claim, with which
+        its end is reported.
+        """
+        claim = self._work.claim
+        while self._next < len(self._windows) - 1:
+            after = self._row + self._num_rows(self._windows[self._next])
+            if after > claim.start_row or 0 < claim.end_row <= after:
+                break
+            self._next, self._row = self._next + 1, after
+
+    def _end_row(self, row: int) -> int:
+        return min(row, self._work.claim.end_row or row)
+
+    def _num_rows(self, window: range) -> int:
+        return sum(self._file.row_group_rows[index] for index in window)

@@ -1,0 +1,192 @@
+"""Batches on a device, copied there ahead of the training loop."""
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from featstore.base.cleanup import when_gone
+from featstore.base.errors import StateError, require_integer
+from featstore.loader.batches.pipeline import StageQueue, fill
+from featstore.loader.iteration.iteration import RunsAhead
+from featstore.tensors.batch import Batch, Device
+from featstore.tensors.packed import PackedColumns, pack
+
+# Starts to copy a batch. The function that it returns finishes the copy, in the thread that uses
+# the batch.
+Copy = Callable[[Batch], Callable[[], Batch]]
+# A batch whose copy has begun, and the source's state after it (None: the source has no state).
+_Sent = tuple[Callable[[], Batch], dict[str, Any] | None]
+
+
+class DeviceFeed:
+    """Iterates over batches on a device, which a separate thread copies ahead of the loop.
+
+    On CUDA each batch is one copy from one pinned buffer, on a separate stream that the loop's
+    stream waits for. Only batches that the loop was given count as delivered, however far the feed
+    is ahead.
+
+    Args:
+        source: A loader, or a DataLoader over one.
+        device: A torch device, or its name.
+        prefetch: Number of batches that are copied ahead of the loop.
+
+    Raises:
+        ConfigError: `prefetch` is below 1.
+    """
+
+    def __init__(self, source: Iterable[Batch], device: Device, *, prefetch: int = 2) -> None:
+        self._prefetch = require_integer("to_device: prefetch", prefetch)
+        self._source, self._device = source, torch.device(device)
+
+    def __iter__(self) -> "Feeding":
+        copy = (
+            CudaCopies(self._device).begin
+            if self._device.type == "cuda"
+            else _plain_copy(self._device)
+        )
+        return Feeding(self._source, copy, self._prefetch)
+
+
+class Feeding:
+    """One iteration of a feed. It begins when its first batch, or its state, is asked for. For one
+    consumer; the thread ends when it is dropped or closed.
+    """
+
+    def __init__(self, source: Iterable[Batch], copy: Copy, prefetch: int) -> None:
+        self._source, self._copy = source, copy
+        self._queue, self._has_ended = StageQueue[_Sent](ahead=prefetch - 1), False
+        self._iteration: RunsAhead | None = None
+        self._state_of: Callable[[], dict[str, Any]] | None = None
+        self._state: dict[str, Any] | None = None
+        self._has_begun = False
+        self._end: Callable[[], object] = self._queue.close  # Until it begins.
+
+    def __iter__(self) -> "Feeding":
+        return self
+
+    def __next__(self) -> Batch:
+        if self._has_ended:
+            raise StopIteration
+        self._begin()
+        try:
+            if self._iteration is not None:
+                self._iteration.acknowledge()
+            sent = self._queue.get()
+            if sent is None:
+                self._has_ended = True
+                self._state = self._state_of() if self._state_of else None
+                raise StopIteration
+            end_copy, self._state = sent
+            if self._iteration is not None:
+                self._iteration.give()
+            return end_copy()
+        except BaseException:
+            self.close()
+            raise
+
+    def state_dict(self) -> dict[str, Any]:
+        """The source's state in which the last batch that the loop was given counts as delivered.
+        The state of a StatefulDataLoader itself would count what the feed has fetched ahead, too.
+
+        Raises:
+            StateError: The source has no state.
+        """
+        self._begin()
+        if self._iteration is not None:
+            return self._iteration.state_dict()
+        if self._state is None:
+            raise StateError(
+                "state_dict(): the source of this feed has no state: expected a loader, or a "
+                "torchdata StatefulDataLoader over one, found torch's DataLoader"
+            )
+        return self._state
+
+    def close(self) -> None:
+        """Ends the iteration and joins the thread. May be called more than once."""
+        self._has_begun = True
+        self._end()
+
+    def _begin(self) -> None:
+        """Begins, unless it has: a DataLoader's workers read from `iter` on."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        batches = iter(self._source)
+        if isinstance(batches, RunsAhead):
+            self._iteration = batches.run_ahead()
+        else:
+            self._state_of = getattr(batches, "state_dict", None)
+        state_of, copy = self._state_of, self._copy
+        self._state = state_of() if state_of else None
+        copies = ((copy(batch), state_of() if state_of else None) for batch in batches)
+        # A daemon, for the reason given in batches/pipeline.py.
+        thread = threading.Thread(
+            target=fill, args=(self._queue, copies), name="featstore-feed", daemon=True
+        )
+        self._end = when_gone(self, _Ending(self._queue, self._iteration, thread))
+        thread.start()
+
+
+class CudaCopies:
+    """Copies batches to a CUDA device on a separate stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def begin(self, batch: Batch) -> Callable[[], Batch]:
+        """Packs the batch into one pinned buffer, unless it is in one, and starts to copy it."""
+        columns = batch.columns
+        if not (isinstance(columns, PackedColumns) and columns.is_pinned):
+            columns = pack(columns, _pinned)
+        with torch.cuda.stream(self._stream):
+            moved = columns.moved(device=self._device, non_blocking=True)
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record()
+
+        def end() -> Batch:
+            """Makes the current stream wait for the copy, and records the memory on it: otherwise
+            the allocator, which knows it as the side stream's, could reuse it too early.
+            """
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(copied)
+            for buffer in moved.buffers:
+                buffer.record_stream(stream)
+            return _batch(moved, batch)
+
+        return end
+
+
+def _plain_copy(device: torch.device) -> Copy:
+    def begin(batch: Batch) -> Callable[[], Batch]:
+        moved = _batch(pack(batch.columns).moved(device=device), batch)
+        return lambda: moved
+
+    return begin
+
+
+def _batch(columns: PackedColumns, batch: Batch) -> Batch:
+    return Batch(columns, num_rows=len(batch), extras=batch.extras, is_padding=batch.is_padding)
+
+
+def _pinned(num_bytes: int) -> torch.Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+
+class _Ending:
+    """Ends and joins the thread of a feed. Has no reference to the feed, whose finalizer it is."""
+
+    def __init__(
+        self, queue: StageQueue[Any], iteration: RunsAhead | None, thread: threading.Thread
+    ) -> None:
+        self._queue, self._iteration, self._thread = queue, iteration, thread
+
+    def __call__(self) -> None:
+        self._queue.close()
+        if self._iteration is not None:
+            self._iteration.close()
+        if self._thread is not threading.current_thread():
+            with suppress(RuntimeError):  # It was never started.
+                self._thread.join()

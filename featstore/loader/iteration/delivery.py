@@ -1,0 +1,339 @@
+"""What a run has delivered: batch slices that are pending, given to the consumer, acknowledged, and
+reported to the dispatch store. Imports no torch.
+"""
+
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice, takewhile
+from typing import Any, NamedTuple, Protocol
+
+from featstore.base.errors import DispatchError
+from featstore.dispatch.delivered import Done, Rows
+from featstore.dispatch.terms import Claim
+from featstore.loader.batches.progress import ClaimKey, Progress, Segment, delivered
+from featstore.loader.iteration.claims import Claims, Kind, Limits, Report
+from featstore.loader.iteration.state import LoaderState
+
+_FORKED = (
+    "this iteration is of process {parent}, and was copied into {child} by a fork: iterate anew in "
+    "this process, under a dispatch store that both reach, or start DataLoader workers, which "
+    "share each epoch"
+)
+
+
+class Checked(Protocol):
+    """A batch that must not be written to."""
+
+    def require_unwritten(self) -> None:
+        """BatchError if it was written to."""
+
+
+class _Pending(NamedTuple):
+    """Progress that is delivered once everything before it is."""
+
+    progress: Progress
+    check: Checked | None
+
+
+class Delivery:
+    """The queue of progress between the making of batches and their delivery, and the state of what
+    is delivered.
+
+    The producer adds the progress of each batch. The consumer is given each batch and acknowledges
+    it; then it is delivered, together with progress without a batch that follows it. So what is
+    delivered is always a prefix of what was added, and never includes a batch that the consumer
+    still uses. If no thread runs ahead, a batch counts as given when it is added.
+
+    Safe to use from any thread. Locks: `_lock` guards everything and is the last in the order of
+    locks. A thread that holds it takes no other lock, asks no store, and calls nothing that may
+    wait; `Reports` takes its own lock before this one. The lock is reentrant because a finalizer or
+    a signal handler that closes the run, or saves its state, may run in the thread that holds it.
+    In a forked process, where the lock may be held forever, every call is refused before it touches
+    the lock.
+
+    Args:
+        start: The state in which the run begins.
+        counts: Where `rows_dropped_last`, `rows_dropped_tail` and `leases_lost` are counted.
+        tells: As of `Claims`.
+    """
+
+    def __init__(self, start: LoaderState, counts: Counter[str], *, tells: bool) -> None:
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        # The state, and what is delivered of its epoch. Both are replaced by one assignment, so
+        # that a signal handler that interrupts this thread finds them consistent.
+        self._position: tuple[LoaderState, dict[int, Rows]] = start, dict(start.done)
+        self._ended: LoaderState | None = None
+        self._pending: deque[_Pending] = deque()
+        self._num_given = 0  # How many of the first pending items the consumer was given.
+        self._stop_epoch: int | None = None
+        self._left_of: tuple[Limits | None, int | None] = None, None
+        self._counts, self._claims = counts, Claims(tells)
+        self._pid, self.closed = os.getpid(), threading.Event()
+        # Each changes once, from False to True, so it may be read without the lock.
+        self.is_ahead = self.is_closed = self.is_stopped = False
+
+    def run_ahead(self) -> None:
+        """From now on a thread other than the consumer's adds, and batches are given by `give`."""
+        with self._lock:
+            self.is_ahead = True
+
+    def add(self, progress: Progress, check: Checked | None = None) -> bool:
+        """Adds progress after everything that was added before. Ignored after a stop.
+
+        Progress without a batch is delivered at once if nothing is pending before it.
+
+        Args:
+            progress: What is delivered with the batch.
+            check: The batch, if it is to be checked for writes when it is acknowledged.
+
+        Returns:
+            Whether a claim is complete and has to be reported. Never for a batch, which is not yet
+            delivered.
+        """
+        if os.getpid() != self._pid:
+            self.require_own_process()
+        with self._lock:
+            if self._stop_epoch is not None:
+                return False
+            self._pending.append(_Pending(progress, check))
+            if progress.is_batch:
+                if not self.is_ahead:
+                    self._num_given = len(self._pending)
+                return False
+            self._deliver_without_batch()
+            return bool(self._claims.complete)
+
+    def give(self) -> None:
+        """Records that the consumer got the next pending batch."""
+        self.require_own_process()
+        with self._lock:
+            for number, pending in enumerate(islice(self._pending, self._num_given, None)):
+                if pending.progress.is_batch:
+                    self._num_given += number + 1
+                    return
+
+    def acknowledge(self) -> bool:
+        """Delivers everything that was given.
+
+        Returns:
+            Whether a claim is complete and has to be reported.
+
+        Raises:
+            BatchError: A batch was written to. It stays pending, and so does everything after it.
+        """
+        if os.getpid() != self._pid:
+            self.require_own_process()
+        with self._lock:
+            while self._num_given:
+                if (check := self._pending[0].check) is not None:
+                    check.require_unwritten()
+                self._num_given -= 1
+                self._deliver(self._pending.popleft().progress)
+            self._deliver_without_batch()
+            return bool(self._claims.complete)
+
+    def stop(
+        self, epoch: int, limits: Limits | None = None, num_own_rows: int | None = None
+    ) -> None:
+        """Ends the run before its rows end. Takes effect once everything that was added before is
+        delivered.
+
+        Args:
+            epoch: The epoch with which the next run begins.
+            limits: As of `Claims.num_rows_left`.
+            num_own_rows: As of `Claims.num_rows_left`.
+        """
+        self.require_own_process()
+        with self._lock:
+            self._stop_epoch, self._left_of = epoch, (limits, num_own_rows)
+            self._deliver_without_batch()
+
+    def end_epoch(self, *, is_last: bool, keeps_done: bool = False, **plan: Any) -> None:
+        """Moves the state to the next epoch, once all of this one is delivered.
+
+        Args:
+            is_last: Whether the run ends, so that the next epoch is of another run.
+            keeps_done: Whether the state keeps what is delivered of this one even if it is not the
+                last.
+            plan: The fields of a state that change with the plan of a followed table.
+        """
+        self.require_own_process()
+        with self._lock:
+            epoch = self._position[0].epoch + 1
+            self._turn(epoch, is_last=is_last, keeps_done=keeps_done, **plan)
+            self._claims.clear()
+
+    def reopen(self) -> None:
+        """Takes the end of the run back, since rows of its last epoch are unread: the state is
+        again that of the last epoch.
+        """
+        self.require_own_process()
+        with self._lock:
+            if self._ended is not None:
+                self._position = replace(self._ended, done={}), dict(self._ended.done)
+
+    def begin_plan(self, **plan: Any) -> None:
+        """Sets the plan of a followed table in the state; fields as of `end_epoch`."""
+        self.require_own_process()
+        with self._lock:
+            at, done = self._position
+            self._position = replace(at, **plan), done
+
+    def wait(self) -> None:
+        """Waits until everything that was added is delivered, or the run is closed. Returns at once
+        if no thread runs ahead, since the consumer acknowledges before it adds.
+        """
+        self.require_own_process()
+        with self._lock:
+            self._changed.wait_for(lambda: self.is_closed or not self.is_ahead or not self._pending)
+
+    def close(self) -> bool:
+        """Wakes all threads that wait. Batches that the consumer has can still be acknowledged.
+
+        Returns:
+            False if it was closed before, and in a forked process.
+        """
+        if self.is_forked:
+            return False
+        with self._lock:
+            if self.is_closed:
+                return False
+            self.is_closed = True
+            self._changed.notify_all()
+        self.closed.set()  # Not under the lock: it has one of its own.
+        return True
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being delivered."""
+        with self._lock:
+            return self._position[0].epoch
+
+    @property
+    def done(self) -> Done:
+        """A copy of what is delivered of the epoch's splits."""
+        return self.state.done
+
+    @property
+    def state(self) -> LoaderState:
+        """The state after what was delivered last."""
+        self.require_own_process()
+        with self._lock:
+            at, done = self._position
+            return replace(at, done=dict(done))
+
+    @property
+    def state_with_given(self) -> LoaderState:
+        """The state as if everything that was given were acknowledged. After the run's end it is at
+        the end of the last epoch, not at the beginning of the next.
+        """
+        self.require_own_process()
+        with self._lock:
+            if self._ended is not None:
+                return self._ended
+            at, done = self._position
+            given = list(islice(self._pending, self._num_given))
+            rest = islice(self._pending, self._num_given, None)
+            given += takewhile(lambda pending: not pending.progress.is_batch, rest)
+            segments = [segment for pending in given for segment in pending.progress.segments]
+            return replace(at, done=done | _changes(done, segments))
+
+    def claim(self, claim: Claim) -> None:
+        """Records that the worker holds the claim."""
+        with self._lock:
+            self._claims.open[claim.key] = claim
+
+    def claim_of(self, key: ClaimKey) -> Claim:
+        """Looks up a claim that is not yet delivered to its end."""
+        with self._lock:
+            return self._claims.open[key]
+
+    def fail(self, claim: Claim) -> None:
+        """Records that the claim cannot be read."""
+        with self._lock:
+            self._claims.failed[claim.key] = claim
+
+    def lose(self, key: ClaimKey) -> None:
+        """Records that another worker has taken the claim over. It delivers the rows that were not
+        reported to the store.
+        """
+        with self._lock:
+            self._counts["leases_lost"] += self._claims.lose(key)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a claim could not be read, and that is not yet reported."""
+        with self._lock:
+            return bool(self._claims.failed)
+
+    def untold(self, *kinds: Kind) -> list[Report]:
+        """The reports of these kinds that are due. Each is due until `told` is called with it."""
+        with self._lock:
+            return [report for kind in kinds for report in self._claims.untold(kind)]
+
+    def told(self, report: Report, *, is_mine: bool) -> None:
+        """Records that the store got a report.
+
+        Args:
+            report: The report.
+            is_mine: Whether the store still has the claim as this worker's.
+        """
+        with self._lock:
+            self._claims.told(report)
+            if not is_mine:
+                self._counts["leases_lost"] += self._claims.lose(report.claim.key)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a copy in a forked process."""
+        return os.getpid() != self._pid
+
+    def require_own_process(self) -> None:
+        """DispatchError in a forked process, which has neither the threads nor the rows."""
+        if os.getpid() != self._pid:
+            raise DispatchError(_FORKED.format(parent=self._pid, child=os.getpid()))
+
+    def _deliver(self, progress: Progress) -> None:
+        _, done = self._position
+        # In one call, so that a state never has a part of a batch.
+        done.update(_changes(done, progress.segments))
+        for segment in progress.segments:
+            self._claims.note(segment)
+        if progress.num_dropped_rows:
+            self._counts["rows_dropped_last"] += progress.num_dropped_rows
+
+    def _deliver_without_batch(self) -> None:
+        """Delivers progress without a batch that has no batch before it any more."""
+        while self._pending and not self._pending[0].progress.is_batch:
+            self._deliver(self._pending.popleft().progress)
+        if self._pending:
+            return
+        if self._stop_epoch is not None and not self.is_stopped:
+            self._counts["rows_dropped_tail"] += self._claims.num_rows_left(*self._left_of)
+            self._turn(self._stop_epoch, is_last=True)
+            self.is_stopped = True
+        if self.is_ahead:
+            self._changed.notify_all()
+
+    def _turn(self, epoch: int, *, is_last: bool, keeps_done: bool = False, **plan: Any) -> None:
+        at, done = self._position
+        self._ended = replace(at, done=done) if is_last else None
+        first_epoch = epoch if is_last else at.first_epoch
+        # Of several workers, one may end earlier. Its state keeps how the epoch ended, so that it
+        # can be merged with those of workers that are still in it.
+        ended = done if (is_last or keeps_done) and at.num_workers > 1 else None
+        turned = replace(at, epoch=epoch, first_epoch=first_epoch, ended=ended, done={}, **plan)
+        self._position = turned, {}
+
+
+def _changes(done: Done, segments: Iterable[Segment]) -> dict[int, Rows]:
+    """The entries of `done` that change when the segments are delivered."""
+    changed: dict[int, Rows] = {}
+    for segment in segments:
+        index = segment.split_index
+        changed[index] = delivered(changed.get(index, done.get(index, 0)), segment)
+    return changed

@@ -1,0 +1,181 @@
+"""One epoch in order `dynamic`: what a worker claims, and which workers it waits for at the end."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from types import TracebackType
+
+from featstore.base.errors import DataFileError
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.plan import Split
+from featstore.dispatch.receipt import EpochSize
+from featstore.dispatch.store_keys import EpochKeys
+from featstore.dispatch.terms import Claim, WaitFor
+from featstore.files.storage import local_path, open_read
+from featstore.loader.batches.stats import Stats
+from featstore.loader.iteration.delivery import Delivery
+from featstore.loader.iteration.iterations import StartedIteration
+from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.reporting import Reports
+from featstore.loader.plan.fair_shares import claims_of_share
+from featstore.loader.plan.shuffle import split_boundaries
+from featstore.reading.open_file import OpenFile
+from featstore.table.snapshot import DataFile
+
+
+class DynamicEpoch:
+    """The claims of one worker in one epoch. A context manager, at whose end the store is told what
+    was delivered, and remaining claims are released.
+
+    Args:
+        job: What is read.
+        started: The iteration.
+        epoch: The epoch.
+        worker: The worker's name in the store.
+        in_step: Whether the worker is one of several ranks that train in step.
+        delivery: What is delivered.
+        reports: Tells the store of it.
+        stats: Metrics.
+        is_staged: Whether a file is already in the host's cache; such files are claimed first.
+            None: nothing is staged.
+
+    Attributes:
+        found_all_done: After the end: whether there was nothing to claim from the beginning.
+        quarantined: After the end: the splits that no worker could read.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        started: StartedIteration,
+        epoch: int,
+        *,
+        worker: str,
+        in_step: bool,
+        delivery: Delivery,
+        reports: Reports,
+        stats: Stats,
+        is_staged: Callable[[DataFile], bool] | None,
+    ) -> None:
+
+        self._job, self._started, self._epoch, self._in_step = job, started, epoch, in_step
+        self._delivery, self._reports, self._stats = delivery, reports, stats
+        self._has_claimed = self._is_last_sibling = False
+        self.found_all_done, self.quarantined = False, list[str]()
+        if in_step:
+            started.left_open.log_unread()
+        plan = job.plan(epoch)
+        self._size = EpochSize.of(plan, delivery.done)
+        self._coordinator = Coordinator(
+            started.address,
+            plan=plan,
+            prefix=started.prefix,
+            worker=worker,
+            terms=replace(job.terms, in_step=in_step),
+            done=delivery.done,
+            clock=started.clock,
+            boundaries=self._boundaries,
+            is_staged=None if is_staged is None else lambda path: is_staged(job.files[path][0]),
+        )
+        reports.begin(self._coordinator)
+
+    def rounds(self) -> Iterator[Iterable[Claim]]:
+        """Rounds of claims that are made without waiting for other workers. The next round begins
+        when all of the last one is delivered, and first waits for what others hold.
+
+        A round of workers that read at one pace is a fair share of what nobody has claimed.
+        Otherwise the one that begins first would read far ahead, and claim what is the others'.
+        """
+        num_left = self._size.num_splits - len(self._size.complete_before)
+        while not self._is_closed and (first := self._awaited()) is not None:
+            self._has_claimed = True
+            claims = chain([first], self._coordinator.claims(WaitFor.NOTHING))
+            yield self._fair(claims, num_left) if self._has_one_pace else claims
+            if self._is_closed:
+                break
+            if self._delivery.has_failed:
+                self._reports.settle()  # A failed split is offered again, until it is quarantined.
+            num_left = self._coordinator.num_unclaimed() if self._has_one_pace else 0
+        if not self._is_closed:
+            self.found_all_done = not self._has_claimed and bool(self._coordinator.found_all_done)
+            self.quarantined = self._coordinator.quarantined
+
+    def note_left_open(self) -> None:
+        """Notes that the epoch ends for this worker while others may still hold rows of it. Of a
+        DataLoader's workers, the last one notes it.
+        """
+        is_last = not self._started.is_dataloader or self._is_last_sibling
+        if is_last and not self._is_closed and not self._coordinator.is_done:
+            self._started.left_open.note(EpochKeys(self._started.prefix, self._epoch))
+
+    def __enter__(self) -> "DynamicEpoch":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with ExitStack() as ending:  # Runs from the last line to the first.
+            ending.callback(self._reports.end)
+            ending.callback(self._coordinator.close)
+            ending.callback(self._reports.settle_if_it_can)
+            if isinstance(error, Exception):
+                # A loop that is behind still gets the batches from before the error.
+                self._delivery.wait()
+
+    @property
+    def _has_one_pace(self) -> bool:
+        """Whether this is one of a known number of workers that are asked for batches in turn, or
+        meet at each step.
+        """
+        started = self._started
+        return started.worker.num_workers > 1 and (self._in_step or started.is_dataloader)
+
+    def _fair(self, claims: Iterable[Claim], num_left: int) -> Iterator[Claim]:
+        """The claims of a worker's fair share of the rows of `num_left` splits."""
+        size = self._size
+        num_splits = max(1, size.num_splits - len(size.complete_before))
+        num_rows = size.num_rows - size.rows_before
+        share_rows = num_rows * num_left // (num_splits * self._started.worker.num_workers)
+        return claims_of_share(claims, share_rows, num_rows // num_splits)
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._delivery.is_closed
+
+    def _awaited(self) -> Claim | None:
+        """Waits for the first claim of a round; None at the end of the epoch.
+
+        The worker holds no claim while it waits: two workers that hold claims and wait for each
+        other's leases would wait forever.
+
+        Which leases it waits for depends on the worker. Ranks in step cannot deliver their last
+        batches before this one continues, so it waits only for silent ones. A DataLoader asks its
+        workers in turn, so only the last of them to end waits for workers elsewhere; the others
+        have nothing left to deliver then. Independent workers wait until every lease is final.
+        """
+        claims = self._coordinator.claims
+        if self._started.is_dataloader and not self._is_last_sibling:
+            claim = next(claims(WaitFor.NOTHING), None)
+            self._is_last_sibling = claim is None and self._started.is_last_sibling(self._epoch)
+            if not self._is_last_sibling:
+                return claim
+        # In the thread that asks for batches, so the training loop waits, too.
+        with self._stats.timed("others_wait_s"), self._stats.timed("wait_s"):
+            return next(claims(WaitFor.SILENT if self._in_step else WaitFor.ALL), None)
+
+    def _boundaries(self, split: Split) -> Sequence[int]:
+        """The rows at which a split of another worker may be cut. Opens the file. There are none in
+        a file that cannot be read; the worker that holds it will report that.
+        """
+        url = self._job.files[split.path][0].url
+        window_rows = self._job.shuffle.split_window_rows if self._job.shuffle else None
+        try:
+            with closing(OpenFile(local_path(url) or partial(open_read, url), split.path)) as file:
+                return split_boundaries(split, file.row_group_rows, window_rows)
+        except (DataFileError, OSError):
+            return ()

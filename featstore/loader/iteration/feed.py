@@ -1,0 +1,321 @@
+"""From claims to batch slices: files are staged, decoded, assembled and sliced ahead of the
+consumer.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from itertools import islice
+
+from featstore.base.closing import Closing
+from featstore.base.host import allow_descriptors
+from featstore.base.redaction import redact
+from featstore.decoded.decoded_file import DecodedFile
+from featstore.decoded.decoded_files import DecodedFiles
+from featstore.decoded.decoding import DecodeTerms
+from featstore.decoded.file_sources import FileSource, Release, files_in_place, files_staged
+from featstore.decoded.staging_source import stage_items
+from featstore.dispatch.terms import Claim
+from featstore.loader.batches.assembly import Assembler
+from featstore.loader.batches.bad_files import SKIP, Skip
+from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
+from featstore.loader.batches.blocks import ColumnDemand
+from featstore.loader.batches.memory_budget import Budget
+from featstore.loader.batches.mixing import read_in_order, read_mixed
+from featstore.loader.batches.pipeline import Pipeline, Prefetcher
+from featstore.loader.batches.split_reader import SplitReader, WindowCache
+from featstore.loader.batches.stats import Stats
+from featstore.loader.batches.transform import transformed
+from featstore.loader.batches.work import Work
+from featstore.loader.iteration.delivery import Delivery
+from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.reporting import Reports
+from featstore.loader.iteration.worker import HostShare
+from featstore.loader.plan.shuffle import RowOrder
+from featstore.loader.request.matching import Listed, Partition
+from featstore.reading.file_columns import ColumnCache
+from featstore.staging.fetcher import StageItem
+from featstore.staging.stager import Stager
+from featstore.staging.stream import Stream
+from featstore.table.snapshot import DataFile
+from featstore.tensors.buffer_pool import BufferPools
+
+# A claim with its data file and partition. It is looked up once, and is the key that the stager
+# gives back with each staged file.
+Claimed = tuple[Claim, DataFile, Partition]
+# With whether the stager leaves the file where it is.
+Coming = tuple[Claimed, bool]
+# A local file that is read is open twice, and a staged one is pinned by a third descriptor. As many
+# splits as are mixed may be open ahead of them. Spare ones are for all else that a process opens
+# while an epoch begins: stores, pipes, files that are staged.
+_FILE_DESCRIPTORS, _SPLITS_AHEAD, _SPARE_DESCRIPTORS = 3, 2, 64
+
+
+class Feed:
+    """The threads of one iteration, with the caches and the memory budget that they share.
+
+    For one consumer; `close` may be called from any thread. Locks: `_opening` guards the list of
+    open parts, since another thread may close the feed while this one starts a part. No part is
+    closed or waited for under the lock. It is reentrant because a finalizer or a signal handler may
+    close the feed in the thread that holds it.
+
+    Args:
+        job: What is read; only options that do not change with a plan are taken from it.
+        delivery: Where claims are recorded.
+        reports: Where the coordinator is, which is asked before rows are read.
+        stats: Metrics.
+        stager: Stages files; None reads them in place.
+        pools: Memory for batches.
+        share: The threads that decode, and the memory budget.
+        demand: Whether columns of batches are asked for.
+        decoded: Decoded columns of files, in the stager's cache; None decodes each time.
+        num_sharing: As of `read_mixed`.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        delivery: Delivery,
+        reports: Reports,
+        stats: Stats,
+        stager: Stager | None,
+        pools: BufferPools,
+        share: HostShare,
+        demand: ColumnDemand,
+        decoded: DecodedFiles | None = None,
+        num_sharing: int = 1,
+    ) -> None:
+        self._decoded, self._num_sharing = decoded, num_sharing
+        self._delivery, self._reports, self._stats = delivery, reports, stats
+        self._pools, self._demand = pools, demand
+        self._stager, self._share = stager, share
+        self._skips = job.on_bad_file == SKIP
+        # The consumer waits for the last thread: the transform's if there is one.
+        self._waits = "wait_s" if job.transform is None else "transform_wait_s"
+        self._open: list[Closing] = []
+        self._opening = threading.RLock()
+        self._is_closed = False
+
+    def slices(self, job: Job, epoch: int, claims: Iterable[Claim]) -> Iterator[BatchSlice]:
+        """The batch slices of these claims. The last one may have fewer rows.
+
+        Ends when all of them are delivered.
+
+        Args:
+            job: What is read now.
+            epoch: The epoch.
+            claims: Claims, taken in another thread as far ahead as staging or decoding allows.
+        """
+        most_files = job.most_parts * (1 if job.shuffle is None else _SPLITS_AHEAD * job.num_open)
+        allow_descriptors(_FILE_DESCRIPTORS * most_files + _SPARE_DESCRIPTORS)
+        order = RowOrder(seed=job.seed, epoch=epoch, shuffle=job.shuffle)
+        column_cache = ColumnCache()
+        budget = Budget(self._share.budget_bytes, job.num_sharing)
+        open_split = partial(
+            SplitReader,
+            request=job.request,
+            order=order,
+            stats=self._stats,
+            num_threads=self._share.num_threads,
+            # In order `dynamic` a claim ends at the end of a window, so the next one is another.
+            window_cache=None if job.ordering.is_dynamic else WindowCache(),
+            budget=budget,
+            column_cache=column_cache,
+            # Batches of rows in the file's order are views of the columns, each of which may be
+            # kept without the others.
+            take=None if job.shuffle is None else self._pools.windows.take,
+        )
+        skip = self._skip() if self._skips else None
+        work, is_ready = self._work_on(job, claims, budget)
+        mixtures = (
+            read_in_order(work, open_split, skip)
+            if job.shuffle is None
+            else read_mixed(
+                work,
+                open_split,
+                order,
+                width=job.num_open,
+                section_of=job.section_of(epoch),
+                budget=budget,
+                stats=self._stats,
+                skip=skip,
+                num_sharing=self._num_sharing,
+                is_ready=is_ready,
+            )
+        )
+        mixtures = self._stats.paced(mixtures, "decode_room_s")
+        assembler = Assembler(
+            job.request,
+            job.batch_size,
+            self._stats,
+            skip,
+            budget,
+            self._pools,
+            self._demand,
+            self._share.num_threads,
+        )
+        pipeline = Pipeline(mixtures, assembler, budget, self._stats, self._waits)
+        self._begin(pipeline)
+        slices = slice_batches(
+            pipeline.blocks(),
+            job.batch_size,
+            drop_last=job.drop_last,
+            lost_sources=self._reports.lost_sources,
+            pool=self._pools.joined,
+        )
+        if job.transform is None:
+            yield from slices
+        else:
+            claim_of = self._delivery.claim_of
+            made = transformed(slices, job.transform, claim_of, self._stats, debug=job.debug)
+            ahead = Prefetcher(self._stats.paced(made, "transform_room_s"), self._stats)
+            self._begin(ahead)
+            yield from ahead.items()
+            ahead.close()
+        self._reports.await_delivery()
+        pipeline.close()
+        column_cache.warn_if_none(", ".join(_tables_of(job)))
+        with self._opening:
+            self._open.clear()
+
+    def end_epoch(self) -> None:
+        """Ends an epoch: in the next one bad files are counted and warned of again."""
+        self._reports.bad_files.clear()
+
+    @property
+    def stages(self) -> bool:
+        """Whether files come from the host's cache."""
+        return self._stager is not None
+
+    def is_staged(self, file: DataFile) -> bool:
+        """Whether the file, or its decoded columns, are already in the host's cache."""
+        stager, decoded = self._stager, self._decoded
+        is_decoded = decoded is not None and decoded.has(file)
+        return is_decoded or (
+            stager is not None and stager.has(file.url, file.size_bytes, file.version)
+        )
+
+    def staging_wait_s(self) -> float:
+        """Seconds for which decoding has waited for staged files."""
+        return 0.0 if self._stager is None else self._stager.stats().wait_s
+
+    def close(self) -> None:
+        """Ends and joins the threads, and closes files. May be called more than once."""
+        with self._opening:
+            self._is_closed = True
+            opened = list(self._open)
+        with ExitStack() as parts:
+            for part in reversed(opened):
+                parts.callback(part.close)
+
+    def _skip(self) -> Skip:
+        """Leaves out what cannot be read. Where others may try it again, `reports` give it up."""
+        bad_files = self._reports.bad_files
+        return bad_files.skip if self._reports.coordinator is None else bad_files.note
+
+    def _begin(self, part: Closing) -> None:
+        """Registers a part to be closed with the feed. Closes it at once if the feed was closed
+        while the part was started.
+        """
+        with self._opening:
+            self._open.append(part)
+            is_late = self._is_closed
+        if is_late:
+            part.close()
+
+    def _claimed(self, files: Mapping[str, Listed], claims: Iterable[Claim]) -> Iterator[Claimed]:
+        for claim in claims:
+            self._delivery.claim(claim)
+            yield claim, *files[claim.split.path]
+
+    def _work_on(
+        self, job: Job, claims: Iterable[Claim], budget: Budget
+    ) -> tuple[Iterator[Work], Callable[[], bool]]:
+        """The claims with their files, and whether those of the next one are there."""
+        claimed = self._claimed(job.files, claims)
+        if self._stager is None:
+            return (self._work(item, files_in_place(item[1])) for item in claimed), lambda: True
+        stream = self._stager.stage(self._items(claimed))
+        self._begin(stream)
+        return self._staged(stream, budget), lambda: stream.is_ready(job.most_parts)
+
+    def _staged(self, stream: Stream[Coming], budget: Budget) -> Iterator[Work]:
+        """Work on files that the stager brings to the local disk, except those that it leaves in
+        place, and on decoded columns instead of files. The stager's thread takes the claims.
+        """
+        for staged in stream:
+            item, is_left = staged.key
+            if is_left:
+                staged.release()
+                yield self._decoded_work(item, partial(files_in_place, item[1]), budget)
+            else:
+                files, release = files_staged(item[1], staged, stream)
+                yield self._decoded_work(item, partial(tuple, files), budget, release)
+
+    def _items(self, claimed: Iterable[Claimed]) -> Iterator[StageItem[Coming]]:
+        """What to stage. A file that is left has a place in the order, too."""
+        for item in claimed:
+            file = item[1]
+            if self._decoded is not None and self._decoded.leaves(file):
+                yield StageItem(
+                    key=(item, True), url=file.url, size_bytes=file.size_bytes, in_place=True
+                )
+            else:
+                yield from stage_items(file, (item, False))
+
+    def _decoded_work(
+        self,
+        claimed: Claimed,
+        sources: Callable[[], tuple[FileSource, ...]],
+        budget: Budget,
+        release: Release = lambda: None,
+    ) -> Work:
+        """Work on decoded columns, or on files if there are none."""
+        if self._decoded is None:
+            return self._work(claimed, sources(), release)
+        terms = DecodeTerms(
+            num_threads=self._share.num_threads,
+            most_room_bytes=budget.most_room_bytes,
+            cancelled=budget.closed,
+            holding=budget.held_within,
+        )
+        try:
+            with self._stats.timed("decode_s"):
+                found = self._decoded.open(claimed[1], sources, terms)
+        except BaseException:
+            release()
+            raise
+        if found is None:
+            return self._work(claimed, sources(), release)
+        release()
+        return self._work(claimed, (), found.close, found)
+
+    def _work(
+        self,
+        claimed: Claimed,
+        files: tuple[FileSource, ...],
+        release: Release = lambda: None,
+        decoded: DecodedFile | None = None,
+    ) -> Work:
+        claim, _, partition = claimed
+        coordinator = self._reports.coordinator
+        if coordinator is None:
+            return Work(
+                claim=claim, partition=partition, files=files, decoded=decoded, release=release
+            )
+        return Work(
+            claim=claim,
+            partition=partition,
+            files=files,
+            decoded=decoded,
+            release=release,
+            reserve=partial(coordinator.reserve, claim),
+            fail=partial(self._delivery.fail, claim),
+        )
+
+
+def _tables_of(job: Job) -> set[str]:
+    """The table of a file that the job reads, if it reads any."""
+    listed = (job.files[path][0] for path in islice(job.files, 1))
+    return {redact(file.table_url) for file in listed}

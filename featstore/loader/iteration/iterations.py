@@ -1,0 +1,404 @@
+"""Numbers the iterations of a loader: in which store its workers meet, under which keys, and with
+which epoch each iteration begins.
+
+An iteration has `num_epochs` epochs. The workers of one DataLoader agree on an iteration's number
+without talking to each other: all of them give it the same name (the DataLoader's base seed and how
+often they were iterated), and the store numbers the names in the order in which they first occur.
+"""
+
+import hashlib
+import multiprocessing
+import os
+import re
+import shutil
+import uuid
+from contextlib import closing
+from dataclasses import dataclass
+
+from featstore.base.errors import ConfigError, DispatchError, StateError
+from featstore.dispatch.clock import SYSTEM_CLOCK, Clock
+from featstore.dispatch.options import AUTO, Dispatch
+from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
+from featstore.dispatch.store_keys import restores_key, run_prefix
+from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
+from featstore.dispatch.stores.endpoint import num_processes
+from featstore.dispatch.unfinished import UnreadEpochs
+from featstore.files.looks import exists
+from featstore.files.private_directory import PrivateDirectory
+from featstore.loader.iteration.shares import united
+from featstore.loader.iteration.state import LoaderState
+from featstore.loader.iteration.worker import LoaderWorker
+
+_STORE, _LEFT = "store.sqlite", "left"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedIteration:
+    """One iteration, as all workers of the loader agree on it.
+
+    Attributes:
+        address: The store.
+        prefix: Prefix of the keys that all workers of the iteration share.
+        number: The iteration's number since the last restore.
+        first_epoch: The epoch with which it begins.
+        worker: Which worker this process is.
+        is_repeated: Whether a worker of this index has begun the same iteration before, in an
+            earlier start of the run or in another loader.
+        siblings: Prefix of the keys that only the workers of one DataLoader use in it.
+        left_open: Epochs that ended for this loader before all rows were read.
+        clock: The clock by which leases are judged.
+    """
+
+    address: StoreAddress
+    prefix: str
+    number: int
+    first_epoch: int
+    worker: LoaderWorker
+    is_repeated: bool
+    siblings: str
+    left_open: UnreadEpochs
+    clock: Clock = SYSTEM_CLOCK
+
+    def is_last_sibling(self, epoch: int) -> bool:
+        """Records that this DataLoader worker has nothing left to claim in an epoch. To be called
+        once for each epoch.
+
+        Returns:
+            Whether all other workers of the DataLoader have recorded that before.
+        """
+        with closing(self.address.open()) as store:
+            return store.add(f"{self.siblings}{epoch}/ended", 1) >= self.worker.num_siblings
+
+    @property
+    def is_dataloader(self) -> bool:
+        return self.worker.is_dataloader
+
+    @property
+    def run_id(self) -> str:
+        return self.prefix.split("/")[1]
+
+
+class Iterations:
+    """Numbers the iterations of one loader and of its copies in DataLoader workers. The process
+    that made it owns the directory in which DataLoader workers meet.
+
+    Args:
+        options: Where workers meet.
+        loader_key: `Job.key`, equal for all loaders that share their reading.
+        num_epochs: Epochs per iteration.
+        clock: The clock by which leases are judged.
+
+    Raises:
+        ConfigError: A store that outlives the run is named without a run_id.
+    """
+
+    def __init__(
+        self,
+        options: Dispatch,
+        loader_key: str,
+        num_epochs: int,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+
+        if (
+            options.run_id is None
+            and _torchrun_id() is None
+            and options.store.startswith(("sqlite:", "tcp:", "torch:"))
+        ):
+            raise ConfigError(
+                f"dispatch: expected a run_id with store {options.store!r}, found none: what a run "
+                "has read stays in the store, so a second run under the same name would find "
+                "nothing left; give each run its own run_id, equal in all of its workers "
+                "(torchrun --rdzv-id does)"
+            )
+        self._options, self._loader_key, self.num_epochs = options, loader_key, num_epochs
+        self._client = uuid.uuid4().hex
+        self._owner = os.getpid()
+        self._in_job = in_job = options.store == AUTO and num_processes(os.environ) > 1
+        # The store that is shared beyond this process and its workers: the one that the options
+        # name, or that of the job. None if there is none.
+        self._shared = _shared_address(options, in_job)
+        # Without a shared store, this process alone uses one in memory, and DataLoader workers meet
+        # in a sqlite store in a private directory.
+        self._memory = bind(f"memory://{self._client}") if self._shared is None else None
+        self._private = PrivateDirectory() if self._shared is None else None
+        self._first_epoch, self._clock = 0, clock
+        # The store of a job outlives a restart of its workers. They read all rows again unless a
+        # state is loaded, so their keys differ from those before the restart.
+        self._restart, self._num_restores = (_restart_count() if in_job else 0), 0
+
+    def begin(self, worker: LoaderWorker) -> StartedIteration:
+        """Begins this worker's next iteration, which is the same for all workers of its
+        DataLoader.
+        """
+        address = self._address(worker)
+        store = address.open()
+        try:
+            self._adopt_restore(store)
+            count = store.add(f"{self._prefix}iterations/{worker.session}/{worker.index}", 1)
+            number = self._number(store, f"{worker.session}/{count}")
+            first_epoch = self._epoch_of(store, number)
+            if worker.is_dataloader:
+                store.set(f"{self._prefix}workers", "seen")
+                store.set(f"{self._prefix}workers/{os.getpid()}", "seen")
+            prefix = self._iteration_prefix(number)
+            is_repeated = store.add(f"{prefix}{first_epoch}/starts/{worker.index}", 1) > 1
+        finally:
+            store.close()
+        return StartedIteration(
+            address=address,
+            prefix=prefix,
+            number=number,
+            first_epoch=first_epoch,
+            worker=worker,
+            is_repeated=is_repeated,
+            siblings=f"{self._prefix}passes/{number}/",
+            left_open=UnreadEpochs(address, f"{self._prefix}{_LEFT}", self._clock),
+            clock=self._clock,
+        )
+
+    def recording(self, epoch: int | None) -> Recording:
+        """The recorded order of an epoch of this loader, or of another one that shares its reading.
+
+        Args:
+            epoch: The epoch; None is the newest.
+
+        Raises:
+            DispatchError: There is no such recording.
+        """
+        for address in self._addresses():
+            with closing(address.open()) as store:
+                found = recorded_by(store, self._loader_key, self._run_id, epoch)
+            if found is not None:
+                return found
+        raise DispatchError(
+            NOT_RECORDED.format(epoch="(any)" if epoch is None else epoch, run_id=self._run_id)
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration begin with this epoch."""
+        self._adopt_restores()
+        self._first_epoch = epoch
+        for address in self._addresses():
+            store = address.open()
+            store.set(f"{self._prefix}epoch", f"{self._num_iterations(store)} {epoch}")
+            store.close()
+
+    def next_iteration(self) -> tuple[int, int]:
+        """The number of this process's next iteration, and the epoch with which it begins."""
+        self._adopt_restores()
+        with closing((self._shared or self._memory or self._workers_address).open()) as store:
+            number = self._num_iterations(store)
+            return number, self._epoch_of(store, number)
+
+    def restore(self, state: str, first_epoch: int, worker: LoaderWorker) -> None:
+        """Forgets all iterations: the next one has number 0, under keys that are new to this run.
+
+        Workers that restore together find the same keys, since all workers of a launch restore the
+        same state equally often. A later launch that restores the same state gets other keys, since
+        all rows are read under those of the earlier one.
+
+        Args:
+            state: The state's digest.
+            first_epoch: The epoch with which the restored iteration began.
+            worker: Which worker this process is.
+        """
+        self._num_restores += 1
+        launch = f"{state}-{_restart_count()}-{worker.num_workers}"
+        number = self._num_restores if self._shared is None else self._count_restore(launch, worker)
+        self._restart = _hashed(f"{launch}-{number}")
+        self._first_epoch = first_epoch
+
+    def meet(self, share: LoaderState, worker: LoaderWorker) -> LoaderState:
+        """Restores together with the other workers of a DataLoader, each of which has a part of the
+        state.
+
+        Workers that start later, and the loader in the main process, find the restore in the store.
+
+        Args:
+            share: The state of this worker.
+            worker: Which worker this process is.
+
+        Returns:
+            The state of all workers.
+
+        Raises:
+            StateError: The store is shared with workers of other launches, or a worker does not
+                come.
+        """
+        if self._shared is not None and not self._in_job:
+            raise StateError(
+                "loader state: of one DataLoader worker, for a loader with store "
+                f"{self._options.store!r}: expected auto, in which workers know those of their own "
+                "launch; merge the states with FeatureLoader.merge_states([...])"
+            )
+        own_prefix = self._prefix
+        common_prefix = (
+            own_prefix
+            if self._shared is None
+            else run_prefix(self._run_id, restart=self._restart, loader=self._loader_key)
+        )
+        with closing(self._address(worker).open()) as store:
+            name, state = united(store, common_prefix, worker, share)
+            self._restart, self._first_epoch = _hashed(f"{state.digest}-{name}"), state.first_epoch
+            store.set(f"{own_prefix}restored", f"{self._restart} {self._first_epoch}")
+        return state
+
+    def _adopt_restore(self, store: Store) -> None:
+        """Takes over the keys of workers that restored together in this store."""
+        while (restored := store.get_or_none(f"{self._prefix}restored")) is not None:
+            self._restart, self._first_epoch = map(int, restored.split())
+
+    def _adopt_restores(self) -> None:
+        for address in self._addresses():
+            with closing(address.open()) as store:
+                self._adopt_restore(store)
+
+    def _count_restore(self, launch: str, worker: LoaderWorker) -> int:
+        """The number of this restore from one state. A worker that missed one, since it had died
+        before, takes the number of the others.
+        """
+        assert self._shared is not None
+        mine, latest = (
+            restores_key(self._run_id, launch=launch, worker=name)
+            for name in (str(worker.index), "latest")
+        )
+        with closing(self._shared.open()) as store:
+            number = store.add(mine, 1)
+            behind = int(store.get_or_none(latest) or 0) - number
+            if behind >= 0:
+                return store.add(mine, behind)
+            store.set(latest, str(number))
+            return number
+
+    def has_workers(self) -> bool:
+        """Whether DataLoader workers have iterated since the loader was made or restored."""
+        return self._holds("workers")
+
+    def has_living_workers(self) -> bool:
+        """Whether such workers still run: persistent ones, or those of an unfinished iteration."""
+        return any(
+            self._holds(f"workers/{child.pid}") for child in multiprocessing.active_children()
+        )
+
+    def left_open(self) -> UnreadEpochs | None:
+        """Epochs that ended for this loader, or for its DataLoader workers, before all rows were
+        read; None if no other rank shares the store.
+        """
+        return (
+            None
+            if self._shared is None
+            else UnreadEpochs(self._shared, f"{self._prefix}{_LEFT}", self._clock)
+        )
+
+    def close(self) -> None:
+        """Closes connections and, in the process that made it, removes the run directory. The next
+        iteration begins with the epoch after those that were counted there.
+        """
+        if self._owner == os.getpid() and self._has_run_directory():
+            self._adopt_restores()
+            self.set_epoch(max(self._next_epoch(address) for address in self._addresses()))
+        if self._shared is not None:
+            self._shared.disconnect()
+        self.remove()
+
+    def remove(self) -> None:
+        """Removes the run directory, in the process that made it."""
+        if self._private is not None and self._owner == os.getpid():
+            self._private.remove()
+            # Workers that began after close() have made it again.
+            shutil.rmtree(self._private.path, ignore_errors=True)
+
+    @property
+    def _run_id(self) -> str:
+        return re.sub(r"[^A-Za-z0-9._-]", "_", self._options.run_id or _torchrun_id() or "default")[
+            :128
+        ]
+
+    @property
+    def _prefix(self) -> str:
+        """Prefix of the keys that only this loader and its copies use."""
+        return run_prefix(self._run_id, restart=self._restart, loader=self._client)
+
+    def _iteration_prefix(self, number: int) -> str:
+        """Prefix of the keys that all workers of an iteration share."""
+        return run_prefix(
+            self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}"
+        )
+
+    @property
+    def _workers_address(self) -> StoreAddress:
+        assert self._private is not None
+        return bind(f"sqlite://{self._private.path}/{_STORE}")
+
+    def _address(self, worker: LoaderWorker) -> StoreAddress:
+        if self._shared is not None:
+            return self._shared
+        if self._memory is not None and not worker.is_dataloader:
+            return self._memory
+        assert self._private is not None
+        self._private.path.mkdir(mode=0o700, exist_ok=True)
+        return self._workers_address
+
+    def _has_run_directory(self) -> bool:
+        return self._private is not None and exists(self._private.path / _STORE)
+
+    def _addresses(self) -> list[StoreAddress]:
+        """The stores in which iterations may be counted."""
+        known = [address for address in (self._memory, self._shared) if address is not None]
+        return known + ([self._workers_address] if self._has_run_directory() else [])
+
+    def _holds(self, key: str) -> bool:
+        """Whether one of the stores has this key under the loader's own prefix."""
+        for address in self._addresses():
+            with closing(address.open()) as store:
+                if store.check([f"{self._prefix}{key}"]):
+                    return True
+        return False
+
+    def _next_epoch(self, address: StoreAddress) -> int:
+        with closing(address.open()) as store:
+            return self._epoch_of(store, self._num_iterations(store))
+
+    def _number(self, store: Store, name: str) -> int:
+        """The number of the iteration of this name: the first one that is free, or has the name."""
+        number, prefix = 0, self._prefix
+        while store.compare_set(f"{prefix}passes/{number}", "", name) != name:
+            number += 1
+        return number
+
+    def _num_iterations(self, store: Store) -> int:
+        number, prefix = 0, self._prefix
+        while store.get_or_none(f"{prefix}passes/{number}") is not None:
+            number += 1
+        return number
+
+    def _epoch_of(self, store: Store, number: int) -> int:
+        chosen = store.get_or_none(f"{self._prefix}epoch")
+        first_number, first_epoch = map(int, chosen.split()) if chosen else (0, self._first_epoch)
+        return first_epoch + (number - first_number) * self.num_epochs
+
+
+def _shared_address(options: Dispatch, in_job: bool) -> StoreAddress | None:
+    if in_job:
+        return bind_job(os.environ, timeout_s=options.store_timeout_s).keeping_connections()
+    if options.store == AUTO:
+        return None
+    return bind(options.store, timeout_s=options.store_timeout_s).keeping_connections()
+
+
+def _hashed(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _restart_count() -> int:
+    """How often torchrun has restarted the workers of this job."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
+
+
+def _torchrun_id() -> str | None:
+    """The run's name in torchrun. None without `--rdzv-id`, for which torchrun names every run
+    `none`.
+    """
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
+    return None if run_id in (None, "", "none") else run_id

@@ -1,0 +1,309 @@
+"""What a loader reads and how, as one immutable value that all of its workers share."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+import pyarrow as pa
+
+from featstore.dispatch.delivered import Done, as_ranges
+from featstore.dispatch.orders import MiniEpoch, WorkerInfo, num_static_batches
+from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.recording import Recording
+from featstore.dispatch.terms import Claim, Terms
+from featstore.loader.batches.bad_files import ERROR
+from featstore.loader.batches.transform import Transform
+from featstore.loader.iteration.state import LoaderState
+from featstore.loader.iteration.step_agreement import DROP, JOIN
+from featstore.loader.iteration.worker import HostShare, LoaderWorker
+from featstore.loader.plan.data_files import Census, Listing
+from featstore.loader.plan.follow import Followed, Following, NewFiles
+from featstore.loader.plan.ordering import STATIC, Ordering, rank_claims
+from featstore.loader.plan.sections import section_sizes
+from featstore.loader.plan.shuffle import Shuffle
+from featstore.loader.plan.splitting import make_splits
+from featstore.loader.request.matching import Files, are_decided
+from featstore.loader.request.request import DROP as DROP_ROW
+from featstore.loader.request.request import Request
+from featstore.table.snapshot import DataFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a loader reads and how: equal in all of its workers.
+
+    Attributes that are not listed here are parameters of `FeatureLoader`, parsed.
+
+    Attributes:
+        files: The data files by path, each with its partition; empty in order `rank`.
+        table: Digest of the snapshot.
+        budget_bytes: The memory budget of each worker; None: its share of the host's memory.
+        decode_threads: Decoding threads of each worker; None: its share of the host's cores.
+        terms: Lease times and limits of dispatch.
+        splits: The splits of the files, in the order of the files.
+        positions: The positions of the epoch's order at which the splits of a part are, in order
+            `rank`; None: the job is no part.
+        cut: Makes splits of files.
+        listing: How files are listed anew, in order `rank`; otherwise None.
+        census: Counts of all files, in order `rank`; otherwise None.
+        in_step: `Dispatch.in_step`; None is `auto`.
+        section_key: The partition key of `shuffle.within`, in the order of which the files are.
+        most_open: How many splits may be open at once because of the staging budget; None: any
+            number.
+        num_sharing: How many loaders one loop reads in turn, which share the memory, the threads
+            and the staging budget of their process.
+        ends_finished: Whether an iteration that an earlier start of the run has read ends empty;
+            otherwise that is an error.
+    """
+
+    request: Request
+    files: Files
+    table: str
+    seed: int = 0
+    num_epochs: int = 1
+    batch_size: int = 8192
+    drop_last: bool = False
+    shuffle: Shuffle | None = None
+    budget_bytes: int | None = None
+    decode_threads: int | None = None
+    terms: Terms = field(default_factory=Terms)
+    ordering: Ordering = field(default_factory=Ordering)
+    splits: Sequence[Split] = ()
+    positions: range | None = None
+    cut: Callable[[Iterable[DataFile]], Iterator[Split]] = make_splits
+    follow: Following | None = None
+    tail: str = JOIN
+    listing: Listing | None = None
+    debug: bool = False
+    census: Census | None = None
+    progress: bool = False
+    on_bad_file: str = ERROR
+    transform: Transform | None = None
+    in_step: bool | None = None
+    ends_finished: bool = False
+    most_open: int | None = None
+    section_key: pa.Field | None = None
+    num_sharing: int = 1
+
+    def share_of_host(self, worker: LoaderWorker) -> HostShare:
+        """The threads and the memory budget of one of its workers."""
+        share = HostShare.of(worker, is_shuffled=self.shuffle is not None)
+        return HostShare(
+            num_threads=max(1, (self.decode_threads or share.num_threads) // self.num_sharing),
+            budget_bytes=max(1, (self.budget_bytes or share.budget_bytes) // self.num_sharing),
+        )
+
+    def in_parts(self, listing: Listing) -> "Job":
+        """The job in order `rank`: it only counts the files, which each part then lists."""
+        census = listing.count(self.seed, shuffle=self.shuffle is not None)
+        return replace(self, listing=listing, census=census, table=self.table or census.table)
+
+    def part(self, part: MiniEpoch) -> "Job":
+        """The job with the files of one part only. Its `splits` are in the order of its
+        `positions`.
+        """
+        assert self.listing is not None
+        assert self.census is not None
+        files, splits = self.listing.part(part, self.census.num_splits)
+        return replace(
+            self, files=files, splits=splits, positions=part.positions(self.census.num_splits)
+        )
+
+    def of_plan(self, new: NewFiles) -> "Job":
+        """The job with the files of one plan of a followed table."""
+        return replace(
+            self,
+            files=new.files,
+            splits=tuple(self.cut(file for file, _ in new.files.values())),
+            table=new.table,
+        )
+
+    def at(self, followed: Followed | None) -> "Job":
+        """The job at a saved state: with the plan that was current then, if the table is
+        followed.
+        """
+        if self.follow is None or followed in (None, (None, self.follow.version)):
+            return self
+        return self.of_plan(self.follow.files(followed))
+
+    def turns(
+        self, epoch: int, worker_info: WorkerInfo, done: Done, recorded: Callable[[str], Recording]
+    ) -> Iterator[tuple["Job", Iterator[Claim]]]:
+        """A worker's claims of an epoch in order `static`, `rank` or `replay`.
+
+        Args:
+            epoch: The epoch.
+            worker_info: The worker, and how many there are.
+            done: Rows that were delivered before.
+            recorded: Looks up the recorded order of a loader by its key, for a replay whose options
+                hold no recording.
+
+        Returns:
+            This job with its claims, or, in order `rank`, each part in turn with its claims.
+        """
+        if self.listing is None:
+            recording = (
+                self.ordering.given
+                if self.ordering.given or not self.ordering.is_replay
+                else recorded(self.key)
+            )
+            yield (
+                self,
+                self.ordering.claims(
+                    self.plan(epoch), worker_info, self.batch_size, done, recording
+                ),
+            )
+            return
+        for number in range(self.ordering.mini_epochs):
+            yield self._turn(self.ordering.mini_epoch(number, self.seed, epoch, worker_info), done)
+
+    def _turn(self, part: MiniEpoch, done: Done) -> tuple["Job", Iterator[Claim]]:
+        job = self.part(part)
+        assert job.positions is not None
+        return job, rank_claims(job.splits, job.positions, done)
+
+    def parts(self, worker: LoaderWorker) -> Iterator["Job"]:
+        """The job; in order `rank` the parts of all workers, one after the other."""
+        if self.listing is None:
+            yield self
+            return
+        for index in range(worker.num_workers):
+            worker_info = WorkerInfo(index=index, num_workers=worker.num_workers)
+            yield self.part(MiniEpoch(seed=self.seed, epoch=0, worker_info=worker_info))
+
+    @property
+    def num_open(self) -> int:
+        """How many splits are open at once."""
+        wanted = self.shuffle.interleave if self.shuffle else 1
+        return wanted if self.most_open is None else min(wanted, self.most_open)
+
+    @cached_property
+    def most_parts(self) -> int:
+        """The most files that a split is read from: its data file and those of its slot groups."""
+        return max((len(file.parts) for file, _ in self.files.values()), default=1)
+
+    @cached_property
+    def plan_digest(self) -> str:
+        """A hash of the files and their splits."""
+        return self.plan(epoch=0).digest if self.census is None else self.census.plan
+
+    def plan(self, epoch: int) -> Plan:
+        return Plan(
+            splits=self.splits,
+            seed=self.seed,
+            epoch=epoch,
+            shuffle=self.shuffle is not None,
+            window_rows=self.shuffle.split_window_rows if self.shuffle else None,
+            section_sizes=section_sizes(self.splits, self.files, self.section_key),
+        )
+
+    def section_of(self, epoch: int) -> Callable[[int], range]:
+        """Gives the positions of the epoch's order that may be mixed with a position: those of its
+        section, or of its part in order `rank`.
+        """
+        positions = self.positions
+        return self.plan(epoch).section_of if positions is None else lambda _: positions
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether any data file has rows."""
+        files = self.files if self.census is None else self.census.largest
+        return any(file.num_rows for file, _ in files.values())
+
+    @property
+    def filters_rows(self) -> bool:
+        """Whether rows are left out depending on their content."""
+        is_decided = are_decided(self.files)
+        drops = any(number.null == DROP_ROW for number in self.request.numbers)
+        return (
+            drops
+            or self.request.negatives is not None
+            or (self.request.where is not None and not is_decided)
+        )
+
+    def num_static_batches(self, start: LoaderState, worker_info: WorkerInfo) -> int:
+        """How many batches of the remaining epochs a worker gets in order `static`."""
+        num_rows, num_done = self._num_rows(start)
+        later = start.first_epoch + self.num_epochs - start.epoch - 1
+        count = partial(
+            num_static_batches,
+            worker_info=worker_info,
+            batch_rows=self.batch_size,
+            drop_last=self.drop_last,
+        )
+        return count(num_rows - num_done) + later * count(num_rows)
+
+    def shows(self, start: LoaderState) -> bool:
+        """Whether this worker shows the progress bar: only the first of all does."""
+        return self.progress and start.workers == (0,)
+
+    def num_rows_left(self, start: LoaderState) -> int | None:
+        """How many rows an iteration still has for its only worker; None: unknown, or there are
+        several.
+        """
+        if (
+            start.num_workers > 1
+            or self.filters_rows
+            or self.follow is not None
+            or self.listing is not None
+        ):
+            return None
+        num_rows, num_done = self._num_rows(start)
+        return (start.first_epoch + self.num_epochs - start.epoch) * num_rows - num_done
+
+    def _num_rows(self, start: LoaderState) -> tuple[int, int]:
+        """The rows of an epoch, and how many of the state's epoch are delivered."""
+        plan = self.plan(start.epoch)
+        num_done = sum(
+            end - first
+            for index, rows in start.done.items()
+            for first, end in as_ranges(rows, plan[index].num_rows)
+        )
+        return plan.num_rows, num_done
+
+    def num_steps(self, start: LoaderState, worker: LoaderWorker) -> int | None:
+        """How many steps a worker makes if all ranks make the same number, as `tail` says; None if
+        that cannot be counted in advance.
+        """
+        if self.ordering.kind != STATIC or self.filters_rows or self.tail == JOIN:
+            return None
+        worker_infos = [
+            WorkerInfo(index=rank, num_workers=worker.num_ranks) for rank in range(worker.num_ranks)
+        ]
+        counts = [self.num_static_batches(start, worker_info) for worker_info in worker_infos]
+        per_rank = worker.num_workers // worker.num_ranks
+        return -(
+            (worker.index % per_rank - (min(counts) if self.tail == DROP else max(counts)))
+            // per_rank
+        )
+
+    @property
+    def key(self) -> str:
+        """A hash of what is read: 16 hex digits. Loaders with the same key share their reading,
+        under the same keys in the store.
+
+        A followed table is identified by its URL, since workers may open different versions of it.
+        """
+        what = self.plan_digest if self.follow is None else f"follow {self.follow.url} {self.seed}"
+        return hashlib.sha256(f"{what}\n{self.request.digest}".encode()).hexdigest()[:16]
+
+    def start(self, epoch: int, first_epoch: int, worker: LoaderWorker) -> LoaderState:
+        """The state of a worker that has delivered nothing of the epoch."""
+        return LoaderState(
+            table=self.table,
+            plan=self.plan_digest,
+            request=self.request.digest,
+            seed=self.seed,
+            window_rows=self.shuffle.split_window_rows if self.shuffle else None,
+            num_epochs=self.num_epochs,
+            epoch=epoch,
+            first_epoch=first_epoch,
+            num_workers=worker.num_workers,
+            workers=(worker.index,),
+            followed=None if self.follow is None else (None, self.follow.version),
+        )
+
+    def resumed(self, saved: LoaderState, worker: LoaderWorker) -> LoaderState:
+        """The state of a worker that continues from a saved one."""
+        return replace(saved, num_workers=worker.num_workers, workers=(worker.index,), ended=None)

@@ -1,0 +1,234 @@
+"""How ranks that train in step agree on the number of steps, though they get different numbers of
+batches.
+
+No rank asks the others at each step. A rank that has rows for some steps announces them in the
+store, once for each block of rows. A rank that has no batch for a step waits until the
+announcements of the others say whether they make the step.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from threading import Event
+from typing import Protocol
+
+from featstore.base.errors import ConfigError, DispatchError, StateError
+from featstore.dispatch.stores.address import Store
+from featstore.loader.iteration.worker import LoaderWorker
+
+DROP, PAD, JOIN = TAILS = ("drop", "pad", "join")
+_LOG = logging.getLogger(__name__)
+_GOES, _ENDED, _LEFT = "goes", "ended", "left"
+# Seconds between two looks at the announcements: doubled from the first to the second value.
+_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.25
+
+
+class StepDecision(Enum):
+    """Whether a step is made."""
+
+    GO = "go"
+    STOP = "stop"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """The last announcement of a worker.
+
+    Attributes:
+        what: `goes`: it makes at least these steps; `ended`: it has no batches after them; `left`:
+            it left its loop after them.
+        steps: A number of steps.
+    """
+
+    what: str
+    steps: int
+
+    @classmethod
+    def of(cls, text: str | None) -> "Announcement":
+        what, _, steps = (text or f"{_GOES} 0").partition(" ")
+        return cls(what, int(steps))
+
+
+def decide(step: int, others: Sequence[Announcement], *, is_mine: bool) -> StepDecision:
+    """Whether a step is made, as far as the announcements say.
+
+    Args:
+        step: The step, counted from 1.
+        others: Announcements of the other workers.
+        is_mine: Whether this worker has a batch for the step. If so, the step is made if all others
+            make it; if not, it is made, with padding, if any of them does.
+    """
+    makes = [other.steps >= step for other in others]
+    is_over = [other.what == _ENDED and other.steps < step for other in others]
+    if is_mine:
+        return (
+            StepDecision.STOP
+            if any(is_over)
+            else StepDecision.GO
+            if all(makes)
+            else StepDecision.WAIT
+        )
+    return (
+        StepDecision.GO if any(makes) else StepDecision.STOP if all(is_over) else StepDecision.WAIT
+    )
+
+
+class Steps(Protocol):
+    """A worker's view of the agreement on steps, which are counted from 1."""
+
+    def makes(self, step: int, ahead: int) -> bool:
+        """Whether all ranks make this step. This one has a batch for it and for `ahead` more."""
+
+    def pads(self, step: int) -> bool:
+        """Whether this rank, which has no batches left, makes the step with a padding batch."""
+
+    def leave(self) -> None:
+        """Called when the loop is left. May be called more than once, and after the end."""
+
+
+class Counted:
+    """Steps in order `static`, where their number follows from the plan."""
+
+    def __init__(self, num_steps: int) -> None:
+        self._num_steps = num_steps
+
+    def makes(self, step: int, ahead: int) -> bool:
+        return step <= self._num_steps
+
+    def pads(self, step: int) -> bool:
+        return step <= self._num_steps
+
+    def leave(self) -> None:
+        """Does nothing, since no rank waits for another one."""
+
+
+class Agreed:
+    """Steps on which ranks agree through announcements in the store. For one consumer.
+
+    Args:
+        kind: The tail, `drop` or `pad`.
+        store: A handle of its own, which `leave` closes.
+        prefix: Prefix of the iteration's keys.
+        worker: Which worker this process is.
+        patience_s: Seconds to wait for the announcement of another worker.
+
+    Raises:
+        DispatchError: In `makes` and `pads`: another worker has left its loop and this one would
+            wait for it, or one announces nothing for `patience_s`.
+    """
+
+    def __init__(
+        self, kind: str, store: Store, prefix: str, worker: LoaderWorker, *, patience_s: float
+    ) -> None:
+        self._kind, self._store, self._worker, self._patience_s = kind, store, worker, patience_s
+        self._keys = {index: f"{prefix}tail/{index}" for index in range(worker.num_workers)}
+        self._announced = self._known = self._step = 0
+        self._has_ended, self._closed = False, Event()
+
+    def makes(self, step: int, ahead: int) -> bool:
+        self._step = step
+        if step > self._announced:
+            self._announced = step + ahead
+            self._announce(_GOES, self._announced)
+        if self._kind == PAD or step <= self._known or self._agree(step, is_mine=True):
+            return True
+        self._end(step - 1)
+        return False
+
+    def pads(self, step: int) -> bool:
+        """Pads in tail `drop`, too: a rank that lost its rows to another one makes the steps that
+        it has announced.
+        """
+        self._step = step
+        if step <= self._announced:
+            return True
+        self._end(step - 1)
+        return self._kind == PAD and self._agree(step, is_mine=False)
+
+    def leave(self) -> None:
+        self._closed.set()
+        if not self._has_ended:
+            self._has_ended = True
+            with suppress(DispatchError):
+                self._announce(_LEFT, self._step)
+            _LOG.warning(
+                "%s left its loop at step %d, before the end of the epoch: ranks that train in "
+                "step with it wait for it in vain; with tail %s a loop may be left early only by "
+                "all ranks at the same step",
+                self._name(self._worker.index),
+                self._step,
+                self._kind,
+            )
+        self._store.close()
+
+    def _end(self, steps: int) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._announce(_ENDED, steps)
+
+    def _announce(self, what: str, steps: int) -> None:
+        self._store.set(self._keys[self._worker.index], f"{what} {steps}")
+
+    def _agree(self, step: int, *, is_mine: bool) -> bool:
+        """Waits until the announcements of the others decide about the step."""
+        began, pause_s = time.monotonic(), _PAUSE_S
+        while True:
+            others = self._others()
+            found = decide(step, list(others.values()), is_mine=is_mine)
+            if found is not StepDecision.WAIT:
+                self._known = min(other.steps for other in others.values())
+                return found is StepDecision.GO
+            self._require_company(step, others, time.monotonic() - began)
+            if self._closed.wait(pause_s):
+                raise StateError("this iteration was closed before its end; iterate anew")
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _others(self) -> Mapping[int, Announcement]:
+        others = [index for index in self._keys if index != self._worker.index]
+        texts = self._store.get_many([self._keys[index] for index in others])
+        return {index: Announcement.of(text) for index, text in zip(others, texts, strict=True)}
+
+    def _require_company(
+        self, step: int, others: Mapping[int, Announcement], waited_s: float
+    ) -> None:
+        for index, other in others.items():
+            if other.what == _LEFT and other.steps < step:
+                raise DispatchError(
+                    f"{self._name(index)} left its loop at step {other.steps}, before the end of "
+                    f"the epoch, and {self._name(self._worker.index)} waits for it at step {step}: "
+                    f"with tail {self._kind} a loop may be left early only by all ranks at the "
+                    "same step; see that rank's log, or choose tail join"
+                )
+        if waited_s > self._patience_s:
+            silent = [
+                f"{self._name(i)} (step {other.steps})"
+                for i, other in others.items()
+                if other.steps < step
+            ]
+            raise DispatchError(
+                f"waited {waited_s:.0f} s at step {step} for {', '.join(silent)}, which made no "
+                "progress: see the logs of these ranks"
+            )
+
+    def _name(self, index: int) -> str:
+        per_rank = self._worker.num_workers // self._worker.num_ranks
+        rank = f"rank {index // per_rank}"
+        return rank if per_rank == 1 else f"worker {index % per_rank} of {rank}"
+
+
+def require_tail(value: object, *, in_step: object) -> str:
+    """The option `tail`. ConfigError for an unknown one, or one that `dispatch.in_step`
+    contradicts.
+    """
+    if value not in TAILS:
+        raise ConfigError(f"tail: expected one of {', '.join(TAILS)}, found {value!r}")
+    if value != JOIN and in_step is False:
+        raise ConfigError(
+            f"tail {value} and dispatch.in_step false contradict each other: with this tail all "
+            "ranks make the same steps; leave in_step out, or choose tail join"
+        )
+    return str(value)

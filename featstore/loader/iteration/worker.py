@@ -1,0 +1,134 @@
+"""Which of a loader's workers this process is, and its share of the host's cores and memory."""
+
+import os
+from dataclasses import dataclass
+
+from torch import distributed
+from torch.utils.data import get_worker_info
+
+from featstore.base.host import cores_of_rank, may_be_bound, memory_bytes, num_cores, ranks_on_host
+
+# One process takes this much, and all of a host together at most a quarter of its memory, which is
+# chosen. In order, a row group of more than half the budget is decoded in slices, in two to three
+# times the time (decision 33): 1 GB is twice what 65,536 rows take, extraction's default, of 400
+# slots, a quarter of them lists of five ids. Shuffled windows are never sliced.
+_IN_ORDER_BYTES, _SHUFFLED_BYTES, _SHARE = 1_000_000_000, 512_000_000, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderWorker:
+    """Which worker this process is: of a DataLoader, of a torchrun job, of both, or the only one.
+
+    Attributes:
+        index: The worker's number, from 0.
+        num_workers: Workers of all ranks together.
+        session: Equal for the workers of one DataLoader; changes when they are started again.
+        is_dataloader: Whether this is a DataLoader worker.
+        rank: The rank of the process, or of the DataLoader's process.
+        num_ranks: The number of ranks.
+        ranks_on_host: How many ranks run on this host.
+        is_bound: Whether the launcher may have bound the rank to cores of its own.
+        in_step: Whether there are several ranks, according to the launcher or the process group.
+    """
+
+    index: int
+    num_workers: int
+    session: str
+    is_dataloader: bool
+    rank: int = 0
+    num_ranks: int = 1
+    ranks_on_host: int = 1
+    is_bound: bool = False
+    in_step: bool = False
+
+    @property
+    def num_siblings(self) -> int:
+        """How many workers the process's DataLoader has, this one included."""
+        return self.num_workers // self.num_ranks
+
+    @property
+    def num_on_host(self) -> int:
+        """How many workers this host has, this one included."""
+        return self.num_siblings * self.ranks_on_host
+
+    @property
+    def static_index(self) -> int:
+        """The worker's number in order `static`, where batches are dealt out in turn. With it a
+        rank gets the same batches for any number of DataLoader workers, and, since a DataLoader
+        asks its workers in turn, in the same order.
+        """
+        per_rank = self.num_siblings
+        return (self.index - self.rank * per_rank) * self.num_ranks + self.rank
+
+    @classmethod
+    def here(cls) -> "LoaderWorker":
+        """The worker that this process is, from torch's worker info, RANK, WORLD_SIZE and what the
+        launcher tells of the host.
+        """
+        worker, in_step = get_worker_info(), _is_one_of_several_ranks()
+        rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+        on_host, is_bound = ranks_on_host(os.environ), may_be_bound(os.environ)
+        if worker is None:
+            return cls(
+                index=rank,
+                num_workers=world,
+                session="direct",
+                is_dataloader=False,
+                rank=rank,
+                num_ranks=world,
+                ranks_on_host=on_host,
+                is_bound=is_bound,
+                in_step=in_step,
+            )
+        return cls(
+            index=rank * worker.num_workers + worker.id,
+            num_workers=world * worker.num_workers,
+            session=f"{worker.num_workers}-{worker.seed - worker.id}",
+            is_dataloader=True,
+            rank=rank,
+            num_ranks=world,
+            ranks_on_host=on_host,
+            is_bound=is_bound,
+            in_step=in_step,
+        )
+
+
+def _is_one_of_several_ranks() -> bool:
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        return True
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostShare:
+    """What one process takes.
+
+    Attributes:
+        num_threads: How many threads decode a row group.
+        budget_bytes: The memory budget.
+    """
+
+    num_threads: int
+    budget_bytes: int
+
+    @classmethod
+    def of(cls, worker: LoaderWorker, *, is_shuffled: bool = False) -> "HostShare":
+        """What a process takes unless it is told otherwise.
+
+        The cores that it may run on are divided among the ranks of its host, unless the launcher
+        has done so (`cores_of_rank`); a worker of a DataLoader takes one, as torch computes on one
+        core there. The memory is 1 GB, or 512 MB if rows are shuffled, and less where all workers
+        of the host would take more than a quarter of what they may use.
+        """
+        most_bytes = _SHUFFLED_BYTES if is_shuffled else _IN_ORDER_BYTES
+        cores = cores_of_rank(
+            worker.ranks_on_host, num_cores(), os.cpu_count() or 1, is_bound=worker.is_bound
+        )
+        return cls(
+            num_threads=1 if worker.is_dataloader else cores,
+            budget_bytes=min(most_bytes, memory_bytes() // (_SHARE * worker.num_on_host)),
+        )

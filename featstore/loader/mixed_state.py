@@ -1,0 +1,172 @@
+"""The state of a mixture: those of its tables' loaders, and whose turn it is.
+
+The format is a contract (docs/contracts.md, tests/golden/mixed_state.json).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from featstore.base.errors import FeatstoreError, StateError
+from featstore.loader.iteration.state import MIXED_FORMAT, LoaderState, merge_states
+from featstore.loader.request.mixed_tables import ALL_EXHAUSTED
+from featstore.loader.turns import Turns
+
+FORMAT = 1
+# The loader of a table that may be read several times in an epoch has this many epochs for each:
+# the epochs of the loader are `epoch * MOST_PASSES + pass`.
+MOST_PASSES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedState:
+    """The state of some or all workers of one step.
+
+    Attributes:
+        stop: As of `MixedTables`.
+        epoch: The epoch of the mixture.
+        turns: The batches that a worker has delivered of it: of several workers the one that has
+            delivered the most.
+        ended: Whether these workers have ended the epoch.
+        tables: The state of each table's loader.
+    """
+
+    stop: str
+    epoch: int
+    turns: Turns
+    tables: tuple[dict[str, Any], ...]
+    ended: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for `json.dumps`."""
+        turns = {key: list(values) for key, values in asdict(self.turns).items()}
+        return {
+            MIXED_FORMAT: FORMAT,
+            "stop": self.stop,
+            "epoch": self.epoch,
+            **turns,
+            "tables": list(self.tables),
+            "ended": self.ended,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "MixedState":
+        """The state. StateError for data of another kind or format, or damaged data."""
+        if not isinstance(data, Mapping) or data.get(MIXED_FORMAT) != FORMAT:
+            is_plain = isinstance(data, Mapping) and "format" in data
+            found = "the state of a loader of one table" if is_plain else f"{data!r:.200}"
+            raise StateError(
+                f"state of a mixture: expected {MIXED_FORMAT} {FORMAT}, found {found}: load it "
+                "into a loader made of the config with which it was saved"
+            )
+        try:
+            fields = {key: value for key, value in data.items() if key != MIXED_FORMAT}
+            turns = Turns(
+                weights=tuple(map(float, fields.pop("weights"))),
+                num_batches=tuple(map(int, fields.pop("num_batches"))),
+            )
+            tables = tuple(map(dict, fields.pop("tables")))
+            state = cls(**{**fields, "epoch": int(data["epoch"])}, turns=turns, tables=tables)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"state of a mixture: damaged, or edited by hand: {error}") from error
+        if {len(turns.weights), len(turns.num_batches)} != {len(tables)}:
+            raise StateError(
+                f"state of a mixture: damaged: expected weights and num_batches of {len(tables)} "
+                f"tables, found {len(turns.weights)} and {len(turns.num_batches)}"
+            )
+        return state
+
+    def require_fit(self, stop: str, num_tables: int) -> None:
+        """StateError if a mixture with this `stop` and so many tables cannot continue from it."""
+        for what, saved, own in (
+            ("stop", self.stop, stop),
+            ("number of tables", len(self.tables), num_tables),
+        ):
+            if saved != own:
+                raise StateError(
+                    f"state of a mixture: saved with another {what}: expected {own}, as this "
+                    f"loader has, found {saved}: load it into a loader with the `tables` and "
+                    "`stop` of the saved one"
+                )
+
+    @property
+    def to_continue(self) -> "MixedState":
+        """The state itself; where the epoch has ended, the beginning of the next one."""
+        if not self.ended:
+            return self
+        epoch = self.epoch + 1
+        first = epoch * num_passes(self.stop)
+        begun = {"epoch": first, "first_epoch": first, "complete": [], "partial": {}}
+        tables = [{k: v for k, v in each.items() if k != "ended"} | begun for each in self.tables]
+        turns = Turns.begin(self.turns.weights)
+        return MixedState(stop=self.stop, epoch=epoch, turns=turns, tables=tuple(tables))
+
+
+def num_passes(stop: str) -> int:
+    """How many passes over a table an epoch may have."""
+    return MOST_PASSES if stop == ALL_EXHAUSTED else 1
+
+
+@contextmanager
+def naming(table: str) -> Iterator[None]:
+    """Puts the table's name before the message of an error."""
+    try:
+        yield
+    except FeatstoreError as error:
+        raise type(error)(f"{table}: {error}") from error
+
+
+def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merges the states that all workers saved at one step into one state.
+
+    A worker that has ended its iteration may be merged with others that have not. Between two
+    epochs of one iteration workers may be in different epochs; save one step later then. In a
+    mixture they may be in different passes over a table: the merged state is in the earliest one.
+
+    Args:
+        states: The results of `state_dict` of all workers.
+
+    Returns:
+        A state for `load_state_dict`, with any number of workers.
+
+    Raises:
+        StateError: The states are not of one step of one run, or are in different epochs.
+    """
+    states = list(states)
+    if not any(isinstance(state, Mapping) and MIXED_FORMAT in state for state in states):
+        return merge_states(states)
+    parsed = [MixedState.from_json(state) for state in states]
+    first = parsed[0]
+    for state in parsed:
+        _require_same(state, first)
+    merged = [_merged(i, parsed) for i in range(len(first.tables))]
+    return MixedState(
+        stop=first.stop,
+        epoch=first.epoch,
+        turns=max((state.turns for state in parsed), key=lambda turns: sum(turns.num_batches)),
+        ended=all(state.ended for state in parsed),
+        tables=tuple(merged),
+    ).to_json()
+
+
+def _require_same(state: MixedState, first: MixedState) -> None:
+    for key, own, other in (
+        ("stop", state.stop, first.stop),
+        ("epoch", state.epoch, first.epoch),
+        ("number of tables", len(state.tables), len(first.tables)),
+    ):
+        if own != other:
+            raise StateError(f"merge_states: the states differ in {key}: {own} and {other}")
+
+
+def _merged(i: int, states: Sequence[MixedState]) -> dict[str, Any]:
+    """The state of one table's loader, in the earliest pass that a worker is in. What others have
+    delivered of later passes is left out, so it is read again.
+    """
+    with naming(f"tables[{i}]"):
+        tables = [LoaderState.from_json(state.tables[i]) for state in states]
+        earliest = min(table.epoch for table in tables)
+        if states[0].stop == ALL_EXHAUSTED:
+            tables = [table.in_pass(earliest) for table in tables]
+        return merge_states(table.to_json() for table in tables)

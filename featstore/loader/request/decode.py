@@ -1,0 +1,191 @@
+"""From rows as read to the columns of a block: first the filters, then each slot's options."""
+
+import time
+from collections import Counter
+from collections.abc import MutableMapping
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from featstore.base.errors import MissingValueError
+from featstore.loader.request.matching import Partition, partition_value
+from featstore.loader.request.negatives import Negatives, position_hashes
+from featstore.loader.request.request import DROP, RAISE, LabelRequest, Request
+from featstore.loader.request.slot_shaping import shaped
+from featstore.ops import hashing
+from featstore.reading.buffers import Array, Values, scalar_floats
+from featstore.reading.missing import marks_to_nulls, nan_to_null
+from featstore.reading.reader import Rows
+from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key
+from featstore.tensors.writable import writable
+
+NO_EXTRAS = pa.table({})
+
+
+class ColumnCounts(Protocol):
+    """Where rows and the seconds of each column are counted, as of the loader's `Stats`."""
+
+    @property
+    def counts(self) -> Counter[str]: ...
+
+    @property
+    def column_assemble_s(self) -> MutableMapping[str, float]: ...
+
+
+def passing(
+    rows: Rows, first_row: int, request: Request, partition: Partition, counts: Counter[str]
+) -> Array:
+    """Which rows get into batches: bool (num_rows,). The others are counted in `counts`.
+
+    Args:
+        rows: Rows of one data file, with the columns that the filters read.
+        first_row: The number of the first of them in the file.
+        request: What is delivered.
+        partition: The file's partition.
+        counts: Counts by name, as of `Stats`.
+    """
+    mask = np.ones(rows.num_rows, bool)
+    if request.where is not None and not partition.is_decided:
+        mask = _as_bool(request.where.mask(_where_table(rows, request, partition)))
+        counts["rows_filtered"] += int(np.count_nonzero(~mask))
+    for label in request.labels:
+        if label.null == DROP:
+            _, valid = scalar_floats(rows.other(label.field))
+            if valid is not None:
+                counts["null_labels_dropped"] += int(np.count_nonzero(mask & ~valid))
+                mask = mask & valid
+    if request.negatives is not None:
+        is_kept = _without_dropped_negatives(rows, first_row, request, request.negatives)
+        counts["negatives_dropped"] += int(np.count_nonzero(mask & ~is_kept))
+        mask = mask & is_kept
+    return mask
+
+
+def block_columns(rows: Rows, request: Request, stats: ColumnCounts) -> dict[Key, Values]:
+    """The slots, labels and weight of rows that passed the filters, as arrays from which tensors
+    can be made without a copy.
+
+    Raises:
+        MissingValueError: A label or the weight is null, and the request does not say what to do.
+    """
+    columns, counts, now = dict[Key, Any](), stats.counts, time.perf_counter()
+    counts["rows_decoded"] += rows.num_rows
+    for item in request.slots:
+        columns[SLOT, item.slot.name] = writable(shaped(rows.slot(item.slot), item))
+        before, now = now, time.perf_counter()
+        stats.column_assemble_s[item.slot.name] += now - before
+    for label in request.labels:
+        columns[LABEL, label.name] = writable(_number(rows, label, "label", counts))
+    if request.weight is not None:
+        columns[WEIGHT, request.weight.name] = writable(
+            _number(rows, request.weight, "weight", counts)
+        )
+    if request.negatives is not None:
+        key = (WEIGHT, request.weight.name if request.weight is not None else "negatives")
+        columns[key] = request.negatives.weighted(
+            columns[LABEL, request.negatives.label], columns.get(key)
+        )
+    return columns
+
+
+def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table:
+    """The extra columns, null where `where` sees null: at NaN, and at missing marks of columns that
+    could be slots. A partition key becomes a constant column.
+    """
+    if not request.extras:
+        return NO_EXTRAS
+    columns = [
+        _constant(field, partition, rows.num_rows)
+        if field.name in request.partition_keys
+        else rows.other(field)
+        for field in request.extras
+    ]
+    schema = pa.schema([field.remove_metadata() for field in request.extras])
+    table = pa.table([nan_to_null(column) for column in columns], schema=schema)
+    slots = [request.schema[name] for name in schema.names if name in request.schema]
+    return pa.table(marks_to_nulls(table, slots).columns, schema=schema)
+
+
+def null_error(
+    label: LabelRequest, what: str, file_name: str, num_nulls: int, num_rows: int
+) -> MissingValueError:
+    """The error for nulls in a label or weight of rows that are delivered.
+
+    Args:
+        label: The label or weight.
+        what: `label` or `weight`.
+        file_name: The data file.
+        num_nulls: In how many rows it is null.
+        num_rows: Of so many.
+    """
+    fix = (
+        f"; `{{name: {label.name}, null: drop}}` leaves such rows out, `null: 0` gives a value"
+        if what == "label"
+        else ""
+    )
+    return MissingValueError(
+        f"{file_name}: {what} {label.name!r} is null in {num_nulls} of {num_rows} rows{fix}"
+    )
+
+
+def _without_dropped_negatives(
+    rows: Rows, first_row: int, request: Request, negatives: Negatives
+) -> Array:
+    """Which rows are not negatives, or are kept ones: bool (num_rows,)."""
+    label = next(label for label in request.labels if label.name == negatives.label)
+    values, valid = scalar_floats(rows.other(label.field))
+    fill = np.float32(np.nan if label.null in (RAISE, DROP) else label.null)
+    is_negative = (values if valid is None else np.where(valid, values, fill)) == 0
+    if negatives.column is None:
+        is_kept = negatives.keeps(*position_hashes(rows.file_name, first_row, rows.num_rows))
+    else:
+        is_kept = negatives.keeps(hashing.value_hash(_row_ids(rows, request, negatives.column)))
+    return np.where(is_negative, is_kept, True)
+
+
+def _row_ids(rows: Rows, request: Request, name: str) -> pa.Array:
+    """The column whose hash chooses the negatives. MissingValueError if a value is missing: all
+    rows without a value have one hash, so either all of them or none would be kept.
+    """
+    if name in request.schema:
+        slot = request.schema[name]
+        column = marks_to_nulls(pa.table({name: rows.slot_column(slot)}), [slot]).column(0)
+    else:
+        column = rows.other(request.schema.to_arrow(nullable=True).field(name))
+    if column.null_count:
+        raise MissingValueError(
+            f"{rows.file_name}: negatives.column {name!r} is missing in {column.null_count} of "
+            f"{rows.num_rows} rows: leave the option out to choose rows by their positions"
+        )
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _number(rows: Rows, label: LabelRequest, what: str, counts: Counter[str]) -> Array:
+    values, valid = scalar_floats(rows.other(label.field))
+    if valid is None:
+        return values
+    num_nulls = int(np.count_nonzero(~valid))
+    if label.null in (RAISE, DROP):
+        raise null_error(label, what, rows.file_name, num_nulls, rows.num_rows)
+    counts["null_labels_filled"] += num_nulls
+    return np.where(valid, values, np.float32(label.null))
+
+
+def _where_table(rows: Rows, request: Request, partition: Partition) -> pa.Table:
+    """The columns that `where` reads, with nulls for missing values."""
+    assert request.where is not None
+    columns = {slot.name: rows.slot_column(slot) for slot in request.where_slots}
+    columns |= {field.name: rows.other(field) for field in request.where_others}
+    for name, field in request.partition_keys.items():
+        if name in request.where.columns:
+            columns[name] = _constant(field, partition, rows.num_rows)
+    return marks_to_nulls(pa.table(columns), request.where_slots)
+
+
+def _constant(field: pa.Field, partition: Partition, num_rows: int) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.repeat(partition_value(field, partition), num_rows)])
+
+
+def _as_bool(mask: pa.ChunkedArray) -> Array:
+    return np.asarray(mask.combine_chunks().cast(pa.uint8())).astype(bool)

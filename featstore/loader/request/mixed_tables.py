@@ -1,0 +1,125 @@
+"""`tables` of a training config: several tables, batches of which are drawn by weight."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from featstore.base.errors import ConfigError, nearest
+from featstore.base.redaction import redact, shown
+from featstore.loader.request.option_values import as_list
+
+FIRST_EXHAUSTED, ALL_EXHAUSTED = "first_exhausted", "all_exhausted"
+STOPS = (FIRST_EXHAUSTED, ALL_EXHAUSTED)
+ENTRY_KEYS = ("table", "weight", "where")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedTables:
+    """What is mixed.
+
+    Attributes:
+        configs: The arguments of one `FeatureLoader` for each table.
+        weights: A weight for each, above 0: its share of the batches, beside the others.
+        stop: Whether an epoch ends with the `first_exhausted` table, or when each was read to its
+            end at least once, `all_exhausted`.
+    """
+
+    configs: Sequence[Mapping[str, Any]]
+    weights: Sequence[float]
+    stop: str
+
+
+def mixed_tables(config: Mapping[str, Any]) -> MixedTables:
+    """The tables that a config mixes.
+
+    Args:
+        config: A config with `tables`, as `load_train_config` returns it.
+
+    Raises:
+        ConfigError: An entry is malformed, or a key does not go with `tables`.
+    """
+    _require_mixable(config)
+    entries = as_list("tables", config["tables"])
+    if not entries:
+        raise ConfigError("tables: expected at least one table, found none")
+    common = {key: value for key, value in config.items() if key not in ("tables", "stop")}
+    stop = config.get("stop", FIRST_EXHAUSTED)
+    if stop not in STOPS:
+        raise ConfigError(
+            f"stop: expected one of {', '.join(STOPS)}, found {stop!r}{nearest(str(stop), STOPS)}"
+        )
+    if stop == ALL_EXHAUSTED and config.get("tail", "join") != "join":
+        raise ConfigError(
+            f"tail: {config['tail']!r} with stop {ALL_EXHAUSTED}: ranks read different numbers of "
+            f"passes, so they cannot agree on a last step: expected tail join, or stop "
+            f"{FIRST_EXHAUSTED}"
+        )
+    return MixedTables(
+        configs=[_arguments(i, entry, common) for i, entry in enumerate(entries)],
+        weights=[_weight(i, entry) for i, entry in enumerate(entries)],
+        stop=stop,
+    )
+
+
+def _require_mixable(config: Mapping[str, Any]) -> None:
+    """ConfigError for what a mixture does not have."""
+    order = config.get("order")
+    kind = order.get("kind") if isinstance(order, Mapping) else getattr(order, "kind", order)
+    dispatch = config.get("dispatch")
+    options = dispatch if isinstance(dispatch, Mapping) else getattr(dispatch, "__dict__", {})
+    refused = {
+        "num_epochs": (config.get("num_epochs", 1) != 1, "1; iterate once for each epoch"),
+        "follow": (bool(config.get("follow")), "false; a mixture does not wait for partitions"),
+        "order": (kind == "replay", "dynamic, static or rank"),
+        "progress": (bool(config.get("progress")), "false; on_stats tells how far a mixture is"),
+        "dispatch.in_step": (
+            options.get("in_step") is False,
+            "auto or true; workers of a mixture do not wait for each other's rows, since they "
+            "read several tables in turn",
+        ),
+    }
+    for key, (is_found, expected) in refused.items():
+        if is_found:
+            found = shown(options["in_step"] if "." in key else config[key])
+            raise ConfigError(f"{key}: with `tables` expected {expected}; found {found}")
+
+
+def _arguments(i: int, entry: Any, common: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the loader of one entry. `where` of both the entry and the config holds."""
+    if not isinstance(entry, Mapping):
+        raise ConfigError(
+            f"tables[{i}]: expected {{table: ..., weight: ...}}, found {shown(entry)}"
+        )
+    for key in entry:
+        if key not in ENTRY_KEYS:
+            raise ConfigError(
+                f"tables[{i}]: unknown key {key!r}{nearest(str(key), ENTRY_KEYS)}; there are "
+                f"{', '.join(ENTRY_KEYS)}"
+            )
+    if entry.get("table") is None:
+        raise ConfigError(f"tables[{i}]: expected a key 'table', found none")
+    conditions = [each for each in (common.get("where"), entry.get("where")) if each is not None]
+    where = {"where": " and ".join(f"({each})" for each in conditions)} if conditions else {}
+    return {**common, "table": entry["table"], **where}
+
+
+def _weight(i: int, entry: Mapping[str, Any]) -> float:
+    weight = entry.get("weight", 1)
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    if not is_number or not math.isfinite(weight) or weight <= 0:
+        raise ConfigError(
+            f"tables[{i}].weight: expected a number above 0, found {weight!r}; leave a table out "
+            "to read none of it"
+        )
+    return float(weight)
+
+
+def table_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The tables, as messages name them: the entry's number, and its URL without secrets."""
+    return [
+        f"tables[{i}] ({redact(str(config['table']))})"
+        if isinstance(config["table"], str)
+        else f"tables[{i}]"
+        for i, config in enumerate(configs)
+    ]

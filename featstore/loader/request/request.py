@@ -1,0 +1,281 @@
+"""The request of a loader, checked against the table's schema before any file is opened."""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from featstore.base.errors import ConfigError, SelectionError, nearest
+from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.loader.request.negatives import Negatives
+from featstore.loader.request.option_values import as_list, require_keys
+from featstore.loader.request.slot_options import SlotRequest, requested_slots
+from featstore.reading.file_columns import Selection
+from featstore.selection.where import Where, parse_where
+
+RAISE, DROP = "raise", "drop"
+LABEL_KEYS = ("name", "null")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelRequest:
+    """A numeric column that is delivered as float32.
+
+    Attributes:
+        field: The column.
+        null: What a null does: `raise`, `drop` the row, or become this number.
+    """
+
+    field: pa.Field
+    null: str | float = RAISE
+
+    @property
+    def name(self) -> str:
+        return str(self.field.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Which columns are delivered, and which rows.
+
+    Attributes:
+        slots: The selected slots with their options.
+        labels: The labels.
+        weight: The column of the rows' weights.
+        extras: Columns that are delivered as Arrow.
+        where: The condition on rows.
+        negatives: How negatives are downsampled.
+        schema: The table's schema.
+    """
+
+    slots: tuple[SlotRequest, ...]
+    labels: tuple[LabelRequest, ...] = ()
+    weight: LabelRequest | None = None
+    extras: tuple[pa.Field, ...] = ()
+    where: Where | None = None
+    negatives: Negatives | None = None
+    schema: SlotSchema
+
+    @property
+    def numbers(self) -> tuple[LabelRequest, ...]:
+        """The labels, and the weight if there is one."""
+        return self.labels if self.weight is None else (*self.labels, self.weight)
+
+    @property
+    def partition_keys(self) -> Mapping[str, pa.Field]:
+        return {field.name: field for field in self.schema.partition_keys}
+
+    @property
+    def where_slots(self) -> tuple[Slot, ...]:
+        return self._slots_of(self.where.columns if self.where else ())
+
+    @property
+    def where_others(self) -> tuple[pa.Field, ...]:
+        """Columns that `where` reads and that are not slots."""
+        return self._others_of(self.where.columns if self.where else ())
+
+    def reads(self, *, is_decided: bool) -> tuple[Selection | None, Selection]:
+        """The columns that are read first, to decide which rows are delivered (None: all rows are),
+        and the remaining columns.
+
+        Args:
+            is_decided: Whether `where` is true for all rows of the file.
+        """
+        return self._reads[is_decided]
+
+    @cached_property
+    def _reads(self) -> tuple[tuple[Selection | None, Selection], ...]:
+        """For `is_decided` false and true. Looked up for every file, so computed only once."""
+        first = [self._filter_selection(is_decided=is_decided) for is_decided in (False, True)]
+        return tuple(
+            (each, self.selection if each is None else self.selection.without(each))
+            for each in first
+        )
+
+    def _filter_selection(self, *, is_decided: bool) -> Selection | None:
+        names = set() if is_decided or self.where is None else set(self.where.columns)
+        names |= {label.name for label in self.labels if label.null == DROP}
+        names |= self.negatives.columns if self.negatives else set()
+        return (
+            Selection(slots=self._slots_of(names), others=self._others_of(names)) if names else None
+        )
+
+    def _slots_of(self, names: Collection[str]) -> tuple[Slot, ...]:
+        return tuple(slot for slot in self.schema if slot.name in names)
+
+    def _others_of(self, names: Collection[str]) -> tuple[pa.Field, ...]:
+        """Columns of data files that are not slots. A label may be a slot in the schema."""
+        fields = {field.name: field for field in self.schema.others}
+        fields |= {label.name: label.field for label in self.labels}
+        return tuple(field for name, field in fields.items() if name in names)
+
+    @cached_property
+    def selection(self) -> Selection:
+        """All columns to read from data files."""
+        names = self.negatives.columns if self.negatives else ()
+        chosen = (*(item.slot for item in self.slots), *self.where_slots, *self._slots_of(names))
+        slots = {slot.name: slot for slot in chosen}
+        fields = (
+            *(item.field for item in self.numbers),
+            *self.extras,
+            *self.where_others,
+            *self._others_of(names),
+        )
+        others = {field.name: field for field in fields if field.name not in self.partition_keys}
+        return Selection(slots=tuple(slots.values()), others=tuple(others.values()))
+
+    @property
+    def digest(self) -> str:
+        """A hash of what is delivered of a table: 32 hex digits (docs/contracts.md)."""
+        parts: dict[str, Any] = {
+            "where": self.where.text if self.where else None,
+            "slots": [item.key for item in self.slots],
+            "labels": [[label.name, label.null] for label in self.labels],
+            "weight": self.weight.name if self.weight else None,
+            "extras": [field.name for field in self.extras],
+        }
+        if self.negatives is not None:
+            parts["negatives"] = vars(self.negatives)
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def resolve(
+    schema: SlotSchema,
+    *,
+    slots: Iterable[str | Mapping[str, Any]],
+    labels: Iterable[str | Mapping[str, Any]] = (),
+    weight: str | None = None,
+    extras: Iterable[str] = (),
+    where: str | None = None,
+    negatives: Negatives | None = None,
+) -> Request:
+    """The request for these arguments of `FeatureLoader`.
+
+    Raises:
+        ConfigError: An argument is malformed, or does not fit the column's type.
+        SelectionError: The table has no such column, or `where` cannot be parsed.
+    """
+    chosen = requested_slots(schema, as_list("slots", slots))
+    numbers = tuple(_label(schema, item) for item in as_list("labels", labels))
+    if not chosen:
+        raise ConfigError(
+            "slots: expected at least one slot, by name or glob, found none: a batch without "
+            "features trains nothing; Table.to_arrow reads labels alone"
+        )
+    return Request(
+        slots=chosen,
+        labels=numbers,
+        weight=None
+        if weight is None
+        else LabelRequest(field=_number_field(schema, weight, "weight")),
+        extras=tuple(_extra(schema, name) for name in as_list("extras", extras)),
+        where=None if where is None else parse_where(where, _types(schema)),
+        negatives=_checked_negatives(schema, negatives, [label.name for label in numbers]),
+        schema=schema,
+    )
+
+
+def _label(schema: SlotSchema, item: Any) -> LabelRequest:
+    if isinstance(item, str):
+        return LabelRequest(field=_number_field(schema, item, "labels"))
+    if not isinstance(item, Mapping):
+        raise ConfigError(f"labels: expected a name or {{name: ..., null: ...}}, found {item!r}")
+    # YAML reads the key of `{name: click, null: drop}` as null, not as text.
+    item = {"null" if key is None else key: value for key, value in item.items()}
+    name = require_keys("labels", item, LABEL_KEYS)
+    null = item.get("null", RAISE)
+    is_value = isinstance(null, int | float) and not isinstance(null, bool)
+    if not is_value and null not in (RAISE, DROP):
+        raise ConfigError(
+            f"labels: {name!r}: expected null: drop, raise or a number, found {null!r}"
+        )
+    return LabelRequest(
+        field=_number_field(schema, name, "labels"), null=float(null) if is_value else null
+    )
+
+
+def _checked_negatives(
+    schema: SlotSchema, negatives: Negatives | None, labels: Sequence[str]
+) -> Negatives | None:
+    """The option `negatives`. ConfigError if its label is not requested, or its column has no
+    value hash.
+    """
+    if negatives is None:
+        return None
+    if negatives.label not in labels:
+        raise ConfigError(
+            f"negatives.label: expected one of labels, found "
+            f"{negatives.label!r}{nearest(negatives.label, labels)}"
+        )
+    if negatives.column is not None:
+        type_ = _field(schema, negatives.column, "negatives.column").type
+        kinds = (
+            pa.types.is_integer,
+            pa.types.is_string,
+            pa.types.is_boolean,
+            pa.types.is_timestamp,
+        )
+        if not any(is_kind(type_) for is_kind in kinds) or any(
+            key.name == negatives.column for key in schema.partition_keys
+        ):
+            raise ConfigError(
+                f"negatives.column: {negatives.column!r}: expected a scalar column of the data "
+                f"files that has a text form, found {type_}"
+            )
+    return negatives
+
+
+def _types(schema: SlotSchema) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in schema.to_arrow(nullable=True, partition_keys=True)}
+
+
+def _field(schema: SlotSchema, name: str, what: str) -> pa.Field:
+    if name in schema:
+        return schema[name].to_field(nullable=True)
+    found = next(
+        (field for field in (*schema.others, *schema.partition_keys) if field.name == name), None
+    )
+    if found is None:
+        raise SelectionError(
+            f"{what}: no column {name!r} in the table{nearest(name, list(_types(schema)))}"
+        )
+    return found.with_nullable(True)
+
+
+def _extra(schema: SlotSchema, name: str) -> pa.Field:
+    if name in schema and schema[name].number is not None:
+        raise ConfigError(
+            f"extras: {name!r} is a slot: select it under slots, to get it as tensors"
+        )
+    return _field(schema, name, "extras")
+
+
+def _number_field(schema: SlotSchema, name: str, what: str) -> pa.Field:
+    field = _field(schema, name, what)
+    is_number = (
+        pa.types.is_integer(field.type)
+        or pa.types.is_floating(field.type)
+        or pa.types.is_boolean(field.type)
+    )
+    if not is_number or any(key.name == name for key in schema.partition_keys):
+        raise ConfigError(
+            f"{what}: {name!r}: expected a scalar numeric column of the data files, found "
+            f"{field.type}"
+        )
+    if name in schema and _holds_signs(schema[name]):
+        raise ConfigError(
+            f"{what}: {name!r}: expected a number, found the signs of an id slot, hashes that "
+            f"float32 cannot hold: name the raw column under `labels` or `weight` of the spec"
+        )
+    return field
+
+
+def _holds_signs(slot: Slot) -> bool:
+    """Whether a slot was declared to hold signs. Plain Parquet declares nothing: there a column of
+    integers may be a label.
+    """
+    return slot.kind is SlotKind.ID and slot.number is not None and slot.num_indices is None

@@ -1,0 +1,218 @@
+"""The options of a selected slot in training: which there are, and which slots allow them.
+
+`slot_shaping.py` applies them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from featstore.base.errors import ConfigError, nearest, require_integer
+from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.loader.request.option_values import require_keys
+from featstore.selection.slot_names import select
+
+SLOT_KEYS = ("name", "buckets", "max_len", "pad", "keep", "pad_side", "dtype")
+FIRST, LAST = KEPT_ENDS = ("first", "last")
+RIGHT, LEFT = PAD_SIDES = ("right", "left")
+# What `truncate` of a spec keeps.
+_KEPT_OF_SPEC = {"head": FIRST, "tail": LAST}
+_DTYPES = {SlotKind.ID: ("int64", "int32"), SlotKind.FLOAT: ("float32", "float16", "bfloat16")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotRequest:
+    """A slot, and the options under which its values are delivered.
+
+    Attributes:
+        slot: The slot, as the table's schema declares it.
+        buckets: Ids become `1 + sign % (buckets - 1)`, in `[0, buckets)`; 0 stays "missing".
+        max_len: Lists are cut to so many elements.
+        pad: Lists become a matrix (num_rows, pad): cut, or filled up with the missing mark, so that
+            an id of 0, or NaN, is no value.
+        keep: Which elements of lists that are cut stay, `first` or `last`.
+        pad_side: Where lists are filled up, `right` or `left`.
+        dtype: int32 for ids below 2^31, float16 or bfloat16 for floats; None is int64 or float32.
+    """
+
+    slot: Slot
+    buckets: int | None = None
+    max_len: int | None = None
+    pad: int | None = None
+    keep: str = FIRST
+    pad_side: str = RIGHT
+    dtype: str | None = None
+
+    @property
+    def is_jagged(self) -> bool:
+        """Whether batches hold the slot as values and offsets."""
+        return self.slot.is_list and self.pad is None
+
+    @property
+    def batch_width(self) -> int | None:
+        """The width of the matrix that batches hold; None if it is a vector, or jagged."""
+        return self.pad or self.slot.width
+
+    @property
+    def batch_dtype(self) -> str:
+        """The dtype of the values in batches."""
+        return self.dtype or ("int64" if self.slot.kind is SlotKind.ID else "float32")
+
+    @property
+    def key(self) -> list[object]:
+        """The slot's part of the request's digest. Options that were added later are in it only
+        where they are used, so that older digests stay valid.
+        """
+        later: dict[str, object] = {
+            name: value
+            for name, value in (("pad", self.pad), ("dtype", self.dtype))
+            if value is not None
+        }
+        later |= {"keep": LAST} if self.keep == LAST else {}
+        later |= {"pad_side": LEFT} if self.pad_side == LEFT else {}
+        return [self.slot.name, self.buckets, self.max_len, *([later] if later else [])]
+
+
+def requested_slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotRequest, ...]:
+    """Each selected slot once, in the order of first mention. The options of a mapping also apply
+    to a slot that a glob selects.
+
+    Args:
+        schema: The table's slots.
+        items: Names, globs, or mappings of a `name` and options.
+
+    Raises:
+        ConfigError: An unknown option, one that the slot's kind, shape or values do not allow, two
+            different mappings of one slot, or different `buckets` of slots that share signs.
+        SelectionError: A name or glob that selects no slot.
+    """
+    options: dict[str, Mapping[str, Any]] = {}
+    patterns = []
+    for item in items:
+        if isinstance(item, Mapping):
+            name = require_keys("slots", item, SLOT_KEYS)
+            _ = schema[name]
+            if options.get(name, item) != item:
+                raise ConfigError(
+                    f"slots: {name!r}: expected options once, found {dict(options[name])} and "
+                    f"{dict(item)}: a slot is delivered once"
+                )
+            options[name] = item
+            patterns.append(name)
+        elif isinstance(item, str):
+            patterns.append(item)
+        else:
+            raise ConfigError(
+                f"slots: expected a name or {{name: ..., buckets: ...}}, found {item!r}"
+            )
+    requested = tuple(
+        _slot(schema[name], options.get(name, {})) for name in select(patterns, schema.names)
+    )
+    _require_shared_buckets(requested)
+    return requested
+
+
+def _require_shared_buckets(requested: Sequence[SlotRequest]) -> None:
+    """ConfigError if slots that share signs have different buckets: one item would have an id of
+    its own in each, and an embedding table that they share would hold it twice.
+    """
+    first: dict[int, SlotRequest] = {}
+    for item in requested:
+        shared = item.slot.share_slot or item.slot.number
+        other = item if shared is None else first.setdefault(shared, item)
+        if other.buckets != item.buckets:
+            raise ConfigError(
+                f"slots: {other.slot.name!r} and {item.slot.name!r} share their signs "
+                f"(share_slot): expected the same buckets of both, found "
+                f"{other.buckets or 'none'} and {item.buckets or 'none'}: one item would have two "
+                "ids"
+            )
+
+
+def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
+    buckets = _integer(slot, options, "buckets", minimum=2)
+    max_len = _integer(slot, options, "max_len")
+    pad = _integer(slot, options, "pad")
+    if buckets is not None and slot.kind is not SlotKind.ID:
+        raise ConfigError(
+            f"slots: {slot.name!r}: buckets are for id slots, found a {slot.kind} slot"
+        )
+    if buckets is not None and slot.num_indices is not None:
+        raise ConfigError(
+            f"slots: {slot.name!r}: holds indices below {slot.num_indices}, not signs: leave out "
+            f"buckets"
+        )
+    if max_len is not None and not slot.is_list:
+        raise ConfigError(
+            f"slots: {slot.name!r}: max_len is for lists, found shape {slot.shape_text}"
+        )
+    if pad is not None and not slot.is_list:
+        raise ConfigError(f"slots: {slot.name!r}: pad is for lists, found shape {slot.shape_text}")
+    if pad is not None and max_len is not None:
+        raise ConfigError(
+            f"slots: {slot.name!r}: expected pad or max_len, found both: pad cuts lists too"
+        )
+    is_cut = max_len is not None or pad is not None
+    kept_by_spec = _KEPT_OF_SPEC.get(slot.truncate or "", FIRST) if is_cut else FIRST
+    return SlotRequest(
+        slot=slot,
+        buckets=buckets,
+        max_len=max_len,
+        pad=pad,
+        keep=_one_of(slot, options, "keep", KEPT_ENDS, "max_len or pad", is_cut) or kept_by_spec,
+        pad_side=_one_of(slot, options, "pad_side", PAD_SIDES, "pad", pad is not None) or RIGHT,
+        dtype=_dtype(slot, options, buckets),
+    )
+
+
+def _one_of(
+    slot: Slot,
+    options: Mapping[str, Any],
+    key: str,
+    known: Sequence[str],
+    needs: str,
+    has_needed: bool,
+) -> str | None:
+    """An option that is one of a few words, None if it is not given."""
+    value = options.get(key)
+    if value is None:
+        return None
+    if value not in known:
+        raise ConfigError(
+            f"slots: {slot.name!r}: {key}: expected {' or '.join(known)}, found {value!r}"
+            f"{nearest(str(value), known)}"
+        )
+    if not has_needed:
+        raise ConfigError(
+            f"slots: {slot.name!r}: expected {needs} beside {key}, found neither: lists are "
+            "delivered whole"
+        )
+    return str(value)
+
+
+def _dtype(slot: Slot, options: Mapping[str, Any], buckets: int | None) -> str | None:
+    """The dtype, or None where it is the kind's own. ConfigError for one that cannot hold the
+    slot's values.
+    """
+    if options.get("dtype") is None:
+        return None
+    known, dtype = _DTYPES[slot.kind], str(options["dtype"]).removeprefix("torch.")
+    if dtype not in known:
+        raise ConfigError(
+            f"slots: {slot.name!r}: expected dtype {' or '.join(known)} for {slot.kind} slots, "
+            f"found {dtype!r}{nearest(dtype, known)}"
+        )
+    num_ids = slot.num_indices if buckets is None else buckets
+    if dtype == "int32" and (num_ids is None or num_ids > 2**31):
+        found = "signs of 63 bits" if num_ids is None else f"ids below {num_ids}"
+        raise ConfigError(
+            f"slots: {slot.name!r}: dtype int32 is for ids below 2^31, found {found}: give buckets "
+            f"of 2^31 or less"
+        )
+    return None if dtype == known[0] else dtype
+
+
+def _integer(slot: Slot, options: Mapping[str, Any], key: str, minimum: int = 1) -> int | None:
+    if options.get(key) is None:
+        return None
+    return require_integer(f"slots: {slot.name!r}: {key}", options[key], minimum)

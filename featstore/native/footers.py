@@ -1,0 +1,305 @@
+"""Reads and checks the footers of Parquet files before Arrow sees them.
+
+pyarrow aborts the process for some damaged footers, and takes long to describe thousands of columns
+of which a job reads a few. So a footer is walked and checked here, and Arrow gets one that is
+written from it, with only the columns to be read. See `docs/design/parquet.md`.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from featstore.native.arrow import (
+    ARROW_SCHEMA,
+    MAGIC,
+    STOP,
+    FooterBytes,
+    arrow_metadata,
+    row_group,
+)
+from featstore.native.checks import CHUNK, ROW_GROUP, checked_chunks, spans
+from featstore.native.damage import damage_as, first_line
+from featstore.native.file_schema import FileSchema, Leaf, file_schema_of
+from featstore.native.format import (
+    ABSENT,
+    ELEMENTS,
+    FILE,
+    KEY_VALUES,
+    ORDERS,
+    ROW_GROUPS,
+    SLOTS,
+    Numbers,
+)
+from featstore.native.read_on import read_on
+from featstore.native.walk import FooterError, walk
+
+_END_BYTES = 8  # at the end of a file: the footer's length, 4 bytes little-endian, and the magic
+_ENCRYPTED_MAGIC = b"PARE"
+# The bytes read first from the end of a file. A longer footer takes a second read.
+_LIKELY_BYTES = 64 << 10
+_FILE, _ELEMENT, _KEY_VALUE = SLOTS[FILE], SLOTS[ELEMENTS], SLOTS[KEY_VALUES]
+
+
+class Chunk(NamedTuple):
+    """A column chunk.
+
+    Attributes:
+        codec: The codec's number in the format.
+        encodings: A bit for the number of each encoding.
+        num_values: The number of values, nulls included.
+        stored_bytes: The compressed size.
+        raw_bytes: The decompressed size.
+        first: Its first byte in the file.
+        end: The end of its bytes in the file.
+    """
+
+    codec: int
+    encodings: int
+    num_values: int
+    stored_bytes: int
+    raw_bytes: int
+    first: int
+    end: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Its first byte in the file, and the end."""
+        return self.first, self.end
+
+
+class Chunks(NamedTuple):
+    """Column chunks of several leaf columns in several row groups. Each attribute is that of
+    `Chunk`, for all of them: int64 (num_row_groups, num_leaves).
+    """
+
+    codec: Numbers
+    encodings: Numbers
+    num_values: Numbers
+    stored_bytes: Numbers
+    raw_bytes: Numbers
+    first: Numbers
+    end: Numbers
+
+
+_ZSTD = 6  # the codec's number in the format
+# A bound for the numbers of values and bytes of damaged footers, so that sums and small multiples
+# of them do not overflow. No chunk that can be read comes near it.
+_MOST = 1 << 48
+_NUM_VALUES, _STORED_BYTES, _RAW_BYTES = (
+    Chunk._fields.index(name) for name in ("num_values", "stored_bytes", "raw_bytes")
+)
+_OF_CHUNK = [CHUNK[name] for name in Chunk._fields[:5]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CheckedFooter:
+    """A footer that has passed all checks. Immutable, and safe to share between threads.
+
+    Attributes:
+        data: The bytes of the footer.
+        tables: The tables of `walk`.
+        file_schema: The schema.
+        chunks: The column chunks, int64 (num_row_groups, num_leaves, num_slots), with the slots of
+            `checks.CHUNK`.
+    """
+
+    data: bytes
+    tables: tuple[Numbers, ...]
+    file_schema: FileSchema
+    chunks: Numbers
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of the file."""
+        return int(self.tables[FILE][0, _FILE["num_rows"]])
+
+    @cached_property
+    def row_group_rows(self) -> tuple[int, ...]:
+        """The number of rows of each row group."""
+        return tuple(self.tables[ROW_GROUPS][:, ROW_GROUP["num_rows"]].tolist())
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of all columns."""
+        return self.file_schema.schema
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The leaf columns."""
+        return self.file_schema.leaves
+
+    @cached_property
+    def key_values(self) -> dict[bytes, bytes]:
+        """The key-value metadata, without Arrow's text of the schema."""
+        pairs = _key_values(self.data, self.tables[KEY_VALUES])
+        return {key: value for key, value in pairs.items() if key != ARROW_SCHEMA}
+
+    @cached_property
+    def spans(self) -> Numbers:
+        """The first byte and end of each column chunk, int64 (num_row_groups, num_leaves, 2)."""
+        return spans(self.chunks)
+
+    def chunk(self, row_group: int, leaf: int) -> Chunk:
+        """The column chunk of a leaf column in a row group."""
+        return Chunk._make(self._numbers[row_group, leaf].tolist())
+
+    def chunks_of(self, row_groups: Sequence[int], leaves: Sequence[int]) -> Chunks:
+        """The column chunks of leaf columns in row groups.
+
+        Args:
+            row_groups: The indices of row groups.
+            leaves: The indices of leaf columns.
+        """
+        numbers = self._numbers[np.array(row_groups, np.intp)[:, None], np.array(leaves, np.intp)]
+        return Chunks._make(np.moveaxis(numbers, -1, 0))
+
+    def room_bytes(self, row_groups: Sequence[int], leaves: Sequence[int]) -> int:
+        """The memory to decode the largest of these column chunks: its stored and its decompressed
+        bytes.
+
+        Chunks with Zstandard count twice, since pages are copied once more before and after they
+        are decompressed.
+
+        Args:
+            row_groups: The indices of row groups.
+            leaves: The indices of leaf columns.
+        """
+        if not row_groups or not leaves:
+            return 0
+        chunks = self.chunks_of(row_groups, leaves)
+        both = chunks.stored_bytes + chunks.raw_bytes
+        return int((both << (chunks.codec == _ZSTD)).max())
+
+    @cached_property
+    def _numbers(self) -> Numbers:
+        """The fields of `Chunk`, int64 (num_row_groups, num_leaves, 7)."""
+        numbers = np.concatenate([self.chunks[..., _OF_CHUNK], self.spans], axis=-1)
+        counts = [_NUM_VALUES, _STORED_BYTES, _RAW_BYTES]
+        numbers[..., counts] = numbers[..., counts].clip(max=_MOST)
+        return numbers
+
+    def arrow_metadata(
+        self,
+        columns: Sequence[int] | None = None,
+        *,
+        with_statistics: bool = False,
+    ) -> pq.FileMetaData:
+        """A footer for Arrow with some of the columns.
+
+        Args:
+            columns: The indices of the columns in the schema; by default all.
+            with_statistics: Whether to include the statistics of column chunks.
+
+        Raises:
+            FooterError: Arrow refuses it although it passed all checks.
+        """
+        columns = range(len(self.file_schema.roots)) if columns is None else columns
+        leaves = [leaf for column in columns for leaf in self.file_schema.roots[column].leaves]
+        with damage_as(lambda error: FooterError(first_line(error))):
+            rest = self._rest(leaves, with_statistics)
+            return arrow_metadata(self.file_schema.bytes_of(columns), rest)
+
+    def _rest(self, leaves: Sequence[int], with_statistics: bool) -> FooterBytes:
+        file, orders = self.tables[FILE][0].tolist(), self.tables[ORDERS]
+        created_by = self.data[file[_FILE["created_by"]] : file[_FILE["created_by.end"]]]
+        has_orders = with_statistics and len(orders) == len(self.leaves)
+        return FooterBytes(
+            version=file[_FILE["version"]],
+            num_rows=self.num_rows,
+            row_groups=self._row_groups(leaves, with_statistics),
+            created_by=None if file[_FILE["created_by"]] == ABSENT else created_by,
+            orders=self._slices(orders[leaves, :2]) if has_orders else (),
+        )
+
+    def _row_groups(self, leaves: Sequence[int], with_statistics: bool) -> list[bytes]:
+        sizes = self.tables[ROW_GROUPS][:, [ROW_GROUP["raw_bytes"], ROW_GROUP["num_rows"]]].tolist()
+        bounds = self._bounds(leaves, with_statistics)
+        return [
+            row_group([chunk + STOP + STOP for chunk in self._slices(of)], *size)
+            for of, size in zip(bounds, sizes, strict=True)
+        ]
+
+    def _bounds(self, leaves: Sequence[int], with_statistics: bool) -> Numbers:
+        """The bytes of column chunks that Arrow needs, (..., 2). Left out are the fields after
+        them: statistics (unless asked for), counts of levels, positions of indexes, and two stops,
+        which `_row_groups` appends again.
+        """
+        selected = self.chunks[:, leaves]
+        bounds = selected[..., [CHUNK["begin"], CHUNK["cut"]]]
+        if with_statistics:
+            bounds[..., 1] = bounds[..., 1].clip(min=selected[..., CHUNK["statistics_end"]])
+        return bounds
+
+    def _slices(self, bounds: Numbers) -> list[bytes]:
+        return [self.data[begin:end] for begin, end in bounds.tolist()]
+
+
+def read_checked(source: BinaryIO, size_bytes: int | None = None) -> CheckedFooter:
+    """Reads and checks the footer of an open file.
+
+    Args:
+        source: The file, or the last bytes of it.
+        size_bytes: The size of the file, if `source` holds only its last bytes.
+
+    Raises:
+        FooterError: There is no footer, or it is damaged.
+    """
+    data, begin = _footer_bytes(source, size_bytes)
+    tables = walk(data)
+    file = tables[FILE][0].tolist()
+    if file[_FILE["encryption"]] != ABSENT or file[_FILE["signing_key"]] != ABSENT:
+        raise FooterError("expected no encryption, found some; write the file without it")
+    file_schema = _file_schema(data, tables, file)
+    chunks = checked_chunks(tables, file_schema, begin)
+    return CheckedFooter(data=data, tables=tables, file_schema=file_schema, chunks=chunks)
+
+
+def _file_schema(data: bytes, tables: tuple[Numbers, ...], file: list[int]) -> FileSchema:
+    begin = file[_FILE["elements"]]
+    rows = tables[ELEMENTS].copy()
+    rows[:, _POSITIONS] -= begin
+    arrow_text = _key_values(data, tables[KEY_VALUES]).get(ARROW_SCHEMA)
+    return file_schema_of(data[begin : file[_FILE["elements.end"]]], arrow_text, rows)
+
+
+_POSITIONS = [_ELEMENT[name] for name in ("begin", "end", "name", "name.end")]
+
+
+def _footer_bytes(source: BinaryIO, size_bytes: int | None) -> tuple[bytes, int]:
+    """The bytes of the footer, and the byte of the file at which it begins."""
+    source_bytes = source.seek(0, os.SEEK_END)
+    size_bytes = source_bytes if size_bytes is None else size_bytes
+    tail = _last(source, source_bytes, min(source_bytes, _LIKELY_BYTES))
+    if len(tail) < _END_BYTES:
+        raise FooterError(f"expected at least {_END_BYTES} bytes, found {len(tail)}")
+    magic, num_bytes = tail[-4:], int.from_bytes(tail[-_END_BYTES:-4], "little")
+    if magic == _ENCRYPTED_MAGIC:
+        raise FooterError("expected no encryption, found some; write the file without it")
+    if magic != MAGIC:
+        raise FooterError(f"expected {MAGIC!r} at its end, found {magic!r}")
+    if num_bytes + _END_BYTES > source_bytes:
+        found = source_bytes - _END_BYTES
+        raise FooterError(f"expected a footer of {num_bytes} bytes, found {found} before its end")
+    if num_bytes + _END_BYTES > len(tail):
+        tail = _last(source, source_bytes, num_bytes + _END_BYTES)
+    return tail[-num_bytes - _END_BYTES : -_END_BYTES], size_bytes - num_bytes - _END_BYTES
+
+
+def _last(source: BinaryIO, source_bytes: int, num_bytes: int) -> bytes:
+    source.seek(source_bytes - num_bytes)
+    return read_on(source, num_bytes)
+
+
+def _key_values(data: bytes, rows: Numbers) -> dict[bytes, bytes]:
+    names = ("key", "key.end", "value", "value.end")
+    spans_of = rows[:, [_KEY_VALUE[name] for name in names]].tolist()
+    return {
+        data[key:key_end]: b"" if value == ABSENT else data[value:value_end]
+        for key, key_end, value, value_end in spans_of
+    }

@@ -1,0 +1,281 @@
+from collections.abc import Callable
+
+from typing_extensions import Buffer
+
+# All functions release the interpreter's lock, and raise ValueError for buffers whose sizes do not
+# match. Buffers that are written must be writable and contiguous; none is kept after the call.
+
+def hash_texts(data: Buffer, offsets: Buffer, hashes: Buffer, seed: int) -> None:
+    """Writes XXH64 of each text to `hashes`.
+
+    Args:
+        data: The bytes of all texts.
+        offsets: int32 (num_texts + 1,); text `i` is `data[offsets[i]:offsets[i + 1]]`.
+        hashes: uint64 (num_texts,), written.
+        seed: The seed of XXH64.
+    """
+
+def hash_decimals(values: Buffer, hashes: Buffer, seed: int) -> None:
+    """Writes XXH64 of the shortest decimal text of each int64 in `values` (num_values,) to
+    `hashes`, uint64 (num_values,).
+    """
+
+def sign_rows(members: tuple[Buffer, ...], signs: Buffer, seed: int, portable: bool) -> None:
+    """Writes the sign of each row to `signs`, uint64 (num_rows,): its members, uint64 (num_rows,)
+    each, chained from `seed`, cut to 63 bits, and 1 in place of 0.
+
+    `portable` computes without the instructions that not every CPU has.
+    """
+
+def count_marks(values: Buffer, width: int) -> int:
+    """The number of bits, of 2^18, that the values of `width` bytes (4 or 8) set; see
+    `featstore.table.encoding`.
+    """
+
+def fill_nulls(values: Buffer, bits: Buffer, first_bit: int, mark: bytes) -> None:
+    """Overwrites `values[i]` with `mark` (4 or 8 bytes) if bit `first_bit + i` of the Arrow
+    validity bitmap `bits` is not set.
+    """
+
+def bucket_ids(ids: Buffer, num_remainders: int, buckets: Buffer) -> None:
+    """Writes `1 + ids[i] % num_remainders` to `buckets`, and 0 where the id is 0: int64
+    (num_ids,) each. The remainder is never negative.
+    """
+
+def lists_without_nulls(
+    offsets: Buffer,
+    offset_width: int,
+    bits: Buffer,
+    first_bit: int,
+    values: Buffer,
+    value_bits: Buffer,
+    first_value_bit: int,
+    mark: bytes,
+    new_offsets: Buffer,
+    new_values: Buffer,
+) -> int:
+    """Copies lists without their null elements; a null list becomes a single mark.
+
+    Args:
+        offsets: The offsets, of `offset_width` bytes each.
+        offset_width: 4 or 8.
+        bits: The validity bitmap of the lists; empty if none is null.
+        first_bit: The bit of the first list.
+        values: The values, each as long as `mark`.
+        value_bits: The validity bitmap of the values; empty if none is null.
+        first_value_bit: The bit of the first value.
+        mark: The mark of a missing value, 4 or 8 bytes.
+        new_offsets: int64 (num_rows + 1,), written, from 0.
+        new_values: The values, written.
+
+    Returns:
+        The number of values written.
+    """
+
+def rebase_offsets(offsets: Buffer, offset_width: int, cuts: Buffer, rebased: Buffer) -> None:
+    """Writes the offsets of rows `cuts[i]` to `cuts[i + 1]` (int64), for each i from 0, one part
+    after the other, to `rebased`, int64.
+    """
+
+def untrack(objects: tuple[object, ...]) -> None:
+    """Ends the garbage collector's tracking of objects, which must not be part of any cycle."""
+
+def gather_offsets(
+    values: tuple[Buffer, ...],
+    width: int,
+    offsets: tuple[Buffer, ...],
+    offset_width: int,
+    rows: Buffer,
+    row_bits: int,
+    ascends: bool,
+    cuts: Buffer,
+    firsts: Buffer,
+    out: Buffer,
+) -> None:
+    """Looks up lists, as `gather_columns` needs them.
+
+    Args:
+        values: The values of each piece's lists, of `width` bytes each.
+        width: Bytes of a value.
+        offsets: The offsets of each piece's lists.
+        offset_width: Bytes of an offset, 4 or 8.
+        rows: uint32 (num_rows,): the number of the piece, shifted left by `row_bits`, plus the row
+            in the piece.
+        row_bits: 0 to 31.
+        ascends: Whether the rows of each piece ascend, so that nothing is fetched before its turn.
+        cuts: Where parts begin and end: int64 (num_parts + 1,).
+        firsts: int64 (num_rows,), written: where each list begins in its piece.
+        out: int64 (num_rows + num_parts,), written: the offsets of the lists, those of each part
+            from 0.
+    """
+
+def gather_columns(
+    columns: tuple[tuple[tuple[Buffer, ...] | int | Buffer, ...], ...],
+    rows: Buffer,
+    row_bits: int,
+    ascends: bool,
+    cuts: Buffer,
+    num_threads: int,
+) -> None:
+    """Copies rows `rows[cuts[i]:cuts[i + 1]]` of each column, for each i, to its buffer. Several
+    threads share the columns.
+
+    Args:
+        columns: `(values, width, starts, out)`, and of lists also `firsts, offsets, ends`. `values`
+            are those of each piece, of `width` bytes each, a tuple of buffers. Rows go to the bytes
+            of `out` from `starts[i]`, int64 (num_parts,), on; lists to those up to `ends[i]`,
+            int64 (num_parts,), with `firsts` and `offsets` as `gather_offsets` wrote them.
+        rows: As of `gather_offsets`.
+        row_bits: As of `gather_offsets`.
+        ascends: As of `gather_offsets`.
+        cuts: As of `gather_offsets`.
+        num_threads: 1 to 64.
+    """
+
+def mark_values(
+    values: Buffer, width: int, bits: Buffer, bound: int, small: Buffer
+) -> tuple[int, int]:
+    """Adds a slot's values to a `featstore.statistics.sketches.Distinct`.
+
+    Args:
+        values: int64 signs or float32.
+        width: 8 or 4.
+        bits: The bitmap, a byte for each bit, written.
+        bound: Hashes below it are written to `small`.
+        small: int64, with room for one more than all values.
+
+    Returns:
+        The number of missing values, and the number of hashes written.
+    """
+
+def count_ids(
+    values: Buffer, weights: Buffer, table: Buffer, num_known: int, firsts: Buffer
+) -> tuple[int, int, int]:
+    """Counts a slot's ids, as `featstore.statistics.id_counts.IdCounts` does.
+
+    Reading stops before an id that would fill more than half of the table.
+
+    Args:
+        values: int64 ids; 0 is missing and not counted.
+        weights: int64, how often each id counts; empty for once each.
+        table: int64 (num_places, 2), for a power of two of ids, each at its low bits or after, with
+            its count; 0 where free. Written.
+        num_known: The number of places that are not free.
+        firsts: int64, with room for one more than all values. The positions of ids that were not
+            known before are written.
+
+    Returns:
+        The number of places that are not free now, the number of values read, and the number of
+        positions written.
+
+    Raises:
+        ValueError: The table is full.
+    """
+
+def crc32(data: Buffer, before: int, portable: bool) -> int:
+    """The CRC-32, as zlib's, of bytes that follow others whose CRC-32 is `before`.
+
+    Args:
+        data: The bytes.
+        before: The CRC-32 of the preceding bytes; 0 for none.
+        portable: Compute with tables, as on a CPU without the instructions for it.
+    """
+
+def first_damaged(file: int, spans: Buffer, room: Buffer) -> int:
+    """Finds the first damaged column chunk of an open Parquet file.
+
+    A chunk is damaged if it does not consist of complete pages, or if a page does not match the
+    checksum in its header. Pages without a checksum are skipped.
+
+    Args:
+        file: The descriptor of the file.
+        spans: int64 (num_chunks, 2), the first byte and the end of each chunk.
+        room: Working memory, in which a page's header must fit.
+
+    Returns:
+        The index of the chunk, or -1 if there is none.
+
+    Raises:
+        OSError: The file cannot be read, which says nothing about its bytes.
+    """
+
+def walk_footer(
+    data: Buffer, widths: Buffer, structs: Buffer, fields: Buffer
+) -> tuple[int | bytes, ...]:
+    """Turns the structs of a Parquet footer into rows of int64, as `featstore.native.format`
+    describes.
+
+    Args:
+        data: The footer.
+        widths: The slots of a row of each table, int64.
+        structs: The structs, as in `featstore.native.format.PLAN`.
+        fields: Their fields.
+
+    Returns:
+        The error, as `featstore.native.walk` numbers them, and the byte at which the invalid field
+        begins (both 0 if there is none), then the rows of each table.
+
+    Raises:
+        MemoryError: There is no memory for the rows.
+    """
+
+def first_beyond(file: int, chunks: Buffer, stop: Buffer, room: Buffer) -> int:
+    """Finds the first column chunk of an open file whose page headers claim more levels than the
+    chunk has values, or more bytes than its pages may.
+
+    Args:
+        file: The descriptor of the file.
+        chunks: The chunks as of `decode_columns`, with any codec.
+        stop: The search ends once its first byte is not 0.
+        room: Working memory, in which a page's header must fit.
+
+    Returns:
+        The index of the chunk. -1 if there is none, or if the search was stopped.
+    """
+
+def decode_columns(
+    file: int,
+    chunks: Buffer,
+    rows: Buffer,
+    order: Buffer,
+    columns: tuple[tuple[bytes, int, int, int, Buffer, Buffer], ...],
+    room: Buffer,
+    num_threads: int,
+    stop: Buffer,
+    checks: bool,
+    decompress: Callable[[bytes, int], bytes],
+    portable: bool,
+) -> tuple[int, ...]:
+    """Reads and decodes column chunks of an open Parquet file.
+
+    Args:
+        file: The descriptor of the file.
+        chunks: int64 (num_columns, num_row_groups, 5): a chunk's first byte, its number of bytes,
+            its codec as Parquet numbers it (0 none, 1 snappy, 6 Zstandard), its number of values by
+            the footer, and the bytes that each of its pages may claim.
+        rows: int64 (num_row_groups,), the rows of each row group.
+        order: uint32 (num_rows,): which row of all of them each row written is. Empty: rows are
+            written in the order of the file.
+        columns: `(mark, max_repetition, max_definition, null_below, offsets, values)` of each
+            column. A definition level of `max_definition` is a value as long as the mark (4 or 8
+            bytes), one below `null_below` becomes the mark, and others are nothing. `offsets` is
+            int32 (num_rows + 1,) for lists, whose `max_repetition` is 1, else empty. `values` has
+            room for as many values as there are levels. Both are written.
+        room: Working memory of the threads. Each keeps there a stored chunk, its dictionary and one
+            page, and 64 bytes more; with an `order` also the decoded column, its offsets and its
+            values in whole 64 bytes, and 64 bytes more.
+        num_threads: 1 to 64.
+        stop: Decoding ends early once its first byte is not 0.
+        checks: Treat a page as damaged if it does not match the checksum in its header.
+        decompress: `decompress(page, size)` decompresses a page with Zstandard. It is called with
+            the interpreter's lock.
+        portable: Whether to use only instructions that any CPU has. The result is the same.
+
+    Returns:
+        For each column the number of values written. -1 if a chunk cannot be read, is damaged, or
+        has an unknown encoding. -2 - i if pages of its chunk in row group i claim more levels, or
+        more bytes, than they may.
+
+    Raises:
+        ValueError: The arguments do not match.
+    """

@@ -1,1 +1,0 @@
-"""Packs this Python with featstore into an archive for the executors of a Spark cluster."""

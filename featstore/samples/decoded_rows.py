@@ -1,0 +1,183 @@
+"""Rows of any data files, gathered from their decoded columns into one batch."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from featstore.decoded.decoded_columns import Piece
+from featstore.loader.request.decode import NO_EXTRAS, block_extras
+from featstore.loader.request.matching import Partition
+from featstore.loader.request.request import LabelRequest, Request
+from featstore.loader.request.slot_options import SlotRequest
+from featstore.loader.request.slot_shaping import shaped
+from featstore.ops.arrays import array_of as arrow_of
+from featstore.reading.buffers import Array, Ragged, Values
+from featstore.reading.gather import Places, max_pieces, row_bits_of
+from featstore.reading.reader import Rows
+from featstore.tensors.batch import Batch, Column
+from featstore.tensors.buffer_pool import BufferPool
+from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key
+from featstore.tensors.gathering import gather_batches
+from featstore.tensors.joining import joined
+from featstore.tensors.packed import PackedColumns
+from featstore.tensors.tensor_columns import TensorColumns, column_from, values_of
+
+
+class SampleBatch(Batch):
+    """Samples as a batch, which a DataLoader may join with others: those of a loader are whole."""
+
+
+class DecodedRows:
+    """The rows of several pieces, numbered through all of them. For one thread.
+
+    Args:
+        pieces: The pieces, at least one, each with the partition of its file.
+        request: What is delivered.
+    """
+
+    def __init__(self, pieces: Sequence[tuple[Piece, Partition]], request: Request) -> None:
+        self.pieces, self._request = pieces, request
+        self.firsts = np.cumsum([0, *(piece.num_rows for piece, _ in pieces)], dtype=np.int64)
+        self._row_bits = row_bits_of(piece.num_rows for piece, _ in pieces)
+        self._columns: Mapping[Key, Sequence[Values]] = {
+            (SLOT, item.slot.name): [piece.slots[item.slot.name] for piece, _ in pieces]
+            for item in request.slots
+        } | {
+            (role, label.name): [piece.numbers[label.name] for piece, _ in pieces]
+            for role, label in _numbers(request)
+        }
+        self._shaped = {(SLOT, item.slot.name): item for item in request.slots if _is_shaped(item)}
+        self._filled = {
+            (role, label.name): np.float32(label.null)
+            for role, label in _numbers(request)
+            if isinstance(label.null, float)
+        }
+        self._extras = [_only(piece.rows, request) for piece, _ in pieces]
+        self._pool, self._scratch = BufferPool(), BufferPool()
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return int(self.firsts[-1])
+
+    def numbers_of_pieces(self, rows: Array) -> Array:
+        """The number of each row's piece: int64 (num_rows,)."""
+        return np.searchsorted(self.firsts[1:], rows, side="right")
+
+    def batch(self, rows: Array) -> Batch:
+        """A batch of these rows, in their order: int64 (num_rows,), each from 0 to `num_rows`.
+
+        Consecutive rows of one piece are views of it, all others are gathered.
+        """
+        numbers = self.numbers_of_pieces(rows)
+        found: PackedColumns | TensorColumns
+        if _are_consecutive(rows) and numbers[0] == numbers[-1]:
+            found = self._viewed(int(numbers[0]), int(rows[0]), int(rows[-1]) + 1)
+        else:
+            found = self._gathered(numbers, rows)
+        extras = self._gathered_extras(numbers, rows) if self._request.extras else NO_EXTRAS
+        return SampleBatch(self._delivered(found), num_rows=len(rows), extras=extras)
+
+    def _viewed(self, number: int, first: int, end: int) -> TensorColumns:
+        """Consecutive rows of one piece. Only offsets are copied."""
+        begin, end = (row - int(self.firsts[number]) for row in (first, end))
+        columns = dict[Key, Column]()
+        for key, pieces in self._columns.items():
+            values = pieces[number]
+            if isinstance(values, Ragged):
+                cuts = values.offsets[begin : end + 1]
+                offsets = np.subtract(cuts, cuts[0], dtype=np.int64)
+                columns[key] = column_from(Ragged(values.values[cuts[0] : cuts[-1]], offsets))
+            else:
+                columns[key] = column_from(values[begin:end])
+        return TensorColumns(columns)
+
+    def _gathered(self, numbers: Array, rows: Array) -> PackedColumns:
+        """Rows of any pieces, in memory of their own."""
+        # Only the pieces that have any of the rows go to the kernels: their calls take as long as
+        # there are pieces and columns.
+        touched = np.flatnonzero(np.bincount(numbers, minlength=1))
+        most = max_pieces(self._row_bits)
+        if len(touched) <= most or not most:
+            return self._gathered_from(touched, numbers, rows)
+        # So many pieces cannot be numbered at once. As many rows lie in fewer of them.
+        parts = [
+            self._gathered(numbers[first : first + most], rows[first : first + most]).made()
+            for first in range(0, len(rows), most)
+        ]
+        columns = {key: [values_of(part[key]) for part in parts] for key in self._columns}
+        return joined(columns, self._pool)
+
+    def _gathered_from(self, touched: Array, numbers: Array, rows: Array) -> PackedColumns:
+        """Rows of these pieces, which are numbered anew."""
+        touched = touched if len(touched) else np.zeros(1, np.int64)
+        renumbered = np.zeros(touched[-1] + 1, np.int64)
+        renumbered[touched] = np.arange(len(touched))
+        at = renumbered[numbers] << self._row_bits | rows - self.firsts[numbers]
+        places = Places.of(at, len(touched), self._row_bits, np.array([0, len(rows)]))
+        columns = {
+            key: [pieces[number] for number in touched.tolist()]
+            for key, pieces in self._columns.items()
+        }
+        [packed] = gather_batches(columns, places, self._pool, self._scratch)
+        return packed
+
+    def _delivered(self, found: PackedColumns | TensorColumns) -> PackedColumns | TensorColumns:
+        """The columns with the options of slots and labels applied."""
+        if not self._shaped and not self._filled:
+            return found
+        columns = dict(found.made())
+        for key, item in self._shaped.items():
+            columns[key] = column_from(shaped(values_of(columns[key]), item))
+        for key, fill in self._filled.items():
+            values = values_of(columns[key])
+            assert not isinstance(values, Ragged)
+            columns[key] = column_from(np.where(np.isnan(values), fill, values))
+        return TensorColumns(columns)
+
+    def _gathered_extras(self, numbers: Array, rows: Array) -> pa.Table:
+        order = np.argsort(numbers, kind="stable")
+        tables, first = [], 0
+        for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
+            local = rows[order[first : first + count]] - self.firsts[number]
+            partition = self.pieces[number][1]
+            tables.append(block_extras(self._extras[number].take(local), self._request, partition))
+            first += count
+        if not tables:
+            return block_extras(self._extras[0].take(rows), self._request, self.pieces[0][1])
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order))
+        return pa.concat_tables(tables).take(arrow_of(places))
+
+
+def _are_consecutive(rows: Array) -> bool:
+    """Whether each row, of at least one, is the one after the row before it."""
+    if not len(rows) or rows[-1] - rows[0] != len(rows) - 1:
+        return False
+    return bool((np.diff(rows) == 1).all())
+
+
+def _numbers(request: Request) -> Iterable[tuple[str, LabelRequest]]:
+    yield from ((LABEL, label) for label in request.labels)
+    if request.weight is not None:
+        yield WEIGHT, request.weight
+
+
+def _is_shaped(item: SlotRequest) -> bool:
+    return any(option is not None for option in (item.buckets, item.max_len, item.pad, item.dtype))
+
+
+def _only(rows: Rows, request: Request) -> Rows:
+    """The rows with the extra columns alone."""
+    names = [
+        name
+        for field in request.extras
+        if (name := rows.columns.others.get(field.name)) is not None
+    ]
+    return Rows(
+        file_name=rows.file_name,
+        num_rows=rows.num_rows,
+        table=rows.table.select(names),
+        columns=rows.columns,
+    )

@@ -1,0 +1,115 @@
+"""Finds samples by their ids: the hashes of all ids in order, each with the sample's position."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from featstore.base.errors import DataFileError
+from featstore.decoded.decoded_cache import EntryRequest
+from featstore.decoded.entry_file import EntryWriter, MappedEntry
+from featstore.ops.arrays import values_of
+from featstore.ops.hashing import value_hash
+from featstore.reading.buffers import Array
+from featstore.staging.cache import entry_name
+
+FORMAT = 2
+_SCHEMA = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("hash", "position")])
+# The ids at some positions: int64 (num_ids,) to an Arrow array.
+IdsAt = Callable[[Array], pa.Array]
+
+
+def id_entry(samples: str, column: str, num_rows: int, ids: Callable[[], pa.Array]) -> EntryRequest:
+    """The entry of an index of ids.
+
+    Args:
+        samples: What identifies the samples and their order.
+        column: The name of the id column.
+        num_rows: How many samples there are.
+        ids: Gives the ids of all of them, in order.
+    """
+    identity = json.dumps({"ids": FORMAT, "samples": samples, "column": column}, sort_keys=True)
+    return EntryRequest(
+        name=entry_name("ids", num_rows, identity),
+        title=f"index of {num_rows} ids in {column!r}",
+        first_bytes=16 * num_rows + 4096,
+        build=partial(_build, column, ids),
+    )
+
+
+def places_of_ids(entry: MappedEntry, wanted: pa.Array, ids_at: IdsAt) -> Array:
+    """The positions of samples.
+
+    Args:
+        entry: The index.
+        wanted: Ids, in the type of the column.
+        ids_at: Gives the ids at positions.
+
+    Returns:
+        int64 (num_ids,), -1 for ids that no sample has.
+    """
+    hashes, places = (
+        np.frombuffer(column.buffers()[1] or b"", np.int64, len(column))
+        for column in entry.batches[0].columns
+    )
+    found = np.full(len(wanted), -1)
+    hashed = _hashes(wanted)
+    of_wanted = values_of(hashed.fill_null(0))
+    at = np.searchsorted(hashes, of_wanted)
+    left = _valid(hashed)
+    # Ids with equal hashes lie side by side: each is compared until it is the wanted one.
+    while len(left := left[at[left] < len(hashes)]):
+        left = left[hashes[at[left]] == of_wanted[left]]
+        candidates = places[at[left]]
+        is_same = pc.equal(ids_at(candidates), wanted.take(pa.array(left))).to_pylist()
+        chosen = np.array(is_same, bool)
+        found[left[chosen]] = candidates[chosen]
+        left = left[~chosen]
+        at[left] += 1
+    return found
+
+
+def _hashes(ids: pa.Array) -> pa.Array:
+    """The hash of each id, int64 (num_ids,), null for null. Equal ids have equal hashes."""
+    if pa.types.is_large_string(ids.type):
+        return value_hash(ids.cast(pa.string()))
+    # Their 64 bits: not all unsigned integers are int64, nor all seconds microseconds.
+    if pa.types.is_timestamp(ids.type) or pa.types.is_uint64(ids.type):
+        return value_hash(ids.view(pa.int64()))
+    return value_hash(ids)
+
+
+def _valid(array: pa.Array) -> Array:
+    """The places that are not null: int64."""
+    return np.flatnonzero(np.array(array.is_valid().to_pylist(), bool))
+
+
+def _build(column: str, ids: Callable[[], pa.Array], writer: EntryWriter) -> None:
+    values = ids()
+    hashed = _hashes(values)
+    positions = _valid(hashed)
+    hashes = values_of(hashed.drop_null())
+    order = np.argsort(hashes, kind="stable")
+    hashes, positions = hashes[order], positions[order]
+    _require_distinct(column, values, hashes, positions)
+    arrays = [pa.array(hashes), pa.array(positions)]
+    writer.write(_SCHEMA, [pa.record_batch(arrays, schema=_SCHEMA)])
+
+
+def _require_distinct(column: str, ids: pa.Array, hashes: Array, positions: Array) -> None:
+    """DataFileError if two samples have one id."""
+    same = np.flatnonzero(hashes[1:] == hashes[:-1])
+    for first in same.tolist():
+        run = np.flatnonzero(hashes == hashes[first])
+        seen = dict[object, int]()
+        for position in positions[run].tolist():
+            value = ids[position].as_py()
+            if value in seen:
+                raise DataFileError(
+                    f"id_column {column!r}: expected each id once, found {value!r} in samples "
+                    f"{seen[value]} and {position}; name a column that identifies rows"
+                )
+            seen[value] = position

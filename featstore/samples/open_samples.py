@@ -1,0 +1,254 @@
+"""The samples of a dataset, opened in one process: entries of the cache, mapped, and what is found
+through them.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from tqdm import tqdm
+
+from featstore.base.closing import Closing
+from featstore.base.redaction import redact
+from featstore.decoded.decoded_cache import DecodedCache, EntryRequest
+from featstore.decoded.decoded_columns import Piece, no_rows, piece_of
+from featstore.decoded.decoding import entry_of, name_of_entry
+from featstore.decoded.entry_file import FileState, MappedEntry
+from featstore.decoded.file_sources import SourcesAhead
+from featstore.decoded.staging_source import staging_source
+from featstore.loader.request.matching import Listed, Partition
+from featstore.loader.request.request import Request
+from featstore.ops.arrays import array_of
+from featstore.reading.buffers import Array
+from featstore.reading.file_columns import ColumnCache, Selection
+from featstore.samples.decoded_rows import DecodedRows
+from featstore.samples.id_index import id_entry, places_of_ids
+from featstore.samples.row_index import filters_rows, index_entry, index_of, require_no_nulls
+from featstore.staging.options import Staging
+from featstore.staging.stager import Stager
+from featstore.tensors.batch import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplePlan:
+    """What a dataset is made of. Other processes open the same samples by it.
+
+    Attributes:
+        request: What is delivered.
+        files: The data files, in the order of their samples.
+        staging: Where they are staged and decoded.
+        num_threads: In how many threads columns are decoded.
+        id_column: The column of ids.
+        checked_states: What was seen when entries of these names were last checked.
+    """
+
+    request: Request
+    files: tuple[Listed, ...]
+    staging: Staging
+    num_threads: int
+    id_column: pa.Field | None = None
+    checked_states: Mapping[str, FileState] | None = None
+
+    @property
+    def selection(self) -> Selection:
+        """All columns to decode."""
+        selection, id_column = self.request.selection, self.id_column
+        if id_column is None or any(id_column.name == field.name for field in selection.others):
+            return selection
+        return Selection(slots=selection.slots, others=(*selection.others, id_column))
+
+
+class OpenSamples(Closing):
+    """The samples, opened. For one thread. Whoever opened it closes it; forked copies of the
+    process may use it, too.
+
+    Args:
+        plan: What to open. What is not in the cache is decoded first.
+        progress: Whether to show a progress bar on standard error.
+
+    Raises:
+        BudgetError: The decoded columns do not fit into the staging budget.
+        DataFileError: A data file cannot be read.
+        MissingValueError: A label or weight is null, and the request does not say what to do.
+        StagingError: The disk fails.
+    """
+
+    def __init__(self, plan: SamplePlan, *, progress: bool = False) -> None:
+        self._entries: list[tuple[str, MappedEntry]] = []
+        self._stager = Stager(plan.staging, staging_source(plan.selection))
+        try:
+            self._open(plan, progress=progress)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, plan: SamplePlan, *, progress: bool) -> None:
+        directory = str(self._stager.cache.root.parent)
+        self.plan = replace(plan, staging=replace(plan.staging, directory=directory))
+        cache = self._stager.cache
+        sources = SourcesAhead(
+            self._stager,
+            [file for file, _ in plan.files],
+            lambda file: not cache.has(name_of_entry(file, plan.selection)),
+        )
+        self._cache = DecodedCache(cache, plan.staging.num_budget_bytes, let_go=sources.close)
+        column_cache = ColumnCache()
+        wanted = [
+            entry_of(file, plan.selection, sources, plan.num_threads, column_cache)
+            for file, _ in plan.files
+        ]
+        num_rows = [file.num_rows for file, _ in plan.files]
+        with (
+            sources,
+            tqdm(
+                desc="decoding",
+                total=sum(num_rows),
+                unit=" rows",
+                unit_scale=True,
+                disable=None if progress else True,
+            ) as bar,
+        ):
+            entries = self._opened(wanted, on_open=lambda number: bar.update(num_rows[number]))
+        for file, _ in plan.files[:1]:
+            column_cache.warn_if_none(redact(file.table_url))
+        self._rows = DecodedRows(list(_pieces(self.plan, entries)), plan.request)
+        self._index = self._filtered([request.name for request in wanted])
+        # Another process has checked the same rows if it has checked their bytes.
+        if plan.checked_states is None:
+            require_no_nulls(plan.request, self._rows, self._index)
+
+    def _opened(
+        self,
+        wanted: Sequence[EntryRequest],
+        on_open: Callable[[int], object] = lambda number: None,
+    ) -> list[MappedEntry]:
+        entries = self._cache.open_all(
+            wanted, checked_states=self.plan.checked_states, on_open=on_open
+        )
+        self._entries += zip((request.name for request in wanted), entries, strict=True)
+        return entries
+
+    def _filtered(self, files: Sequence[str]) -> Array | None:
+        """The numbers of the rows that are samples; None: all are."""
+        request = self.plan.request
+        partitions = [partition for _, partition in self.plan.files]
+        self._identity = json.dumps(list(files))
+        if not filters_rows(request, partitions):
+            return None
+        wanted = index_entry(request, self._rows, partitions, files)
+        self._identity = wanted.name
+        [entry] = self._opened([wanted])
+        return index_of(entry)
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples there are."""
+        return self._rows.num_rows if self._index is None else len(self._index)
+
+    @property
+    def checked_states(self) -> dict[str, FileState]:
+        """What was seen when each open entry was last checked."""
+        return {name: seen for name, entry in self._entries if (seen := entry.state) is not None}
+
+    @property
+    def held_bytes(self) -> int:
+        """What all open entries take of the budget."""
+        return sum(entry.held_bytes for _, entry in self._entries)
+
+    def batch(self, positions: Array) -> Batch:
+        """The samples at positions, int64 (num_rows,), each from 0 to `num_samples`.
+
+        Raises:
+            StagingError: An entry was written to, or truncated, and its bytes are wrong now.
+        """
+        self._require_unchanged()
+        return self._rows.batch(self._rows_at(positions))
+
+    def ids(self) -> pa.ChunkedArray:
+        """The ids of all samples, in order."""
+        self._require_unchanged()
+        columns = [self._ids_of(piece) for piece, _ in self._rows.pieces]
+        if self._index is None:
+            return pa.chunked_array(columns)
+        cuts = np.searchsorted(self._index, self._rows.firsts)
+        return pa.chunked_array(
+            [
+                column.take(array_of(self._index[begin:end] - first))
+                for column, first, (begin, end) in zip(
+                    columns, self._rows.firsts[:-1], pairwise(cuts), strict=True
+                )
+            ]
+        )
+
+    def find(self, wanted: pa.Array) -> Array:
+        """The positions of these ids, -1 for unknown ones: int64 (num_ids,)."""
+        entry = self._id_index
+        self._require_unchanged()
+        return places_of_ids(entry, wanted, self._ids_at)
+
+    def close(self) -> None:
+        """Lets the entries be evicted, and removes a private directory."""
+        for _, entry in self._entries:
+            entry.close()
+        self._stager.close()
+
+    @cached_property
+    def _id_index(self) -> MappedEntry:
+        assert self.plan.id_column is not None
+        wanted = id_entry(
+            self._identity,
+            self.plan.id_column.name,
+            self.num_samples,
+            lambda: _one_array(self.ids()),
+        )
+        [entry] = self._opened([wanted])
+        return entry
+
+    def _require_unchanged(self) -> None:
+        for _, entry in self._entries:
+            entry.require_unchanged()
+
+    def _rows_at(self, positions: Array) -> Array:
+        return positions if self._index is None else self._index[positions]
+
+    def _ids_at(self, positions: Array) -> pa.Array:
+        rows = self._rows_at(positions)
+        numbers = self._rows.numbers_of_pieces(rows)
+        order = np.argsort(numbers, kind="stable")
+        found, first = [pa.nulls(0, self._id_type)], 0
+        for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
+            local = rows[order[first : first + count]] - self._rows.firsts[number]
+            found.append(self._ids_of(self._rows.pieces[number][0]).take(array_of(local)))
+            first += count
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order))
+        return pa.concat_arrays(found).take(array_of(places))
+
+    @property
+    def _id_type(self) -> pa.DataType:
+        assert self.plan.id_column is not None
+        return self.plan.id_column.type
+
+    def _ids_of(self, piece: Piece) -> pa.Array:
+        assert self.plan.id_column is not None
+        return _one_array(piece.rows.other(self.plan.id_column))
+
+
+def _pieces(plan: SamplePlan, entries: Sequence[MappedEntry]) -> Iterator[tuple[Piece, Partition]]:
+    """The pieces of all files; one without rows if there are none."""
+    has_rows = False
+    for (file, partition), entry in zip(plan.files, entries, strict=True):
+        for batch in entry.batches:
+            if batch.num_rows:
+                has_rows = True
+                yield piece_of(batch, plan.selection, file.path), partition
+    if not has_rows:
+        yield no_rows(plan.selection), Partition(values={}, is_decided=True)
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,231 @@
+"""An order shared among the ranks of a job, in batches or row by row, that can be resumed.
+
+In each step all ranks together take the next rows of the order, so what is delivered after any
+number of steps is a beginning of the order, and a state is one number that fits any number of
+ranks.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from featstore.base.errors import ConfigError, StateError, require_integer
+from featstore.samples.indices import Array
+
+_FORMAT = 1
+_CHUNK_ROWS = 1 << 13
+
+
+class EpochOrder(Protocol):
+    """What is shared: see `RandomOrder`."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def identity(self) -> dict[str, Any]: ...
+
+    def at_epoch(self, epoch: int) -> "EpochOrder": ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: slice) -> Array: ...
+
+
+class OrderIteration:
+    """Where one rank is in an order. Base of `OrderBatches` and `OrderRows`.
+
+    Like torch's samplers it is used by one thread, repeats the same epoch until `set_epoch`, and
+    counts a batch as delivered as soon as it is handed out. A DataLoader with workers asks for
+    batches ahead of the training loop: then tell `state_dict` how many the loop has got, or use
+    torchdata's StatefulDataLoader, which keeps count.
+    """
+
+    def __init__(
+        self,
+        order: EpochOrder,
+        rank: int | None,
+        world_size: int | None,
+        *,
+        rank_rows: int,
+        drop_last: bool,
+    ) -> None:
+        self._order, self.drop_last = order, drop_last
+        self.rank, self.world_size = _share(rank, world_size)
+        self._rank_rows = rank_rows
+        # Positions: where the next iteration begins, where the current one began, and where it is.
+        self._next_begin = self._begin = self._position = 0
+
+    @property
+    def order(self) -> EpochOrder:
+        """The order of the current epoch."""
+        return self._order
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the beginning of another epoch. Does nothing if this is the current one, so that
+        it may be called after `load_state_dict`.
+        """
+        if epoch != self._order.epoch:
+            self._order = self._order.at_epoch(epoch)
+            self._next_begin = self._begin = self._position = 0
+
+    def state_dict(self, num_delivered: int | None = None) -> dict[str, Any]:
+        """Where this rank is, as JSON data. It is the same for all ranks of one step.
+
+        Args:
+            num_delivered: How many batches (of `OrderRows`: rows) the training loop has got in this
+                iteration. By default as many as were handed out.
+
+        Raises:
+            StateError: More than were handed out.
+        """
+        position = self._position
+        if num_delivered is not None:
+            reached = self._begin + num_delivered * self._step_rows
+            is_ahead = num_delivered > 0 and reached - self._step_rows >= position
+            if is_ahead or num_delivered < 0:
+                raise StateError(
+                    f"num_delivered: expected at most what was handed out since row "
+                    f"{self._begin} of the order, which is at row {position}, found "
+                    f"{num_delivered}"
+                )
+            position = min(reached, position)
+        return {
+            "format": _FORMAT,
+            "order": self._order.identity,
+            "epoch": self._order.epoch,
+            "position": position,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes to where a state was taken, by any rank of any number of ranks, with any batch size.
+
+        Raises:
+            StateError: The state is of another order, or of another format, or something in it is
+                missing or wrong.
+        """
+        if not isinstance(state, dict) or state.get("format") != _FORMAT:
+            raise StateError(f"expected a state of a RandomOrder, format {_FORMAT}: {state!r:.200}")
+        if not isinstance(state.get("order"), dict):
+            raise StateError(f"order: expected a mapping, found {state.get('order')!r:.200}")
+        epoch, position = _count(state, "epoch"), _count(state, "position")
+        own = self._order.identity
+        other = {name: state["order"].get(name) for name in own}
+        differing = [name for name in own if own[name] != other[name]]
+        if differing:
+            name = differing[0]
+            raise StateError(
+                f"the state is of another order: expected {name} {own[name]!r} (of this one), "
+                f"found {other[name]!r}; make the RandomOrder with the arguments that it had"
+            )
+        if position > len(self._order):
+            raise StateError(f"position: expected 0 to {len(self._order)}, found {position}")
+        self._order = self._order.at_epoch(epoch)
+        self._next_begin = self._begin = self._position = position
+
+    def __len__(self) -> int:
+        """How many batches the next iteration has (of `OrderRows`: rows)."""
+        full, rest = divmod(self._end(self._next_begin) - self._next_begin, self._step_rows)
+        first, end = self._own(0, rest)
+        return full + (end > first)
+
+    @property
+    def _step_rows(self) -> int:
+        """The rows of one step of all ranks."""
+        return self._rank_rows * self.world_size
+
+    def _end(self, begin: int) -> int:
+        """Where an iteration ends that begins at `begin`."""
+        rows = len(self._order) - begin
+        return begin + rows - (rows % self._step_rows if self.drop_last else 0)
+
+    def _begun(self) -> tuple[int, int]:
+        """Begins an iteration, which is one step that has begun: see `load_state_dict`."""
+        self._begin = self._position = begin = self._next_begin
+        self._next_begin = 0
+        return begin, self._end(begin)
+
+    def _own(self, first: int, end: int) -> tuple[int, int]:
+        """This rank's positions of a step's: an equal part, or one of parts that differ by 1."""
+        rows = end - first
+        return (
+            first + rows * self.rank // self.world_size,
+            first + rows * (self.rank + 1) // self.world_size,
+        )
+
+
+class OrderBatches(OrderIteration):
+    """One rank's batches of an order: read-only arrays of rows, int64 (num_rows,).
+
+    In the last step the ranks share what is left: they have equally many batches, whose sizes
+    differ by at most one row, unless fewer rows than ranks are left. Made by `RandomOrder.batches`.
+    """
+
+    def __init__(
+        self,
+        order: EpochOrder,
+        batch_size: int,
+        rank: int | None,
+        world_size: int | None,
+        *,
+        drop_last: bool,
+    ) -> None:
+        self.batch_size = require_integer("batch_size", batch_size)
+        super().__init__(order, rank, world_size, rank_rows=batch_size, drop_last=drop_last)
+
+    def __iter__(self) -> Iterator[Array]:
+        begin, end = self._begun()
+        for first in range(begin, end, self._step_rows):
+            step_end = min(first + self._step_rows, end)
+            self._position = step_end
+            own_first, own_end = self._own(first, step_end)
+            if own_end > own_first:
+                rows = self._order[own_first:own_end]
+                # Libraries that join batches with `+=` would add rows up.
+                rows.flags.writeable = False
+                yield rows
+
+
+class OrderRows(OrderIteration):
+    """One rank's rows of an order, one by one. Made by `RandomOrder.rows`."""
+
+    def __init__(
+        self, order: EpochOrder, rank: int | None, world_size: int | None, *, drop_last: bool
+    ) -> None:
+        super().__init__(order, rank, world_size, rank_rows=1, drop_last=drop_last)
+
+    def __iter__(self) -> Iterator[int]:
+        begin, end = self._begun()
+        chunk = _CHUNK_ROWS * self.world_size
+        full_end = end - (end - begin) % self.world_size
+        for chunk_begin in range(begin, full_end, chunk):
+            chunk_end = min(chunk_begin + chunk, full_end)
+            mine = self._order[chunk_begin + self.rank : chunk_end : self.world_size]
+            for number, row in enumerate(mine.tolist(), 1):
+                self._position = chunk_begin + number * self.world_size
+                yield row
+        self._position = end
+        own_first, own_end = self._own(full_end, end)
+        yield from self._order[own_first:own_end].tolist()
+
+
+def _count(state: dict[str, Any], name: str) -> int:
+    try:
+        return require_integer(name, state.get(name), 0)
+    except ConfigError as error:
+        raise StateError(f"the state of an order: {error}") from error
+
+
+def _share(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """The rank and the number of ranks, as given or by the launcher's environment."""
+    if (rank is None) != (world_size is None):
+        raise ConfigError("rank and world_size: expected both or neither, found one")
+    if rank is None or world_size is None:
+        rank, world_size = (
+            int(os.environ.get("RANK") or 0),
+            int(os.environ.get("WORLD_SIZE") or 1),
+        )
+    require_integer("world_size", world_size)
+    if require_integer("rank", rank, 0) >= world_size:
+        raise ConfigError(f"rank: expected less than world_size ({world_size}), found {rank}")
+    return rank, world_size

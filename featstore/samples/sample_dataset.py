@@ -1,0 +1,281 @@
+"""`SampleDataset`: the rows of a table by index and by id, in any order, for many readers."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from torch.utils.data import Dataset
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from featstore.base.cleanup import when_gone
+from featstore.base.closing import Closing
+from featstore.base.errors import (
+    ConfigError,
+    SelectionError,
+    StateError,
+    UnknownSampleError,
+    nearest,
+    require_integer,
+)
+from featstore.base.host import num_cores
+from featstore.base.named_errors import NamedErrors
+from featstore.loader.request.matching import matching_files, require_fresh_files
+from featstore.loader.request.option_values import as_options
+from featstore.loader.request.request import Request, resolve
+from featstore.statistics.stale_groups import ERROR, reading
+from featstore.loader.request.tables import TableLike, naming_table_errors, snapshot_of
+from featstore.reading.buffers import Array
+from featstore.samples.decoded_rows import SampleBatch
+from featstore.samples.indices import is_single, position_of, positions_of
+from featstore.samples.open_samples import OpenSamples, SamplePlan
+from featstore.samples.wanted_ids import can_be_ids, ids_of_type
+from featstore.staging.options import Staging
+from featstore.table.snapshot import Snapshot
+from featstore.tensors import shared_batches  # noqa: F401  registers how workers send batches
+from featstore.tensors.batch import Batch
+from featstore.tensors.buffer_pool import BufferPool
+from featstore.tensors.joining import joined
+from featstore.tensors.tensor_columns import values_of
+
+_AUTO = "auto"
+
+
+class SampleDataset(Dataset[Batch], Closing):
+    """The rows of a table as samples, by index and by id, in any order.
+
+    The selected columns are decoded once per host, into memory-mapped files of the staging
+    directory; each further process maps the same memory. Every result is a `Batch`, and
+    `DataLoader(dataset, batch_size=4096, shuffle=True)` gives batches of that many rows, whatever
+    the sampler and the number of workers, gathered at once each.
+
+    `dataset[i]` is a batch of one row; a slice or a list of indices is a batch of its rows.
+    Negative indices count from the end. A pickled dataset, as spawned workers get it, opens the
+    same files.
+
+    Batches are read-only by contract, as the loader's are: those of consecutive rows are views of
+    the mapped memory.
+
+    Not thread-safe. `close()`, which the end of a `with` block calls, lets the decoded columns be
+    evicted, and removes them if `staging` names no directory.
+
+    Args:
+        table: An open table, its snapshot, or the path or URL of a Delta table, or of a directory
+            or glob of Parquet files.
+        slots: Names, globs, or mappings `{name, buckets, max_len, pad, keep,
+            pad_side, dtype}`.
+        labels: Scalar numeric columns, delivered as float32 (num_rows,). `{name, null}` says what a
+            null label does: `raise`, `drop` the row, or become a number.
+        weight: A scalar numeric column, delivered as `batch.weight`, float32 (num_rows,).
+        extras: Columns delivered as an Arrow table, `batch.extras`.
+        where: SQL condition over partition keys and columns; None takes all rows.
+        id_column: A column that is not a slot, and has another value in each row, for `ids` and
+            `by_id`.
+        staging: Where data files are staged and decoded, and how much room there is. None takes a
+            private directory.
+        stale_groups: `error` if a slot group that is read is stale somewhere in what is read, or
+            `missing` to read its slots as missing there.
+        decode_threads: In how many threads columns are decoded. `auto` takes all cores.
+        progress: Whether to show a progress bar of decoding on standard error.
+
+    Raises:
+        ConfigError: An option is invalid.
+        SelectionError: A column is not in the table, or `where` is invalid or matches no file.
+        BudgetError: The decoded columns do not fit into `staging.budget_bytes`.
+        TableNotFoundError: There is no table at `table`.
+        StaleGroupError: A slot group that is read is stale.
+        DataFileError: A data file cannot be read.
+        MissingValueError: A label or the weight is null, and no option says what to do.
+        StagingError: The disk is full, or fails.
+    """
+
+    @naming_table_errors
+    def __init__(
+        self,
+        table: TableLike | Snapshot | str | Path,
+        *,
+        slots: Iterable[str | Mapping[str, Any]],
+        labels: Iterable[str | Mapping[str, Any]] = (),
+        weight: str | None = None,
+        extras: Iterable[str] = (),
+        where: str | None = None,
+        id_column: str | None = None,
+        staging: Staging | Mapping[str, Any] | None = None,
+        stale_groups: str = ERROR,
+        decode_threads: int | str = _AUTO,
+        progress: bool = False,
+    ) -> None:
+        snapshot = reading(snapshot_of(table), stale_groups)
+        self._named_errors = NamedErrors(snapshot.url)
+        request = resolve(
+            snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where
+        )
+        files = matching_files(snapshot, request)
+        require_fresh_files(snapshot, files, request)
+        self._plan = SamplePlan(
+            request=request,
+            files=tuple(files.values()),
+            staging=as_options(Staging, staging, "staging") or Staging(),
+            num_threads=num_cores()
+            if decode_threads == _AUTO
+            else require_integer("decode_threads", decode_threads),
+            id_column=None if id_column is None else _id_field(request, id_column),
+        )
+        self._is_closed = False
+        self._open: OpenSamples | None = OpenSamples(self._plan, progress=progress)
+        self._num_samples = self._open.num_samples
+        # Also at the end of a worker; never in a forked copy, which uses the same files.
+        self._release: Callable[[], object] = when_gone(self, self._open.close)
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        return self._num_samples
+
+    def __getitem__(self, index: Any) -> Batch:
+        """Samples by index.
+
+        Args:
+            index: An integer, a slice, or a sequence, array or tensor of integers.
+
+        Raises:
+            SampleIndexError: There is no such sample, or it is none of them. An IndexError.
+            StagingError: Decoded columns were written to, or truncated, by somebody else.
+        """
+        with self._named_errors:
+            return self._samples.batch(_positions(index, self._num_samples))
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Batch]:
+        """The samples of a DataLoader's batch, gathered at once: a list of one batch, as what a
+        `collate_fn` gets. The default one takes it out of the list.
+        """
+        return [self[indices]]
+
+    @property
+    def ids(self) -> pa.ChunkedArray:
+        """The ids of all samples, in their order.
+
+        Raises:
+            ConfigError: The dataset has no `id_column`.
+        """
+        self._require_ids()
+        return self._samples.ids()
+
+    def by_id(self, ids: Iterable[Any]) -> Batch:
+        """The samples with these ids, in this order.
+
+        The first call makes an index of all ids, in the staging directory, for all processes.
+
+        Raises:
+            UnknownSampleError: No sample has one of them. A KeyError.
+            ConfigError: The dataset has no `id_column`.
+            DataFileError: Two samples have the same id.
+            TypeError: One is not of the column's type, or would have to be rounded or cut to fit.
+        """
+        field, wanted = self._require_ids(), list(ids)
+        positions = self._samples.find(ids_of_type(wanted, field.type))
+        if unknown := [wanted[place] for place in np.flatnonzero(positions < 0).tolist()]:
+            raise UnknownSampleError(
+                f"id_column {field.name!r}: no sample has {', '.join(map(repr, unknown[:3]))}"
+                + (f", nor {len(unknown) - 3} others" if len(unknown) > 3 else "")
+            )
+        return self._samples.batch(positions)
+
+    @property
+    def num_files(self) -> int:
+        """The number of data files that the samples are of."""
+        return len(self._plan.files)
+
+    @property
+    def decoded_bytes(self) -> int:
+        """What the decoded columns, and indices, take of the staging budget."""
+        return self._samples.held_bytes
+
+    def close(self) -> None:
+        """Lets the decoded columns be evicted. May be called more than once."""
+        self._is_closed, self._open = True, None
+        self._release()
+
+    def __repr__(self) -> str:
+        return (
+            f"SampleDataset(num_samples={self._num_samples}, "
+            f"slots={[item.slot.name for item in self._plan.request.slots]})"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where the samples are, instead of the samples."""
+        opened = self._samples
+        plan = replace(opened.plan, checked_states=opened.checked_states)
+        named = self._named_errors
+        return {"plan": plan, "num_samples": self._num_samples, "named_errors": named}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._plan, self._num_samples = state["plan"], state["num_samples"]
+        self._named_errors = state["named_errors"]
+        self._is_closed, self._open = False, None
+        self._release = lambda: None
+
+    @property
+    def _samples(self) -> OpenSamples:
+        if self._is_closed:
+            raise StateError("this SampleDataset is closed: make it anew")
+        if self._open is None:
+            self._open = OpenSamples(self._plan)
+            self._release = when_gone(self, self._open.close)
+            if self._open.num_samples != self._num_samples:
+                raise StateError(
+                    f"SampleDataset: expected {self._num_samples} samples, as where it was made, "
+                    f"found {self._open.num_samples}: make it anew"
+                )
+        return self._open
+
+    def _require_ids(self) -> pa.Field:
+        if self._plan.id_column is None:
+            raise ConfigError(
+                "id_column: expected the column of ids, to find samples by id, found none: name a "
+                "column that the table keeps, `SampleDataset(..., id_column='request_id')`"
+            )
+        return self._plan.id_column
+
+
+def _id_field(request: Request, name: str) -> pa.Field:
+    schema = request.schema
+    field = next((field for field in schema.others if field.name == name), None)
+    if field is None and name not in schema:
+        known = [field.name for field in schema.others]
+        raise SelectionError(
+            f"id_column: no column {name!r} beside the slots of the table{nearest(name, known)}"
+        )
+    if field is None or not can_be_ids(field.type):
+        found = "a slot" if field is None else field.type
+        raise ConfigError(
+            f"id_column: {name!r}: expected a column of text, integers or timestamps without "
+            f"nanoseconds that is not a slot, found {found}"
+        )
+    return field.with_nullable(True)
+
+
+def _positions(index: Any, num_samples: int) -> Array:
+    """What stands in brackets as positions from 0: int64 (num_rows,)."""
+    if is_single(index):
+        return np.array([position_of(index, num_samples)], np.int64)
+    return positions_of(index, num_samples)
+
+
+def _collated(batches: Sequence[Batch], **_: Any) -> Batch:
+    """What `torch.utils.data.default_collate` makes of batches: one of all their rows."""
+    if len(batches) == 1:
+        return batches[0]
+    columns = {
+        key: [values_of(batch.columns.made()[key]) for batch in batches]
+        for key in batches[0].columns.keys
+    }
+    return SampleBatch(
+        joined(columns, BufferPool()),
+        num_rows=sum(batch.num_rows for batch in batches),
+        extras=pa.concat_tables([batch.extras for batch in batches]),
+    )
+
+
+default_collate_fn_map[SampleBatch] = _collated

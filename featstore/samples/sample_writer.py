@@ -1,0 +1,172 @@
+"""Adds and deletes the samples of a store, in transactions."""
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from featstore.base.errors import SampleError
+from featstore.base.redaction import shown
+from featstore.base.sqlite_connection import ForkSafeConnection
+from featstore.samples.indices import Array
+from featstore.samples.sample_fields import SampleFields, Stored, checksum
+from featstore.samples.sample_file import SampleFile, StoreView, new_version, value_columns
+
+Row = tuple[str | None, tuple[Stored, ...]]  # id and values
+Note = Callable[[sqlite3.Connection, int, int], None]
+# A transaction's samples are in memory. More of them would not make writing faster.
+_TRANSACTION_SAMPLES, _TRANSACTION_BYTES = 10_000, 16 << 20
+
+
+class SampleWriter:
+    """A writing connection in each process, opened at its first use."""
+
+    def __init__(self, file: SampleFile, fields: SampleFields) -> None:
+        self._file, self._fields = file, fields
+        columns = ", ".join(value_columns(fields))
+        self._whole = f"SELECT checksum, position, id, {columns} FROM samples WHERE position = ?"
+        self._connection = ForkSafeConnection(partial(file.connect, to_write=True))
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A transaction, committed at the end of the block or undone. No code of users runs in it,
+        which may fork.
+        """
+        with self._connection.use() as connection:
+            if connection is None:
+                raise self._file.closed()
+            with self._file.transaction(connection):
+                yield connection
+
+    def append(self, rows: Iterable[Row], note: Note) -> Iterator[tuple[int, StoreView]]:
+        """Adds rows at the end. `note` is called in each transaction with the number of rows added
+        before it, and of those that it adds.
+
+        Yields:
+            After each transaction the number of rows added so far, and what the store holds.
+
+        Raises:
+            SampleError: `rows` raises it, or an id is taken.
+            SampleStoreError: The store has other fields meanwhile, as another file is in its place.
+        """
+        num_added = 0
+        for chunk in _chunks(rows):
+            view = self._add(chunk, num_added, note)
+            num_added += len(chunk)
+            yield num_added, view
+
+    def delete(self, gone: Array, seen: StoreView) -> StoreView:
+        """Deletes samples, and moves the last ones into the gaps.
+
+        Args:
+            gone: The positions, ascending, each once.
+            seen: By which view they were chosen.
+
+        Returns:
+            What the store holds then.
+
+        Raises:
+            SampleStoreError: Samples were deleted by others meanwhile.
+        """
+        with self.transaction() as connection:
+            now = self._file.view(connection)
+            if now.version != seen.version:
+                raise self._file.deleted_meanwhile()
+            num_left = now.num_samples - len(gone)
+            last = np.setdiff1d(np.arange(num_left, now.num_samples), gone, assume_unique=True)
+            gaps = gone[gone < num_left]
+            connection.executemany(
+                "DELETE FROM samples WHERE position = ?", ((row,) for row in gone.tolist())
+            )
+            for position, gap in zip(last.tolist(), gaps.tolist(), strict=True):
+                self._move(connection, position, gap)
+            left = replace(now, version=new_version(), num_samples=num_left)
+            left.write(connection)
+            return left
+
+    def close(self) -> None:
+        """Closes the connection of this process."""
+        self._connection.close()
+
+    def _move(self, connection: sqlite3.Connection, position: int, gap: int) -> None:
+        """Moves a sample into a gap. Its position is part of its checksum."""
+        row = connection.execute(self._whole, (position,)).fetchone()
+        if row is None:
+            raise self._file.damaged(f"there is no sample at position {position}")
+        self._file.require_sound(row[0], row[1:])
+        connection.execute(
+            "UPDATE samples SET position = ?, checksum = ? WHERE position = ?",
+            (gap, checksum((gap, *row[2:])), position),
+        )
+
+    def _add(self, rows: list[Row], num_before: int, note: Note) -> StoreView:
+        with self.transaction() as connection:
+            now = self._file.view(connection)
+            if now.fields.as_json != self._fields.as_json:
+                raise self._file.deleted_meanwhile()
+            first = now.num_samples
+            marks = ", ".join("?" * (3 + len(self._fields.kinds)))
+            try:
+                connection.executemany(
+                    f"INSERT INTO samples VALUES ({marks})",
+                    (
+                        (position, one, checksum((position, one, *values)), *values)
+                        for position, (one, values) in enumerate(rows, first)
+                    ),
+                )
+            except sqlite3.IntegrityError as error:
+                taken = _taken(connection, [one for one, _ in rows], first)
+                if taken is None:
+                    raise self._file.damaged(
+                        f"expected {first} samples, and there are more"
+                    ) from error
+                raise SampleError(
+                    f"id {shown(taken)} is taken: expected another one for each sample; the first "
+                    f"{num_before} of those given are stored"
+                ) from error
+            note(connection, num_before, len(rows))
+            grown = replace(now, num_samples=first + len(rows))
+            grown.write(connection)
+            return grown
+
+
+def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """The rows of each transaction."""
+    chunk: list[Row] = []
+    num_bytes = num_before = 0
+    try:
+        for row in rows:
+            chunk.append(row)
+            num_bytes += sum(len(value) for value in row[1] if isinstance(value, str | bytes))
+            if len(chunk) == _TRANSACTION_SAMPLES or num_bytes >= _TRANSACTION_BYTES:
+                yield chunk
+                num_before += len(chunk)
+                chunk, num_bytes = [], 0
+    except SampleError as error:
+        raise SampleError(
+            f"sample {num_before + len(chunk)} of those given: {error}; the first {num_before} are "
+            f"stored"
+        ) from error
+    if chunk:
+        yield chunk
+
+
+def _taken(connection: sqlite3.Connection, ids: list[str | None], first: int) -> str | None:
+    """An id of `ids` that is given twice, or that a sample before position `first` has; None if
+    there is none.
+    """
+    counts = Counter(one for one in ids if one is not None)
+    for one, count in counts.items():
+        if count > 1:
+            return one
+    row = connection.execute(
+        "SELECT samples.id FROM json_each(?) AS wanted JOIN samples "
+        "ON samples.id = wanted.value AND position < ?",
+        (json.dumps(list(counts)), first),
+    ).fetchone()
+    return None if row is None else str(row[0])

@@ -1,1 +1,0 @@
-"""The samples of a table: which rows they are, where an id is, and rows as a batch."""

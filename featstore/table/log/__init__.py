@@ -1,1 +1,0 @@
-"""The log of a Delta table: its files, its local copy, its add actions, and what it demands."""

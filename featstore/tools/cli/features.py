@@ -1,0 +1,111 @@
+"""`featstore demo | extract | replay`: from raw rows to features."""
+
+import sys
+from typing import Any
+
+import click
+
+from featstore.tools.cli.command import (
+    Command,
+    input_option,
+    json_option,
+    load,
+    no_partition_option,
+    partition_from_path_option,
+    partition_option,
+    spec_option,
+    table_option,
+)
+from featstore.tools.cli.output import show
+
+
+@click.command(cls=Command, examples=["featstore demo", "featstore demo --synthetic 1000000"])
+@click.option(
+    "--directory",
+    default="demo",
+    show_default=True,
+    help="Where to keep the raw log, table, spec and config.",
+)
+@click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True)
+@click.option(
+    "--synthetic",
+    "num_rows",
+    type=click.IntRange(min=1),
+    metavar="ROWS",
+    help="Use a synthetic click log of this size.",
+)
+def demo(directory: str, engine: str, num_rows: int | None) -> None:
+    """Go from a raw log to a trained model, with the flights of 2013 out of New York."""
+    run = load("featstore.tools.demo_run")
+    if num_rows is None:
+        run.run_demo(directory, engine=engine)
+    else:
+        run.run_synthetic(directory, num_rows, engine=engine)
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "featstore extract --spec spec.yaml --input raw/dt=2026-11-01 --table /data/ctr "
+        "--partition dt=2026-11-01",
+        "featstore extract --spec spec.yaml --input raw --table /data/ctr --partition-from-path dt",
+        "featstore extract --spec spec.yaml --input clicks.csv --table /data/ctr",
+        "featstore extract --spec spec.yaml --input 'raw/dt={dt}' --table /data/ctr "
+        "--days 2026-11-01..2026-11-07",
+    ],
+)
+@spec_option()
+@input_option("Raw Parquet, CSV or JSON lines: a file, a directory or a glob.")
+@table_option("The table to write; created if it does not exist.")
+@partition_option
+@partition_from_path_option
+@no_partition_option
+@click.option(
+    "--days",
+    metavar="FIRST..LAST",
+    help="Fill {dt} (and {hour}) in --input. Partitions that are up to date are skipped.",
+)
+@click.option("--allow-missing", is_flag=True, help="With --days: skip days without raw files.")
+@click.option("--dry-run", is_flag=True, help="With --days: only print what would be done.")
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="Extract only the slots that the table lacks, into this slot group.",
+)
+@click.option(
+    "--key",
+    metavar="COLUMN",
+    help="With --group: the kept column that identifies each row, if the raw files changed.",
+)
+@json_option
+def extract(spec: str, input_url: str, table_url: str, as_json: bool, **options: Any) -> None:
+    """Extract features from raw rows into a table, without Spark.
+
+    An equal run commits nothing: the same spec and input. `output` in the spec, which says how
+    files are cut, is not compared; to cut files anew, extract into a new table.
+    """
+    with load("featstore.extraction.progress_bar").ProgressBar() as bar:
+        report = load("featstore.api").extract(spec, input_url, table_url, progress=bar, **options)
+    show(report, as_json=as_json)
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "featstore replay --spec spec.yaml --input raw/dt=2026-11-01 --table /data/ctr "
+        "--partition dt=2026-11-01"
+    ],
+)
+@spec_option()
+@input_option("The logged raw rows: a file, a directory or a glob.", "--raw")
+@table_option("The table extracted from them.")
+@partition_option
+@partition_from_path_option
+def replay(spec: str, input_url: str, table_url: str, **options: Any) -> None:
+    """Recompute raw rows and compare them with the table's, in order.
+
+    The exit code is 1 if any value differs.
+    """
+    report = load("featstore.explore.replay").replay(spec, input_url, table_url, **options)
+    show(report)
+    sys.exit(0 if report.ok else 1)

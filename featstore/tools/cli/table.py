@@ -1,0 +1,310 @@
+"""`featstore table ...`: inspect and maintain tables."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from featstore.tools.cli.command import (
+    DELTA_TABLE,
+    TABLE,
+    CommandGroup,
+    compare_days_option,
+    compare_option,
+    compare_version_option,
+    exact_option,
+    input_option,
+    json_option,
+    load,
+    no_partition_option,
+    partition_from_path_option,
+    partition_option,
+    slots_option,
+    spec_option,
+    stale_groups_option,
+    subjects,
+    table_option,
+    version_option,
+    where_option,
+)
+from featstore.tools.cli.output import show, to_json
+
+
+@click.group(
+    cls=CommandGroup,
+    examples=["featstore table inspect --table /data/ctr", "featstore table inspect /data/ctr"],
+)
+def table() -> None:
+    """Inspect and maintain a table: a Delta table, or a directory or glob of Parquet."""
+
+
+@table.command(
+    examples=[
+        "featstore table inspect --table /data/ctr",
+        "featstore table inspect --table /data/ctr --json | jq .num_rows",
+    ]
+)
+@subjects(TABLE)
+@version_option
+@json_option
+def inspect(table: str, version: int | None, as_json: bool) -> None:
+    """Print slots, partitions, rows, bytes, versions and the spec hash."""
+    opened = load("featstore.explore.table").open_table(table, version)
+    show(opened.inspect(), as_json=as_json)
+
+
+@table.command(
+    examples=[
+        "featstore table history --table /data/ctr",
+        "featstore table history --table /data/ctr --last 10",
+    ]
+)
+@subjects(DELTA_TABLE)
+@click.option("--last", type=click.IntRange(min=1), help="Only the newest so many commits.")
+@json_option
+def history(table: str, last: int | None, as_json: bool) -> None:
+    """Print the commits, newest first: when, what, which partitions, how much, by which spec.
+
+    --version NUMBER of the other commands reads the table as it was after one.
+    """
+    show(load("featstore.explore.description").table_history(table, last), as_json=as_json)
+
+
+@table.command(
+    examples=[
+        "featstore table profile --table /data/ctr",
+        "featstore table profile --table /data/ctr --slots 'price*' --where \"dt >= '2026-11-01'\"",
+        "featstore table profile --table /data/ctr --label click",
+        "featstore table profile --table /data/ctr --label click --slots category",
+        "featstore table profile --table /data/ctr --days 2026-11-01 2026-11-02",
+        "featstore table profile --table /data/ctr --compare /data/ctr --compare-version 7",
+    ]
+)
+@subjects(TABLE)
+@version_option
+@where_option
+@slots_option
+@stale_groups_option
+@exact_option
+@click.option(
+    "--label",
+    metavar="NAME",
+    help="Count the rows against this label, of 0 and 1: its rate by partition and what each slot "
+    "alone says of it; with --slots of three or fewer also its rate by value or bin, which --json "
+    "has for all slots.",
+)
+@compare_option
+@compare_version_option
+@compare_days_option
+@json_option
+def profile(
+    table: str, version: int | None, stale_groups: str, as_json: bool, **options: Any
+) -> None:
+    """Print coverage, distinct values, top values and quantiles per slot.
+
+    They come from stored statistics if possible, otherwise from the rows. Figures that are
+    estimates show their error after ±. With --exact, --json has the label rates of top values.
+    With --label, --compare or --days, print slots against a
+    label, or what changed.
+    """
+    question = load("featstore.explore.questions").Question(**options)
+    opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)
+    show(question.answer(opened), as_json=as_json)
+
+
+@table.command(
+    examples=[
+        "featstore table head --table /data/ctr --rows 3",
+        "featstore table head --table /data/ctr --slots user --slots 'price*' --where 'click = 1'",
+    ]
+)
+@subjects(TABLE)
+@version_option
+@where_option
+@slots_option
+@stale_groups_option
+@click.option("--rows", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--ids", is_flag=True, help="Print signs and indices as they are stored.")
+def head(
+    table: str,
+    version: int | None,
+    where: str | None,
+    slots: Sequence[str],
+    stale_groups: str,
+    rows: int,
+    ids: bool,
+) -> None:
+    """Print the first rows as JSON lines, missing values as null.
+
+    Signs are printed as the texts that extraction kept of frequent values, others as their digits.
+    """
+    opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)
+    found = opened.head(rows, slots or None, where)
+    for row in (found if ids else opened.named(found)).to_pylist():
+        show(to_json(row))
+
+
+@table.command(
+    "show",
+    examples=[
+        "featstore table show --table /data/ctr --where \"request_id = 'r-17'\"",
+        "featstore table show --table /data/ctr --slots 'price*' --where 'click = 1'",
+    ],
+)
+@subjects(TABLE)
+@version_option
+@click.option("--where", required=True, metavar="SQL", help="Which row; the first that matches.")
+@slots_option
+@stale_groups_option
+@json_option
+def show_row(
+    table: str,
+    version: int | None,
+    where: str,
+    slots: Sequence[str],
+    stale_groups: str,
+    as_json: bool,
+) -> None:
+    """Print one row whole, a line for each column, with the texts of its signs."""
+    opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)
+    found = load("featstore.explore.row_view").show_row(opened, where, slots or None)
+    show(found, as_json=as_json)
+
+
+@table.command(
+    examples=[
+        "featstore table relabel --spec spec.yaml --input ripe/dt=2026-11-01 --table /data/ctr "
+        "--partition dt=2026-11-01 --key request_id"
+    ]
+)
+@spec_option("The spec, a YAML file, whose labels and weight are rewritten.")
+@input_option("Raw Parquet with the final labels: a file, a directory or a glob.")
+@table_option("The table. None of its files is changed.")
+@click.option(
+    "--key", required=True, metavar="COLUMN", help="The kept column that identifies each row."
+)
+@partition_option
+@partition_from_path_option
+@no_partition_option
+def relabel(spec: str, input_url: str, table_url: str, **options: Any) -> None:
+    """Rewrite the labels of partitions, in files beside the table's."""
+    with load("featstore.extraction.progress_bar").ProgressBar() as bar:
+        report = load("featstore.api").relabel(spec, input_url, table_url, progress=bar, **options)
+    show(report)
+
+
+@table.command(examples=["featstore table compact --table /data/ctr"])
+@subjects(DELTA_TABLE)
+def compact(table: str) -> None:
+    """Merge slot groups into the base files, in one commit."""
+    show(load("featstore.api").compact(table))
+
+
+@table.command(
+    examples=[
+        "featstore table delete --table /data/ctr --where \"user in ('u1', 'u2')\" --dry-run",
+        "featstore table delete --table /data/ctr --where \"user in ('u1', 'u2')\"",
+    ]
+)
+@subjects(DELTA_TABLE)
+@click.option(
+    "--where",
+    required=True,
+    metavar="SQL",
+    help="Which rows: a predicate over partition keys, slots, labels and kept columns.",
+)
+@click.option("--dry-run", is_flag=True, help="Only count the rows.")
+def delete(table: str, where: str, dry_run: bool) -> None:
+    """Remove rows from data files, slot groups, statistics and texts, in one commit.
+
+    Earlier versions hold them until a vacuum removes their files.
+    """
+    show(load("featstore.api").delete_rows(table, where, dry_run=dry_run))
+
+
+@table.command(examples=["featstore table lint --table /data/ctr --batch-size 4096"])
+@subjects(TABLE)
+@version_option
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=8192,
+    show_default=True,
+    help="The batch size, in rows, of the jobs that read the table.",
+)
+@json_option
+def lint(table: str, version: int | None, batch_size: int, as_json: bool) -> None:
+    """Print what makes the table slow to read, from the footers of its files.
+
+    The exit code is 1 if there are findings.
+    """
+    lint_table = load("featstore.statistics.table_lint").lint
+    report = lint_table(table, version, batch_size=batch_size)
+    show(report, as_json=as_json)
+    sys.exit(0 if report.ok else 1)
+
+
+@table.command(
+    examples=[
+        "featstore table check --table /data/ctr",
+        "featstore table check --table /data/ctr --spec spec.yaml --where \"dt >= '2026-11-01'\"",
+    ]
+)
+@subjects(TABLE)
+@version_option
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="Only partitions that match, such as \"dt >= '2026-11-01'\": over partition keys alone.",
+)
+@click.option("--spec", metavar="URL", help="The spec whose `checks` to run.")
+@json_option
+def check(
+    table: str, version: int | None, where: str | None, spec: str | None, as_json: bool
+) -> None:
+    """Run the checks of the newest extraction, or of another spec, on each partition.
+
+    The exit code is 1 if one of severity `fail` fails.
+    """
+    report = load("featstore.explore.table").open_table(table, version).check(spec, where)
+    show(report, as_json=as_json)
+    sys.exit(0 if report.ok else 1)
+
+
+@table.command(
+    examples=[
+        "featstore table vacuum --table /data/ctr --dry-run",
+        "featstore table vacuum --table /data/ctr --retain-hours 24 --keep-version 7",
+    ]
+)
+@subjects(DELTA_TABLE)
+@click.option(
+    "--retain-hours",
+    type=click.FloatRange(min=0),
+    default=168,
+    show_default=True,
+    help="Keep versions up to this age.",
+)
+@click.option(
+    "--grace-hours",
+    type=click.FloatRange(min=1),
+    default=24,
+    show_default=True,
+    help="Keep files younger than this.",
+)
+@click.option(
+    "--keep-version",
+    "keep_versions",
+    type=int,
+    multiple=True,
+    help="Keep this version too; may be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
+def vacuum(table: str, retain_hours: float, grace_hours: float, **options: Any) -> None:
+    """Remove files that no retained version references.
+
+    These are replaced files and the leftovers of failed jobs. Files of running jobs are kept.
+    """
+    times = {"retain_s": retain_hours * 3600, "grace_s": grace_hours * 3600}
+    show(load("featstore.table.vacuum").vacuum(table, **times, **options))

@@ -1,0 +1,158 @@
+"""The receipt of an epoch, derived from its leases."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from featstore.base.errors import DispatchError
+from featstore.dispatch.receipt import read_receipt, receipts
+from featstore.dispatch.store_keys import EpochKeys
+from featstore.dispatch.stores.address import StoreAddress, bind
+from featstore.tools.cli import cli
+from tests.dispatch.conftest import PREFIX, silence
+
+
+@pytest.fixture
+def address(url: str) -> StoreAddress:
+    return bind(url)
+
+
+@pytest.fixture
+def make(make_worker: Any) -> Callable[..., Any]:
+    return functools.partial(make_worker, sizes=[100, 50, 0])
+
+
+def _receipt(url: str) -> Any:
+    store = bind(url).open()
+    try:
+        return read_receipt(store, EpochKeys(PREFIX, 0))
+    finally:
+        store.close()
+
+
+def test_a_complete_epoch_has_every_row_once_and_names_who_delivered_it(
+    make: Callable[..., Any], url: str
+) -> None:
+    one, other = make("one"), make("other")
+    assert one.complete(next(one.claims()))
+    assert all(other.complete(claim) for claim in other.claims())
+    receipt = _receipt(url)
+    assert (receipt.delivered, receipt.repeated_at_most, receipt.missing) == (150, 0, 0)
+    assert receipt.workers == {"one": 100, "other": 50}
+
+
+def test_undelivered_rows_are_missing_whoever_holds_them(
+    make: Callable[..., Any], url: str
+) -> None:
+    worker = make()
+    claim = next(worker.claims())
+    worker.acknowledge(claim, 30)
+    receipt = _receipt(url)
+    assert (
+        receipt.delivered,
+        receipt.missing,
+        receipt.never_claimed,
+        receipt.rows_never_claimed,
+    ) == (30, 120, (1, 2), 50)
+    assert "0#0-: held, 70 missing; delivered by w 30" in str(receipt)
+    assert "never claimed: 50 rows of 2 splits, at positions 1, 2" in str(receipt)
+
+
+def test_parts_that_were_cut_off_are_lines_of_their_own(make: Callable[..., Any], url: str) -> None:
+    terms = {"boundaries": lambda split: range(10, split.num_rows, 10)}
+    busy, idle = make("busy", sizes=[100], **terms), make("idle", sizes=[100], **terms)
+    claim = next(busy.claims())
+    busy.reserve(claim, 20)
+    part = next(idle.claims())
+    idle.reserve(part, 80)
+    idle.acknowledge(part, 80)
+    receipt = _receipt(url)
+    assert [(line.part, line.delivered, line.missing) for line in receipt.lines] == [
+        (0, 0, 60),
+        (60, 20, 20),
+    ]
+    assert (receipt.delivered, receipt.missing, receipt.workers) == (20, 80, {"idle": 20})
+
+
+def test_a_takeover_counts_the_rows_that_may_be_repeated(
+    make: Callable[..., Any], url: str
+) -> None:
+    dead, late = make("dead", sizes=[100]), make("late", sizes=[100])
+    claim = next(dead.claims())
+    dead.acknowledge(claim, 40)
+    silence(dead)
+    assert [late.complete(taken) for taken in late.claims()] == [True]
+    receipt = _receipt(url)
+    assert (receipt.delivered, receipt.repeated_at_most, receipt.missing) == (100, 60, 0)
+    assert receipt.workers == {"dead": 40, "late": 60}
+    assert "0#0-: done, 0 missing, 60 at most twice; delivered by dead 40, late 60" in str(receipt)
+
+
+@pytest.mark.parametrize(("starts", "twice"), [(False, 0), (True, 100)])
+def test_rows_that_a_dead_worker_had_only_read_ahead_are_not_repeated(
+    make: Callable[..., Any], url: str, starts: bool, twice: int
+) -> None:
+    ahead = {"sizes": [100], "boundaries": lambda split: ()}
+    dead, late = make("dead", **ahead), make("late", **ahead)
+    claim = next(dead.claims())
+    assert dead.reserve(claim, 100) == 100
+    assert not starts or dead.start(claim.key)
+    silence(dead)
+    taken = next(late.claims())
+    assert taken.fence == 2
+    assert _receipt(url).repeated_at_most == twice
+
+
+def test_rows_of_a_restored_state_count_as_delivered(make: Callable[..., Any], url: str) -> None:
+    done = {0: ((0, 20), (50, 60)), 1: "complete"}
+    worker = make(done=done)
+    assert all(worker.complete(claim) for claim in worker.claims())
+    receipt = _receipt(url)
+    assert (receipt.delivered, receipt.missing, receipt.size.rows_before) == (150, 0, 80)
+    assert "150, 80 of them before a restore" in str(receipt)
+
+
+def test_a_quarantined_split_is_named(make: Callable[..., Any], url: str) -> None:
+    worker = make(max_failures=1)
+    for claim in worker.claims():
+        assert worker.fail(claim) if claim.index == 1 else worker.complete(claim)
+    receipt = _receipt(url)
+    assert [line.split for line in receipt.quarantined] == ["1#0-"]
+    assert (receipt.delivered, receipt.missing) == (100, 50)
+    assert "1#0-: quarantined, 50 missing; delivered by nobody" in str(receipt)
+
+
+def test_a_run_lists_its_epochs_in_order(make: Callable[..., Any], url: str) -> None:
+    for epoch in (3, 0, 3):
+        make(epoch=epoch)
+    assert list(receipts(url, "run")) == [f"{PREFIX}3", f"{PREFIX}0"]
+    assert list(receipts(url, "run", 3)) == [f"{PREFIX}3"]
+
+
+def test_an_unknown_epoch_or_run_is_refused(make: Callable[..., Any], url: str) -> None:
+    make()
+    with pytest.raises(
+        DispatchError,
+        match=r"has no epoch of run 'other': is it the run_id of the training config\?",
+    ):
+        receipts(url, "other")
+    with pytest.raises(DispatchError, match="has no epoch 7 of run 'run'"):
+        receipts(url, "run", 7)
+    with pytest.raises(DispatchError, match="the store has no epoch 7 under 'featstore/run/0/0/'"):
+        read_receipt(bind(url).open(), EpochKeys(PREFIX, 7))
+
+
+def test_the_command_prints_the_receipt_and_fails_if_rows_are_missing(
+    make: Callable[..., Any], url: str
+) -> None:
+    worker = make()
+    claims = worker.claims()
+    worker.complete(next(claims))
+    done = CliRunner().invoke(cli, ["dispatch", "receipt", url, "--run-id", "run"])
+    assert (done.exit_code, "missing     50" in done.output) == (1, True)
+    assert all(worker.complete(claim) for claim in claims)
+    done = CliRunner().invoke(cli, ["dispatch", "receipt", url, "--run-id", "run", "--epoch", "0"])
+    assert (done.exit_code, "missing     0" in done.output) == (0, True), done.output

@@ -1,0 +1,52 @@
+"""One file: it must not change, and its Parquet file appears whole or not at all."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pytest
+
+from featstore.base.errors import InputError
+from featstore.files.listings import list_files
+from featstore.formats.csv_rows import CsvFormat
+from featstore.formats.parsed import ParsedRows
+from featstore.ingest.conversion import Conversion, convert, row_groups
+
+SCHEMA = pa.schema([("a", pa.int64())])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplacingFormat(CsvFormat):
+    """Replaces the file after it was read."""
+
+    path: str
+
+    def read(self, source: IO[bytes], schema: pa.Schema) -> Iterator[ParsedRows]:
+        yield from super().read(source, schema)
+        Path(self.path).write_text("a\n1\n2\n3\n")
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a\n1\n")
+    (listed,) = list_files(str(path), suffix="")
+    task = Conversion(
+        format=ReplacingFormat(path=str(path)),
+        schema=SCHEMA,
+        source=listed,
+        target=str(tmp_path / "x.parquet"),
+        max_malformed=0,
+    )
+    with pytest.raises(InputError, match=r"x\.csv changed while it was read: expected 4 bytes"):
+        convert(task)
+    assert [other.name for other in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_rows_are_joined_until_a_row_group_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("featstore.ingest.conversion.ROW_GROUP_ROWS", 5)
+    batches = [pa.record_batch([pa.array([0] * rows)], SCHEMA) for rows in (2, 2, 2, 0, 7, 1, 0)]
+    assert [len(table) for table in row_groups(batches, SCHEMA)] == [6, 7, 1]
+    monkeypatch.setattr("featstore.ingest.conversion.ROW_GROUP_BYTES", 16)
+    assert [len(table) for table in row_groups(batches, SCHEMA)] == [2, 2, 2, 7, 1]

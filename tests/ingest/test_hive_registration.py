@@ -1,0 +1,381 @@
+"""Tables in a Hive metastore: Derby in the session's own process, and a metastore that is a server
+of its own.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import polars
+import pyspark
+import pytest
+import yaml
+from deltalake import DeltaTable
+
+from featstore.base.errors import InputError, TableNotFoundError
+from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.spark.java import java_environment
+from featstore.ingest.hive_locations import HIVE_DIR
+from featstore.ingest.hive_registration import register
+from featstore.spec.model import Spec
+from featstore.spec.parse import load_spec
+from featstore.table.delta import open_delta
+from tests.programs import run_python
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+ODD_DAY = "a:b/c d%'\\"
+CONVERT = "spark.sql.hive.convertMetastoreParquet"
+
+
+@pytest.fixture
+def job(spec: Spec, raw: Path, tmp_path: Path) -> ExtractJob:
+    return ExtractJob(
+        spec=spec, input_url=str(raw), table_url=str(tmp_path / "table"), partition={"dt": "1"}
+    )
+
+
+@pytest.fixture
+def name(spark: Any) -> Iterator[str]:
+    yield "default.clicks"
+    spark.sql("DROP TABLE IF EXISTS default.clicks")
+
+
+def by_each_reader(spark: Any) -> Iterator[str]:
+    """Spark's own Parquet reader, then Hive's."""
+    for convert in ("true", "false"):
+        spark.conf.set(CONVERT, convert)
+        yield convert
+    spark.conf.unset(CONVERT)
+
+
+def extract_day(
+    job: ExtractJob, write_raw: Any, day: str, num_rows: int, first: int = 0, **changed: Any
+) -> None:
+    """Replaces one day by that many rows."""
+    shutil.rmtree(job.input_url, ignore_errors=True)
+    write_raw("a.parquet", num_rows, first)
+    extract_files(
+        replace(
+            job, partition={"dt": day}, run_id=f"{day}-{num_rows}-{first}-{len(changed)}", **changed
+        )
+    )
+
+
+def as_sorted(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
+
+
+def in_hive(spark: Any, name: str) -> list[str]:
+    return as_sorted([row.asDict() for row in spark.sql(f"SELECT * FROM {name}").collect()])
+
+
+def in_delta(url: str, version: int | None = None) -> list[str]:
+    return as_sorted(polars.read_delta(url, version=version).to_dicts())
+
+
+def num_rows_by_day(spark: Any, name: str) -> dict[str, int]:
+    return dict(spark.sql(f"SELECT dt, count(*) FROM {name} GROUP BY dt").collect())
+
+
+def locations(url: str) -> list[str]:
+    return sorted(path.name for path in (Path(url) / HIVE_DIR).iterdir())
+
+
+def test_a_registered_table_holds_committed_files_row_for_row(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str
+) -> None:
+    for day in ("1", ODD_DAY):
+        extract_day(job, write_raw, day, 300)
+    [live, *_] = open_delta(job.table_url).data_files
+    orphan = Path(live.url).with_name(
+        live.path.rpartition("/")[2].replace("-0.parquet", "-7.parquet")
+    )
+    shutil.copy(live.url, orphan)
+    report = register(spark, job.table_url, name)
+    assert (report.created, report.num_added, report.version) == (True, 2, 1)
+    for _ in by_each_reader(spark):
+        assert in_hive(spark, name) == in_delta(job.table_url)
+        assert num_rows_by_day(spark, name) == {"1": 300, ODD_DAY: 300}
+    described = {row["col_name"]: row for row in spark.sql(f"DESCRIBE {name}").collect()}
+    assert list(described)[:6] == ["user_id", "tag_ids", "price_log", "click", "user", "dt"]
+    assert described["tag_ids"]["data_type"] == "array<bigint>"
+    assert described["tag_ids"]["comment"] == "slot 102, id, list; missing is [0]"
+
+
+def test_an_equal_registration_says_that_there_is_nothing_to_do(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str
+) -> None:
+    extract_day(job, write_raw, "1", 300)
+    register(spark, job.table_url, name)
+    before = locations(job.table_url)
+    again = register(spark, job.table_url, name)
+    assert not again.changed
+    assert str(again).startswith("nothing to do: default.clicks already shows what version 0 of ")
+    assert locations(job.table_url) == before
+
+
+def test_a_query_goes_on_with_the_day_as_it_was_and_the_next_one_sees_the_new_day(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str
+) -> None:
+    extract_day(job, write_raw, "1", 533)
+    register(spark, job.table_url, name)
+    other = spark.newSession()
+    assert num_rows_by_day(other, name) == {"1": 533}
+    frame = spark.sql(f"SELECT * FROM {name}")
+    assert frame.rdd.getNumPartitions() > 1, (
+        "one job for each, so that the last files are opened after the switch"
+    )
+    reading = frame.toLocalIterator()
+    rows = [next(reading)]
+    extract_day(job, write_raw, "1", 100, 1000)
+    report = register(spark, job.table_url, name)
+    assert (report.num_switched, report.num_added, report.created) == (1, 0, False)
+    rows.extend(reading)
+    assert as_sorted([row.asDict() for row in rows]) == in_delta(job.table_url, 0)
+    assert num_rows_by_day(other, name) == {"1": 100}, "another session needs no REFRESH TABLE"
+    assert in_hive(spark, name) == in_delta(job.table_url)
+
+
+def test_a_new_slot_is_null_in_older_days_and_read_in_days_that_are_replaced(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str, document: Any
+) -> None:
+    for day in ("1", "2"):
+        extract_day(job, write_raw, day, 100)
+    register(spark, job.table_url, name)
+    document["slots"].append({"slot": 104, "name": "price_twice", "op": "log1p", "of": "price"})
+    extract_day(job, write_raw, "2", 120, spec=load_spec(document))
+    report = register(spark, job.table_url, name)
+    assert report.new_columns == ("price_twice",)
+    assert str(report).endswith(", new columns price_twice")
+    for _ in by_each_reader(spark):
+        found = spark.sql(
+            f"SELECT dt, count(*), count(price_twice) FROM {name} GROUP BY dt"
+        ).collect()
+        assert sorted(map(tuple, found)) == [("1", 100, 0), ("2", 120, 120)]
+
+
+def test_a_day_that_is_gone_is_dropped_and_a_vacuumed_one_leaves_no_file(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str
+) -> None:
+    for day in ("1", "2"):
+        extract_day(job, write_raw, day, 100)
+    register(spark, job.table_url, name)
+    DeltaTable(job.table_url).delete("dt = '1'")
+    report = register(spark, job.table_url, name)
+    assert (report.num_dropped, report.num_removed) == (1, 0)
+    assert num_rows_by_day(spark, name) == {"2": 100}
+    assert len(locations(job.table_url)) == 2
+    DeltaTable(job.table_url).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert register(spark, job.table_url, name).num_removed == 1
+    assert in_hive(spark, name) == in_delta(job.table_url)
+
+
+def test_a_table_without_partition_keys_has_one_location(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str
+) -> None:
+    write_raw("a.parquet", 100)
+    extract_files(replace(job, partition={}))
+    register(spark, job.table_url, name)
+    for _ in by_each_reader(spark):
+        assert in_hive(spark, name) == in_delta(job.table_url)
+    write_raw("b.parquet", 50)
+    extract_files(replace(job, partition={}, run_id="again"))
+    assert register(spark, job.table_url, name).num_switched == 1
+    for _ in by_each_reader(spark):
+        assert len(in_hive(spark, name)) == 150
+
+
+class Session:
+    """A real session, and something that happens at the first statement that has a text in it."""
+
+    def __init__(self, spark: Any, text: str, happening: Any) -> None:
+        self._spark, self._text, self._happening = spark, text, happening
+        self.happened = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+    def sql(self, statement: str) -> Any:
+        done = self._spark.sql(statement)
+        if self._text in statement and not self.happened:
+            self.happened = True
+            self._happening()
+        return done
+
+
+def test_a_registration_that_dies_half_way_is_made_whole_by_the_next(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str
+) -> None:
+    for num_rows in (100, 120):
+        for day in ("1", "2", "3"):
+            extract_day(job, write_raw, day, num_rows)
+        if num_rows == 100:
+            register(spark, job.table_url, name)
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    dying = Session(spark, "SET LOCATION", die)
+    with pytest.raises(KeyboardInterrupt):
+        register(dying, job.table_url, name)
+    assert dying.happened
+    assert sorted(num_rows_by_day(spark, name).values()) == [100, 100, 120]
+    assert register(spark, job.table_url, name).num_switched == 3
+    assert in_hive(spark, name) == in_delta(job.table_url)
+
+
+def test_a_day_committed_during_a_registration_is_shown_at_its_end(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str
+) -> None:
+    extract_day(job, write_raw, "1", 100)
+    session = Session(spark, "ADD IF NOT EXISTS", lambda: extract_day(job, write_raw, "1", 120))
+    report = register(session, job.table_url, name)
+    assert session.happened
+    assert (report.version, report.num_added, report.num_switched) == (1, 1, 1)
+    assert num_rows_by_day(spark, name) == {"1": 120}
+
+
+def test_what_cannot_be_registered_is_named(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str
+) -> None:
+    with pytest.raises(
+        InputError, match=r"expected db\.table, letters, digits and _ alone, found 'clicks'"
+    ):
+        register(spark, job.table_url, "clicks")
+    with pytest.raises(InputError, match="no database 'nowhere'; make it first"):
+        register(spark, job.table_url, "nowhere.clicks")
+    with pytest.raises(TableNotFoundError, match="no table at "):
+        register(spark, job.table_url, name)
+    extract_day(job, write_raw, "1", 100)
+    spark.sql(f"CREATE TABLE {name} (a INT) STORED AS PARQUET")
+    with pytest.raises(InputError, match="already exists and shows no featstore table"):
+        register(spark, job.table_url, name)
+    spark.sql(f"DROP TABLE {name}")
+    register(spark, job.table_url, name)
+    extract_day(replace(job, table_url=f"{job.table_url}2"), write_raw, "1", 100)
+    with pytest.raises(
+        InputError,
+        match=r"shows another featstore table, not .*table2; choose another name, or drop it",
+    ):
+        register(spark, f"{job.table_url}2", name)
+    DeltaTable(job.table_url).delete()
+    with pytest.raises(InputError, match=r"holds no rows; default\.clicks is left as it is"):
+        register(spark, job.table_url, name)
+    assert num_rows_by_day(spark, name) == {"1": 100}
+
+
+def test_a_session_without_a_metastore_is_refused(job: ExtractJob) -> None:
+    conf = {"spark.sql.catalogImplementation": "in-memory"}
+    with pytest.raises(InputError, match="this Spark session has no Hive metastore"):
+        register(SimpleNamespace(conf=conf), job.table_url, "default.clicks")
+
+
+@pytest.fixture
+def metastore(tmp_path: Path) -> Iterator[str]:
+    """A metastore server in a process of its own, from the jars that pyspark brings, on its way up;
+    its Thrift URL.
+    """
+    environment = {**os.environ, **java_environment(os.environ)}
+    home = environment.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else environment["PATH"])
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    options = {
+        "hive.async.log.enabled": "false",
+        "javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path}/metastore;create=true",
+        "datanucleus.schema.autoCreateAll": "true",
+        "hive.metastore.schema.verification": "false",
+        "hive.metastore.warehouse.dir": f"{tmp_path}/warehouse",
+    }
+    hiveconf = [part for key, value in options.items() for part in ("--hiveconf", f"{key}={value}")]
+    jars = f"{Path(pyspark.__file__).parent}/jars/*"
+    server = "org.apache.hadoop.hive.metastore.HiveMetaStore"
+    command = [
+        str(java),
+        "-XX:TieredStopAtLevel=1",
+        "-Xshare:auto",
+        "-cp",
+        jars,
+        server,
+        "-p",
+        str(port),
+        *hiveconf,
+    ]
+    with (tmp_path / "metastore.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path, env=environment)
+    try:
+        yield f"thrift://127.0.0.1:{port}"
+        assert process.poll() is None, (tmp_path / "metastore.log").read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+JOBS = """
+import json, runpy, sys
+import featstore
+from featstore.ingest.hive_registration import register
+from featstore.extraction.spark.runners import spark_session
+
+jobs, raw, newer, table, name = sys.argv[1:]
+extract, show = (runpy.run_path(f"{jobs}/{job}.py")["main"] for job in ("extract_features", "register_table"))
+target = ["--spec", "spec.yaml", "--input", raw, "--table", table, "--partition", "dt=1"]
+assert extract([*target, "--register", name]) == 0
+featstore.extract("spec.yaml", newer, table, partition={"dt": "1"})
+spark = spark_session("another session", hive=True)
+rows = lambda: [row.asDict() for row in spark.sql(f"SELECT * FROM {name}").collect()]
+before = rows()
+switched = register(spark, table, name).num_switched
+after = {}
+for convert in ("true", "false"):
+    spark.conf.set("spark.sql.hive.convertMetastoreParquet", convert)
+    after[convert] = rows()
+spark.stop()
+print(json.dumps([before, switched, after]))
+sys.exit(show(["--table", table, "--name", name]))
+"""
+
+
+def test_jobs_on_a_metastore_server_register_and_read(
+    metastore: str, job: ExtractJob, write_raw: Any, document: Any, tmp_path: Path
+) -> None:
+    """Three sessions, one after the other, of one process: what they know of each other they have
+    from the server.
+    """
+    write_raw("old/a.parquet", 100)
+    write_raw("new/a.parquet", 120, 7)
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document))
+    conf = {
+        "spark.master": "local[1]",
+        "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.hadoop.hive.metastore.uris": metastore,
+        # a second apart: the server may still be on its way up
+        "spark.hadoop.hive.metastore.connect.retries": "120",
+        "spark.sql.warehouse.dir": f"{tmp_path}/warehouse",
+    }
+    arguments = " ".join(f"--conf {key}={value}" for key, value in conf.items())
+    environment = {
+        "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
+        "PYTHONPATH": str(ROOT),
+    }
+    urls = [f"{job.input_url}/old", f"{job.input_url}/new", job.table_url]
+    given = [ROOT / "spark_jobs", *urls, "default.clicks"]
+    done = run_python(JOBS, *given, cwd=tmp_path, variables=environment)
+    assert "default.clicks made; it shows version 0 of " in done.stdout
+    *_, shown, again = done.stdout.splitlines()
+    before, num_switched, after = json.loads(shown)
+    assert as_sorted(before) == in_delta(job.table_url, 0)
+    assert num_switched == 1
+    assert as_sorted(after["true"]) == as_sorted(after["false"]) == in_delta(job.table_url)
+    assert again.startswith("nothing to do: default.clicks already shows what version 1 of ")

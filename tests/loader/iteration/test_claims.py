@@ -1,0 +1,111 @@
+"""What the dispatch store is to be told of claims, and what is left of them."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.dispatch.plan import Split
+from featstore.dispatch.terms import Claim
+from featstore.loader.batches.progress import Segment
+from featstore.loader.iteration.claims import Claims, Kind, Report
+
+NUM_ROWS = 6
+CLAIMS = [
+    Claim(index=index, split=Split(path=str(index), num_rows=NUM_ROWS), fence=index + 1)
+    for index in range(3)
+]
+
+
+def opened(*, tells: bool = True, claims: Sequence[Claim] = CLAIMS) -> Claims:
+    found = Claims(tells)
+    found.open.update({claim.key: claim for claim in claims})
+    return found
+
+
+def note(claims: Claims, claim: Claim, through: int) -> None:
+    claims.note(
+        Segment(claim.index, claim.fence, through, through == NUM_ROWS, claim.part, NUM_ROWS)
+    )
+
+
+def untold(claims: Claims) -> list[Report]:
+    kinds: tuple[Kind, ...] = ("advanced", "complete", "failed")
+    return [report for kind in kinds for report in claims.untold(kind)]
+
+
+@given(st.lists(st.tuples(st.sampled_from(range(3)), st.integers(1, 3), st.booleans())))
+def test_each_claim_is_told_of_with_its_newest_row_until_that_is_told(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    claims, through, told = opened(), [0] * 3, [0] * 3
+    for index, num_rows, is_told in steps:
+        if through[index] < NUM_ROWS:
+            through[index] = min(NUM_ROWS, through[index] + num_rows)
+            note(claims, CLAIMS[index], through[index])
+        expected = {
+            Report(claim, "complete" if row == NUM_ROWS else "advanced", row % NUM_ROWS)
+            for claim, row, known in zip(CLAIMS, through, told, strict=True)
+            if row != known
+        }
+        assert set(untold(claims)) == expected
+        assert claims.num_rows_left(None) == sum(NUM_ROWS - row for row in through)
+        if is_told:
+            for report in expected:
+                claims.told(report)
+            told = list(through)
+
+
+def test_a_row_that_was_delivered_while_the_store_was_told_of_an_older_one_is_told_too() -> None:
+    claims = opened()
+    note(claims, CLAIMS[0], 2)
+    [older] = claims.untold("advanced")
+    note(claims, CLAIMS[0], 3)
+    claims.told(older)
+    assert untold(claims) == [Report(CLAIMS[0], "advanced", 3)]
+
+
+def test_of_a_lost_claim_nothing_is_told_whatever_is_delivered_of_it() -> None:
+    claims = opened()
+    note(claims, CLAIMS[0], 2)
+    note(claims, CLAIMS[1], NUM_ROWS)
+    assert [claims.lose(CLAIMS[index].key) for index in (0, 1, 0)] == [True, True, False]
+    note(claims, CLAIMS[0], NUM_ROWS)
+    assert untold(claims) == []
+
+
+def test_where_nobody_is_asked_for_claims_nothing_is_told() -> None:
+    claims = opened(tells=False)
+    note(claims, CLAIMS[0], 2)
+    note(claims, CLAIMS[1], NUM_ROWS)
+    assert untold(claims) == []
+
+
+def test_rows_that_others_cut_off_and_claims_that_are_lost_are_not_left() -> None:
+    later = Claim(index=3, split=Split(path="3", num_rows=NUM_ROWS), fence=1, start_row=4)
+    claims = opened(claims=[*CLAIMS, later])
+    note(claims, CLAIMS[0], 1)
+    limits = {CLAIMS[0].key: 3, CLAIMS[1].key: None, later.key: 3}
+    assert claims.num_rows_left(limits) == (3 - 1) + NUM_ROWS + 0
+    assert claims.num_rows_left(None) == NUM_ROWS - 1 + 2 * NUM_ROWS + 2
+    assert claims.num_rows_left({}) == 0
+
+
+def test_a_failed_claim_is_told_of_once() -> None:
+    claims = opened()
+    claims.failed[CLAIMS[2].key] = CLAIMS[2]
+    [report] = untold(claims)
+    assert report == Report(CLAIMS[2], "failed")
+    claims.told(report)
+    assert untold(claims) == []
+
+
+def test_a_new_epoch_knows_no_claim_of_the_one_before() -> None:
+    claims = opened()
+    note(claims, CLAIMS[0], 2)
+    note(claims, CLAIMS[1], NUM_ROWS)
+    claims.lose(CLAIMS[2].key)
+    claims.clear()
+    assert untold(claims) == []
+    assert claims.num_rows_left(None) == 0
+    assert claims.lose(CLAIMS[2].key)

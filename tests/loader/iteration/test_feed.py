@@ -1,0 +1,134 @@
+"""Claims to batch slices: in order, in place or staged, and nothing runs on once it is closed."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from featstore.base.errors import DataFileError, StateError
+from featstore.dispatch.terms import Claim
+from featstore.loader.batches.batch_slices import BatchSlice
+from featstore.loader.batches.blocks import ColumnDemand
+from featstore.loader.batches.stats import Stats
+from featstore.loader.iteration.delivery import Delivery
+from featstore.loader.iteration.feed import Feed
+from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.reporting import Reports
+from featstore.loader.iteration.worker import LoaderWorker
+from featstore.staging.options import Staging
+from featstore.staging.stager import Stager
+from featstore.tensors.buffer_pool import BufferPools
+from tests.loader.conftest import data_file, job_on, work_on
+from tests.process import our_threads
+
+PLACE = LoaderWorker(index=0, num_workers=1, session="s", is_dataloader=False)
+SCHEMA = pa.schema([("row", pa.int64())])
+
+
+@dataclass
+class Fed:
+    """A feed on a job of two files of 40 rows each, and its parts."""
+
+    job: Job
+    stager: Stager | None = None
+
+    def __post_init__(self) -> None:
+        self.stats = Stats()
+        start = self.job.start(0, 0, PLACE)
+        self.delivery = Delivery(start, self.stats.counts, tells=False)
+        reports = Reports(self.delivery, self.stats, 60.0)
+        self.feed = Feed(
+            self.job,
+            self.delivery,
+            reports,
+            self.stats,
+            self.stager,
+            BufferPools(),
+            self.job.share_of_host(PLACE),
+            ColumnDemand(),
+        )
+
+    def claims(self) -> list[Claim]:
+        return [
+            work_on(file, index).claim for index, (file, _) in enumerate(self.job.files.values())
+        ]
+
+    def slices(self) -> Iterator[BatchSlice]:
+        return self.feed.slices(self.job, 0, self.claims())
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    files = [
+        data_file(tmp_path / f"{index}.parquet", pa.table({"row": range(first, first + 40)}))
+        for index, first in enumerate((0, 40))
+    ]
+    return job_on(*files, schema=SCHEMA, on_bad_file="skip")
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_batches_of_all_claims_come_in_their_order(job: Job, is_staged: bool) -> None:
+    with Stager(Staging(mode="whole")) as stager:
+        fed = Fed(job, stager if is_staged else None)
+        file, _ = job.files["0.parquet"]
+        assert not fed.feed.is_staged(file)
+        rows = [row for one in fed.slices() for row in one.batch()["row"].tolist()]
+        assert rows == list(range(80))
+        assert fed.feed.is_staged(file) == is_staged
+        assert {fed.delivery.claim_of(claim.key) for claim in fed.claims()} == set(fed.claims())
+        fed.feed.close()
+    assert not our_threads()
+
+
+@pytest.mark.parametrize("transforms", [False, True])
+def test_a_feed_that_is_closed_in_the_middle_ends_its_threads_and_says_so(
+    job: Job, transforms: bool
+) -> None:
+    fed = Fed(replace(job, transform=(lambda batch: batch) if transforms else None))
+    slices = fed.slices()
+    next(slices)
+    assert our_threads()
+    for _ in range(2):
+        fed.feed.close()
+    assert not our_threads()
+    with pytest.raises(StateError, match="closed before its end"):
+        list(slices)
+
+
+def test_a_thread_that_begins_while_the_feed_is_closed_is_ended_at_once(job: Job) -> None:
+    fed = Fed(job)
+    slices = fed.slices()
+    fed.feed.close()
+    with pytest.raises(StateError):
+        next(slices)
+    assert not our_threads()
+
+
+def test_a_bad_file_is_left_out_and_told_of_once_in_each_epoch(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, _ = job.files["0.parquet"]
+    Path(file.url).write_bytes(b"no Parquet")
+    fed = Fed(job)
+    with caplog.at_level(logging.WARNING, "featstore.loader.batches.bad_files"):
+        numbers = []
+        for is_end in (False, True, False):
+            assert sum(one.batch().num_rows for one in fed.slices()) == 40
+            numbers.append(len(caplog.records))
+            if is_end:
+                fed.feed.end_epoch()
+    assert numbers == [1, 1, 2]
+    fed.feed.close()
+
+
+def test_a_bad_file_is_an_error_where_the_job_says_so(job: Job) -> None:
+    file, _ = job.files["0.parquet"]
+    Path(file.url).write_bytes(b"no Parquet")
+    fed = Fed(replace(job, on_bad_file="error"))
+    with pytest.raises(DataFileError, match=r"^0\.parquet: "):
+        next(fed.slices())
+    fed.feed.close()
+    assert not our_threads()

@@ -1,0 +1,83 @@
+"""States of single workers, united through a store by workers that are threads here."""
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from featstore.base.errors import StateError
+from featstore.dispatch.stores.address import StoreAddress, bind
+from featstore.loader.iteration import shares
+from featstore.loader.iteration.shares import require_own, united
+from featstore.loader.iteration.state import LoaderState
+from featstore.loader.iteration.worker import LoaderWorker
+from tests.loader.iteration.states import START
+
+NUM_WORKERS = 3
+
+
+def share(worker: int) -> LoaderState:
+    return replace(START, num_workers=NUM_WORKERS, workers=(worker,), done={worker: worker + 1})
+
+
+def worker(index: int, session: str = "s", num_ranks: int = 1) -> LoaderWorker:
+    return LoaderWorker(
+        index=index,
+        num_workers=NUM_WORKERS,
+        session=session,
+        is_dataloader=True,
+        num_ranks=num_ranks,
+    )
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> StoreAddress:
+    is_memory = request.param == "memory"
+    return bind(f"memory://{uuid.uuid4().hex}" if is_memory else f"sqlite://{tmp_path}/store.db")
+
+
+def meet(address: StoreAddress, workers: list[LoaderWorker]) -> list[tuple[str, LoaderState]]:
+    def one(each: LoaderWorker) -> tuple[str, LoaderState]:
+        with closing(address.open()) as store:
+            return united(store, "p/", each, share(each.index))
+
+    with ThreadPoolExecutor(len(workers)) as threads:
+        return list(threads.map(one, workers))
+
+
+def test_workers_that_meet_have_one_state_of_all_and_one_name_for_each_meeting(
+    address: StoreAddress,
+) -> None:
+    first, again = (meet(address, [worker(index) for index in range(3)]) for _ in "ab")
+    states = [state for _, state in first + again]
+    assert all(state == states[0] for state in states)
+    assert states[0].workers == (0, 1, 2)
+    assert states[0].done == {0: 1, 1: 2, 2: 3}
+    names = [{name for name, _ in met} for met in (first, again)]
+    assert [len(each) for each in names] == [1, 1]
+    assert names[0] != names[1]
+
+
+def test_workers_of_several_ranks_meet_though_their_dataloaders_are_apart(
+    address: StoreAddress,
+) -> None:
+    found = meet(address, [worker(index, f"s{index}", num_ranks=3) for index in range(3)])
+    assert {state.workers for _, state in found} == {(0, 1, 2)}
+
+
+def test_dataloaders_of_one_process_do_not_meet_each_other(
+    address: StoreAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares, "_TIMEOUT_S", 0.0)
+    with pytest.raises(StateError, match="waited 0 s for the state of worker 1, which did not"):
+        meet(address, [worker(0, "a"), worker(1, "b")])
+
+
+def test_a_worker_takes_no_share_but_its_own() -> None:
+    require_own(share(1), worker(1))
+    for other in (share(0), replace(share(1), num_workers=2), replace(share(1), workers=(0, 1))):
+        with pytest.raises(StateError, match=r"loaded by worker 1 of 3: use the same number"):
+            require_own(other, worker(1))

@@ -1,0 +1,134 @@
+"""Rows as read to the columns of a block: who passes, what a missing label does, constants."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from featstore.base.errors import MissingValueError
+from featstore.base.schema import SlotSchema
+from featstore.loader.batches.stats import Stats
+from featstore.loader.request.decode import block_columns, block_extras, passing
+from featstore.loader.request.matching import Partition
+from featstore.loader.request.negatives import Negatives
+from featstore.loader.request.request import Request, resolve
+from featstore.reading.open_file import OpenFile
+from featstore.reading.reader import RowGroupReader, Rows
+from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT
+from tests.loader.conftest import data_file
+
+TABLE = pa.table(
+    {
+        "id": pa.array([0, 1, 2, 3], pa.int64()),
+        "click": pa.array([1.0, None, 0.0, 0.0], pa.float64()),
+        "cost": pa.array([1.0, 2.0, 3.0, float("nan")], pa.float32()),
+    }
+)
+SCHEMA = SlotSchema.from_arrow(TABLE.schema.append(pa.field("dt", pa.string())), ["dt"])
+DAY = Partition(values={"dt": "2026-11-01"}, is_decided=False)
+DECIDED = Partition(values={"dt": "2026-11-01"}, is_decided=True)
+
+
+def asked(**arguments: Any) -> Request:
+    return resolve(SCHEMA, **{"slots": ["id"], **arguments})
+
+
+def label(null: str | float) -> Mapping[str, str | float]:
+    return {"name": "click", "null": null}
+
+
+def read(path: Path, request: Request) -> Rows:
+    """All rows of the table, in a file of one row group."""
+    data_file(path / "a.parquet", TABLE)
+    with OpenFile(path / "a.parquet", "dt=2026-11-01/a.parquet") as file:
+        return RowGroupReader(file, request.selection).read([0])
+
+
+def passed(path: Path, request: Request, partition: Partition = DAY) -> tuple[list[bool], Any]:
+    counts = Counter[str]()
+    mask = passing(read(path, request), 0, request, partition, counts)
+    return mask.tolist(), +counts
+
+
+def test_a_missing_mark_is_null_to_where_and_rows_left_out_are_counted(tmp_path: Path) -> None:
+    request = asked(where="id is not null and dt = '2026-11-01'")
+    assert passed(tmp_path, request) == ([False, True, True, True], {"rows_filtered": 1})
+
+
+def test_a_where_that_the_partition_decides_is_not_asked_of_rows(tmp_path: Path) -> None:
+    request = asked(where="id = 3")
+    assert passed(tmp_path, request)[0] == [False, False, False, True]
+    assert passed(tmp_path, request, DECIDED) == ([True] * 4, {})
+
+
+def test_each_row_is_left_out_for_one_reason_only(tmp_path: Path) -> None:
+    request = asked(where="id > 1", labels=[label("drop")])
+    assert passed(tmp_path, request) == ([False, False, True, True], {"rows_filtered": 2})
+    request = asked(labels=[label("drop")])
+    assert passed(tmp_path, request) == ([True, False, True, True], {"null_labels_dropped": 1})
+
+
+@pytest.mark.parametrize(("null", "expected"), [("raise", 1), (0, 2)])
+def test_only_negatives_are_drawn_and_a_null_label_is_one_where_it_becomes_zero(
+    tmp_path: Path, null: str | float, expected: int
+) -> None:
+    always = np.full(4, True)
+    numbers = set[int]()
+    for seed in range(40):
+        negatives = Negatives(label="click", rate=0.5, seed=seed)
+        request = asked(labels=[label(null)], negatives=negatives)
+        mask, counts = passed(tmp_path, request)
+        assert counts.get("negatives_dropped", 0) == mask.count(False)
+        always &= mask
+        numbers.add(mask.count(False))
+    assert always.tolist() == [True, null == "raise", False, False]
+    assert max(numbers) == expected + 1
+
+
+def test_rows_without_what_tells_them_apart_cannot_be_drawn(tmp_path: Path) -> None:
+    negatives = Negatives(label="click", rate=0.5, column="id")
+    request = asked(labels=[label(0)], negatives=negatives)
+    with pytest.raises(MissingValueError, match=r"negatives.column 'id' is missing in 1 of 4"):
+        passed(tmp_path, request)
+
+
+def test_a_null_label_is_an_error_that_names_file_and_fix_or_a_value_that_is_counted(
+    tmp_path: Path,
+) -> None:
+    request = asked(labels=["click"])
+    with pytest.raises(
+        MissingValueError, match=r"a\.parquet: label 'click' is null in 1 of 4 rows"
+    ):
+        block_columns(read(tmp_path, request), request, Stats())
+    request, stats = asked(labels=[label(7)]), Stats()
+    columns = block_columns(read(tmp_path, request), request, stats)
+    assert np.asarray(columns[LABEL, "click"]).tolist() == [1, 7, 0, 0]
+    assert np.asarray(columns[SLOT, "id"]).tolist() == [0, 1, 2, 3]
+    assert +stats.counts == {"rows_decoded": 4, "null_labels_filled": 1}
+
+
+def test_a_weight_that_is_nan_is_missing(tmp_path: Path) -> None:
+    request = asked(weight="cost")
+    with pytest.raises(MissingValueError, match=r"weight 'cost' is null in 1 of 4 rows$"):
+        block_columns(read(tmp_path, request), request, Stats())
+
+
+def test_drawn_negatives_weigh_as_much_as_those_that_they_stand_for(tmp_path: Path) -> None:
+    negatives = Negatives(label="click", rate=0.25)
+    request = asked(labels=[label(1)], negatives=negatives)
+    columns = block_columns(read(tmp_path, request), request, Stats())
+    assert np.asarray(columns[WEIGHT, "negatives"]).tolist() == [1, 1, 4, 4]
+
+
+def test_extras_have_nan_as_null_and_a_partition_key_in_each_row(tmp_path: Path) -> None:
+    request = asked(extras=["cost", "dt"])
+    rows = read(tmp_path, request)
+    extras = block_extras(rows, request, DAY)
+    assert extras.to_pydict() == {"cost": [1, 2, 3, None], "dt": ["2026-11-01"] * 4}
+    nowhere = Partition(values={"dt": None}, is_decided=False)
+    assert block_extras(rows, request, nowhere)["dt"].to_pylist() == [None] * 4
+    assert block_extras(rows, asked(), DAY).num_columns == 0

@@ -1,0 +1,353 @@
+"""Tables of other writers are read as they are meant and never harmed, or refused by name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from featstore import FeatureLoader, SampleDataset, Staging
+from featstore.api import extract
+from featstore.base.errors import DataFileError, FeatstoreError, InputError
+from featstore.explore.table import open_table
+from featstore.extraction.compaction import compact
+from featstore.extraction.deletion import delete_rows
+from featstore.table.vacuum import vacuum
+
+SPEC = (
+    "spec: 1\ninputs: {u: string, k: string}\nslots:\n  - {slot: 1, name: user2, op: hash, of: u}\n"
+)
+VECTOR = {
+    "storageType": "u",
+    "pathOrInlineDv": "vBn[lx{q8@P<9BNH/isA",
+    "offset": 1,
+    "sizeInBytes": 36,
+    "cardinality": 2,
+}
+
+
+def field(
+    name: str, type_: str, metadata: dict[str, Any] | None = None, *, nullable: bool = True
+) -> dict[str, Any]:
+    return {"name": name, "type": type_, "nullable": nullable, "metadata": metadata or {}}
+
+
+def foreign_table(
+    root: Path,
+    columns: dict[str, Any],
+    fields: list[dict[str, Any]],
+    protocol: Any = None,
+    configuration: Any = None,
+    **add: Any,
+) -> str:
+    """A table with one data file and one commit, written by hand."""
+    table = root / "table"
+    (table / "_delta_log").mkdir(parents=True)
+    pq.write_table(pa.table(columns), table / "f.parquet")
+    schema = json.dumps({"type": "struct", "fields": fields})
+    metadata: dict[str, Any] = {
+        "id": "x",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": [],
+        "configuration": configuration or {},
+        "createdTime": 0,
+    }
+    file = {
+        "path": "f.parquet",
+        "partitionValues": {},
+        "size": (table / "f.parquet").stat().st_size,
+        "modificationTime": 0,
+        "dataChange": True,
+        "stats": '{"numRecords":2}',
+    }
+    actions = [
+        {"commitInfo": {"timestamp": 1, "operation": "WRITE", "inCommitTimestamp": 1}},
+        {"protocol": protocol or {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": metadata},
+        {"add": file | add},
+    ]
+    (table / f"_delta_log/{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+    return str(table)
+
+
+def features(*names: str, readers: tuple[str, ...] = ()) -> dict[str, Any]:
+    reading = {"minReaderVersion": 3, "readerFeatures": list(readers)}
+    return {
+        **(reading if readers else {"minReaderVersion": 1}),
+        "minWriterVersion": 7,
+        "writerFeatures": list(names),
+    }
+
+
+def add_slot(root: Path, table: str) -> None:
+    pq.write_table(pa.table({"u": ["a", "b"], "k": ["x", "y"]}), root / "raw.parquet")
+    (root / "spec.yaml").write_text(SPEC)
+    extract(str(root / "spec.yaml"), str(root / "raw.parquet"), table)
+
+
+def everything(root: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in (root / "table").rglob("*") if p.is_file()}
+
+
+WRITERS: dict[str, Callable[[Path, str], object]] = {
+    "extract": add_slot,
+    "delete": lambda root, table: delete_rows(table, "x = 2"),
+    "compact": lambda root, table: compact(table),
+}
+RULES: dict[str, Any] = {
+    "constraint": (
+        {"configuration": {"delta.constraints.known": "x > 0"}},
+        r"the CHECK constraint known \(x > 0\)",
+    ),
+    "append-only": ({"configuration": {"delta.appendOnly": "true"}}, "append-only"),
+    "changes": ({"configuration": {"delta.enableChangeDataFeed": "true"}}, "change data feed"),
+    "manifest": (
+        {"configuration": {"delta.compatibility.symlinkFormatManifest.enabled": "true"}},
+        "symlink manifest",
+    ),
+    "uniform": (
+        {"configuration": {"delta.universalFormat.enabledFormats": "iceberg"}},
+        "metadata of other formats",
+    ),
+    "generated": (
+        {"fields": [field("x", "long", {"delta.generationExpression": "1"})]},
+        r"a generated column \(x\)",
+    ),
+    "identity": (
+        {"fields": [field("x", "long", {"delta.identity.start": 1})]},
+        r"an identity column \(x\)",
+    ),
+    "varchar": (
+        {"fields": [field("x", "long", {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"})]},
+        "a char or varchar column",
+    ),
+    "invariant": (
+        {"fields": [field("x", "long", {"delta.invariants": '{"expression": "x > 0"}'})]},
+        "an invariant",
+    ),
+    "newer": ({"protocol": {"minReaderVersion": 1, "minWriterVersion": 6}}, "writer version 6"),
+} | {
+    name: ({"protocol": features(name)}, f"the table feature {name}")
+    for name in (
+        *("rowTracking", "domainMetadata", "inCommitTimestamp", "clustering", "identityColumns"),
+        *("allowColumnDefaults", "icebergCompatV2", "brandNew"),
+    )
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_that_is_not_kept_is_refused_by_name_before_any_work(
+    tmp_path: Path, rule: str, writer: str
+) -> None:
+    options, message = RULES[rule]
+    options = {"fields": [field("x", "long")]} | options
+    table = foreign_table(tmp_path, {"x": [1, 2]}, **options)
+    before = everything(tmp_path)
+    with pytest.raises(InputError, match=message):
+        WRITERS[writer](tmp_path, table)
+    assert everything(tmp_path) == before
+    if rule != "newer":
+        assert open_table(table).num_rows == 2
+
+
+def test_a_vacuum_refuses_features_that_it_does_not_know(tmp_path: Path) -> None:
+    protocol = features("vacuumProtocolCheck", readers=("vacuumProtocolCheck",))
+    table = foreign_table(tmp_path, {"x": [1]}, [field("x", "long")], protocol)
+    with pytest.raises(InputError, match=r"vacuum: .* the table feature vacuumProtocolCheck"):
+        vacuum(table)
+
+
+def test_features_of_which_nothing_is_used_ask_nothing(tmp_path: Path) -> None:
+    harmless = ("appendOnly", "invariants", "checkConstraints", "changeDataFeed")
+    table = foreign_table(tmp_path, {"x": [1, 2]}, [field("x", "long")], features(*harmless))
+    assert delete_rows(table, "x = 2").num_rows == 1
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+@pytest.mark.parametrize("version", [(1, 2), (2, 5)])
+def test_column_mapping_is_refused_whatever_the_protocol_says(
+    tmp_path: Path, mode: str, version: tuple[int, int]
+) -> None:
+    protocol = {"minReaderVersion": version[0], "minWriterVersion": version[1]}
+    mapped = field(
+        "user", "long", {"delta.columnMapping.physicalName": "col-1", "delta.columnMapping.id": 1}
+    )
+    configuration = {"delta.columnMapping.mode": mode}
+    table = foreign_table(tmp_path, {"col-1": [1, 2]}, [mapped], protocol, configuration)
+    before = everything(tmp_path)
+    acts: list[Any] = [
+        open_table,
+        lambda url: delete_rows(url, "user is null"),
+        compact,
+        vacuum,
+        lambda url: add_slot(tmp_path, url),
+    ]
+    for act in acts:
+        with pytest.raises(FeatstoreError, match=rf"column mapping .*mode = {mode}"):
+            act(table)
+    assert everything(tmp_path) == before
+
+
+def test_deletion_vectors_are_refused_where_a_file_has_one(tmp_path: Path) -> None:
+    protocol = features("deletionVectors", readers=("deletionVectors",))
+    without = foreign_table(tmp_path, {"x": [1, 2]}, [field("x", "long")], protocol)
+    assert open_table(without).to_arrow()["x"].to_pylist() == [1, 2]
+    (tmp_path / "other").mkdir()
+    table = foreign_table(
+        tmp_path / "other", {"x": [1, 2]}, [field("x", "long")], protocol, deletionVector=VECTOR
+    )
+    with pytest.raises(DataFileError, match="deletion vectors, which featstore does not read"):
+        open_table(table)
+
+
+def test_a_file_that_is_gone_is_told_of_where_the_log_has_no_row_counts(tmp_path: Path) -> None:
+    table = foreign_table(tmp_path, {"x": [1, 2]}, [field("x", "long")], stats=None)
+    assert open_table(table).num_rows == 2
+    (tmp_path / "table/f.parquet").unlink()
+    with pytest.raises(
+        DataFileError, match=r"table/f\.parquet: .* found none: the log of \S*/table names it"
+    ):
+        open_table(table)
+
+
+READ: dict[str, Callable[[str], object]] = {
+    "loader": lambda table: list(FeatureLoader(table, slots=["x"], batch_size=2)),
+    "to_arrow": lambda table: open_table(table).to_arrow(),
+    "head": lambda table: open_table(table).head(1),
+    "samples": lambda table: SampleDataset(
+        table, slots=["x"], staging=Staging(directory=f"{table}/../ssd")
+    ).close(),
+}
+
+
+@pytest.mark.parametrize("read", READ)
+def test_columns_that_no_file_has_are_warned_of_once(
+    tmp_path: Path, read: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = foreign_table(tmp_path, {"old": [1, 2]}, [field("x", "long")])
+    READ[read](table)
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert warning.startswith(f"{table}: none of the selected columns (x) is in any file")
+
+
+@pytest.mark.parametrize("read", READ)
+def test_columns_that_some_file_has_are_not_warned_of(
+    tmp_path: Path, read: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    READ[read](foreign_table(tmp_path, {"x": [1, 2]}, [field("x", "long"), field("y", "long")]))
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_an_unsigned_id_beyond_63_bits_is_refused_and_not_folded_into_a_bucket(
+    tmp_path: Path,
+) -> None:
+    ids = pa.array([2**63 + 5, 2**64 - 1], pa.uint64())
+    table = foreign_table(tmp_path, {"x": ids}, [field("x", "long")])
+    for slot in ("x", {"name": "x", "buckets": 1000}):
+        with pytest.raises(DataFileError, match=r"f\.parquet: column 'x': .* 9223372036854775813"):
+            list(FeatureLoader(table, slots=[slot]))
+
+
+def test_a_binary_partition_key_is_refused_by_name(tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    rows = pa.table({"k": pa.array([b"a\xff", b"b"], pa.binary()), "x": [1, 2]})
+    write_deltalake(table, rows, partition_by=["k"])
+    before = everything(tmp_path)
+    acts: list[Any] = [open_table, lambda url: delete_rows(url, "x = 1"), compact, vacuum]
+    for act in (*acts, lambda url: add_slot(tmp_path, url)):
+        with pytest.raises(DataFileError, match="Delta table with the binary partition key 'k'"):
+            act(table)
+        (tmp_path / "raw.parquet").unlink(missing_ok=True)
+        (tmp_path / "spec.yaml").unlink(missing_ok=True)
+    assert everything(tmp_path) == before
+
+
+FOREIGN = {
+    "age": pa.array([7, 8], pa.int32()),
+    "price": pa.array([0.1, 1e300]),
+    "big": pa.array([16777217.0, 16777219.0]),
+    "ok": pa.array([True, False]),
+    "n": pa.array(["a", "b"]),
+}
+FIELDS = [
+    field("age", "integer", {"comment": "years"}),
+    field("price", "double"),
+    field("big", "double", {"comment": "a number"}),
+    field("ok", "boolean"),
+    field("n", "string", {"comment": "a name"}),
+]
+
+
+def fields_of(table: str) -> list[dict[str, Any]]:
+    return list(json.loads(DeltaTable(table).schema().to_json())["fields"])
+
+
+def test_fields_of_other_writers_stay_to_the_byte_and_new_ones_are_appended(
+    tmp_path: Path,
+) -> None:
+    table = foreign_table(tmp_path, FOREIGN, FIELDS)
+    add_slot(tmp_path, table)
+    found = fields_of(table)
+    assert found[:5] == FIELDS
+    assert [f["name"] for f in found[5:]] == ["user2"]
+
+
+def test_a_deletion_leaves_values_and_types_of_other_writers_as_they_are(tmp_path: Path) -> None:
+    table = foreign_table(tmp_path, FOREIGN, FIELDS)
+    assert delete_rows(table, "big = 16777217.0").num_rows == 1
+    (file,) = DeltaTable(table).file_uris()
+    left = pq.read_table(file.removeprefix("file://"))
+    assert left.to_pydict() == {name: [column[1].as_py()] for name, column in FOREIGN.items()}
+    assert {name: left.schema.field(name).type for name in FOREIGN} == {
+        name: column.type for name, column in FOREIGN.items()
+    }
+    assert fields_of(table) == FIELDS
+
+
+def test_columns_that_other_engines_add_to_a_table_of_ours_stay_as_they_are(
+    tmp_path: Path,
+) -> None:
+    table = str(tmp_path / "table")
+    add_slot(tmp_path, table)
+    rows = pa.table({"user2": [5, 6], "score": [16777217.0, 1e300]})
+    write_deltalake(table, rows, mode="append", schema_mode="merge")
+    fields = fields_of(table)
+    delete_rows(table, "user2 = 5")
+    left = DeltaTable(table).to_pyarrow_table().to_pydict()
+    assert sorted(left["score"], key=str) == [1e300, None, None]
+    assert fields_of(table) == fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([field("x", "long", nullable=False)], "'x' of another writer may not be null .* not writ"),
+        ([field("user2", "double")], "'user2' is double of another writer, .* the slot 'user2'"),
+        ([field("user2", "string")], "'user2' is string of another writer, .* the slot 'user2'"),
+    ],
+)
+def test_a_column_that_a_run_cannot_write_as_it_is_declared_is_refused(
+    tmp_path: Path, fields: list[dict[str, Any]], message: str
+) -> None:
+    table = foreign_table(tmp_path, {fields[0]["name"]: [1.0, 2.0]}, fields)
+    before = everything(tmp_path)
+    with pytest.raises(InputError, match=message):
+        add_slot(tmp_path, table)
+    assert everything(tmp_path) == before
+
+
+def test_a_kept_column_may_be_one_of_another_writer_of_its_type(tmp_path: Path) -> None:
+    table = foreign_table(tmp_path, {"k": ["a"]}, [field("k", "string", {"comment": "a key"})])
+    pq.write_table(pa.table({"u": ["a", "b"], "k": ["x", "y"]}), tmp_path / "raw.parquet")
+    (tmp_path / "spec.yaml").write_text(f"{SPEC}keep: [k]\n")
+    spec, raw = str(tmp_path / "spec.yaml"), str(tmp_path / "raw.parquet")
+    extract(spec, raw, table)
+    extract(spec, raw, table)
+    assert fields_of(table)[0] == field("k", "string", {"comment": "a key"})
+    assert open_table(table).to_arrow()["k"].to_pylist() == ["x", "y"]

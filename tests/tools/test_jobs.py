@@ -1,0 +1,73 @@
+"""The Spark jobs come with the package."""
+
+import importlib.metadata
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from featstore.tools import job_extract as extract
+from featstore.tools import job_join_labels as join_labels
+from featstore.tools.cli import cli
+from featstore.tools.jobs import JOBS, job_path
+from tests.programs import run_python
+
+SCRIPTS = Path(__file__).parents[2] / "spark_jobs"
+
+
+def test_each_module_of_a_job_has_a_name() -> None:
+    files = {path.name for path in job_path("extract").parent.glob("*.py")} - {"__init__.py"}
+    assert set(JOBS.values()) == files
+
+
+def test_no_job_is_named_like_a_library() -> None:
+    """Spark puts their folder on Python's path, before the libraries."""
+    names = {file.removesuffix(".py") for file in JOBS.values()}
+    assert not names & (sys.stdlib_module_names | set(importlib.metadata.packages_distributions()))
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_command_prints_the_path_of_a_program_that_also_runs_as_a_module(name: str) -> None:
+    path = Path(CliRunner().invoke(cli, ["spark-job", name]).output.strip())
+    as_file = run_python(path, "--help")
+    assert as_file.stdout.startswith(f"usage: {name} ")
+    module = f"featstore.tools.{path.stem}"
+    code = f"import runpy; runpy.run_module({module!r}, run_name='__main__')"
+    assert run_python(code, "--help").stdout == as_file.stdout
+
+
+def test_an_unknown_job_is_answered_with_the_known_ones() -> None:
+    done = CliRunner().invoke(cli, ["spark-job", "extrakt"])
+    assert done.exit_code == 2
+    assert all(f"'{name}'" in done.output for name in JOBS)
+
+
+def test_a_slot_group_of_a_range_of_days_is_refused_before_spark_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ["--spec", "s", "--input", "raw/dt={dt}", "--table", "t"]
+    with pytest.raises(SystemExit):
+        extract.parse_arguments([*given, "--group", "items", "--days", "2026-11-01"])
+    assert "--group: expected it without --days, found both" in capsys.readouterr().err
+
+
+def test_logs_that_are_not_parquet_are_refused_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.csv").write_text("id,ts\n")
+    monkeypatch.setattr(join_labels, "spark_session", None)  # a call would be a TypeError
+    given = [
+        *("--output", str(tmp_path / "out"), "--cut-off", "2026-11-02"),
+        *("--impressions", f"from={tmp_path} row_id=id event_time=ts"),
+        *("--label", f"name=click from={tmp_path} key=id event_time=ts window=1h"),
+    ]
+    assert join_labels.main(given) == 2
+    assert "a.csv: import text to Parquet first" in capsys.readouterr().err
+
+
+def test_scripts_of_a_clone_run_the_same_jobs() -> None:
+    for script in SCRIPTS.glob("*.py"):
+        done = run_python(script, "--help")
+        assert done.stdout.startswith("usage: ")
+    assert len(list(SCRIPTS.glob("*.py"))) == len(JOBS)
