@@ -1,6 +1,9 @@
-"""Spans: half-open intervals `(first, end)` of rows or bytes. And sizes that fit an alignment."""
+"""Spans: half-open intervals `(first, end)` of rows or bytes. Sizes that fit an alignment. Evenly
+spaced items.
+"""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 Span = tuple[int, int]
 
@@ -28,3 +31,31 @@ def aligned(num_bytes: int, alignment: int = 64) -> int:
     any dtype needs.
     """
     return -(-num_bytes // alignment) * alignment
+
+
+MOST_SAMPLED = 16  # files, or row groups, of which a sample reads some rows, if they have enough
+_Item = TypeVar("_Item")
+
+
+def spread(items: Sequence[_Item], most: int) -> list[_Item]:
+    """At most `most` of the items, spread evenly over all of them."""
+    num = min(most, len(items))
+    return [items[i * len(items) // num] for i in range(num)]
+
+
+def spread_with_rows(
+    items: Sequence[_Item], rows_of: Callable[[_Item], int], num_rows: int
+) -> list[_Item]:
+    """Evenly spaced items: 16 of them, more if these have fewer than so many rows, at most all.
+
+    Args:
+        items: Files, or row groups.
+        rows_of: The rows of one.
+        num_rows: How many rows are wanted.
+    """
+    most = MOST_SAMPLED
+    while True:
+        chosen = spread(items, most)
+        if len(chosen) == len(items) or sum(map(rows_of, chosen)) >= num_rows:
+            return chosen
+        most *= 2

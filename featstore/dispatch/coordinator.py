@@ -20,11 +20,9 @@ from typing import Any
 from featstore.base.closing import Closing
 from featstore.base.errors import DispatchError
 from featstore.dispatch import lease as leases
-from featstore.dispatch.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.delivered import Done, extent, part_extent
 from featstore.dispatch.epochs import EpochNote, announce
 from featstore.dispatch.held import Holdings
-from featstore.dispatch.hints import Hints
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.receipt import EpochSize, quarantine, quarantined
@@ -32,8 +30,8 @@ from featstore.dispatch.renewer import InStepPace, Renewer, look_pause_s, renewa
 from featstore.dispatch.stealing import StagedSplits, StealCandidate, victims
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
-from featstore.dispatch.survey import LeaseWatch, Part, Survey
-from featstore.dispatch.terms import Claim, Terms, WaitFor
+from featstore.dispatch.survey import Hints, LeaseWatch, Part, Survey
+from featstore.dispatch.terms import SYSTEM_CLOCK, Claim, Clock, Terms, WaitFor
 
 _LOG = logging.getLogger(__name__)
 Boundaries = Callable[[Split], Sequence[int]]

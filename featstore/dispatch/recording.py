@@ -15,8 +15,7 @@ from typing import Any
 from featstore.base.errors import ConfigError, DispatchError
 from featstore.base.redaction import redact
 from featstore.dispatch import lease as leases
-from featstore.dispatch.epochs import announced_in_run
-from featstore.dispatch.ledger import read_splits
+from featstore.dispatch.epochs import announced_in_run, read_splits
 from featstore.dispatch.orders import SplitRange
 from featstore.dispatch.receipt import EpochSize
 from featstore.dispatch.store_keys import EpochKeys

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable
 
 from featstore.base.errors import DispatchError
-from featstore.dispatch.clock import Clock
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store
+from featstore.dispatch.terms import Clock
 
 # Two renewals may be late or lost before a lease expires. More of them load the store: at 10,000
 # workers renewals are a part of 15,000 exchanges per second (benchmarks/dispatch_simulation.md).

@@ -14,9 +14,8 @@ from itertools import chain
 from typing import Any
 
 from featstore.base.text_table import text_table
-from featstore.dispatch.epochs import EpochNote, announced
+from featstore.dispatch.epochs import EpochNote, announced, read_splits
 from featstore.dispatch.lease import FINAL, Lease, LeaseState, all_shares
-from featstore.dispatch.ledger import read_splits
 from featstore.dispatch.stealing import AHEAD
 from featstore.dispatch.stores.address import open_read_only
 from featstore.dispatch.stores.base import Store

@@ -1,7 +1,10 @@
-"""Claims on splits, and the terms on which a worker holds them."""
+"""Claims on splits, the terms on which a worker holds them, and the clock of leases."""
 
 import enum
+import threading
+import time
 from dataclasses import dataclass
+from typing import Protocol
 
 from featstore.dispatch.plan import Split
 
@@ -68,3 +71,30 @@ class Claim:
         on one split.
         """
         return (self.index, self.part, self.fence)
+
+
+class Clock(Protocol):
+    """Monotonic time, and waiting by it. Safe for several threads."""
+
+    def now_s(self) -> float:
+        """Seconds since some moment in the past."""
+        ...
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Waits at most `timeout_s` seconds for the event. Returns whether it is set."""
+        ...
+
+
+class SystemClock:
+    """The monotonic clock of the operating system."""
+
+    def now_s(self) -> float:
+        """See `Clock`."""
+        return time.monotonic()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """See `Clock`."""
+        return event.wait(timeout_s)
+
+
+SYSTEM_CLOCK = SystemClock()

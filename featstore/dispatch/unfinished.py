@@ -7,14 +7,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from featstore.base.errors import DispatchError
-from featstore.dispatch.clock import SYSTEM_CLOCK, Clock
+from featstore.dispatch.epochs import LeaseEntry, read_splits
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
-from featstore.dispatch.ledger import LeaseEntry, read_splits
 from featstore.dispatch.receipt import EpochSize
 from featstore.dispatch.renewer import look_pause_s
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress
 from featstore.dispatch.survey import LeaseWatch, Part
+from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 
 _LOG = logging.getLogger(__name__)
 # Ranks in step renew every 0.5 s at the end of a plan (renewer.py): three renewals.

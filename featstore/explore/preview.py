@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.base.errors import InputError, SpecError, nearest
+from featstore.base.intervals import spread_with_rows
 from featstore.base.redaction import redact
 from featstore.base.schema import Slot, SlotKind
 from featstore.base.table_result import TableResult, number_text, share_text
 from featstore.explore.label_profile import label_rows
 from featstore.explore.profile import Profile, numeric_labels, result_schema, shown_top
 from featstore.explore.row_profile import profile_rows
-from featstore.explore.spread import spread_with_rows
 from featstore.explore.table import open_table
-from featstore.explore.value_texts import named_profile
+from featstore.explore.whatis import named_profile
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
 from featstore.extraction.units.slot_texts import SlotTexts

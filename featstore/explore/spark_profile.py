@@ -12,7 +12,7 @@ from featstore.base.schema import SlotSchema
 from featstore.explore.profile import Profile, numeric_labels
 from featstore.explore.stored import rows_profile
 from featstore.explore.table import Table, selected_schema
-from featstore.explore.value_texts import named_profile
+from featstore.explore.whatis import named_profile
 from featstore.extraction.spark.row_statistics import gather_dataframe, gather_items
 from featstore.statistics.stale_groups import require_fresh
 from featstore.table.snapshot import DataFile, Snapshot

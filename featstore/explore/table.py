@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from featstore.base.errors import InputError, SelectionError, nearest
+from featstore.base.intervals import spread, spread_with_rows
 from featstore.base.redaction import redact
 from featstore.base.schema import OF_TWO_KINDS, Slot, SlotSchema
 from featstore.base.table_result import nullable_integers
@@ -25,14 +26,12 @@ from featstore.explore.partition_profiles import PartitionProfiles, partition_pr
 from featstore.explore.profile import Profile, numeric_labels
 from featstore.explore.reading_costs import NUM_FILES, ReadingCosts, reading_costs
 from featstore.explore.row_profile import profile_rows
-from featstore.explore.spread import spread, spread_with_rows
 from featstore.explore.stored import stored_profile, with_counted
-from featstore.explore.value_texts import named_label_profile, named_profile, named_rows
 from featstore.explore.views import duckdb_view, polars_view
+from featstore.explore.whatis import named_label_profile, named_profile, named_rows
 from featstore.extraction.units.unit_statistics import gather_rows
 from featstore.files import storage
 from featstore.loader.plan.column_sizes import ColumnSizes
-from featstore.statistics.stale_groups import ERROR, reading, require_fresh
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
@@ -48,6 +47,7 @@ from featstore.statistics.column_statistics import (
     merge_statistics,
 )
 from featstore.statistics.gates import stored_checks, stored_warnings
+from featstore.statistics.stale_groups import ERROR, reading, require_fresh
 from featstore.statistics.statistics_file import StoredStatistics, find_statistics
 from featstore.statistics.table_check import TableCheckReport, check_snapshot, checked_columns
 from featstore.statistics.table_lint import BATCH_SIZE, TableLintReport, lint

@@ -25,10 +25,10 @@ from featstore.extraction.rewriting import (
     rewrite_file,
 )
 from featstore.extraction.written import WrittenFiles
-from featstore.statistics.stale_groups import require_fresh, stale_groups
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
 from featstore.selection.where import Where, parse_where
+from featstore.statistics.stale_groups import require_fresh, stale_groups
 from featstore.table import delta
 from featstore.table.layout import new_tag
 from featstore.table.metadata import to_json

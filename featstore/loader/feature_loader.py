@@ -22,10 +22,10 @@ from featstore.base.named_errors import NamedErrors
 from featstore.base.text_table import short_names
 from featstore.decoded.decoded_files import DecodedFiles
 from featstore.decoded.staging_source import staging_source
-from featstore.dispatch.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Split
+from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.loader.batches.bad_files import ERROR, SKIP, checked
 from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.batches.stats import Stats
@@ -68,14 +68,14 @@ from featstore.loader.request.matching import (
 from featstore.loader.request.negatives import Negatives
 from featstore.loader.request.option_values import as_options
 from featstore.loader.request.request import Request, resolve
-from featstore.statistics.stale_groups import ERROR as STALE_ERROR
-from featstore.statistics.stale_groups import reading
 from featstore.loader.request.tables import TableLike, naming_table_errors, snapshot_of
 from featstore.loader.request.train_config import load_train_config
 from featstore.loader.tensorflow_dataset import tensorflow_dataset
 from featstore.selection.where import parse_where
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
+from featstore.statistics.stale_groups import ERROR as STALE_ERROR
+from featstore.statistics.stale_groups import reading
 from featstore.table.open import open_snapshot, open_without_files, stream_data_files
 from featstore.table.snapshot import DataFile, Snapshot
 from featstore.tensors.batch import Batch, Device

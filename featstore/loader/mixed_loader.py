@@ -9,6 +9,7 @@ from torch.utils.data import IterableDataset
 
 from featstore.base.closing import Closing
 from featstore.base.errors import ConfigError, DispatchError, require_integer
+from featstore.loader.batches.stats import summed_stats
 from featstore.loader.device import DeviceFeed
 from featstore.loader.iteration.iteration import Iteration
 from featstore.loader.iteration.iterations import StartedIteration
@@ -16,7 +17,6 @@ from featstore.loader.iteration.job import Job
 from featstore.loader.mixed_columns import require_alike
 from featstore.loader.mixed_iteration import MixedIteration
 from featstore.loader.mixed_state import MixedState, merge_any_states, naming, num_passes
-from featstore.loader.mixed_stats import summed_stats
 from featstore.loader.numpy_feed import NumpyFeed
 from featstore.loader.on_stats import OnStats, StatsCalls, on_stats_options
 from featstore.loader.request.mixed_tables import MixedTables, mixed_tables, table_names

@@ -1,7 +1,9 @@
-"""A permutation of a range that is computed index by index and never held in memory.
+"""Permutations that are computed index by index and never held in memory: of all rows, or of a few
+row groups at a time.
 
-It is a Feistel network whose halves are the digits of an index in two nearly equal bases, with
-cycle walking: the generalized Feistel cipher and the cycle-walking cipher of J. Black and P.
+`Permutation` is a Feistel network whose halves are the digits of an index in two nearly equal
+bases, with cycle walking: the generalized Feistel cipher and the cycle-walking cipher of J. Black
+and P.
 Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002. The round function is the finalizer
 of SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA
 2014) of the other half plus the round's key. It scatters rows; it is no cipher to keep secrets.
@@ -11,9 +13,11 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from featstore.base.errors import ConfigError
 from featstore.samples.indices import Array
 
 MOST_ROWS = 1 << 40
@@ -95,3 +99,75 @@ def _shifted(half: Array, bits: Array, base: np.uint64) -> Array:
     # Where `half` is below `base` the difference wraps around to a huge number.
     smaller: Array = np.minimum(half, half - base)
     return smaller
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowedPermutation:
+    """An order for tables that are larger than the disk, or than what is worth caching.
+
+    The row groups are put into a random order and divided into windows of `window_groups` of them.
+    All rows of a window come in random order before the first row of the next window.
+
+    Attributes:
+        group_rows: The rows of each row group, in the order of the table's rows: int64.
+        window_groups: How many row groups are read at a time.
+        key: What the order depends on, as text.
+    """
+
+    group_rows: Array
+    window_groups: int
+    key: str
+
+    def at(self, positions: Array) -> Array:
+        """The rows at positions: int64 of the same shape (num_positions,)."""
+        # The window of a position is that of its row group.
+        windows = np.searchsorted(self._ends, positions, side="right") // self.window_groups
+        rows = np.empty(len(positions), np.int64)
+        for window in np.unique(windows):
+            chosen = windows == window
+            first = window * self.window_groups
+            members = self._groups[first : first + self.window_groups]
+            sizes = self.group_rows[members]
+            inner = Permutation(num_rows=int(sizes.sum()), key=f"{self.key} window {window}")
+            offsets = inner.at(positions[chosen] - (self._ends[first] - sizes[0]))
+            rows[chosen] = self._rows_at(members, offsets)
+        return rows
+
+    def _rows_at(self, members: Array, offsets: Array) -> Array:
+        """The table's rows at offsets into the row groups `members`, laid end to end."""
+        sizes = self.group_rows[members]
+        ends = np.cumsum(sizes)
+        place = np.searchsorted(ends, offsets, side="right")
+        within = offsets - (ends - sizes)[place]
+        rows: Array = self._first_rows[members[place]] + within
+        return rows
+
+    @cached_property
+    def _groups(self) -> Array:
+        """The row groups in the order in which they are read."""
+        num_groups = len(self.group_rows)
+        return Permutation(num_rows=num_groups, key=f"{self.key} groups").at(np.arange(num_groups))
+
+    @cached_property
+    def _ends(self) -> Array:
+        """The positions at which the row groups end, in the order in which they are read."""
+        return np.cumsum(self.group_rows[self._groups])
+
+    @cached_property
+    def _first_rows(self) -> Array:
+        return np.cumsum(self.group_rows) - self.group_rows
+
+
+def rows_of_groups(row_groups: Any) -> Array:
+    """The rows of each row group as int64 (num_groups,).
+
+    Raises:
+        ConfigError: There is no row group, or a number is not an integer of at least 0.
+    """
+    given = np.asarray(row_groups)
+    if given.ndim != 1 or not given.size or given.dtype.kind not in "iu" or (given < 0).any():
+        raise ConfigError(
+            "row_groups: expected the number of rows of each row group, as integers of at "
+            f"least 0, found {row_groups!r:.80}"
+        )
+    return given.astype(np.int64)

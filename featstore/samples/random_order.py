@@ -11,9 +11,13 @@ import numpy as np
 from featstore.base.errors import ConfigError, require_integer
 from featstore.samples.indices import Array, is_single, position_of, positions_of
 from featstore.samples.order_batches import OrderBatches, OrderRows
-from featstore.samples.permutation import MOST_ROWS, Permutation
+from featstore.samples.permutation import (
+    MOST_ROWS,
+    Permutation,
+    WindowedPermutation,
+    rows_of_groups,
+)
 from featstore.samples.weighted_draws import CumulativeWeights, WeightedDraws
-from featstore.samples.windowed_permutation import WindowedPermutation, rows_of_groups
 
 _CHUNK_ROWS = 1 << 13
 

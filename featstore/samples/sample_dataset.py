@@ -25,14 +25,14 @@ from featstore.base.named_errors import NamedErrors
 from featstore.loader.request.matching import matching_files, require_fresh_files
 from featstore.loader.request.option_values import as_options
 from featstore.loader.request.request import Request, resolve
-from featstore.statistics.stale_groups import ERROR, reading
 from featstore.loader.request.tables import TableLike, naming_table_errors, snapshot_of
 from featstore.reading.buffers import Array
 from featstore.samples.decoded_rows import SampleBatch
+from featstore.samples.id_index import can_be_ids, ids_of_type
 from featstore.samples.indices import is_single, position_of, positions_of
 from featstore.samples.open_samples import OpenSamples, SamplePlan
-from featstore.samples.wanted_ids import can_be_ids, ids_of_type
 from featstore.staging.options import Staging
+from featstore.statistics.stale_groups import ERROR, reading
 from featstore.table.snapshot import Snapshot
 from featstore.tensors import shared_batches  # noqa: F401  registers how workers send batches
 from featstore.tensors.batch import Batch

@@ -32,11 +32,10 @@ from featstore.files.looks import is_directory_at
 from featstore.files.redirects import own_hosts_only
 from featstore.files.storage import absolute, canonical, check_store, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
-from featstore.table.delta_files import files_of
 from featstore.table.evolution import check_foreign, merge_schemas
 from featstore.table.file_list import FileList
 from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
-from featstore.table.log_files import LogFiles, commit_infos, list_log
+from featstore.table.log_files import LogFiles, commit_infos, files_of, list_log
 from featstore.table.log_mirror import VersionTakenError, is_mirrored, log_mirror
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.snapshot import (

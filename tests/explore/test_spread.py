@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.explore.spread import MOST_SAMPLED, spread, spread_with_rows
+from featstore.base.intervals import MOST_SAMPLED, spread, spread_with_rows
 
 
 @given(st.integers(0, 100), st.integers(1, 8))

@@ -38,9 +38,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 import featstore
-from featstore.dispatch.epochs import announced
+from featstore.dispatch.epochs import announced, read_splits
 from featstore.dispatch.lease import FINAL
-from featstore.dispatch.ledger import read_splits
 from featstore.dispatch.receipt import receipts
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.sqlite import SqliteStore

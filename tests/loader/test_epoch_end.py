@@ -16,12 +16,11 @@ import pytest
 from torch.utils.data import DataLoader
 
 from featstore.base.errors import ConfigError, DispatchError
-from featstore.dispatch.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import bind
-from featstore.dispatch.terms import WaitFor
+from featstore.dispatch.terms import SYSTEM_CLOCK, Clock, WaitFor
 from featstore.dispatch.unfinished import open_leases
 from featstore.loader.feature_loader import FeatureLoader
 from tests.dispatch.simulated_clock import SimulatedClock

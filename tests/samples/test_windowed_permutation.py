@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import ConfigError
-from featstore.samples.windowed_permutation import WindowedPermutation, rows_of_groups
+from featstore.samples.permutation import WindowedPermutation, rows_of_groups
 
 GROUPS = st.lists(st.integers(0, 40), min_size=1, max_size=30).filter(any)
 

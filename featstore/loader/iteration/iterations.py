@@ -16,12 +16,12 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
-from featstore.dispatch.clock import SYSTEM_CLOCK, Clock
 from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.store_keys import restores_key, run_prefix
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
 from featstore.dispatch.stores.endpoint import num_processes
+from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.dispatch.unfinished import UnreadEpochs
 from featstore.files.looks import exists
 from featstore.files.private_directory import PrivateDirectory

@@ -1,6 +1,6 @@
 """The metrics of a mixture."""
 
-from featstore.loader.mixed_stats import summed_stats
+from featstore.loader.batches.stats import summed_stats
 
 
 def test_numbers_are_summed_and_some_are_told_of_each_table() -> None:
