@@ -46,7 +46,7 @@ class RetryPolicy:
             than it could a download goes on.
         progress_bytes: This many bytes between two failures begin a new row.
         stall_s: A stream has also failed if it brings too few bytes while it is waited for so long
-            (docs/design/staging.md). A shorter time would cut stores that take long to find an object.
+            (docs/design/staging.md). A shorter time cuts stores that take long to find an object.
         stall_bytes: Fewer bytes than this in `stall_s` are too few.
     """
 
