@@ -43,7 +43,7 @@ _WINDOW_LATENCIES, _MIN_WINDOW_BYTES, _MAX_WINDOW_BYTES = 1.5, 1 << 20, 64 << 20
 # Requests are chosen anew when an estimate has changed by more than this share. Near the best
 # choice of holes the seconds hardly change with it.
 _NEAR_SHARE = 0.1
-# The plan can be made anew after each request (docs/design/staging.md), so it is never older than 256
+# A plan may be remade after each request (docs/design/staging.md), so it is never older than 256
 # MiB. While the bandwidth is a guess requests are short: the first file of a remote that was slower
 # than the prior used to be fetched whole, as its holes seemed cheap.
 _MAX_REQUEST_BYTES, _FIRST_REQUEST_BYTES = 256 << 20, 8 << 20

@@ -26,7 +26,7 @@ _FINAL = (
     NotADirectoryError,
     StagingError,
 )
-# A store that refuses a request is raised as this errno (4xx but 408 and 429, docs/design/staging.md).
+# A refused request is raised as this errno (4xx but 408 and 429, docs/design/staging.md).
 _REFUSED = errno.EINVAL
 _LOCAL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 

@@ -70,7 +70,7 @@ class ConnectionPool:
     """Connections to one server that no handle uses, for the next handle of this process.
 
     An epoch opens four or five handles, one after the other. Each new connection takes round trips,
-    and torch looks up the server's name, for which a resolver may take 5 s (docs/design/dispatch.md).
+    and torch looks up the server's name, which may take 5 s (docs/design/dispatch.md).
     Thread-safe. A copy in another process, forked or unpickled, begins empty.
     """
 
