@@ -48,7 +48,7 @@ class Run:
 
     date: str
     cpu: str
-    load: tuple[float, float] | None
+    load: Sequence[float] | None
     small: bool
     quiet: bool
     note: str
