@@ -13,7 +13,8 @@ figure in the `RESULT` line, and what is required of it, if anything:
 
 `occasions/NAME.jsonl` has a line for each run, with the figures that its page names. A table shows
 one run on each CPU, of those that have a figure of it: the newest that is quiet and of full size,
-else the newest of full size, else the newest. A run is quiet if the load was at most 2.0 and no
+else the newest of full size, else the newest. A run whose CPU was not recorded is shown only where
+there is none of full size whose CPU is known. A run is quiet if the load was at most 2.0 and no
 NOTE says what ran beside it.
 """
 
@@ -29,7 +30,7 @@ from typing import Any
 PAGES = Path(__file__).parents[1]
 _COMMENT = re.compile(r"<!-- occasions\n(?P<figures>.*?)-->\n(?P<table>(?:\n?\|[^\n]*\n)*)", re.S)
 _REQUIRED = re.compile(r"\s*\(required (.*?)\)")
-_QUIET_LOAD = 2.0
+_QUIET_LOAD, _NO_CPU = 2.0, "CPU not recorded"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class Run:
 
     Attributes:
         date: The day on which the run began.
-        cpu: The model's name.
+        cpu: The model's name, or "CPU not recorded".
         load: The load average at the begin and the end, if it was recorded.
         small: Whether the run was smaller than the figures of record.
         quiet: Whether nothing else ran on the machine.
@@ -130,6 +131,8 @@ def _shown(runs: Iterable[Run]) -> list[Run]:
     by_cpu: dict[str, Run] = {}
     for run in sorted(runs, key=lambda run: (not run.small, run.quiet, run.date)):
         by_cpu[run.cpu] = run
+    if any(not run.small and cpu != _NO_CPU for cpu, run in by_cpu.items()):
+        by_cpu.pop(_NO_CPU, None)
     return sorted(by_cpu.values(), key=lambda run: (run.date, run.cpu))
 
 

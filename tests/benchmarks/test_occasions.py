@@ -98,6 +98,12 @@ def test_each_cpu_has_a_row_older_ones_first() -> None:
     assert [row.split(",")[1].strip() for row in _rows(page)[3:]] == ["Other CPU", "Some CPU"]
 
 
+def test_a_run_on_an_unknown_cpu_is_shown_only_where_none_of_full_size_is_known() -> None:
+    unknown = replace(NEWER, cpu="CPU not recorded")
+    assert "not recorded" not in rendered(PAGE, [RUN, unknown])
+    assert "not recorded" in rendered(PAGE, [replace(RUN, small=True), unknown])
+
+
 def test_each_table_of_a_page_has_its_own_runs() -> None:
     second = "\nMore.\n\n<!-- occasions\nx = other\n-->\n"
     page = rendered(PAGE + second, [RUN, replace(NEWER, figures={"other": [1, 2.5]})])
