@@ -142,7 +142,7 @@ def at(result: Any, path: str) -> Any:
     Args:
         result: A benchmark's result.
         path: Keys, with ` > ` between them. In a list: a number, `KEY:VALUE` of the first element
-            that has it, or `median` of numbers.
+            that has it, or `median` of numbers. Of a number: `MB`.
 
     Raises:
         ValueError: There is none; the message names what there is.
@@ -160,6 +160,8 @@ def at(result: Any, path: str) -> Any:
 def _candidates(found: Any, step: str) -> dict[str, Any]:
     if isinstance(found, Mapping):
         return {str(key): value for key, value in found.items()}
+    if isinstance(found, int | float):
+        return {"MB": round(found / 1e6)}
     if not isinstance(found, list):
         return {}
     key, _, value = step.partition(":")

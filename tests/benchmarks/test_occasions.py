@@ -158,7 +158,7 @@ def test_a_page_that_names_no_figures_is_refused() -> None:
     ("path", "message"),
     [
         ("columns > 200 > ratio", "expected '200', found 100"),
-        ("columns > 100 > ratio > x", "expected 'x', found 0.77512"),
+        ("columns > 100 > ratio > x", "expected 'x', found MB"),
         ("sides > name:nobody > seconds", "expected 'name:nobody', found 0, 1"),
     ],
 )
@@ -171,6 +171,7 @@ def test_a_figure_in_a_list_is_found_by_its_number_and_numbers_have_a_median() -
     found: Any = {"list": [{"x": 1}, {"x": 2}], "numbers": [5.0, 1.0, 3.0]}
     assert at(found, "list > 1 > x") == 2
     assert at(found, "numbers > median") == 3.0
+    assert at({"peak_bytes": 40_768_631}, "peak_bytes > MB") == 41
 
 
 def test_what_a_benchmark_says_of_its_machine_is_enough() -> None:
