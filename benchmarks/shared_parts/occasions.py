@@ -12,17 +12,17 @@ figure in the `RESULT` line, and what is required of it, if anything:
     -->
 
 `occasions/NAME.jsonl` has a line for each run, with the figures that its page names. A table shows
-one run on each CPU, of those that have a figure of it: the newest that is quiet and of full size,
-else the newest of full size, else the newest. A run whose CPU was not recorded is shown only where
-there is none of full size whose CPU is known. A run is quiet if the load was at most 2.0 and no
-NOTE says what ran beside it.
+one run on each CPU, of those that have more than half of its figures, or any if none has: the
+newest that is quiet and of full size, else the newest of full size, else the newest. A run whose
+CPU was not recorded is shown only where there is none of full size whose CPU is known. A run is
+quiet if the load was at most 2.0 and no NOTE says what ran beside it.
 """
 
 import json
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ def _with_table(found: re.Match[str], runs: Sequence[Run]) -> str:
     rows = [["run", *(_REQUIRED.sub("", name) for name in columns)], ["---"] * (len(columns) + 1)]
     if any(required):
         rows.append(["required", *required])
-    for run in _shown([run for run in runs if not run.figures.keys().isdisjoint(columns.values())]):
+    for run in _shown(runs, set(columns.values())):
         rows.append([_head(run), *(_cell(run.figures.get(path)) for path in columns.values())])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"<!-- occasions\n{found['figures']}-->\n\n{table}\n"
@@ -127,10 +127,13 @@ def _columns(found: re.Match[str]) -> dict[str, str]:
     return dict([part.strip() for part in line.rsplit("=", 1)] for line in lines)
 
 
-def _shown(runs: Iterable[Run]) -> list[Run]:
-    by_cpu: dict[str, Run] = {}
-    for run in sorted(runs, key=lambda run: (not run.small, run.quiet, run.date)):
-        by_cpu[run.cpu] = run
+def _shown(runs: Iterable[Run], paths: Set[str]) -> list[Run]:
+    def rank(run: Run) -> tuple[bool, bool, bool, str]:
+        num_there = len(run.figures.keys() & paths)
+        return 2 * num_there > len(paths), not run.small, run.quiet, run.date
+
+    of_table = [run for run in runs if run.figures.keys() & paths]
+    by_cpu = {run.cpu: run for run in sorted(of_table, key=rank)}  # the last one stays
     if any(not run.small and cpu != _NO_CPU for cpu, run in by_cpu.items()):
         by_cpu.pop(_NO_CPU, None)
     return sorted(by_cpu.values(), key=lambda run: (run.date, run.cpu))

@@ -70,17 +70,20 @@ def test_a_table_that_requires_nothing_has_no_such_row() -> None:
     assert [row.split(",")[0] for row in _rows(rendered(page, [RUN]))[2:]] == ["| 2026-11-26"]
 
 
-NEWER = replace(RUN, date="2026-11-27", figures={RATIO: 0.9})
+NEWER = replace(RUN, date="2026-11-27", figures={RATIO: 0.9, SECONDS: 3})
 
 
 @pytest.mark.parametrize(
     ("newer", "shown"),
     [
-        (NEWER, "2026-11-27, Some CPU, load 0.5 to 1.25 | 0.9 |  |"),
-        (replace(NEWER, date=RUN.date, load=None), "2026-11-26, Some CPU | 0.9 |  |"),
+        (NEWER, "2026-11-27, Some CPU, load 0.5 to 1.25 | 0.9 | 3 |"),
+        (replace(NEWER, date=RUN.date, load=None), "2026-11-26, Some CPU | 0.9 | 3 |"),
         (replace(NEWER, quiet=False), "2026-11-26, Some CPU, load 0.5 to 1.25 | 0.7751 | 12 |"),
         (replace(NEWER, small=True), "2026-11-26, Some CPU, load 0.5 to 1.25 | 0.7751 | 12 |"),
-        (replace(NEWER, figures={}), "2026-11-26, Some CPU, load 0.5 to 1.25 | 0.7751 | 12 |"),
+        (
+            replace(NEWER, figures={RATIO: 0.9}),
+            "2026-11-26, Some CPU, load 0.5 to 1.25 | 0.7751 | 12 |",
+        ),
     ],
 )
 def test_the_newest_quiet_run_of_full_size_is_shown(newer: Run, shown: str) -> None:
@@ -91,6 +94,11 @@ def test_without_a_quiet_run_of_full_size_the_size_counts_more_than_the_load() -
     busy, small = replace(RUN, quiet=False), replace(NEWER, small=True)
     assert "2026-11-26" in rendered(PAGE, [busy, small])
     assert "| 2026-11-27, Some CPU, load 0.5 to 1.25, --small |" in rendered(PAGE, [small])
+
+
+def test_a_run_with_few_figures_is_shown_where_there_is_no_other() -> None:
+    page = rendered(PAGE, [replace(NEWER, figures={RATIO: 0.9}), replace(RUN, figures={"x": 1})])
+    assert _rows(page)[3:] == ["| 2026-11-27, Some CPU, load 0.5 to 1.25 | 0.9 |  |"]
 
 
 def test_each_cpu_has_a_row_older_ones_first() -> None:
