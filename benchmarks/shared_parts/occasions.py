@@ -1,45 +1,81 @@
-"""Adds a run of a benchmark to the table of occasions on the benchmark's page.
+"""Keeps the runs of a benchmark in a data file, and shows the newest ones on the benchmark's page.
 
     python benchmarks/NAME.py > FILE
-    python -m shared_parts.occasions NAME FILE     # in benchmarks/
+    python -m shared_parts.occasions NAME FILE [NOTE]   # in benchmarks/: adds the run, then renders
+    python -m shared_parts.occasions [NAME]             # renders this page, or all of them
 
-The page says in a comment which figures of the `RESULT` line the table keeps, a line for each
-column, with the path of its figure. The table follows the comment:
+A comment on the page names the columns of the table that follows it, each with the path of its
+figure in the `RESULT` line, and what is required of it, if anything:
 
     <!-- occasions
-    of `ParquetFile`, 100 columns = columns > 100 > ratio
+    of `ParquetFile`, 100 columns (required at most 1.5) = columns > 100 > ratio
     -->
 
-A page may have several such tables. Each run is a row, and the last rows tell the least and the most
-of all runs of a size. Rows may also be
-written by hand, and stay as they are.
+`occasions/NAME.jsonl` has a line for each run, with the figures that its page names. A table shows
+one run on each CPU, of those that have more than half of its figures, or any if none has: the
+newest that is quiet and of full size, else the newest of full size, else the newest. A run whose
+CPU was not recorded is shown only where there is none of full size whose CPU is known. A run is
+quiet if the load was at most 2.0 and no NOTE says what ran beside it.
 """
 
 import json
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-_PAGES = Path(__file__).parents[1]
+PAGES = Path(__file__).parents[1]
 _COMMENT = re.compile(r"<!-- occasions\n(?P<figures>.*?)-->\n(?P<table>(?:\n?\|[^\n]*\n)*)", re.S)
-_SUMMARY, _SMALL = "least to most", "--small"
+_REQUIRED = re.compile(r"\s*\(required (.*?)\)")
+_QUIET_LOAD, _NO_CPU = 2.0, "CPU not recorded"
 
 
-def with_occasion(page: str, lines: Iterable[str]) -> str:
-    """The page with one more row in each of its tables, for the run that printed the lines.
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A line of a data file.
+
+    Attributes:
+        date: The day on which the run began.
+        cpu: The model's name, or "CPU not recorded".
+        load: The load average at the begin and the end, if it was recorded.
+        small: Whether the run was smaller than the figures of record.
+        quiet: Whether nothing else ran on the machine.
+        note: What ran beside it, or what else sets the run apart.
+        figures: Of each path that the page names.
+    """
+
+    date: str
+    cpu: str
+    load: Sequence[float] | None
+    small: bool
+    quiet: bool
+    note: str
+    figures: Mapping[str, Any]
+
+
+def runs_of(name: str) -> list[Run]:
+    """The recorded runs of a benchmark, in the order in which they were added."""
+    lines = _data_file(name).read_text().splitlines() if _data_file(name).exists() else []
+    return [Run(**json.loads(line)) for line in lines]
+
+
+def run_from(page: str, lines: Iterable[str], note: str = "") -> Run:
+    """The run that printed the lines, with the figures that the page names.
 
     Args:
         page: The text of the page, with a comment that names figures for each table.
         lines: What the benchmark printed.
+        note: What ran beside it.
 
     Raises:
         ValueError: The page names no figures, the run did not end, or its result has no figure at
             a path that the page names.
     """
-    if _COMMENT.search(page) is None:
+    tables = list(_COMMENT.finditer(page))
+    if not tables:
         raise ValueError(
             "expected a comment '<!-- occasions' on the page that names figures, found none; "
             "see shared_parts/occasions.py"
@@ -50,20 +86,57 @@ def with_occasion(page: str, lines: Iterable[str]) -> str:
             "expected a line 'RESULT {json}' in the benchmark's output, found none; let it finish"
         )
     result = json.loads(results[-1].removeprefix("RESULT "))
-    return _COMMENT.sub(lambda found: _with_row(found, result), page)
-
-
-def _with_row(found: re.Match[str], result: Mapping[str, Any]) -> str:
-    paths = dict(
-        [part.strip() for part in line.rsplit("=", 1)]
-        for line in found["figures"].splitlines()
-        if line.strip()
+    machine = result["machine"]
+    paths = [path for table in tables for path in _columns(table).values()]
+    return Run(
+        date=machine["date"],
+        cpu=machine["cpu"],
+        load=machine["load_average"],
+        small="--small" in machine["arguments"],
+        quiet=max(machine["load_average"]) <= _QUIET_LOAD and not note,
+        note=note,
+        figures={path: at(result, path) for path in paths},
     )
-    rows = [row for row in _cells(found["table"])[2:] if not row[0].startswith(_SUMMARY)]
-    rows.append([_head(result["machine"]), *(_told(at(result, path)) for path in paths.values())])
-    heads = [["run", *paths], ["---"] * (len(paths) + 1)]
-    table = "\n".join(map(_row, [*heads, *rows, *_summary(rows)]))
+
+
+def rendered(page: str, runs: Sequence[Run]) -> str:
+    """The page with its tables made from the runs.
+
+    Args:
+        page: The text of the page.
+        runs: The recorded runs of the benchmark, older ones first where they have the same date.
+    """
+    return _COMMENT.sub(lambda found: _with_table(found, runs), page)
+
+
+def _with_table(found: re.Match[str], runs: Sequence[Run]) -> str:
+    columns = _columns(found)
+    required = [" ".join(_REQUIRED.findall(name)) for name in columns]
+    rows = [["run", *(_REQUIRED.sub("", name) for name in columns)], ["---"] * (len(columns) + 1)]
+    if any(required):
+        rows.append(["required", *required])
+    for run in _shown(runs, set(columns.values())):
+        rows.append([_head(run), *(_cell(run.figures.get(path)) for path in columns.values())])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"<!-- occasions\n{found['figures']}-->\n\n{table}\n"
+
+
+def _columns(found: re.Match[str]) -> dict[str, str]:
+    """The path of each column that a comment names."""
+    lines = filter(str.strip, found["figures"].splitlines())
+    return dict([part.strip() for part in line.rsplit("=", 1)] for line in lines)
+
+
+def _shown(runs: Iterable[Run], paths: Set[str]) -> list[Run]:
+    def rank(run: Run) -> tuple[bool, bool, bool, str]:
+        num_there = len(run.figures.keys() & paths)
+        return 2 * num_there > len(paths), not run.small, run.quiet, run.date
+
+    of_table = [run for run in runs if run.figures.keys() & paths]
+    by_cpu = {run.cpu: run for run in sorted(of_table, key=rank)}  # the last one stays
+    if any(not run.small and cpu != _NO_CPU for cpu, run in by_cpu.items()):
+        by_cpu.pop(_NO_CPU, None)
+    return sorted(by_cpu.values(), key=lambda run: (run.date, run.cpu))
 
 
 def at(result: Any, path: str) -> Any:
@@ -72,7 +145,7 @@ def at(result: Any, path: str) -> Any:
     Args:
         result: A benchmark's result.
         path: Keys, with ` > ` between them. In a list: a number, `KEY:VALUE` of the first element
-            that has it, or `median` of numbers.
+            that has it, or `median` of numbers. Of a number: `MB`.
 
     Raises:
         ValueError: There is none; the message names what there is.
@@ -90,6 +163,8 @@ def at(result: Any, path: str) -> Any:
 def _candidates(found: Any, step: str) -> dict[str, Any]:
     if isinstance(found, Mapping):
         return {str(key): value for key, value in found.items()}
+    if isinstance(found, int | float):
+        return {"MB": round(found / 1e6)}
     if not isinstance(found, list):
         return {}
     key, _, value = step.partition(":")
@@ -100,45 +175,33 @@ def _candidates(found: Any, step: str) -> dict[str, Any]:
     return numbered | median | ({step: named[0]} if named else {})
 
 
-def _head(machine: Mapping[str, Any]) -> str:
-    begin, end = machine["load_average"]
-    small = f", {_SMALL}" if _SMALL in machine["arguments"] else ""
-    return f"{machine['date']}, {machine['cpu']}, load {begin} to {end}{small}"
+def _head(run: Run) -> str:
+    load = f", load {run.load[0]} to {run.load[1]}" if run.load else ""
+    return f"{run.date}, {run.cpu}{load}{', --small' if run.small else ''}"
 
 
-def _told(figure: Any) -> str:
+def _cell(figure: Any) -> str:
     if isinstance(figure, list):
-        return ", ".join(map(_told, figure))
-    return f"{figure:.4g}" if isinstance(figure, float) else str(figure)
+        return ", ".join(map(_cell, figure))
+    return f"{figure:.4g}" if isinstance(figure, float) else "" if figure is None else str(figure)
 
 
-def _summary(rows: list[list[str]]) -> list[list[str]]:
-    full = [row for row in rows if _SMALL not in row[0]]
-    small = [row for row in rows if _SMALL in row[0]]
-    return [
-        [f"{_SUMMARY}{kind}", *map(_range, zip(*(row[1:] for row in of), strict=True))]
-        for kind, of in (("", full), (f", {_SMALL}", small))
-        if len(of) > 1
-    ]
+def _data_file(name: str) -> Path:
+    return PAGES / "occasions" / f"{name}.jsonl"
 
 
-def _range(column: Iterable[str]) -> str:
-    figures = sorted((float(cell), cell) for cell in column if re.fullmatch(r"-?[\d.]+", cell))
-    return f"{figures[0][1]} to {figures[-1][1]}" if figures else ""
-
-
-def _cells(table: str) -> list[list[str]]:
-    return [
-        [cell.strip() for cell in line.strip().strip("|").split("|")]
-        for line in table.splitlines()
-        if line.strip()
-    ]
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def main(arguments: Sequence[str]) -> None:
+    """Renders a page, or all; with a second argument it first adds the run that printed that file."""
+    if len(arguments) > 1:
+        name, output, *note = arguments
+        page = (PAGES / f"{name}.md").read_text()
+        run = run_from(page, Path(output).read_text().splitlines(), *note)
+        with _data_file(name).open("a") as file:
+            file.write(f"{json.dumps(asdict(run))}\n")
+    for name in arguments[:1] or sorted(path.stem for path in PAGES.glob("occasions/*.jsonl")):
+        path = PAGES / f"{name}.md"
+        path.write_text(rendered(path.read_text(), runs_of(name)))
 
 
 if __name__ == "__main__":
-    of = _PAGES / f"{sys.argv[1]}.md"
-    of.write_text(with_occasion(of.read_text(), Path(sys.argv[2]).read_text().splitlines()))
+    main(sys.argv[1:])

@@ -1,38 +1,48 @@
-"""The table of occasions on a benchmark's page."""
+"""The recorded runs of a benchmark, and the tables of its page."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shared_parts import occasions
 from shared_parts.machine import machine
-from shared_parts.occasions import at, with_occasion
+from shared_parts.occasions import PAGES, Run, at, main, rendered, run_from, runs_of
 
-PAGE = """\
+RATIO, SECONDS = "columns > 100 > ratio", "sides > name:featstore > seconds"
+PAGE = f"""\
 # A benchmark
 
 <!-- occasions
-of the floor, 100 columns = columns > 100 > ratio
-epoch = sides > name:featstore > seconds
+of the floor, 100 columns (required at least 0.7) = {RATIO}
+epoch = {SECONDS}
 -->
 
 What follows.
 """
+RUN = Run(
+    date="2026-11-26",
+    cpu="Some CPU",
+    load=[0.5, 1.25],
+    small=False,
+    quiet=True,
+    note="",
+    figures={RATIO: 0.77512, SECONDS: 12},
+)
+RECORDED = [path.stem for path in (PAGES / "occasions").glob("*.jsonl")]
 
 
-def _told(
-    ratio: float, seconds: float, *arguments: str, date: str = "2026-11-27", cpu: str = "Some CPU"
-) -> list[str]:
+def _output(*arguments: str, load: tuple[float, float] = (0.5, 1.25)) -> list[str]:
     result = {
-        "columns": {"100": {"ratio": ratio}},
-        "sides": [{"name": "other", "seconds": 9.0}, {"name": "featstore", "seconds": seconds}],
+        "columns": {"100": {"ratio": 0.77512}},
+        "sides": [{"name": "other", "seconds": 9.0}, {"name": "featstore", "seconds": 12}],
         "machine": {
-            "date": date,
-            "cpu": cpu,
-            "load_average": [0.5, 1.25],
-            "arguments": list(arguments),
+            "date": "2026-11-26",
+            "cpu": "Some CPU",
+            "load_average": load,
+            "arguments": arguments,
         },
     }
     return ["a line", "machine: ...", f"RESULT {json.dumps(result)}"]
@@ -42,91 +52,152 @@ def _rows(page: str) -> list[str]:
     return [line for line in page.splitlines() if line.startswith("|")]
 
 
-def test_the_first_run_makes_the_table_after_the_comment() -> None:
-    page = with_occasion(PAGE, _told(0.77512, 12.0))
+def test_the_table_follows_the_comment_with_what_is_required_first() -> None:
+    page = rendered(PAGE, [RUN])
     assert _rows(page) == [
         "| run | of the floor, 100 columns | epoch |",
         "| --- | --- | --- |",
-        "| 2026-11-27, Some CPU, load 0.5 to 1.25 | 0.7751 | 12 |",
+        "| required | at least 0.7 |  |",
+        "| 2026-11-26, Some CPU, load 0.5 to 1.25 | 0.7751 | 12 |",
     ]
     assert page.startswith(PAGE.partition("-->")[0])
     assert page.endswith("|\n\nWhat follows.\n")
+    assert rendered(page, [RUN]) == page
 
 
-def test_earlier_runs_stay_also_rows_written_by_hand() -> None:
-    page = with_occasion(PAGE, _told(0.9, 3.0, date="2026-11-24"))
-    page = page.replace("3 |\n", "3 |\n| 2026-11-25, by hand | 1.5 | not run |\n")
-    page = with_occasion(page, _told(1.25, 2.0))
-    assert _rows(page)[2:] == [
-        "| 2026-11-24, Some CPU, load 0.5 to 1.25 | 0.9 | 3 |",
-        "| 2026-11-25, by hand | 1.5 | not run |",
-        "| 2026-11-27, Some CPU, load 0.5 to 1.25 | 1.25 | 2 |",
-        "| least to most | 0.9 to 1.5 | 2 to 3 |",
+def test_a_table_that_requires_nothing_has_no_such_row() -> None:
+    page = PAGE.replace(" (required at least 0.7)", "")
+    assert [row.split(",")[0] for row in _rows(rendered(page, [RUN]))[2:]] == ["| 2026-11-26"]
+
+
+NEWER = replace(RUN, date="2026-11-27", figures={RATIO: 0.9, SECONDS: 3})
+
+
+@pytest.mark.parametrize(
+    ("newer", "shown"),
+    [
+        (NEWER, "2026-11-27, Some CPU, load 0.5 to 1.25 | 0.9 | 3 |"),
+        (replace(NEWER, date=RUN.date, load=None), "2026-11-26, Some CPU | 0.9 | 3 |"),
+        (replace(NEWER, quiet=False), "2026-11-26, Some CPU, load 0.5 to 1.25 | 0.7751 | 12 |"),
+        (replace(NEWER, small=True), "2026-11-26, Some CPU, load 0.5 to 1.25 | 0.7751 | 12 |"),
+        (
+            replace(NEWER, figures={RATIO: 0.9}),
+            "2026-11-26, Some CPU, load 0.5 to 1.25 | 0.7751 | 12 |",
+        ),
+    ],
+)
+def test_the_newest_quiet_run_of_full_size_is_shown(newer: Run, shown: str) -> None:
+    assert _rows(rendered(PAGE, [RUN, newer]))[3:] == [f"| {shown}"]
+
+
+def test_without_a_quiet_run_of_full_size_the_size_counts_more_than_the_load() -> None:
+    busy, small = replace(RUN, quiet=False), replace(NEWER, small=True)
+    assert "2026-11-26" in rendered(PAGE, [busy, small])
+    assert "| 2026-11-27, Some CPU, load 0.5 to 1.25, --small |" in rendered(PAGE, [small])
+
+
+def test_a_run_with_few_figures_is_shown_where_there_is_no_other() -> None:
+    page = rendered(PAGE, [replace(NEWER, figures={RATIO: 0.9}), replace(RUN, figures={"x": 1})])
+    assert _rows(page)[3:] == ["| 2026-11-27, Some CPU, load 0.5 to 1.25 | 0.9 |  |"]
+
+
+def test_each_cpu_has_a_row_older_ones_first() -> None:
+    page = rendered(PAGE, [NEWER, replace(RUN, cpu="Other CPU")])
+    assert [row.split(",")[1].strip() for row in _rows(page)[3:]] == ["Other CPU", "Some CPU"]
+
+
+def test_a_run_on_an_unknown_cpu_is_shown_only_where_none_of_full_size_is_known() -> None:
+    unknown = replace(NEWER, cpu="CPU not recorded")
+    assert "not recorded" not in rendered(PAGE, [RUN, unknown])
+    assert "not recorded" in rendered(PAGE, [replace(RUN, small=True), unknown])
+
+
+def test_each_table_of_a_page_has_its_own_runs() -> None:
+    second = "\nMore.\n\n<!-- occasions\nx = other\n-->\n"
+    page = rendered(PAGE + second, [RUN, replace(NEWER, figures={"other": [1, 2.5]})])
+    assert _rows(page)[3:] == [
+        "| 2026-11-26, Some CPU, load 0.5 to 1.25 | 0.7751 | 12 |",
+        "| run | x |",
+        "| --- | --- |",
+        "| 2026-11-27, Some CPU, load 0.5 to 1.25 | 1, 2.5 |",
     ]
-    assert page.count("What follows.") == 1
 
 
-def test_small_runs_have_a_range_of_their_own() -> None:
-    page = PAGE
-    for run in (_told(1.0, 5.0), _told(2.0, 1.0, "--small"), _told(3.0, 2.0, "--small")):
-        page = with_occasion(page, run)
-    assert _rows(page)[4:] == [
-        "| 2026-11-27, Some CPU, load 0.5 to 1.25, --small | 3 | 2 |",
-        "| least to most, --small | 2 to 3 | 1 to 2 |",
-    ]
-    assert "| least to most | 1 to 4 | 5 to 6 |" in with_occasion(page, _told(4.0, 6.0))
+def test_a_run_has_the_figures_that_its_page_names() -> None:
+    assert run_from(PAGE, _output()) == RUN
+    assert run_from(PAGE, _output("--small")).small
 
 
-def test_each_table_of_a_page_has_the_run() -> None:
-    second = "\nMore.\n\n<!-- occasions\nx = columns > 100 > ratio\n-->\n"
-    page = with_occasion(with_occasion(PAGE + second, _told(1.0, 5.0)), _told(2.0, 5.0))
-    assert [row for row in _rows(page) if " 2 |" in row and "least" not in row] == [
-        "| 2026-11-27, Some CPU, load 0.5 to 1.25 | 2 | 5 |",
-        "| 2026-11-27, Some CPU, load 0.5 to 1.25 | 2 |",
-    ]
+def test_a_run_beside_other_work_is_not_quiet() -> None:
+    assert not run_from(PAGE, _output(load=(0.5, 2.01))).quiet
+    run = run_from(PAGE, _output(), "beside tests")
+    assert (run.quiet, run.note) == (False, "beside tests")
 
 
-def test_an_unfinished_run_is_no_occasion() -> None:
+def test_a_run_is_appended_and_its_page_rendered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(occasions, "PAGES", tmp_path)
+    (tmp_path / "occasions").mkdir()
+    (tmp_path / "some.md").write_text(PAGE)
+    output = tmp_path / "output"
+    output.write_text("\n".join(_output()))
+    main(["some", str(output)])
+    main(["some", str(output), "beside tests"])
+    assert [run.quiet for run in runs_of("some")] == [True, False]
+    page = (tmp_path / "some.md").read_text()
+    assert page == rendered(PAGE, [RUN])
+    (tmp_path / "some.md").write_text(PAGE)
+    main([])
+    assert (tmp_path / "some.md").read_text() == page
+
+
+def test_an_unfinished_run_is_not_recorded() -> None:
     with pytest.raises(ValueError, match=r"expected a line 'RESULT \{json\}'"):
-        with_occasion(PAGE, ["machine: x"])
+        run_from(PAGE, ["machine: x"])
 
 
-def test_a_page_that_names_no_figures_is_told() -> None:
+def test_a_page_that_names_no_figures_is_refused() -> None:
     with pytest.raises(ValueError, match="expected a comment '<!-- occasions'"):
-        with_occasion("# A page\n", _told(1.0, 1.0))
+        run_from("# A page\n", _output())
 
 
 @pytest.mark.parametrize(
     ("path", "message"),
     [
         ("columns > 200 > ratio", "expected '200', found 100"),
-        ("columns > 100 > ratio > x", "expected 'x', found 1.0"),
+        ("columns > 100 > ratio > x", "expected 'x', found MB"),
         ("sides > name:nobody > seconds", "expected 'name:nobody', found 0, 1"),
     ],
 )
 def test_a_figure_that_is_not_there_is_named(path: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        with_occasion(PAGE.replace("columns > 100 > ratio", path), _told(1.0, 1.0))
+        run_from(PAGE.replace(RATIO, path), _output())
 
 
 def test_a_figure_in_a_list_is_found_by_its_number_and_numbers_have_a_median() -> None:
     found: Any = {"list": [{"x": 1}, {"x": 2}], "numbers": [5.0, 1.0, 3.0]}
     assert at(found, "list > 1 > x") == 2
     assert at(found, "numbers > median") == 3.0
+    assert at({"peak_bytes": 40_768_631}, "peak_bytes > MB") == 41
 
 
 def test_what_a_benchmark_says_of_its_machine_is_enough() -> None:
-    result = {"columns": {"100": {"ratio": 1.0}}, "sides": [{"name": "featstore", "seconds": 1}]}
-    told = asdict(machine())
-    lines = [f"RESULT {json.dumps(result | {'machine': told})}"]
-    assert f"| {told['date']}, {told['cpu']}, load " in with_occasion(PAGE, lines)
+    of = asdict(machine())
+    result = json.loads(_output()[-1].removeprefix("RESULT ")) | {"machine": of}
+    run = run_from(PAGE, [f"RESULT {json.dumps(result)}"])
+    assert (run.date, run.cpu) == (of["date"], of["cpu"])
 
 
-def test_every_page_that_names_figures_can_be_read() -> None:
-    pages = list((Path(__file__).parents[2] / "benchmarks").glob("*.md"))
-    assert pages
-    for page in pages:
-        text = page.read_text()
-        if "<!-- occasions" in text:
-            with pytest.raises(ValueError, match="RESULT"):
-                with_occasion(text, [])
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_tables_of_a_page_are_what_its_data_file_renders(name: str) -> None:
+    page = (PAGES / f"{name}.md").read_text()
+    assert "<!-- occasions" in page
+    assert rendered(page, runs_of(name)) == page
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_runs_say_what_a_table_chooses_by(name: str) -> None:
+    for run in runs_of(name):
+        assert run.figures
+        assert not (run.quiet and run.load and max(run.load) > 2.0)

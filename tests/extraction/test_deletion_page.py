@@ -11,7 +11,7 @@ import featstore
 from featstore.tools.cli.program import cli
 from tests.parquet_files import put_parquet
 
-PAGE = (Path(__file__).parents[3] / "docs/howto/delete.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/howto/delete.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 

@@ -15,7 +15,7 @@ from featstore.spec.parse import load_spec
 from featstore.tools import job_extract as extract_job
 from tests.parquet_files import put_parquet
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 MORE = [
     {"slot": 104, "name": "user_x_tags", "op": "cross", "of": ["user", "tags"]},
     {"slot": 105, "name": "price_bin", "op": "bucketize", "of": "price", "boundaries": [10, 50]},

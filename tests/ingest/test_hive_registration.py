@@ -32,7 +32,7 @@ from tests.programs import run_python
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 ODD_DAY = "a:b/c d%'\\"
 CONVERT = "spark.sql.hive.convertMetastoreParquet"
 

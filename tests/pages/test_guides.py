@@ -31,9 +31,8 @@ NEED_ALL_DAYS = ("docs/report.md", "docs/table.md", "docs/train.md")
 def test_the_readme_leads_from_raw_rows_to_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_raw(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert run_page("README.md", tmp_path) == 3
+    assert run_page("README.md", tmp_path) == 4
 
 
 @pytest.fixture(scope="module")

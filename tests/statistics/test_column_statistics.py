@@ -32,7 +32,7 @@ from featstore.statistics.summary import QUANTILES, summarize
 from featstore.table.snapshot import DataFile, files_digest
 from tests.short_reads import FailingFile
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 SCHEMA = SlotSchema(
     slots=(
         Slot(name="user", kind=SlotKind.ID, number=1),

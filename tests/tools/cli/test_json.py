@@ -15,7 +15,7 @@ from featstore.dispatch.store_keys import run_prefix
 from featstore.tools.cli.program import cli
 from tests.parquet_files import put_parquet
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "cli_json.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "cli_json.json"
 SPEC = """
 spec: 1
 inputs: {user: string, price: double, clicked: long}

@@ -25,7 +25,7 @@ from featstore.tools import cli
 from tests.parquet_files import put_parquet
 from tests.programs import CLI, Program, run_python
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SPEC = """
 spec: 1
 inputs: {user: string, price: double, clicked: long}
