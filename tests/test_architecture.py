@@ -17,33 +17,24 @@ import pytest
 import featstore
 from tests.parquet_files import put_parquet
 from tests.programs import run_python
+from tests.rooms import arrows, cycle, rooms
 
 ROOT = Path(__file__).parents[1]
 OWNERS = {
-    "deltalake": {"featstore.table.delta", "featstore.table.log"},
+    "deltalake": {"featstore.table"},
     "duckdb": {"featstore.explore"},
     "fsspec": {"featstore.files"},
     "matplotlib": {"featstore.explore"},
     "obstore": {"featstore.files"},
     "polars": {"featstore.explore", "featstore.base.table_result"},
-    "pyspark": {
-        "featstore.extraction.spark",
-        "featstore.extraction.hive",
-        "featstore.tools.jobs",
-        "featstore.ingest",
-    },
+    "pyspark": {"featstore.extraction.spark", "featstore.ingest", "featstore.tools"},
     "sqlglot": {"featstore.selection"},
     "torch": {
-        "featstore.tensors",
-        "featstore.loader.batches",
-        "featstore.loader.mix",
-        "featstore.loader.iteration",
-        "featstore.loader.feature_loader",
-        "featstore.loader.lightning_callback",
-        "featstore.loader.lightning_feed",
-        "featstore.samples",
-        "featstore.tools",
         "featstore.dispatch.stores.torch_store",
+        "featstore.loader",
+        "featstore.samples",
+        "featstore.tensors",
+        "featstore.tools",
     },
     "yaml": {"featstore.base.documents"},
 }
@@ -137,11 +128,13 @@ def test_a_class_name_stands_for_one_class() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
-def test_no_folder_holds_more_files_than_one_can_look_over() -> None:
+def test_the_house_has_few_rooms_and_no_arrow_goes_up() -> None:
     """`ops/` has a file for each family of operators."""
-    folders = [path for path in (ROOT / "featstore").rglob("*") if path.is_dir()]
-    sizes = {str(folder.relative_to(ROOT)): len(list(folder.glob("*.py"))) for folder in folders}
-    assert {name for name, size in sizes.items() if size > 18} == {"featstore/ops"}
+    found, between = rooms(), arrows()
+    assert len(found) <= 32
+    assert len(between) <= 193
+    assert cycle(between) == []
+    assert {room for room, num_files in found.items() if num_files > 18} == {"featstore/ops"}
 
 
 def _loaded(statement: str) -> dict[str, Any]:
@@ -186,13 +179,18 @@ def test_a_first_batch_of_local_files_loads_no_library_that_it_does_not_use(
     assert not heavy & modules
 
 
-@pytest.mark.parametrize("room", ["plan", "rows"])
-def test_a_plan_and_rows_are_made_without_torch(room: str) -> None:
+@pytest.mark.parametrize("room", ["request", "plan"])
+def test_a_plan_is_made_without_torch(room: str) -> None:
     files = (ROOT / "featstore" / "loader" / room).glob("*.py")
     modules = ", ".join(
         f"featstore.loader.{room}.{file.stem}" for file in files if file.stem != "__init__"
     )
     assert "torch" not in _loaded(f"import {modules}")["modules"]
+
+
+def test_rows_are_decoded_without_torch() -> None:
+    """Decoding may go to other hosts, which need no torch then."""
+    assert "torch" not in _loaded("import featstore.loader.batches.split_reader")["modules"]
 
 
 def test_a_sqlite_store_in_use_loads_neither_torch_nor_pyarrow(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Owner: pass
 owner = Owner()
 def late(text):
     time.sleep(0.2)
-    print(text)
+    print(text + "\\n", end="")  # in one write
 def main():
     when_gone(owner, lambda: print("finalizer"))
     atexit.register(print, "handler")

@@ -3,7 +3,7 @@
 | module | holds |
 |---|---|
 | random_order.py | `RandomOrder`: which row comes at which position of an epoch |
-| permutation.py, weighted_draws.py, windowed_permutation.py | the orders it chooses from |
+| permutation.py, weighted_draws.py | the orders it chooses from |
 | order_batches.py | an order shared among ranks, in batches or row by row, with a state |
 | sample_store.py | `SampleStore`: samples that are not columns, in one SQLite file |
 | sample_reader.py, sample_writer.py | its statements |
@@ -11,7 +11,7 @@
 | sample_fields.py | the fields of a sample, and how their values are stored |
 | sample_imports.py | samples out of JSON lines and Parquet |
 | sample_dataset.py | `SampleDataset`: the rows of a table |
-| rows/ | its samples: opened in one process, found by filters and ids, gathered into batches |
+| open_samples.py, row_index.py, id_index.py, decoded_rows.py | its samples: opened in one process, found by filters and ids, gathered into batches |
 | warming.py | decoding before a run |
 | indices.py | what may stand in brackets: `samples[i]`, `samples[10:20]`, `samples[[3, 1, 2]]` |
 """

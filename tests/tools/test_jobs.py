@@ -17,7 +17,7 @@ SCRIPTS = Path(__file__).parents[2] / "spark_jobs"
 
 
 def test_each_module_of_a_job_has_a_name() -> None:
-    files = {path.name for path in job_path("extract").parent.glob("*.py")} - {"__init__.py"}
+    files = {path.name for path in job_path("extract").parent.glob("job_*.py")}
     assert set(JOBS.values()) == files
 
 

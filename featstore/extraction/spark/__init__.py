@@ -1,4 +1,4 @@
 """Extraction on Spark: sessions, runners, errors, and statistics of existing rows.
 
-pyspark is imported only here, in `extraction/hive/` and in `joins/`.
+pyspark is imported only here, in `ingest/` and in `tools/`.
 """
