@@ -162,23 +162,6 @@ class BaseFile:
     row_groups: tuple[int, ...]
     names: frozenset[str]
 
-    @property
-    def rows_per_row_group(self) -> int:
-        """The number of rows of all row groups but the last.
-
-        Raises:
-            InputError: They differ, as they may in files that featstore did not write.
-        """
-        if len(set(self.row_groups[:-1])) > 1 or (
-            self.row_groups and self.row_groups[-1] > self.row_groups[0]
-        ):
-            raise InputError(
-                f"{self.file.path}: expected row groups of one size, found "
-                f"{sorted(set(self.row_groups))} rows; slot groups "
-                f"go beside files that featstore wrote"
-            )
-        return max(self.row_groups[0], 1) if self.row_groups else 1
-
 
 def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list[BaseFile]:
     for partition in partitions:
@@ -386,7 +369,7 @@ def _target(base_file: BaseFile, digest: str) -> Target:
     return Target(
         base_path=base_file.file.path,
         num_rows=base_file.file.num_rows,
-        rows_per_row_group=base_file.rows_per_row_group,
+        row_groups=base_file.row_groups,
         rows_digest=digest,
     )
 
