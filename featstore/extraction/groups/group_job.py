@@ -46,7 +46,14 @@ from featstore.table.groups import (
     open_group_or_none,
     publish_group,
 )
-from featstore.table.layout import LABELS, group_url, new_tag, partition_path, unit_and_part
+from featstore.table.layout import (
+    LABELS,
+    group_url,
+    is_whole,
+    new_tag,
+    partition_path,
+    unit_and_part,
+)
 from featstore.table.metadata import to_json
 from featstore.table.open import open_for_writing
 from featstore.table.parquet_dir import each_footer
@@ -171,6 +178,12 @@ def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list
                 f"{redact(base.url)} has no {name}; extract its rows into the table first"
             )
     files = base.in_partitions(partitions)
+    if outside := [file.path for file in files if is_whole(file.path)]:
+        raise InputError(
+            f"{redact(base.url)}: {redact(outside[0])} lies in another table, as the files of a "
+            f"clone do: expected files of the table itself, beside which slot groups go; add the "
+            f"group to the other table, or extract the partition into this one"
+        )
     found = each_footer(
         [file.url for file in files],
         lambda footer: (
