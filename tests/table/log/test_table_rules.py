@@ -236,6 +236,28 @@ def test_columns_that_no_file_has_are_warned_of_once(
     assert warning.startswith(f"{table}: none of the selected columns (x) is in any file")
 
 
+DECODED: dict[str, Callable[..., object]] = {
+    "loader": lambda table, staging: list(FeatureLoader(table, slots=["x"], staging=staging)),
+    "samples": lambda table, staging: SampleDataset(table, slots=["x"], staging=staging).close(),
+}
+
+
+@pytest.mark.parametrize(("name", "num_warnings"), [("x", 0), ("old", 1)])
+@pytest.mark.parametrize("read", DECODED)
+def test_columns_that_no_file_has_are_warned_of_where_they_are_in_the_cache_of_decoded_ones(
+    tmp_path: Path, read: str, name: str, num_warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    nulls = pa.array([None, None], pa.int64())
+    table = foreign_table(tmp_path, {name: nulls}, [field("x", "long")])
+    staging = Staging(directory=str(tmp_path / "ssd"), decoded=read == "loader")
+    for _ in range(2):
+        caplog.clear()
+        DECODED[read](table, staging)
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(warnings) == num_warnings
+    assert all("none of the selected columns (x) is in any file" in each for each in warnings)
+
+
 @pytest.mark.parametrize("read", READ)
 def test_columns_that_some_file_has_are_not_warned_of(
     tmp_path: Path, read: str, caplog: pytest.LogCaptureFixture
