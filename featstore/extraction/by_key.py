@@ -1,7 +1,7 @@
 """Matches raw rows with the rows of base data files by the value of a kept column."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -213,11 +213,13 @@ def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -
     partition = {key: value for key, value in file.partition.items() if value is not None}
     path = task.path(partition, place, attempt)
     url = join(task.table_url, path)
-    names = schema.to_arrow().names
+    (target,) = task.targets[place]
     metadata, cut = task.file_metadata(place), task.rows_per_row_group(place)
     with open_data_file(url, schema, metadata, cut, task.spec.output.compression) as writer:
-        for batch in _batches(rows.select(names), cut):
-            writer.write(batch)
+        first = 0
+        for num_rows in target.row_groups:
+            writer.write_row_group(rows.slice(first, num_rows))
+            first += num_rows
         done = writer.close()
     return UnitReport(
         path=path,
@@ -225,10 +227,6 @@ def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -
         **vars(done),
         counts={},
     )
-
-
-def _batches(rows: pa.Table, num_rows: int) -> Iterator[pa.RecordBatch]:
-    return iter(rows.combine_chunks().to_batches(max_chunksize=num_rows))
 
 
 def _with_findings(report: UnitReport, extractors: Sequence[Extractor]) -> UnitReport:

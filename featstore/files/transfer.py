@@ -91,7 +91,7 @@ def read_span(url: str, first: int, end: int, *, size_bytes: int, tag: str = "")
     else:
         with as_store_errors(url):
             response = _from_filesystem(url, first, end)
-    if tag and response.tag != tag:
+    if tag and response.tag.strip('"') != tag.strip('"'):  # which some stores leave out
         raise ReplacedError(
             f"{redact(url)} was replaced while it was read: expected version {tag}, found "
             f"{response.tag or 'none'}"

@@ -5,6 +5,7 @@ and publishes it.
 import logging
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -58,6 +59,11 @@ AwaitRoom = Callable[[Refusal, int], None]
 Check = Callable[[Path, str, Sequence[Span]], None]
 
 
+# Azure and others list ETags without quotes: numbers in hexadecimal, or checksums. All other
+# versions are times.
+_LISTED_TAG = re.compile(r'"?((?<=")[^"]*(?=")|0x[0-9A-Fa-f]+|[0-9A-Fa-f]{32}(?:-\d+)?)"?')
+
+
 @dataclass(frozen=True, kw_only=True)
 class StageItem(Generic[Key]):
     """A file to stage.
@@ -81,11 +87,11 @@ class StageItem(Generic[Key]):
 
     @property
     def listed_tag(self) -> str:
-        """The version, if it is one that object stores name in answers, too: a strong ETag in
-        quotes, without which Azure lists them. Empty otherwise.
+        """The version, if it is one that object stores name in answers, too: a strong ETag, in
+        quotes. Empty otherwise.
         """
-        is_tag = self.version.startswith('"') and storage.has_object_store(self.url)
-        return self.version if is_tag else ""
+        tag = _LISTED_TAG.fullmatch(self.version)
+        return f'"{tag[1]}"' if tag and storage.has_object_store(self.url) else ""
 
 
 @dataclass(frozen=True, kw_only=True)

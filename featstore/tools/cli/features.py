@@ -14,6 +14,7 @@ from featstore.tools.cli.command import (
     partition_from_path_option,
     partition_option,
     spec_option,
+    stale_groups_option,
     table_option,
 )
 from featstore.tools.cli.output import show
@@ -101,6 +102,7 @@ def extract(spec: str, input_url: str, table_url: str, as_json: bool, **options:
 @table_option("The table extracted from them.")
 @partition_option
 @partition_from_path_option
+@stale_groups_option
 def replay(spec: str, input_url: str, table_url: str, **options: Any) -> None:
     """Recompute raw rows and compare them with the table's, in order.
 
