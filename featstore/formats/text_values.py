@@ -1,7 +1,6 @@
 """Values that are written as text: which type they have, and their conversion to it."""
 
 import math
-from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -88,13 +87,14 @@ def _is_lossy(texts: pa.Array, values: pa.Array) -> Mask:
 def changed_numbers(texts: pa.Array) -> Mask:
     """Which of these numbers a double does not keep, `(len(texts),)`."""
     # Cheaper than the whole pattern, which only few texts are then tried with.
-    is_long = pc.greater(pc.binary_length(texts), 18)
+    digits = pc.ascii_ltrim(texts, "+-0.")
+    point = pc.match_substring(digits, ".").cast(pa.int32())
+    is_long = pc.greater(pc.subtract(pc.binary_length(digits), point), 17)
     changed = _true(pc.or_(is_long, pc.match_substring_regex(texts, _WHOLE_OR_EXPONENT)))
-    rows = np.flatnonzero(changed)
-    few = texts.take(pa.array(rows))
-    changed[rows] = _true(pc.match_substring_regex(few, MAY_CHANGE))
-    for i in np.flatnonzero(changed):
-        changed[i] = not is_kept(texts[i].as_py())
+    few = texts.take(pa.array(np.flatnonzero(changed)))
+    changed[changed] = _true(pc.match_substring_regex(few, MAY_CHANGE))
+    few = texts.take(pa.array(np.flatnonzero(changed)))
+    changed[changed] = [not is_kept(text) for text in few.to_pylist()]
     return changed
 
 
@@ -107,9 +107,9 @@ def is_kept(text: str) -> bool:
     if not value or not math.isfinite(value):
         return not any(digit in digits for digit in "123456789")
     if "." in text:
-        digits = digits.rstrip("0").rstrip(".").replace(".", "")
-    decimals = max(len(digits) - 1, 0)
-    return decimals < _MAX_DIGITS and Decimal(f"{value:.{decimals}e}") == Decimal(text)
+        digits = digits.rstrip("0").replace(".", "")
+    printed = f"{abs(value):.{len(digits) - 1}e}" if len(digits) <= _MAX_DIGITS else ""
+    return printed.partition("e")[0].replace(".", "") == digits
 
 
 def _true(mask: pa.BooleanArray) -> Mask:
