@@ -47,8 +47,8 @@ def parse_texts(
         bad += [first] if part is None else []
         parts.append(pa.nulls(1, wanted) if part is None else part)
     values = pa.concat_arrays(parts) if parts else pa.nulls(0, wanted)
-    if is_inferred:
-        lossy = _is_lossy(texts, values)
+    lossy = _is_lossy(texts, values) if is_inferred else _is_beyond(texts, values)
+    if lossy.any():
         bad = np.union1d(np.array(bad, np.int64), np.flatnonzero(lossy)).tolist()
         values = pc.if_else(pa.array(lossy), pa.scalar(None, wanted), values)
     return values, bad
@@ -84,6 +84,16 @@ def _is_lossy(texts: pa.Array, values: pa.Array) -> Mask:
     return _true(pc.and_(lossy, pc.is_valid(texts)))
 
 
+def _is_beyond(texts: pa.Array, values: pa.Array) -> Mask:
+    """Where a number is beyond the range of a floating type, which makes an infinity of it."""
+    if not pa.types.is_floating(values.type):
+        return np.zeros(len(texts), np.bool_)
+    beyond = _true(pc.is_inf(values))
+    infinite = texts.take(pa.array(np.flatnonzero(beyond)))
+    beyond[beyond] = _true(pc.match_substring_regex(infinite, "[0-9]"))
+    return beyond
+
+
 def changed_numbers(texts: pa.Array) -> Mask:
     """Which of these numbers a double does not keep, `(len(texts),)`."""
     # Cheaper than the whole pattern, which only few texts are then tried with.
@@ -99,7 +109,7 @@ def changed_numbers(texts: pa.Array) -> Mask:
 
 
 def is_kept(text: str) -> bool:
-    """Whether a double keeps a number: printed with as many digits, it is the same."""
+    """Whether a double keeps a number: printed with as many or the fewest digits, it is the same."""
     try:
         value, digits = float(text), text.lower().partition("e")[0].lstrip("+-0.")
     except ValueError:
@@ -108,8 +118,10 @@ def is_kept(text: str) -> bool:
         return not any(digit in digits for digit in "123456789")
     if "." in text:
         digits = digits.rstrip("0").replace(".", "")
-    printed = f"{abs(value):.{len(digits) - 1}e}" if len(digits) <= _MAX_DIGITS else ""
-    return printed.partition("e")[0].replace(".", "") == digits
+    if len(digits) > _MAX_DIGITS:
+        return False
+    printed = (f"{abs(value):.{len(digits) - 1}e}", repr(abs(value)))
+    return digits in (found.partition("e")[0].replace(".", "").lstrip("0") for found in printed)
 
 
 def _true(mask: pa.BooleanArray) -> Mask:
