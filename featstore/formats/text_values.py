@@ -109,7 +109,7 @@ def changed_numbers(texts: pa.Array) -> Mask:
 
 
 def is_kept(text: str) -> bool:
-    """Whether a double keeps a number: printed with as many or the fewest digits, it is the same."""
+    """Whether a double keeps a number: printed with as many or the fewest digits, it is equal."""
     try:
         value, digits = float(text), text.lower().partition("e")[0].lstrip("+-0.")
     except ValueError:

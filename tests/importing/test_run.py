@@ -298,5 +298,5 @@ def test_what_comes_after_a_sample_without_values_is_text_or_malformed(
     with pytest.raises(InputError, match=r"line 3: .* changed from"):
         featstore.import_raw("json", tmp_path / "x.json", tmp_path / "raw", sample_rows=2)
     (tmp_path / "x.rec").write_bytes(tfrecord([{"a": []}, {"a": []}, {"a": [7]}]))
-    with pytest.raises(InputError, match="record 3: .* expected string, found a int64_list"):
+    with pytest.raises(InputError, match=r"record 3: .* expected string, found a int64_list"):
         featstore.import_raw("tfrecord", tmp_path / "x.rec", tmp_path / "raw", sample_rows=2)
