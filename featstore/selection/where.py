@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.errors import SelectionError, nearest
+from featstore.errors import SelectionError, nearest, require_text
 from featstore.libraries import LazyModule
 from featstore.ops import hashing
 from featstore.redaction import short
@@ -178,9 +178,11 @@ def parse_where(text: str, columns: Mapping[str, pa.DataType]) -> Where:
         columns: The types of the columns that it may name.
 
     Raises:
+        ConfigError: It is no text.
         SelectionError: The syntax is wrong, a column is unknown, or values of different kinds are
             compared.
     """
+    require_text("where", text)
     try:
         tree = _with_whole_numbers(parse_tree(text, columns))
         nodes = list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
