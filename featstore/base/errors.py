@@ -246,6 +246,12 @@ def require_integer(name: str, value: object, minimum: int = 1) -> int:
     return value
 
 
+def require_text(name: str, value: object) -> None:
+    """ConfigError if the value of an option that is text is none, as a YAML may have it."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{name}: expected a text, found {value!r}")
+
+
 def require_boolean(name: str, value: Any) -> bool:
     """The value of an option that is true or false.
 

@@ -4,7 +4,13 @@ import math
 from dataclasses import dataclass
 
 from featstore.base.byte_sizes import parse_bytes
-from featstore.base.errors import ConfigError, nearest, require_boolean, require_integer
+from featstore.base.errors import (
+    ConfigError,
+    nearest,
+    require_boolean,
+    require_integer,
+    require_text,
+)
 from featstore.base.redaction import redact
 from featstore.files.storage import local_path, scheme
 from featstore.staging.budget import StageAheadLimit
@@ -67,10 +73,11 @@ class Staging:
             )
         if self.max_connections is not None:
             require_integer("staging.max_connections", self.max_connections)
-        if self.directory is not None and local_path(self.directory) is None:
-            raise ConfigError(
-                f"staging.directory: expected a local directory, found {redact(self.directory)!r}"
-            )
+        if self.directory is not None:
+            require_text("staging.directory", self.directory)
+            if local_path(self.directory) is None:
+                found = redact(self.directory)
+                raise ConfigError(f"staging.directory: expected a local directory, found {found!r}")
         for name in ("budget_bytes", "ahead_bytes"):
             parse_bytes(getattr(self, name), f"staging.{name}")
         for name in ("max_bytes_per_s", "min_free_bytes"):

@@ -51,6 +51,10 @@ def test_every_partition_survives_its_path(partition: dict[str, str]) -> None:
     assert path.count("/") == max(len(partition), 1)
 
 
+def test_a_value_with_zeros_in_front_is_another() -> None:
+    assert [parse_partition(f"h={hour}/a.parquet")["h"] for hour in ("07", "7")] == ["07", "7"]
+
+
 def test_directories_without_an_equals_sign_are_no_partition() -> None:
     assert parse_partition("/data/flights/month=2013-01/a=b.parquet") == {"month": "2013-01"}
     assert parse_partition("data/=x/month=/a.parquet") == {"month": ""}
