@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from featstore.errors import DataFileError, ReplacedError, StagingError
 from featstore.files import storage
+from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import ReadSpan, read_span
 from featstore.intervals import Span, united
 from featstore.redaction import redact, without_user
@@ -44,7 +45,6 @@ from featstore.staging.ranges import (
 )
 from featstore.staging.record import Record, SpanChecksum, united_checksum
 from featstore.staging.request_threads import RequestThreads
-from featstore.staging.retry import RetryPolicy
 
 _LOG = logging.getLogger(__name__)
 Key = TypeVar("Key")

@@ -1,10 +1,9 @@
 """The options of staging, as a training config has them under `staging:`."""
 
-import math
 from dataclasses import dataclass
 
 from featstore.byte_sizes import parse_bytes
-from featstore.errors import ConfigError, nearest, require_boolean, require_integer
+from featstore.errors import ConfigError, nearest, require_boolean, require_integer, require_seconds
 from featstore.files.storage import local_path, scheme
 from featstore.redaction import redact
 from featstore.staging.budget import StageAheadLimit
@@ -59,12 +58,7 @@ class Staging:
             )
         require_integer("staging.ahead_files", self.ahead_files)
         require_boolean("staging.decoded", self.decoded)
-        if isinstance(self.retry_s, bool) or not (
-            isinstance(self.retry_s, int | float) and 0 <= self.retry_s < math.inf
-        ):
-            raise ConfigError(
-                f"staging.retry_s: expected seconds, 0 or more, found {self.retry_s!r}"
-            )
+        require_seconds("staging.retry_s", self.retry_s)
         if self.max_connections is not None:
             require_integer("staging.max_connections", self.max_connections)
         if self.directory is not None and local_path(self.directory) is None:
