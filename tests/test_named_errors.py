@@ -12,9 +12,9 @@ NAMED = NamedErrors("s3://me:secret@bucket/t")
 @pytest.mark.parametrize(
     ("number", "kind", "said"),
     [
-        (errno.EIO, StoreError, "look at the disk"),
-        (errno.EACCES, AccessError, "who may use it"),
-        (errno.ENOSPC, DiskFullError, "look at the disk"),
+        (errno.EIO, StoreError, "check the disk, mount or store"),
+        (errno.EACCES, AccessError, "grant this user access"),
+        (errno.ENOSPC, DiskFullError, "make room there"),
         (errno.EMFILE, StoreError, "raise the limit of open files"),
     ],
 )
@@ -23,7 +23,7 @@ def test_an_error_of_the_system_names_the_file_or_else_the_place_and_keeps_its_n
 ) -> None:
     words = os.strerror(number)
     with (
-        pytest.raises(kind, match=rf"^table s3://bucket/t: .*\({words}\); .*{said}") as raised,
+        pytest.raises(kind, match=rf"^table s3://bucket/t: .*: {words}; .*{said}") as raised,
         NAMED,
     ):
         raise OSError(number, words)
@@ -36,7 +36,7 @@ def test_an_error_of_the_system_names_the_file_or_else_the_place_and_keeps_its_n
 
 
 def test_an_error_without_a_number_is_named_without_its_secrets() -> None:
-    said = r"^table s3://bucket/t: the system failed \(ConnectionError: no https://h/x\); "
+    said = r"^table s3://bucket/t: the system failed: no https://h/x; "
     with pytest.raises(StoreError, match=said), NAMED:
         raise ConnectionError("no https://u:secret@h/x?key=1")
 

@@ -336,7 +336,7 @@ def test_a_hard_limit_that_is_too_low_is_told_and_no_file_is_left_out(tmp_path: 
     for number in range(150):
         put_parquet(tmp_path / f"{number:03}.parquet", {"row": [2 * number, 2 * number + 1]})
     found = run_python(TOO_FEW, tmp_path).stdout
-    assert re.search(r"parquet: cannot be read: Too many open files; .*`ulimit -n`.* 0\n", found)
+    assert re.search(r"parquet: cannot be read: Too many open files; .*ulimit -n.* 0\n", found)
 
 
 LACK = """
