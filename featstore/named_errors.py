@@ -4,7 +4,15 @@ import errno
 import os
 from typing import TypeVar
 
-from featstore.errors import AccessError, DiskFullError, FeatstoreError, StagingError, StoreError
+from featstore.errors import (
+    AccessError,
+    DataFileError,
+    DiskFullError,
+    FeatstoreError,
+    MissingValueError,
+    StagingError,
+    StoreError,
+)
 from featstore.redaction import redact, redact_text
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -22,6 +30,9 @@ _ADVICE: dict[int | None, str] = {
     errno.EROFS: "mount the disk writable",
 }
 _OTHERWISE = "check the disk, mount or store, and who may use it"
+_MEND = (
+    ": restore the file from a copy, or write it again, such as by extracting its partition anew"
+)
 _Told = TypeVar("_Told", StoreError, StagingError)
 
 
@@ -52,7 +63,8 @@ def system_error(what: str, error: OSError) -> StoreError:
 
 class NamedErrors:
     """Turns an error of the operating system that leaves the `with` block into a StoreError with
-    its words and its `errno`, which names the file, or else the place. Errors of featstore pass.
+    its words and its `errno`, which names the file, or else the place. Lets a DataFileError, which
+    names the file, name the table, too. Other errors of featstore pass.
 
     May be entered again and again, and by several threads: it holds nothing else.
 
@@ -69,9 +81,14 @@ class NamedErrors:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
+        table = f"table {self._place}"
+        if isinstance(error, DataFileError) and table not in str(error):
+            # A null in a sound file is its own matter.
+            mend = "" if isinstance(error, MissingValueError) else _MEND
+            error.args = (f"{error}; {table}{mend}",)
         if isinstance(error, OSError) and not isinstance(error, FeatstoreError):
-            what = f"table {self._place}"
+            what = table
             if isinstance(error.filename, str | os.PathLike):
                 file = redact(os.fspath(error.filename))
-                what = f"{file}: a file that is needed for {what}"
+                what = f"{file}: a file that is needed for {table}"
             raise system_error(f"{what}: the system failed", error) from error

@@ -52,6 +52,7 @@ _INNER_PARTS = re.compile(r"\n\nDebug source|\n\s+0: ")
 _TRIES = re.compile(
     r" in ([\d.]+)(m?)s, after (\d+) retries, max_retries: (\d+), retry_timeout: ([\d.]+)s"
 )
+_HEAD = re.compile(r"Error performing HEAD ")
 _BUSY = (408, 429)
 # An error of the system in delta-rs' words, other than that a file is missing (2).
 _OS_ERROR = re.compile(r"\(os error (?!2\))\d+\)")
@@ -160,7 +161,8 @@ _ANSWERED = (
         kind=AccessError,
     ),
     _rule(
-        r"RequestTimeTooSkewed",
+        r"RequestTimeTooSkewed|Clock skew too great|Signature (expired|not yet current)|"
+        r"iat and exp values",
         "the clock of this machine and that of {host} differ by too much{code}",
         "set this machine's clock (NTP), then run it again",
     ),
@@ -218,6 +220,13 @@ _DENIED = _rule(
     kind=AccessError,
 )
 _REFUSED = _rule("", "the store refuses the request ({words})", "check the URL, and {endpoint}")
+# A client asks for sizes and versions by HEAD, whose answer has no words.
+_REFUSED_UNSAID = _rule(
+    "",
+    "the store refuses the request ({words}) without saying why",
+    "check whether the credentials ({credentials}) have expired, this machine's clock, the URL, "
+    "and {endpoint}",
+)
 _TROUBLED = _rule("", "the store is in trouble ({words})", "try again later", errno=errno.EIO)
 _FAILED = _rule("", "the store failed ({words})", "check the URL, and {endpoint}", errno=errno.EIO)
 
@@ -358,6 +367,8 @@ def _by_status(error: Exception, text: str) -> _Rule | None:
         return _DENIED
     if (status >= 500 and status != _UNSUPPORTED) or status in _BUSY:
         return _TROUBLED
+    if status == 400 and _HEAD.search(text):
+        return _REFUSED_UNSAID
     return _REFUSED if status else None
 
 
