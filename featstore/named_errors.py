@@ -85,7 +85,7 @@ class NamedErrors:
         if isinstance(error, DataFileError) and table not in str(error):
             # A null in a sound file is its own matter.
             mend = "" if isinstance(error, MissingValueError) else _MEND
-            error.args = (f"{error}; {table}{mend}",)
+            error.args = (f"{str(error).rstrip('.')}; {table}{mend}",)
         if isinstance(error, OSError) and not isinstance(error, FeatstoreError):
             what = table
             if isinstance(error.filename, str | os.PathLike):
