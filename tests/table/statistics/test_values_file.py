@@ -8,7 +8,7 @@ import pytest
 from featstore.errors import DataFileError, StoreError
 from featstore.spec.value_names import MAX_DISTINCT
 from featstore.table.layout import file_values_path, has_tag, statistics_tag, tag_of, values_path
-from featstore.table.statistics import statistics_file
+from featstore.table.statistics import statistics_file, values_file
 from featstore.table.statistics.values_file import (
     NUM_KEPT,
     SCHEMA,
