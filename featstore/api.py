@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
-from featstore.base.errors import InputError
+from featstore.base.errors import InputError, require_seconds
 from featstore.base.redaction import redact
 from featstore.explore.preview import preview as preview
 from featstore.extraction.compaction import CompactReport
@@ -26,6 +26,7 @@ from featstore.extraction.spark.runners import (
     extract_dataframe,
 )
 from featstore.extraction.units.unit import Progress, ignore_progress
+from featstore.files.retry import RetryPolicy, retrying
 from featstore.ingest.import_job import SAMPLE_ROWS, import_job
 from featstore.ingest.import_report import ImportReport
 from featstore.ingest.import_run import OnSchema, run_import
@@ -53,6 +54,7 @@ def extract(
     progress: Progress = ignore_progress,
     group: str | None = None,
     key: str | None = None,
+    retry_s: float = 120.0,
 ) -> ExtractReport: ...
 
 
@@ -70,6 +72,7 @@ def extract(
     spark: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
+    retry_s: float = 120.0,
 ) -> DaysReport: ...
 
 
@@ -90,6 +93,7 @@ def extract(
     progress: Progress = ignore_progress,
     group: str | None = None,
     key: str | None = None,
+    retry_s: float = 120.0,
 ) -> ExtractReport | DaysReport:
     """Extracts raw rows into the table, in one commit that replaces the partitions written.
 
@@ -125,6 +129,8 @@ def extract(
         key: With `group`: the kept column that matches raw rows with rows of the base files. A
             partition's keys and new columns are held in memory, in this process or in the
             partition's one Spark task.
+        retry_s: How many seconds a request to a store is made again after failures that may pass,
+            such as a store or name node that fails over.
 
     Returns:
         A report of the run, or of each day with `days`.
@@ -143,28 +149,29 @@ def extract(
         key=key,
         only_with_days=allow_missing or dry_run,
     )
-    job = ExtractJob(
-        spec=spec if isinstance(spec, Spec) else load_spec(spec),
-        input_url="DataFrame" if input_url is None else str(input_url),
-        table_url=str(table_url),
-        partition=partition or {},
-        partition_from_path=partition_from_path,
-        no_partition=no_partition,
-        run_id=run_id or new_run_id(),
-    )
-    if dataframe is not None:
-        return extract_dataframe(job, dataframe, progress=progress)
-    if group is not None:
-        return _extract_group(GroupJob(job=job, name=group, key=key), spark, progress)
-    runner = LocalRunner() if spark is None else SparkRunner(spark)
-    if days is None:
-        return extract_files(job, runner=runner, progress=progress)
-    return extract_days(
-        job,
-        Days(days=days, allow_missing=allow_missing, dry_run=dry_run),
-        runner=runner,
-        progress=progress,
-    )
+    with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
+        job = ExtractJob(
+            spec=spec if isinstance(spec, Spec) else load_spec(spec),
+            input_url="DataFrame" if input_url is None else str(input_url),
+            table_url=str(table_url),
+            partition=partition or {},
+            partition_from_path=partition_from_path,
+            no_partition=no_partition,
+            run_id=run_id or new_run_id(),
+        )
+        if dataframe is not None:
+            return extract_dataframe(job, dataframe, progress=progress)
+        if group is not None:
+            return _extract_group(GroupJob(job=job, name=group, key=key), spark, progress)
+        runner = LocalRunner() if spark is None else SparkRunner(spark)
+        if days is None:
+            return extract_files(job, runner=runner, progress=progress)
+        return extract_days(
+            job,
+            Days(days=days, allow_missing=allow_missing, dry_run=dry_run),
+            runner=runner,
+            progress=progress,
+        )
 
 
 def import_raw(
@@ -278,6 +285,7 @@ def relabel(
     spark: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
+    retry_s: float = 120.0,
 ) -> ExtractReport:
     """Rewrites labels and weight of partitions, from raw rows whose delayed labels are now known.
 
@@ -296,21 +304,23 @@ def relabel(
             fit the memory of its task, or by default of this process.
         run_id: As for `extract`.
         progress: As for `extract`.
+        retry_s: As for `extract`.
 
     Raises:
         SpecError, InputError, OperatorError, CommitConflictError: As for `extract`. The table stays
             as it was.
     """
-    job = ExtractJob(
-        spec=spec if isinstance(spec, Spec) else load_spec(spec),
-        input_url=str(input_url),
-        table_url=str(table_url),
-        partition=partition or {},
-        partition_from_path=partition_from_path,
-        no_partition=no_partition,
-        run_id=run_id or new_run_id(),
-    )
-    return _extract_group(GroupJob(job=job, name=LABELS, key=key, labels=True), spark, progress)
+    with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
+        job = ExtractJob(
+            spec=spec if isinstance(spec, Spec) else load_spec(spec),
+            input_url=str(input_url),
+            table_url=str(table_url),
+            partition=partition or {},
+            partition_from_path=partition_from_path,
+            no_partition=no_partition,
+            run_id=run_id or new_run_id(),
+        )
+        return _extract_group(GroupJob(job=job, name=LABELS, key=key, labels=True), spark, progress)
 
 
 def compact(table_url: str | Path) -> CompactReport:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from featstore.base.errors import InputError, SelectionError, nearest
 from featstore.base.intervals import spread, spread_with_rows
+from featstore.base.named_errors import NamedErrors
 from featstore.base.redaction import redact
 from featstore.base.schema import OF_TWO_KINDS, Slot, SlotSchema
 from featstore.base.table_result import nullable_integers
@@ -222,15 +223,16 @@ class Table:
         chosen = [place for place in range(len(files)) if wanted[place]]
         self._require_fresh(self.snapshot.data_files, schema)
         opened = self._opened((files[place] for place in chosen), schema)
-        parts = [
-            _drawn(
-                functools.partial(read_tables, footer, schema, file.partition, groups),
-                footer.row_group_rows,
-                wanted[place],
-                rng,
-            )
-            for place, (file, footer, groups) in zip(chosen, opened, strict=True)
-        ]
+        with NamedErrors(self.url):
+            parts = [
+                _drawn(
+                    functools.partial(read_tables, footer, schema, file.partition, groups),
+                    footer.row_group_rows,
+                    wanted[place],
+                    rng,
+                )
+                for place, (file, footer, groups) in zip(chosen, opened, strict=True)
+            ]
         empty = _arrow_schema(schema).empty_table()
         return nullable_integers(pa.concat_tables([empty, *parts]).combine_chunks())
 
@@ -569,11 +571,12 @@ class Table:
         read = schema if where is None else _with_columns(schema, self.schema, where.columns)
         self._require_fresh(files, read)
         names_out = _arrow_schema(schema).names
-        for file, footer, groups in self._opened(files, read):
-            for table in read_tables(footer, read, file.partition, groups):
-                rows = table if where is None else table.filter(where.mask(table))
-                # Columns that only the predicate needs are dropped here.
-                yield from rows.select(names_out).combine_chunks().to_batches()
+        with NamedErrors(self.url):
+            for file, footer, groups in self._opened(files, read):
+                for table in read_tables(footer, read, file.partition, groups):
+                    rows = table if where is None else table.filter(where.mask(table))
+                    # Columns that only the predicate needs are dropped here.
+                    yield from rows.select(names_out).combine_chunks().to_batches()
 
     def _opened(
         self, files: Iterable[DataFile], read: SlotSchema

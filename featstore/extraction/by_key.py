@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +16,7 @@ from featstore.extraction.units.findings import first_examples
 from featstore.extraction.units.raw import Unit, as_input_errors, open_raw
 from featstore.extraction.units.unit import Progress, UnitReport, extract_range
 from featstore.extraction.units.unit_values import ValueGathering, store_values
+from featstore.files.retry import thread_pool
 from featstore.files.storage import join
 from featstore.statistics.column_statistics import add_counts
 from featstore.table.metadata import to_json
@@ -145,7 +145,7 @@ def _raw_rows(
         )
         return list(gathering.watch(batches))
 
-    with ThreadPoolExecutor(num_cores(), "featstore-extract") as threads:
+    with thread_pool(num_cores(), "featstore-extract") as threads:
         batches = [batch for found in threads.map(extract, units) for batch in found]
     return pa.Table.from_batches(batches, Extractor(task.spec).schema.to_arrow())
 

@@ -280,7 +280,7 @@ class RowGroupReader:
 
     def _reading(self, index: int, leaves: list[str]) -> AbstractContextManager[None]:
         """Names what Arrow cannot read in the block."""
-        return damage_as(lambda error: self._unreadable(index, leaves, error), self.file.name)
+        return damage_as(lambda error: self._unreadable(index, leaves, error), self.file.where)
 
     def _unreadable(self, index: int, leaves: list[str], error: Exception) -> DataFileError:
         """The error for a row group that Arrow cannot read. Reads its columns one by one, to name
@@ -289,10 +289,10 @@ class RowGroupReader:
         what = f"row group {index} cannot be read"
         for leaf in leaves:
             where = f"{self.file.name}: column {self.columns.column_of(leaf)!r}"
-            with damage_as(partial(_error_at, f"{where}: {what}"), where):
+            with damage_as(partial(_error_at, f"{where}: {what}"), self.file.where):
                 self._file.read_row_group(index, columns=[leaf], use_threads=False)
         return _error_at(f"{self.file.name}: {what}", error)
 
 
 def _error_at(where: str, error: Exception) -> DataFileError:
-    return DataFileError(f"{where}: {error}")
+    return DataFileError(f"{where}: {' '.join(str(error).split())}")

@@ -19,6 +19,7 @@ from featstore.base.errors import DataFileError, ReplacedError, StagingError
 from featstore.base.intervals import Span, united
 from featstore.base.redaction import redact, without_user
 from featstore.files import storage
+from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import ReadSpan, read_span
 from featstore.staging.budget import require_fits
 from featstore.staging.cache import (
@@ -45,7 +46,6 @@ from featstore.staging.ranges import (
 )
 from featstore.staging.record import Record, SpanChecksum, united_checksum
 from featstore.staging.request_threads import RequestThreads
-from featstore.staging.retry import RetryPolicy
 
 _LOG = logging.getLogger(__name__)
 Key = TypeVar("Key")

@@ -1,6 +1,5 @@
 """The options of staging, as a training config has them under `staging:`."""
 
-import math
 from dataclasses import dataclass
 
 from featstore.base.byte_sizes import parse_bytes
@@ -9,6 +8,7 @@ from featstore.base.errors import (
     nearest,
     require_boolean,
     require_integer,
+    require_seconds,
     require_text,
 )
 from featstore.base.redaction import redact
@@ -65,12 +65,7 @@ class Staging:
             )
         require_integer("staging.ahead_files", self.ahead_files)
         require_boolean("staging.decoded", self.decoded)
-        if isinstance(self.retry_s, bool) or not (
-            isinstance(self.retry_s, int | float) and 0 <= self.retry_s < math.inf
-        ):
-            raise ConfigError(
-                f"staging.retry_s: expected seconds, 0 or more, found {self.retry_s!r}"
-            )
+        require_seconds("staging.retry_s", self.retry_s)
         if self.max_connections is not None:
             require_integer("staging.max_connections", self.max_connections)
         if self.directory is not None:

@@ -13,7 +13,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from featstore.base.errors import DataFileError, StoreError
 from featstore.base.redaction import redact
 from featstore.files.listings import list_own
 from featstore.files.looks import names_in
+from featstore.files.retry import thread_pool
 from featstore.files.storage import fetch, join, local_path, modified_s
 from featstore.table.layout import LOG_DIR, decode_path, is_whole
 from featstore.table.parquet_dir import each_footer
@@ -118,7 +118,7 @@ def commit_infos(url: str, versions: Iterable[int]) -> Iterator[tuple[int, Mappi
         yield from ((version, _commit_info(url, version)) for version in versions)
         return
     waiting = iter(versions)
-    with ThreadPoolExecutor(_NUM_THREADS) as threads:
+    with thread_pool(_NUM_THREADS) as threads:
         while ahead := list(itertools.islice(waiting, _NUM_THREADS)):
             yield from zip(
                 ahead, threads.map(lambda version: _commit_info(url, version), ahead), strict=True

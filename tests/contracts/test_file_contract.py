@@ -12,9 +12,9 @@ import pytest
 
 from featstore.base.errors import InputError, ReplacedError, StoreError
 from featstore.files import listings, storage
+from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import read_span
 from featstore.staging import Source, StageItem, Stager, Staging
-from featstore.staging.retry import RetryPolicy
 from tests.contracts.conftest import failing_looks
 
 DATA = bytes(range(256)) * 12_000

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,6 +20,7 @@ from featstore.base.errors import (
 from featstore.base.host import num_cores
 from featstore.base.redaction import redact, shown
 from featstore.files.listings import FileEntry, check_unchanged, find_file
+from featstore.files.retry import thread_pool
 from featstore.files.storage import local_path, open_read
 from featstore.formats.text_files import RawTextFile, format_of, list_raw_files, open_text, scan
 from featstore.native.arrow import INT96_UNIT
@@ -400,7 +400,7 @@ def _contents(
         parquet = each_footer(
             [entry.url for entry in entries if format_of(entry.url) is None], _rows_and_schema
         )
-        with ThreadPoolExecutor(num_cores(), "featstore-scan") as threads:
+        with thread_pool(num_cores(), "featstore-scan") as threads:
             scanned = threads.map(partial(scan, declared=declared or {}), texts)
             return [
                 next(parquet) if format_of(entry.url) is None else _one_group(*next(scanned))

@@ -20,6 +20,7 @@ from featstore.tools.cli.command import (
     no_partition_option,
     partition_from_path_option,
     partition_option,
+    retry_option,
     slots_option,
     spec_option,
     stale_groups_option,
@@ -187,6 +188,7 @@ def show_row(
 @partition_option
 @partition_from_path_option
 @no_partition_option
+@retry_option
 def relabel(spec: str, input_url: str, table_url: str, **options: Any) -> None:
     """Rewrite the labels of partitions, in files beside the table's."""
     with load("featstore.extraction.progress_bar").ProgressBar() as bar:
