@@ -19,6 +19,7 @@ from featstore.files.storage import absolute, open_read
 from featstore.parquet.arrow import INT96_UNIT
 from featstore.parquet.damage import damage_as
 from featstore.parquet.footers import read_checked
+from featstore.reading.kept import InPlaceFile
 from featstore.redaction import redact, shown, without_user
 from featstore.sampling.sample_fields import SampleFields, Stored, checksum, stored_id
 from featstore.sampling.sample_file import SampleFile
@@ -234,7 +235,8 @@ def parquet_rows(
         with (
             damage_as(lambda error: DataFileError(f"{where} cannot be read: {error}"), where),
             closing(
-                pq.ParquetFile(
+                InPlaceFile(
+                    footer,
                     source,
                     metadata=footer.arrow_metadata(),
                     page_checksum_verification=True,

@@ -46,6 +46,7 @@ import json, os, signal, sys, warnings
 os.sched_setaffinity(0, {int(sys.argv[1])})
 import deltalake, fsspec.asyn, obstore.fsspec, pyarrow.acero, pyarrow.parquet
 import featstore.api, featstore.cli, featstore.explore.table, featstore.extraction.progress_bar
+import featstore.loader.feature_loader
 import featstore.explore.label_profile, featstore.explore.texts.whatis, featstore.table.vacuum
 print("ready", flush=True)
 for line in iter(sys.stdin.readline, ""):
