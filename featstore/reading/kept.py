@@ -76,7 +76,7 @@ class InPlaceFile(pq.ParquetFile):  # type: ignore[misc]
         places = [at for at, leaf in leaves if columns is None or is_below(leaf.path, columns)]
         chunks = itertools.product(row_groups, places)
         self._kept.keep(self._footer.chunk(*chunk).span for chunk in chunks)
-        return super().iter_batches(batch_size, row_groups, columns, use_threads=use_threads)
+        yield from super().iter_batches(batch_size, row_groups, columns, use_threads=use_threads)
 
 
 def is_below(path: str, columns: Collection[str]) -> bool:
