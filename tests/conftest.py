@@ -24,6 +24,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from featstore.extraction.spark.runners import spark_session
 from tests.http_servers import Handler, serving
+from tests.known_skips import pytest_addoption as pytest_addoption
+from tests.known_skips import pytest_sessionfinish as pytest_sessionfinish
 
 # torch looks up the name of whom it connects to (docs/decisions/0021): a lost answer is to cost 1 s
 # here, not 5 or 10.

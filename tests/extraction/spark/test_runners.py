@@ -344,7 +344,13 @@ def test_spark_submit_extracts_files(
     ids=["bad input", "refused"],
 )
 def test_spark_submit_ends_with_the_code_of_the_job_after_one_line(
-    job: ExtractJob, write_raw: Any, document: Any, tmp_path: Path, more: Any, status: int, said: str
+    job: ExtractJob,
+    write_raw: Any,
+    document: Any,
+    tmp_path: Path,
+    more: Any,
+    status: int,
+    said: str,
 ) -> None:
     raw = write_raw("month=1/a.parquet", 533)
     spec = tmp_path / "spec.yaml"
