@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 import xml.sax.saxutils
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -65,7 +66,19 @@ def _uses_spark(module: Path) -> bool:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSparkSession:
+    config.option.loadscopereorder = False  # by numbers of tests: see below
     return OneSparkSession(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the modules first that take longest: Spark's, then those with slow tests, however few,
+    then those with many. One that comes last keeps one process busy while the others have ended.
+    """
+    counts = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(
+        key=lambda item: (not _uses_spark(item.path), item.path not in slow, -counts[item.path])
+    )
 
 
 def pytest_collection_finish() -> None:
