@@ -163,6 +163,7 @@ class OpenFile(Closing):
             return pq.ParquetFile(
                 self._source,
                 metadata=self.metadata_of(None if columns is None else columns.names),
+                pre_buffer=self.is_local,  # in threads, which may not hold Python's memory
                 page_checksum_verification=not self.is_checked,
                 coerce_int96_timestamp_unit=INT96_UNIT,
                 **options,

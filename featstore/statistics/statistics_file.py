@@ -162,7 +162,9 @@ def read_own(table_url: str, path: str, what: str) -> tuple[pa.Table, dict[str, 
     with open_read(join(table_url, path)) as file, damage_as(unreadable, path):
         footer = read_checked(file)
         metadata = footer.arrow_metadata()
-        read = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True)
         # A thread of Arrow's pool may free memory of Python later, at the interpreter's end.
+        read = pq.ParquetFile(
+            file, metadata=metadata, pre_buffer=False, page_checksum_verification=True
+        )
         table = read.read(use_threads=False)
     return table, json.loads(footer.key_values.get(KEY.encode(), b"{}"))

@@ -1,8 +1,7 @@
 """Raw files: listing them, cutting them into units of work, and reading them."""
 
 import contextlib
-import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,6 +27,7 @@ from featstore.native.bounds import CLAIMS_MORE, first_beyond
 from featstore.native.damage import damage_as, first_line
 from featstore.native.footers import CheckedFooter, read_checked
 from featstore.native.walk import FooterError
+from featstore.reading.kept import InPlaceFile, is_below
 from featstore.table.layout import (
     NULL_PARTITION,
     check_partition_name,
@@ -239,15 +239,9 @@ def _values_per_row(file: pq.ParquetFile, row_group: int, columns: Sequence[str]
     num_values = sum(
         chunks.column(leaf).num_values
         for leaf in range(chunks.num_columns)
-        if _is_below(schema.column(leaf).path, read)
+        if is_below(schema.column(leaf).path, read)
     )
     return float(num_values / max(chunks.num_rows, 1))
-
-
-def _is_below(path: str, columns: Collection[str]) -> bool:
-    """Whether a leaf belongs to one of the columns, whose names may hold dots, too."""
-    prefixes = itertools.accumulate(path.split("."), "{}.{}".format)
-    return any(prefix in columns for prefix in prefixes)
 
 
 @contextlib.contextmanager
@@ -298,10 +292,14 @@ def open_raw(
             # Not `source`: `OSFile.fileno` of pyarrow 20 fails.
             with path.open("rb", buffering=0) as file:
                 _require_within(file.fileno(), footer, row_groups)
-        with pq.ParquetFile(
+        opened = (
+            partial(pq.ParquetFile, pre_buffer=False)
+            if path is not None
+            else partial(InPlaceFile, footer)
+        )
+        with opened(
             source,
             metadata=footer.arrow_metadata(),
-            pre_buffer=path is None,
             page_checksum_verification=True,
             coerce_int96_timestamp_unit=INT96_UNIT,
         ) as parquet_file:
