@@ -191,20 +191,20 @@ def import_raw(
 
     Columns and their types are inferred from the first rows of some of the files. Each file becomes
     one Parquet file with its rows in order, below the same `key=value/` directories. The directory
-    appears at the end, with all files. An interrupted import goes on where it was when it is
-    started again, and one that was done before does nothing.
+    appears at the end, with all files. An interrupted import that is started again continues where
+    it stopped; a complete one does nothing.
 
     Args:
         format: `csv`, `json` (JSON lines), `libsvm` or `tfrecord`.
         input_url: A file, a directory (all of its files, at any depth) or a glob, on any storage;
             plain, or compressed with gzip or zstd.
         output_url: The directory to write, on the local disk.
-        columns: Types by column, such as `{"item": "string"}`, where the inferred one is not meant.
+        columns: Types by column, such as `{"item": "string"}`, where the inferred one is wrong.
         max_malformed: How many rows may be left out because they cannot be read.
-        sample_rows: How many rows of a file columns are inferred from. Those that come only later
-            are left out, and counted.
-        num_workers: The number of processes. A script that asks for several must be importable:
-            its own work stands under `if __name__ == "__main__"`.
+        sample_rows: The number of rows of a file from which columns are inferred. Columns that
+            appear only later are left out, and counted.
+        num_workers: The number of processes. With several, the script must be importable: its own
+            work is under `if __name__ == "__main__"`.
         progress: Called as `progress(num_files, num_files_total, num_rows)`.
         on_schema: Called with the columns before any file is converted.
         **options: For csv: `delimiter`, `names` (of the columns, if files have no header),
@@ -346,8 +346,8 @@ def delete_rows(table_url: str | Path, where: str, *, dry_run: bool = False) -> 
 
     Args:
         table_url: The table.
-        where: Which rows, a SQL predicate over partition keys, slots, labels and kept columns, such
-            as `"user in ('u1', 'u2')"`. Where it is null, a row stays.
+        where: A SQL predicate over partition keys, slots, labels and kept columns, such as
+            `"user in ('u1', 'u2')"`. Where it is null, a row stays.
         dry_run: Only count the rows.
 
     Returns:
@@ -355,7 +355,7 @@ def delete_rows(table_url: str | Path, where: str, *, dry_run: bool = False) -> 
 
     Raises:
         TableNotFoundError: There is no Delta table.
-        SelectionError: The predicate is not one, or names an unknown column.
+        SelectionError: The predicate is invalid, or names an unknown column.
         CommitConflictError: Partitions or groups were written meanwhile. The table stays as it was.
     """
     return delete_rows_of_table(str(table_url), where, dry_run=dry_run)
@@ -371,7 +371,7 @@ def fit(
     changed.
 
     Args:
-        spec_url: The spec's YAML file. The lock file lies beside it.
+        spec_url: The spec's YAML file. The lock file is beside it.
         input_url: Raw Parquet to fit on: a file, a directory or a glob.
         again: Fit every node. By default nodes whose definition is unchanged keep their fit.
         spark: A Spark session whose tasks read the rows. By default threads of this process do.

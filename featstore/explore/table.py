@@ -65,9 +65,8 @@ def open_table(
     Args:
         url: A Delta table, or a directory or glob of Parquet files. Local or remote.
         version: A version of a Delta table; by default the newest.
-        stale_groups: What is done where a slot group that is read is stale, because the base files
-            that its files belong to were replaced: `error`, or `missing` to read its slots as
-            missing there.
+        stale_groups: What happens if a slot group that is read is stale, because its base files
+            were replaced: `error`, or `missing` to read its slots as missing there.
 
     Returns:
         The table. It holds no open files and needs no closing.
@@ -91,7 +90,7 @@ class Table:
     and `slots` are names and globs of slots. Both default to everything. An unknown name raises
     SelectionError, which suggests the nearest names. Missing values are returned as null; in
     a plain directory 0 is missing in columns of integers. A method that reads rows raises
-    StaleGroupError if a slot group of the selection is stale in it, see `open_table`.
+    StaleGroupError if a slot group of the selection is stale, see `open_table`.
 
     Attributes:
         snapshot: The files and the schema of the version.
@@ -188,8 +187,8 @@ class Table:
             where: A predicate; by default every row is read.
 
         Returns:
-            The rows. `to_pandas()` of them keeps signs: an integer column with nulls becomes
-            pandas' `Int64`, where pyarrow alone makes rounded floats of it.
+            The rows. Their `to_pandas()` keeps signs: an integer column with nulls becomes pandas'
+            `Int64`, where pyarrow alone would make rounded floats.
         """
         schema = _arrow_schema(selected_schema(self.schema, slots))
         return nullable_integers(pa.Table.from_batches(self.to_batches(slots, where), schema))
@@ -199,11 +198,11 @@ class Table:
     ) -> pa.Table:
         """Random rows from all over the table, for a quick look.
 
-        They are drawn from 16 data files that are evenly spaced in the table's order, such as that
-        of days; from more only if these have too few rows. Each file gives rows in proportion to
-        its size, from as few random row groups as have so many. Rows of one file may be alike, so
-        take figures from a profile, or from `to_arrow` with `where="sample(column, rate, seed)"`,
-        which reads all files.
+        They are drawn from 16 data files, evenly spaced in the table's order, such as that of days;
+        from more only if these have too few rows. Each file contributes rows in proportion to its
+        size, from as few random row groups as possible. Rows of one file may be alike, so take
+        figures from a profile, or from `to_arrow` with `where="sample(column, rate, seed)"`, which
+        reads all files.
 
         Args:
             num_rows: The number of rows. Fewer are returned if the table has fewer.
@@ -297,8 +296,8 @@ class Table:
         Args:
             where: A predicate; by default every row counts.
             slots: Names and globs of slots; by default all.
-            stored: As of `profile`, for each partition.
-            last: Only the last so many partitions, at least 1; by default all.
+            stored: As for `profile`, for each partition.
+            last: The number of last partitions to profile, at least 1; by default all.
 
         Returns:
             The figures of the partitions that may hold matching rows, in the order of their paths.
@@ -366,10 +365,10 @@ class Table:
         """Rows of this table with the texts of their ids, for people to read.
 
         Texts are those of frequent values that extraction kept (`values` in a spec). An id whose
-        text is not known is the text of its digits.
+        text is not known is shown as its digits.
 
         Args:
-            rows: Such as `head` and `sample` return.
+            rows: Rows as `head` and `sample` return them.
 
         Returns:
             The same rows, with texts in id slots.
@@ -417,7 +416,7 @@ class Table:
         CPU time of decoding it, measured on the first row groups of four files.
 
         Args:
-            where: A predicate, of which only what partition values decide is used.
+            where: A predicate, of which only conditions on partition values are used.
             slots: Names and globs of slots; by default all.
             decode: Whether to measure times; otherwise they are null and only footers are read.
 
