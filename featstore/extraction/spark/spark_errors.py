@@ -13,7 +13,7 @@ from featstore.base.errors import FeatstoreError, MissingDependencyError, Worker
 from featstore.base.redaction import redact_text
 
 _LOG = logging.getLogger(__name__)
-_OURS = re.compile(r"featstore\.errors\.(\w+): (.*)")
+_OURS = re.compile(rf"{re.escape(errors.__name__)}\.(\w+): (.*)")
 _LOST_TASK = re.compile(r"Lost task (\S+) in stage (\S+) \(TID \d+\) \(([^)]*)\)")
 _NO_WORKER = ("Cannot run program", "PYTHON_VERSION_MISMATCH")
 # The text for a socket that ended without a message, whatever ended the worker.

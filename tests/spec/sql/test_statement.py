@@ -35,7 +35,7 @@ from tests.golden_values import same
 WITHOUT_EXPRESSION: set[str] = (
     set()
 )  # operators of which Spark SQL can only be told by the extractor
-DEMO = Path(__file__).parents[3] / "featstore" / "demo"
+DEMO = Path(__file__).parents[3] / "featstore" / "tools"
 
 Select = Callable[[pa.Table, dict[str, str]], list[dict[str, Any]]]
 
