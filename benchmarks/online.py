@@ -23,7 +23,7 @@ from featstore.spec.model import TIMESTAMP
 from featstore.spec.parse import load_spec
 from shared_parts.machine import print_result
 
-DEMO = Path(__file__).parents[1] / "featstore" / "demo"
+DEMO = Path(__file__).parents[1] / "featstore" / "tools"
 SMALL: dict[str, Any] = {
     "spec": 1,
     "inputs": {"user": "string", "item": "long", "tags": "list<string>", "price": "double"},
