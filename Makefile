@@ -5,8 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-# Servers, a browser, and strace, that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
-DEBIAN_SERVERS := nginx-light rclone chromium strace
+# Servers, a browser, strace and Graphviz, that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
+DEBIAN_SERVERS := nginx-light rclone chromium strace graphviz
 NPM_SERVERS := s3rver azurite
 
 .PHONY: demo test test-all lint format ray faults faults-calls faults-epochs faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
@@ -22,7 +22,7 @@ test: $(INSTALLED) lint
 	$(PYTEST) -m "not slow"
 
 test-all: $(INSTALLED) lint
-	$(PYTEST)
+	$(PYTEST) $(OPTIONS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -96,7 +96,9 @@ dist: $(INSTALLED)
 	$(BIN)/python release/dist.py --torch $(TORCH)
 
 servers:
-	apt-get install --yes $(DEBIAN_SERVERS) npm
+	apt-get update --quiet
+	apt-get install --yes $(DEBIAN_SERVERS)
+	command -v npm || apt-get install --yes npm
 	npm install --global $(NPM_SERVERS)
 
 clean:

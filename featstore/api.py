@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
-from featstore.base.errors import InputError
+from featstore.base.errors import InputError, require_seconds
 from featstore.base.redaction import redact
 from featstore.explore.preview import preview as preview
 from featstore.extraction.compaction import CompactReport
@@ -26,6 +26,7 @@ from featstore.extraction.spark.runners import (
     extract_dataframe,
 )
 from featstore.extraction.units.unit import Progress, ignore_progress
+from featstore.files.retry import RetryPolicy, retrying
 from featstore.ingest.import_job import SAMPLE_ROWS, import_job
 from featstore.ingest.import_report import ImportReport
 from featstore.ingest.import_run import OnSchema, run_import
@@ -53,6 +54,7 @@ def extract(
     progress: Progress = ignore_progress,
     group: str | None = None,
     key: str | None = None,
+    retry_s: float = 120.0,
 ) -> ExtractReport: ...
 
 
@@ -70,6 +72,7 @@ def extract(
     spark: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
+    retry_s: float = 120.0,
 ) -> DaysReport: ...
 
 
@@ -90,6 +93,7 @@ def extract(
     progress: Progress = ignore_progress,
     group: str | None = None,
     key: str | None = None,
+    retry_s: float = 120.0,
 ) -> ExtractReport | DaysReport:
     """Extracts raw rows into the table, in one commit that replaces the partitions written.
 
@@ -125,6 +129,8 @@ def extract(
         key: With `group`: the kept column that matches raw rows with rows of the base files. A
             partition's keys and new columns are held in memory, in this process or in the
             partition's one Spark task.
+        retry_s: How many seconds a request to a store is made again after failures that may pass,
+            such as a store or name node that fails over.
 
     Returns:
         A report of the run, or of each day with `days`.
@@ -143,28 +149,29 @@ def extract(
         key=key,
         only_with_days=allow_missing or dry_run,
     )
-    job = ExtractJob(
-        spec=spec if isinstance(spec, Spec) else load_spec(spec),
-        input_url="DataFrame" if input_url is None else str(input_url),
-        table_url=str(table_url),
-        partition=partition or {},
-        partition_from_path=partition_from_path,
-        no_partition=no_partition,
-        run_id=run_id or new_run_id(),
-    )
-    if dataframe is not None:
-        return extract_dataframe(job, dataframe, progress=progress)
-    if group is not None:
-        return _extract_group(GroupJob(job=job, name=group, key=key), spark, progress)
-    runner = LocalRunner() if spark is None else SparkRunner(spark)
-    if days is None:
-        return extract_files(job, runner=runner, progress=progress)
-    return extract_days(
-        job,
-        Days(days=days, allow_missing=allow_missing, dry_run=dry_run),
-        runner=runner,
-        progress=progress,
-    )
+    with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
+        job = ExtractJob(
+            spec=spec if isinstance(spec, Spec) else load_spec(spec),
+            input_url="DataFrame" if input_url is None else str(input_url),
+            table_url=str(table_url),
+            partition=partition or {},
+            partition_from_path=partition_from_path,
+            no_partition=no_partition,
+            run_id=run_id or new_run_id(),
+        )
+        if dataframe is not None:
+            return extract_dataframe(job, dataframe, progress=progress)
+        if group is not None:
+            return _extract_group(GroupJob(job=job, name=group, key=key), spark, progress)
+        runner = LocalRunner() if spark is None else SparkRunner(spark)
+        if days is None:
+            return extract_files(job, runner=runner, progress=progress)
+        return extract_days(
+            job,
+            Days(days=days, allow_missing=allow_missing, dry_run=dry_run),
+            runner=runner,
+            progress=progress,
+        )
 
 
 def import_raw(
@@ -184,20 +191,20 @@ def import_raw(
 
     Columns and their types are inferred from the first rows of some of the files. Each file becomes
     one Parquet file with its rows in order, below the same `key=value/` directories. The directory
-    appears at the end, with all files. An interrupted import goes on where it was when it is
-    started again, and one that was done before does nothing.
+    appears at the end, with all files. An interrupted import that is started again continues where
+    it stopped; a complete one does nothing.
 
     Args:
         format: `csv`, `json` (JSON lines), `libsvm` or `tfrecord`.
         input_url: A file, a directory (all of its files, at any depth) or a glob, on any storage;
             plain, or compressed with gzip or zstd.
         output_url: The directory to write, on the local disk.
-        columns: Types by column, such as `{"item": "string"}`, where the inferred one is not meant.
+        columns: Types by column, such as `{"item": "string"}`, where the inferred one is wrong.
         max_malformed: How many rows may be left out because they cannot be read.
-        sample_rows: How many rows of a file columns are inferred from. Those that come only later
-            are left out, and counted.
-        num_workers: The number of processes. A script that asks for several must be importable:
-            its own work stands under `if __name__ == "__main__"`.
+        sample_rows: The number of rows of a file from which columns are inferred. Columns that
+            appear only later are left out, and counted.
+        num_workers: The number of processes. With several, the script must be importable: its own
+            work is under `if __name__ == "__main__"`.
         progress: Called as `progress(num_files, num_files_total, num_rows)`.
         on_schema: Called with the columns before any file is converted.
         **options: For csv: `delimiter`, `names` (of the columns, if files have no header),
@@ -278,6 +285,7 @@ def relabel(
     spark: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
+    retry_s: float = 120.0,
 ) -> ExtractReport:
     """Rewrites labels and weight of partitions, from raw rows whose delayed labels are now known.
 
@@ -296,21 +304,23 @@ def relabel(
             fit the memory of its task, or by default of this process.
         run_id: As for `extract`.
         progress: As for `extract`.
+        retry_s: As for `extract`.
 
     Raises:
         SpecError, InputError, OperatorError, CommitConflictError: As for `extract`. The table stays
             as it was.
     """
-    job = ExtractJob(
-        spec=spec if isinstance(spec, Spec) else load_spec(spec),
-        input_url=str(input_url),
-        table_url=str(table_url),
-        partition=partition or {},
-        partition_from_path=partition_from_path,
-        no_partition=no_partition,
-        run_id=run_id or new_run_id(),
-    )
-    return _extract_group(GroupJob(job=job, name=LABELS, key=key, labels=True), spark, progress)
+    with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
+        job = ExtractJob(
+            spec=spec if isinstance(spec, Spec) else load_spec(spec),
+            input_url=str(input_url),
+            table_url=str(table_url),
+            partition=partition or {},
+            partition_from_path=partition_from_path,
+            no_partition=no_partition,
+            run_id=run_id or new_run_id(),
+        )
+        return _extract_group(GroupJob(job=job, name=LABELS, key=key, labels=True), spark, progress)
 
 
 def compact(table_url: str | Path) -> CompactReport:
@@ -336,8 +346,8 @@ def delete_rows(table_url: str | Path, where: str, *, dry_run: bool = False) -> 
 
     Args:
         table_url: The table.
-        where: Which rows, a SQL predicate over partition keys, slots, labels and kept columns, such
-            as `"user in ('u1', 'u2')"`. Where it is null, a row stays.
+        where: A SQL predicate over partition keys, slots, labels and kept columns, such as
+            `"user in ('u1', 'u2')"`. Where it is null, a row stays.
         dry_run: Only count the rows.
 
     Returns:
@@ -345,7 +355,7 @@ def delete_rows(table_url: str | Path, where: str, *, dry_run: bool = False) -> 
 
     Raises:
         TableNotFoundError: There is no Delta table.
-        SelectionError: The predicate is not one, or names an unknown column.
+        SelectionError: The predicate is invalid, or names an unknown column.
         CommitConflictError: Partitions or groups were written meanwhile. The table stays as it was.
     """
     return delete_rows_of_table(str(table_url), where, dry_run=dry_run)
@@ -361,7 +371,7 @@ def fit(
     changed.
 
     Args:
-        spec_url: The spec's YAML file. The lock file lies beside it.
+        spec_url: The spec's YAML file. The lock file is beside it.
         input_url: Raw Parquet to fit on: a file, a directory or a glob.
         again: Fit every node. By default nodes whose definition is unchanged keep their fit.
         spark: A Spark session whose tasks read the rows. By default threads of this process do.

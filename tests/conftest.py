@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 import xml.sax.saxutils
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from featstore.extraction.spark.runners import spark_session
 from tests.http_servers import Handler, serving
+from tests.known_skips import pytest_addoption as pytest_addoption
+from tests.known_skips import pytest_sessionfinish as pytest_sessionfinish
 
 # torch looks up the name of whom it connects to (docs/design/dispatch.md): a lost answer is to cost 1 s
 # here, not 5 or 10.
@@ -63,7 +66,19 @@ def _uses_spark(module: Path) -> bool:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSparkSession:
+    config.option.loadscopereorder = False  # by numbers of tests: see below
     return OneSparkSession(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the modules first that take longest: Spark's, then those with slow tests, however few,
+    then those with many. One that comes last keeps one process busy while the others have ended.
+    """
+    counts = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(
+        key=lambda item: (not _uses_spark(item.path), item.path not in slow, -counts[item.path])
+    )
 
 
 def pytest_collection_finish() -> None:

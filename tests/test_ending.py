@@ -43,7 +43,7 @@ class Owner: pass
 owner = Owner()
 def late(text):
     time.sleep(0.2)
-    print(text + "\\n", end="")  # in one write
+    sys.stdout.write(f"{text} ")  # in one piece, which `print` of two threads is not
 def main():
     when_gone(owner, lambda: print("finalizer"))
     atexit.register(print, "handler")

@@ -3,7 +3,14 @@ import os
 
 import pytest
 
-from featstore.base.errors import AccessError, DiskFullError, InputError, StoreError
+from featstore.base.errors import (
+    AccessError,
+    DataFileError,
+    DiskFullError,
+    InputError,
+    MissingValueError,
+    StoreError,
+)
 from featstore.base.named_errors import NamedErrors
 
 NAMED = NamedErrors("s3://me:secret@bucket/t")
@@ -12,9 +19,9 @@ NAMED = NamedErrors("s3://me:secret@bucket/t")
 @pytest.mark.parametrize(
     ("number", "kind", "said"),
     [
-        (errno.EIO, StoreError, "look at the disk"),
-        (errno.EACCES, AccessError, "who may use it"),
-        (errno.ENOSPC, DiskFullError, "look at the disk"),
+        (errno.EIO, StoreError, "check the disk, mount or store"),
+        (errno.EACCES, AccessError, "grant this user access"),
+        (errno.ENOSPC, DiskFullError, "make room there"),
         (errno.EMFILE, StoreError, "raise the limit of open files"),
     ],
 )
@@ -23,7 +30,7 @@ def test_an_error_of_the_system_names_the_file_or_else_the_place_and_keeps_its_n
 ) -> None:
     words = os.strerror(number)
     with (
-        pytest.raises(kind, match=rf"^table s3://bucket/t: .*\({words}\); .*{said}") as raised,
+        pytest.raises(kind, match=rf"^table s3://bucket/t: .*: {words}; .*{said}") as raised,
         NAMED,
     ):
         raise OSError(number, words)
@@ -36,9 +43,25 @@ def test_an_error_of_the_system_names_the_file_or_else_the_place_and_keeps_its_n
 
 
 def test_an_error_without_a_number_is_named_without_its_secrets() -> None:
-    said = r"^table s3://bucket/t: the system failed \(ConnectionError: no https://h/x\); "
+    said = r"^table s3://bucket/t: the system failed: no https://h/x; "
     with pytest.raises(StoreError, match=said), NAMED:
         raise ConnectionError("no https://u:secret@h/x?key=1")
+
+
+def test_an_error_of_a_data_file_names_the_table_once_and_what_to_do() -> None:
+    error = DataFileError("a.parquet: cannot be read: no page")
+    with pytest.raises(DataFileError) as raised, NAMED, NAMED:
+        raise error
+    assert raised.value is error
+    assert str(error) == (
+        "a.parquet: cannot be read: no page; table s3://bucket/t: restore the file from a copy, or "
+        "write it again, such as by extracting its partition anew"
+    )
+
+
+def test_a_null_that_no_option_treats_is_no_damage() -> None:
+    with pytest.raises(MissingValueError, match=r"^a\.parquet: null; table s3://bucket/t$"), NAMED:
+        raise MissingValueError("a.parquet: null")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def small_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo's table, with the flights of a few planes only."""
     directory = tmp_path_factory.mktemp("demo")
     write_flights(directory / "raw", load_flights().of_planes(60))
-    spec = ROOT / "featstore" / "demo" / "flights.spec.yaml"
+    spec = ROOT / "featstore" / "tools" / "flights.spec.yaml"
     api.extract(
         spec, str(directory / "raw"), str(directory / "table"), partition_from_path=["month"]
     )

@@ -71,6 +71,7 @@ def navigation(titles: Mapping[str, str]) -> list[object]:
             title="Why",
             pages=there(WHY),
             parts=(
+                Section(title="Packages", pages=within("featstore")),
                 Section(title="Design", pages=within("design")),
                 Section(title="Benchmarks", pages=within("benchmarks")),
             ),

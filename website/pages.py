@@ -22,7 +22,7 @@ _FOLDERS = tuple(PurePosixPath(path) for path in ("docs/design", "benchmarks"))
 
 def repository_pages(root: Path) -> list[PurePosixPath]:
     """The pages of the repository that the site has, relative to its root."""
-    patterns = ("*.md", "docs/**/*.md", "benchmarks/*.md", "notebooks/*.ipynb")
+    patterns = ("*.md", "docs/**/*.md", "featstore/*/*.md", "benchmarks/*.md", "notebooks/*.ipynb")
     found = (path.relative_to(root) for pattern in patterns for path in root.glob(pattern))
     return sorted(map(PurePosixPath, found))
 

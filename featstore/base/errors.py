@@ -6,6 +6,7 @@ catch it. A message says what went wrong, what was expected, what was found, whe
 
 import difflib
 import errno
+import math
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
@@ -243,6 +244,23 @@ def require_integer(name: str, value: object, minimum: int = 1) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise ConfigError(f"{name}: expected an integer of {minimum} or more, found {value!r}")
+    return value
+
+
+def require_text(name: str, value: object) -> None:
+    """ConfigError if the value of an option that is text is none, as a YAML may have it."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{name}: expected a text, found {value!r}")
+
+
+def require_seconds(name: str, value: Any) -> float:
+    """The value of an option that is a number of seconds, 0 or more.
+
+    Raises:
+        ConfigError: It is no number, negative, or infinite.
+    """
+    if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value < math.inf):
+        raise ConfigError(f"{name}: expected seconds, 0 or more, found {value!r}")
     return value
 
 

@@ -1,25 +1,70 @@
-"""Names what errors of the operating system are about, where nobody has done so before."""
+"""The words for errors of the operating system: what they are about, and what to do."""
 
 import errno
 import os
+from typing import TypeVar
 
-from featstore.base.errors import AccessError, DiskFullError, FeatstoreError, StoreError
+from featstore.base.errors import (
+    AccessError,
+    DataFileError,
+    DiskFullError,
+    FeatstoreError,
+    MissingValueError,
+    StagingError,
+    StoreError,
+)
 from featstore.base.redaction import redact, redact_text
 
-_KINDS: dict[int | None, type[StoreError]] = {
-    errno.EACCES: AccessError,
-    errno.EPERM: AccessError,
-    errno.ENOSPC: DiskFullError,
-    errno.EDQUOT: DiskFullError,
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_ADVICE: dict[int | None, str] = {
+    **dict.fromkeys(_DISK_FULL, "make room there"),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM), "grant this user access to it and to the directories above it"
+    ),
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f, or the file system's)",
+    errno.ELOOP: "remove links that lead to themselves",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENAMETOOLONG: "check the path",
+    errno.ENFILE: "raise the limit of open files of the machine (sysctl fs.file-max)",
+    errno.ENOMEM: "give the process more memory",
+    errno.EROFS: "mount the disk writable",
 }
-_ADVICE: dict[int | None, str] = dict.fromkeys(
-    (errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"
+_OTHERWISE = "check the disk, mount or store, and who may use it"
+_MEND = (
+    ": restore the file from a copy, or write it again, such as by extracting its partition anew"
 )
+_Told = TypeVar("_Told", StoreError, StagingError)
+
+
+def told_as(kind: type[_Told], what: str, error: OSError, then: str = "then run it again") -> _Told:
+    """The error to raise for one of the operating system, with its words, advice and `errno`.
+
+    Args:
+        kind: Its class.
+        what: What cannot be done and where, the beginning of its text.
+        error: The system's error.
+        then: What to do after the advice, or else.
+    """
+    words = os.strerror(error.errno) if error.errno else redact_text(str(error).partition("\n")[0])
+    advice = _ADVICE.get(error.errno, _OTHERWISE)
+    told = kind(f"{what}: {words or type(error).__name__}; {advice}, {then}")
+    told.errno = error.errno
+    return told
+
+
+def system_error(what: str, error: OSError) -> StoreError:
+    """As `told_as`: AccessError if access is refused, DiskFullError if a disk is full, and else
+    StoreError.
+    """
+    if error.errno in _DISK_FULL:
+        return told_as(DiskFullError, what, error)
+    return told_as(AccessError if isinstance(error, PermissionError) else StoreError, what, error)
 
 
 class NamedErrors:
     """Turns an error of the operating system that leaves the `with` block into a StoreError with
-    its words and its `errno`, which names the file, or else the place. Errors of featstore pass.
+    its words and its `errno`, which names the file, or else the place. Lets a DataFileError, which
+    names the file, name the table, too. Other errors of featstore pass.
 
     May be entered again and again, and by several threads: it holds nothing else.
 
@@ -36,18 +81,14 @@ class NamedErrors:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
+        table = f"table {self._place}"
+        if isinstance(error, DataFileError) and table not in str(error):
+            # A null in a sound file is its own matter.
+            mend = "" if isinstance(error, MissingValueError) else _MEND
+            error.args = (f"{str(error).rstrip('.')}; {table}{mend}",)
         if isinstance(error, OSError) and not isinstance(error, FeatstoreError):
-            raise self._named(error) from error
-
-    def _named(self, error: OSError) -> StoreError:
-        file = error.filename
-        what = f"table {self._place}"
-        if isinstance(file, str | os.PathLike):
-            what = f"{redact(os.fspath(file))}: a file that is needed for {what}"
-        words = redact_text(error.strerror or f"{type(error).__name__}: {error}")
-        advice = _ADVICE.get(error.errno, "look at the disk or mount, and at who may use it")
-        told = _KINDS.get(error.errno, StoreError)(
-            f"{what}: the system failed ({words}); {advice}, then run it again"
-        )
-        told.errno = error.errno
-        return told
+            what = table
+            if isinstance(error.filename, str | os.PathLike):
+                file = redact(os.fspath(error.filename))
+                what = f"{file}: a file that is needed for {table}"
+            raise system_error(f"{what}: the system failed", error) from error

@@ -25,6 +25,12 @@ def with_row_groups(
     return schema.with_metadata({_ROW_GROUPS: json.dumps(pairs)})
 
 
+def has_columns(schema: pa.Schema) -> bool:
+    """Whether the data file of an entry with this schema had any of the entry's columns."""
+    row_groups = json.loads(schema.metadata[_ROW_GROUPS])
+    return any(num_bytes or not num_rows for num_rows, num_bytes in row_groups)
+
+
 class DecodedFile(Closing):
     """An entry of a data file, open. Whoever opened it closes it. For one thread.
 
@@ -38,6 +44,7 @@ class DecodedFile(Closing):
         row_group_rows: Rows of each row group of the data file.
         row_group_bytes: The memory that the entry's columns of each row group take if they are
             read from the data file, as `RowGroupReader.size_bytes` says.
+        has_columns: Whether the data file had any of the entry's columns.
     """
 
     def __init__(self, entry: MappedEntry, name: str, on_close: Callable[[], object]) -> None:
@@ -47,6 +54,7 @@ class DecodedFile(Closing):
         found = json.loads(entry.schema.metadata[_ROW_GROUPS])
         self.row_group_rows: tuple[int, ...] = tuple(num_rows for num_rows, _ in found)
         self.row_group_bytes: tuple[int, ...] = tuple(num_bytes for _, num_bytes in found)
+        self.has_columns = has_columns(entry.schema)
 
     def reader(self, selection: Selection) -> "DecodedReader":
         """A reader of these columns, which must be among those of the entry."""

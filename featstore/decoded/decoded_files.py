@@ -99,7 +99,8 @@ class DecodedFiles:
                 return self._opened(file, request.name, found)
             if found is Refusal.FULL:
                 raise BudgetError(
-                    f"staging.budget_bytes: no room for {request.title}: {found.value}"
+                    f"staging.budget_bytes: no room for {request.title}: {found.value}; raise the "
+                    f"budget or free the disk"
                 )
             return None  # Another process is making it.
         except (BudgetError, StagingError) as error:

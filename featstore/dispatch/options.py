@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from featstore.base.errors import ConfigError, require_integer
+from featstore.base.errors import ConfigError, require_integer, require_text
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
@@ -76,6 +76,7 @@ class Dispatch:
         is_known = isinstance(self.in_step, bool) or self.in_step == AUTO
         self._require("in_step", is_known, "auto, true or false")
         self._require("finished", self.finished in (ERROR, END), "error or end")
+        require_text("dispatch.store", self.store)
         if self.store != AUTO:
             bind(self.store)
         if self.run_id is not None:

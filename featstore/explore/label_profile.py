@@ -467,7 +467,7 @@ def _add_partitions(
     columns = {f"key{i}": batch.column(key) for i, key in enumerate(keys)}
     counted = (
         pa.table({**columns, "known": pa.array(labelled.known), "positive": pa.array(positive)})
-        .group_by(list(columns))
+        .group_by(list(columns), use_threads=False)  # whose threads would hold numpy's memory
         .aggregate([([], "count_all"), ("known", "sum"), ("positive", "sum")])
     )
     for row in counted.to_pylist():

@@ -17,7 +17,7 @@ from featstore.base.table_result import TableResult, number_text, share_text
 from featstore.explore.label_profile import label_rows
 from featstore.explore.profile import Profile, numeric_labels, result_schema, shown_top
 from featstore.explore.row_profile import profile_rows
-from featstore.explore.table import open_table
+from featstore.explore.table import Table, open_table
 from featstore.explore.whatis import named_profile
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
@@ -35,6 +35,7 @@ from featstore.spec.value_names import (
     short_sign,
 )
 from featstore.statistics.measures import mean_error
+from featstore.statistics.stale_groups import ERROR
 
 NUM_ROWS = 10_000
 _NUM_TOP = 5  # top values that the text shows
@@ -215,6 +216,7 @@ def preview(
     slot: str | None = None,
     table_url: str | Path | None = None,
     with_labels: bool = True,
+    stale_groups: str = ERROR,
 ) -> Preview:
     """Extracts some raw rows in memory, and profiles the slots, also against labels of 0 and 1.
 
@@ -230,6 +232,7 @@ def preview(
         table_url: A table whose slots are shown beside, over a sample of as many of its rows.
         with_labels: Whether labels and the weight are extracted, too. Raw rows to which they are
             not joined yet have none.
+        stale_groups: As of `open_table`.
 
     Returns:
         The preview. `str()` of it is a table, and so is what a notebook shows.
@@ -238,6 +241,7 @@ def preview(
         SpecError: The spec is wrong, or has no such slot.
         InputError: There are no raw rows, or they do not fit the spec.
         OperatorError: An operator failed; names the slot and the row.
+        StaleGroupError: A slot group of the table is stale.
     """
     parsed = spec if isinstance(spec, Spec) else load_spec(spec)
     parsed = parsed if with_labels else replace(parsed, labels={}, weight=None, checks=())
@@ -256,7 +260,8 @@ def preview(
     names = _names(extractor, profile, raw)
     errors = _errors(rows, slots, labels, num_all)
     found = _previewed(profile, names, "preview", _aucs(rows, slots, labels), errors)
-    table_rows, others = (None, []) if table_url is None else _of_table(table_url, num_rows)
+    table = None if table_url is None else open_table(table_url, stale_groups=stale_groups)
+    table_rows, others = (None, []) if table is None else _of_table(table, num_rows)
     return Preview(
         rows=PreviewedRows(
             url=str(input_url),
@@ -375,9 +380,8 @@ def _raw_texts(
         yield from zip(found.ids.tolist(), found.texts.to_pylist(), strict=True)
 
 
-def _of_table(url: str | Path, num_rows: int) -> tuple[PreviewedRows, list[PreviewedSlot]]:
+def _of_table(table: Table, num_rows: int) -> tuple[PreviewedRows, list[PreviewedSlot]]:
     """The slots of a table, over a sample of its rows."""
-    table = open_table(url)
     rows, labels = table.sample(num_rows), numeric_labels(table.schema)
     profile = named_profile(profile_rows(rows.to_batches(), table.slots, labels), table.snapshot)
     errors = _errors(rows, table.slots, labels, table.num_rows)

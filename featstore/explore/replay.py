@@ -18,6 +18,7 @@ from featstore.extraction.units.unit import extract_range
 from featstore.reading.missing import marks_to_nulls, nan_to_null
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
+from featstore.statistics.stale_groups import ERROR
 
 _MAX_EXAMPLES = 3
 _WHOLE_FILES = 2**62  # rows per unit: more than any file has, so that units are whole partitions
@@ -143,6 +144,7 @@ def replay(
     *,
     partition: Mapping[str, str] | None = None,
     partition_from_path: Sequence[str] = (),
+    stale_groups: str = ERROR,
 ) -> ReplayReport:
     """Extracts raw rows again and compares them with the table's rows of the same partitions, in
     order.
@@ -155,16 +157,18 @@ def replay(
         table_url: The table.
         partition: Partition values for all of the input.
         partition_from_path: Partition keys whose values come from `key=value/` directories.
+        stale_groups: As of `open_table`.
 
     Raises:
         SpecError, InputError, OperatorError: As for `featstore.extract`.
         TableNotFoundError: There is no table at the URL.
+        StaleGroupError: A slot group with slots of the spec is stale in these partitions.
     """
     parsed = spec if isinstance(spec, Spec) else load_spec(spec)
     extractor = Extractor(parsed)
     files = find_raw_files(raw_url, partition or {}, partition_from_path, parsed.inputs)
     units = plan_units(files, _WHOLE_FILES)
-    table = open_table(table_url)
+    table = open_table(table_url, stale_groups=stale_groups)
     keys = {key.name for key in table.schema.partition_keys}
     for unit in units:
         if unit.partition.keys() != keys:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from featstore.base.errors import InputError, SelectionError, nearest
 from featstore.base.intervals import spread, spread_with_rows
+from featstore.base.named_errors import NamedErrors
 from featstore.base.redaction import redact
 from featstore.base.schema import OF_TWO_KINDS, Slot, SlotSchema
 from featstore.base.table_result import nullable_integers
@@ -64,9 +65,8 @@ def open_table(
     Args:
         url: A Delta table, or a directory or glob of Parquet files. Local or remote.
         version: A version of a Delta table; by default the newest.
-        stale_groups: What is done where a slot group that is read is stale, because the base files
-            that its files belong to were replaced: `error`, or `missing` to read its slots as
-            missing there.
+        stale_groups: What happens if a slot group that is read is stale, because its base files
+            were replaced: `error`, or `missing` to read its slots as missing there.
 
     Returns:
         The table. It holds no open files and needs no closing.
@@ -90,7 +90,7 @@ class Table:
     and `slots` are names and globs of slots. Both default to everything. An unknown name raises
     SelectionError, which suggests the nearest names. Missing values are returned as null; in
     a plain directory 0 is missing in columns of integers. A method that reads rows raises
-    StaleGroupError if a slot group of the selection is stale in it, see `open_table`.
+    StaleGroupError if a slot group of the selection is stale, see `open_table`.
 
     Attributes:
         snapshot: The files and the schema of the version.
@@ -187,8 +187,8 @@ class Table:
             where: A predicate; by default every row is read.
 
         Returns:
-            The rows. `to_pandas()` of them keeps signs: an integer column with nulls becomes
-            pandas' `Int64`, where pyarrow alone makes rounded floats of it.
+            The rows. Their `to_pandas()` keeps signs: an integer column with nulls becomes pandas'
+            `Int64`, where pyarrow alone would make rounded floats.
         """
         schema = _arrow_schema(selected_schema(self.schema, slots))
         return nullable_integers(pa.Table.from_batches(self.to_batches(slots, where), schema))
@@ -198,11 +198,11 @@ class Table:
     ) -> pa.Table:
         """Random rows from all over the table, for a quick look.
 
-        They are drawn from 16 data files that are evenly spaced in the table's order, such as that
-        of days; from more only if these have too few rows. Each file gives rows in proportion to
-        its size, from as few random row groups as have so many. Rows of one file may be alike, so
-        take figures from a profile, or from `to_arrow` with `where="sample(column, rate, seed)"`,
-        which reads all files.
+        They are drawn from 16 data files, evenly spaced in the table's order, such as that of days;
+        from more only if these have too few rows. Each file contributes rows in proportion to its
+        size, from as few random row groups as possible. Rows of one file may be alike, so take
+        figures from a profile, or from `to_arrow` with `where="sample(column, rate, seed)"`, which
+        reads all files.
 
         Args:
             num_rows: The number of rows. Fewer are returned if the table has fewer.
@@ -222,15 +222,16 @@ class Table:
         chosen = [place for place in range(len(files)) if wanted[place]]
         self._require_fresh(self.snapshot.data_files, schema)
         opened = self._opened((files[place] for place in chosen), schema)
-        parts = [
-            _drawn(
-                functools.partial(read_tables, footer, schema, file.partition, groups),
-                footer.row_group_rows,
-                wanted[place],
-                rng,
-            )
-            for place, (file, footer, groups) in zip(chosen, opened, strict=True)
-        ]
+        with NamedErrors(self.url):
+            parts = [
+                _drawn(
+                    functools.partial(read_tables, footer, schema, file.partition, groups),
+                    footer.row_group_rows,
+                    wanted[place],
+                    rng,
+                )
+                for place, (file, footer, groups) in zip(chosen, opened, strict=True)
+            ]
         empty = _arrow_schema(schema).empty_table()
         return nullable_integers(pa.concat_tables([empty, *parts]).combine_chunks())
 
@@ -295,8 +296,8 @@ class Table:
         Args:
             where: A predicate; by default every row counts.
             slots: Names and globs of slots; by default all.
-            stored: As of `profile`, for each partition.
-            last: Only the last so many partitions, at least 1; by default all.
+            stored: As for `profile`, for each partition.
+            last: The number of last partitions to profile, at least 1; by default all.
 
         Returns:
             The figures of the partitions that may hold matching rows, in the order of their paths.
@@ -364,10 +365,10 @@ class Table:
         """Rows of this table with the texts of their ids, for people to read.
 
         Texts are those of frequent values that extraction kept (`values` in a spec). An id whose
-        text is not known is the text of its digits.
+        text is not known is shown as its digits.
 
         Args:
-            rows: Such as `head` and `sample` return.
+            rows: Rows as `head` and `sample` return them.
 
         Returns:
             The same rows, with texts in id slots.
@@ -415,7 +416,7 @@ class Table:
         CPU time of decoding it, measured on the first row groups of four files.
 
         Args:
-            where: A predicate, of which only what partition values decide is used.
+            where: A predicate, of which only conditions on partition values are used.
             slots: Names and globs of slots; by default all.
             decode: Whether to measure times; otherwise they are null and only footers are read.
 
@@ -569,11 +570,12 @@ class Table:
         read = schema if where is None else _with_columns(schema, self.schema, where.columns)
         self._require_fresh(files, read)
         names_out = _arrow_schema(schema).names
-        for file, footer, groups in self._opened(files, read):
-            for table in read_tables(footer, read, file.partition, groups):
-                rows = table if where is None else table.filter(where.mask(table))
-                # Columns that only the predicate needs are dropped here.
-                yield from rows.select(names_out).combine_chunks().to_batches()
+        with NamedErrors(self.url):
+            for file, footer, groups in self._opened(files, read):
+                for table in read_tables(footer, read, file.partition, groups):
+                    rows = table if where is None else table.filter(where.mask(table))
+                    # Columns that only the predicate needs are dropped here.
+                    yield from rows.select(names_out).combine_chunks().to_batches()
 
     def _opened(
         self, files: Iterable[DataFile], read: SlotSchema

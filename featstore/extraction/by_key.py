@@ -1,8 +1,7 @@
 """Matches raw rows with the rows of base data files by the value of a kept column."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +16,7 @@ from featstore.extraction.units.findings import first_examples
 from featstore.extraction.units.raw import Unit, as_input_errors, open_raw
 from featstore.extraction.units.unit import Progress, UnitReport, extract_range
 from featstore.extraction.units.unit_values import ValueGathering, store_values
+from featstore.files.retry import thread_pool
 from featstore.files.storage import join
 from featstore.statistics.column_statistics import add_counts
 from featstore.table.metadata import to_json
@@ -145,7 +145,7 @@ def _raw_rows(
         )
         return list(gathering.watch(batches))
 
-    with ThreadPoolExecutor(num_cores(), "featstore-extract") as threads:
+    with thread_pool(num_cores(), "featstore-extract") as threads:
         batches = [batch for found in threads.map(extract, units) for batch in found]
     return pa.Table.from_batches(batches, Extractor(task.spec).schema.to_arrow())
 
@@ -213,11 +213,13 @@ def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -
     partition = {key: value for key, value in file.partition.items() if value is not None}
     path = task.path(partition, place, attempt)
     url = join(task.table_url, path)
-    names = schema.to_arrow().names
+    (target,) = task.targets[place]
     metadata, cut = task.file_metadata(place), task.rows_per_row_group(place)
     with open_data_file(url, schema, metadata, cut, task.spec.output.compression) as writer:
-        for batch in _batches(rows.select(names), cut):
-            writer.write(batch)
+        first = 0
+        for num_rows in target.row_groups:
+            writer.write_row_group(rows.slice(first, num_rows))
+            first += num_rows
         done = writer.close()
     return UnitReport(
         path=path,
@@ -225,10 +227,6 @@ def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -
         **vars(done),
         counts={},
     )
-
-
-def _batches(rows: pa.Table, num_rows: int) -> Iterator[pa.RecordBatch]:
-    return iter(rows.combine_chunks().to_batches(max_chunksize=num_rows))
 
 
 def _with_findings(report: UnitReport, extractors: Sequence[Extractor]) -> UnitReport:

@@ -46,7 +46,14 @@ from featstore.table.groups import (
     open_group_or_none,
     publish_group,
 )
-from featstore.table.layout import LABELS, group_url, new_tag, partition_path, unit_and_part
+from featstore.table.layout import (
+    LABELS,
+    group_url,
+    is_whole,
+    new_tag,
+    partition_path,
+    unit_and_part,
+)
 from featstore.table.metadata import to_json
 from featstore.table.open import open_for_writing
 from featstore.table.parquet_dir import each_footer
@@ -162,23 +169,6 @@ class BaseFile:
     row_groups: tuple[int, ...]
     names: frozenset[str]
 
-    @property
-    def rows_per_row_group(self) -> int:
-        """The number of rows of all row groups but the last.
-
-        Raises:
-            InputError: They differ, as they may in files that featstore did not write.
-        """
-        if len(set(self.row_groups[:-1])) > 1 or (
-            self.row_groups and self.row_groups[-1] > self.row_groups[0]
-        ):
-            raise InputError(
-                f"{self.file.path}: expected row groups of one size, found "
-                f"{sorted(set(self.row_groups))} rows; slot groups "
-                f"go beside files that featstore wrote"
-            )
-        return max(self.row_groups[0], 1) if self.row_groups else 1
-
 
 def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list[BaseFile]:
     for partition in partitions:
@@ -188,6 +178,12 @@ def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list
                 f"{redact(base.url)} has no {name}; extract its rows into the table first"
             )
     files = base.in_partitions(partitions)
+    if outside := [file.path for file in files if is_whole(file.path)]:
+        raise InputError(
+            f"{redact(base.url)}: {redact(outside[0])} lies in another table, as the files of a "
+            f"clone do: expected files of the table itself, beside which slot groups go; add the "
+            f"group to the other table, or extract the partition into this one"
+        )
     found = each_footer(
         [file.url for file in files],
         lambda footer: (
@@ -386,7 +382,7 @@ def _target(base_file: BaseFile, digest: str) -> Target:
     return Target(
         base_path=base_file.file.path,
         num_rows=base_file.file.num_rows,
-        rows_per_row_group=base_file.rows_per_row_group,
+        row_groups=base_file.row_groups,
         rows_digest=digest,
     )
 

@@ -17,13 +17,13 @@ class Target:
     """The base data file that one of a unit's files is bound to.
 
     Attributes:
-        rows_per_row_group: Rows per row group of the base file; the unit's file is cut alike.
+        row_groups: The rows of each row group of the base file; the unit's file is cut alike.
         rows_digest: Digest of the rows' identity: of their raw ranges, or of their keys.
     """
 
     base_path: str
     num_rows: int
-    rows_per_row_group: int
+    row_groups: tuple[int, ...]
     rows_digest: str
 
 
@@ -45,7 +45,7 @@ class GroupTask(UnitTask):
         return self.part.stored(schema)
 
     def rows_per_row_group(self, unit: int, part: int = 0) -> int:
-        return self.targets[unit][part].rows_per_row_group
+        return max(self.targets[unit][part].row_groups, default=0) or 1
 
     def rows_left(self, unit: int, part: int, writer: DataFileWriter) -> int:
         """As many rows as the base file has, and all that are left for the last one: whether they

@@ -3,13 +3,14 @@
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 
 import pyarrow as pa
 
 from featstore.base.host import num_cores
 from featstore.extraction.units.raw import Unit
 from featstore.extraction.units.unit import Progress, UnitReport, UnitTask, run_unit
+from featstore.files.retry import thread_pool
 
 
 class LocalRunner:
@@ -42,7 +43,7 @@ class LocalRunner:
             totals.add(num_files=1)
             return reports
 
-        with kept_memory(), ThreadPoolExecutor(self._num_threads, "featstore-extract") as threads:
+        with kept_memory(), thread_pool(self._num_threads, "featstore-extract") as threads:
             try:
                 # An interrupt during submit() can leave a started thread that the pool does not
                 # know and cannot join. So no thread writes before all have been submitted.

@@ -2,6 +2,7 @@
 some partitions in one commit.
 """
 
+import posixpath
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,7 +24,13 @@ from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import Rows
 from featstore.table import delta
 from featstore.table.groups import GroupOrigins, drop_groups, groups_commit
-from featstore.table.layout import attempt_name, data_file_name, unit_and_part
+from featstore.table.layout import (
+    attempt_name,
+    data_file_name,
+    is_whole,
+    partition_path,
+    unit_and_part,
+)
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
 from featstore.table.snapshot import DataFile, Snapshot, TableFile, files_digest, in_partitions
 from featstore.table.writer import open_data_file
@@ -146,17 +153,20 @@ def _origins(
 
 
 def new_paths(files: Sequence[DataFile], tag: str) -> list[str]:
-    """The paths of the rewritten files, which sort as those of `files` do within each partition.
+    """The paths of the rewritten files, all in the table, which sort as those of `files` do within
+    each partition.
 
     Files of one attempt at a unit stay so: only their part distinguishes them. The number of the
     attempt, which has no leading zeros, would sort the tenth before the second.
     """
     attempts, paths = dict[str, int](), list[str]()
     for place, file in enumerate(files):
-        directory, slash, _ = file.path.rpartition("/")
+        own = (
+            partition_path(file.partition) if is_whole(file.path) else posixpath.dirname(file.path)
+        )
         attempt = attempts.setdefault(attempt_name(file.path), place)
         unit, part = unit_and_part(file.path) or (place, 0)
-        paths.append(f"{directory}{slash}{data_file_name(tag, unit, attempt, part)}")
+        paths.append(posixpath.join(own, data_file_name(tag, unit, attempt, part)))
     return paths
 
 

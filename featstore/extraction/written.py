@@ -11,6 +11,7 @@ from featstore.base.cleanup import cleaned_up_on_failure
 from featstore.base.errors import CommitConflictError, InputError, UnsafeStoreError
 from featstore.base.redaction import redact
 from featstore.files.listings import list_own
+from featstore.files.retry import BRIEF, retrying
 from featstore.files.storage import delete, join, remove_if_empty
 from featstore.table.layout import STATISTICS_DIR, has_tag, partition_path
 from featstore.table.running import Mark
@@ -36,17 +37,21 @@ class WrittenFiles:
 
     def remove(self) -> None:
         """Removes the files, and directories that are empty then. What the store refuses to remove
-        is logged, and left to a vacuum.
+        is logged, and left to a vacuum. No budget of time is spent on it: it follows an error.
         """
-        for partition in map(partition_path, self.partitions):
-            for directory in (partition, join(STATISTICS_DIR, partition)):
-                url = join(self.table_url, directory)
-                with _left_to_vacuum(url):
-                    for entry in list_own(url, hidden=False):
-                        if has_tag(entry.name, self.tag):
-                            with _left_to_vacuum(entry.url):
-                                delete(entry.url)
-                remove_if_empty(self.table_url, directory)
+        with retrying(BRIEF):
+            for partition in map(partition_path, self.partitions):
+                for directory in (partition, join(STATISTICS_DIR, partition)):
+                    self._remove_in(directory)
+
+    def _remove_in(self, directory: str) -> None:
+        url = join(self.table_url, directory)
+        with _left_to_vacuum(url):
+            for entry in list_own(url, hidden=False):
+                if has_tag(entry.name, self.tag):
+                    with _left_to_vacuum(entry.url):
+                        delete(entry.url)
+        remove_if_empty(self.table_url, directory)
 
     @contextlib.contextmanager
     def removed_on_failure(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 from featstore.base.libraries import LazyModule
 from featstore.files.looks import exists, is_file_at
+from featstore.files.retry import current_policy
 
 if TYPE_CHECKING:
     import fsspec
@@ -108,7 +109,7 @@ def _found(value: str) -> str:
 
 
 def web_options(url: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """The options of `WebHdfs` for a URL: name nodes and credentials.
+    """The options of `WebHdfs` for a URL: name nodes, credentials, and the thread's retry policy.
 
     A host without a port is looked up as a name service in `hdfs-site.xml`, as Hadoop's own clients
     do. If it is none, it is the host of a single name node. The user and password of the URL come
@@ -127,6 +128,7 @@ def web_options(url: str, environment: Mapping[str, str]) -> dict[str, Any]:
         "name_nodes": name_nodes
         or (f"{_bracketed(parts.hostname)}:{parts.port or _DEFAULT_PORTS[parts.scheme]}",),
         "is_secure": parts.scheme == "swebhdfs",
+        "retry": current_policy(),
     }
     if environment.get("SSL_CERT_FILE"):
         options["session_verify"] = environment["SSL_CERT_FILE"]

@@ -12,19 +12,11 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from featstore.base.errors import AccessError, FeatstoreError, StoreError
+from featstore.base.errors import FeatstoreError, StoreError
+from featstore.base.named_errors import system_error
 
 # Of a path, too, of which a part is a file, where there can be nothing below.
 ABSENT = (FileNotFoundError, NotADirectoryError)
-_ADVICE = {
-    errno.EACCES: "grant this user access to it and to the directories above it",
-    errno.EPERM: "grant this user access to it and to the directories above it",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "raise the limit of open files of the machine (sysctl fs.file-max)",
-    errno.ELOOP: "remove links that lead to themselves",
-    errno.ENAMETOOLONG: "check the path",
-}
-_OTHERWISE = "check the disk or mount, then run it again"
 
 
 @contextlib.contextmanager
@@ -47,19 +39,9 @@ def looking(path: str | Path) -> Iterator[None]:
 
 def failed_look(path: str | Path, error: OSError) -> StoreError:
     """The error for a failed look at a local path."""
-    kind = AccessError if isinstance(error, PermissionError) else StoreError
     where = error.filename if isinstance(error.filename, str) else path
-    advice = _ADVICE.get(error.errno or 0, _OTHERWISE)
-    failed = kind(
-        f"{where} cannot be read ({_words(error)}), which does not mean that nothing is there; "
-        f"{advice}"
-    )
-    failed.errno = error.errno
-    return failed
-
-
-def _words(error: OSError) -> str:
-    return f"[Errno {error.errno}] {error.strerror}" if error.errno else str(error)
+    what = f"{where} cannot be read, which does not mean that nothing is there"
+    return system_error(what, error)
 
 
 def status_of(path: str | Path) -> os.stat_result | None:

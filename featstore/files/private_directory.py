@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from featstore.base.errors import StagingError
+from featstore.base.named_errors import told_as
 
 # How often a directory or file that another process removes meanwhile is made again. More removals
 # in a row are no accident, and an error.
@@ -21,13 +22,6 @@ _PREFIX = "featstore-private-"
 _ALIVE = "alive"
 # The errors of open() for a missing file, a link, a directory and a socket.
 _NO_FILE = (errno.ENOENT, errno.ELOOP, errno.EISDIR, errno.ENXIO)
-# What to do about errors of a disk, beside to use another one.
-_ADVICE = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there"),
-    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"),
-    errno.EFBIG: "raise the limit of a file's size (ulimit -f, or the file system's)",
-    errno.EROFS: "mount the disk writable",
-}
 
 
 def try_lock(path: Path, kind: int) -> int | None:
@@ -77,18 +71,8 @@ def unlock(lock: int) -> None:
 
 
 def disk_error(what: str, error: OSError) -> StagingError:
-    """The error that a disk failed, with the system's words and `errno`.
-
-    Args:
-        what: What cannot be done and where, the beginning of its text.
-        error: The system's error.
-    """
-    advice = _ADVICE.get(error.errno or 0, "look at the disk, and at who may write there")
-    told = StagingError(
-        f"{what}: {error.strerror or error}; {advice}, or name another staging.directory"
-    )
-    told.errno = error.errno
-    return told
+    """The error that the disk of the cache failed, as by `told_as`."""
+    return told_as(StagingError, what, error, "or name another staging.directory")
 
 
 def make_private(root: Path) -> None:

@@ -13,6 +13,8 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -25,7 +27,8 @@ from featstore.files.hadoop import HADOOP_SCHEMES, hadoop_filesystem
 from featstore.files.looks import looking
 from featstore.files.random_reader import RandomReader
 from featstore.files.redirects import own_hosts_only
-from featstore.files.store_errors import as_store_errors, as_write_errors
+from featstore.files.retry import BRIEF, RetryPolicy, current_policy
+from featstore.files.store_errors import as_store_errors, as_write_errors, is_lasting
 
 # Files on local disk are read without them.
 if TYPE_CHECKING:
@@ -48,10 +51,9 @@ _CLIENT_OPTIONS = {
     "read_timeout": "60s",  # between two reads of a response
     "timeout": "1day",  # of a whole request, which streams a file of any size
 }
-# Of one request, with pauses that double from a tenth of a second. Staging retries beyond that.
-_NUM_RETRIES = 4
 # Of a sequential read: large enough that the cost per call does not count.
 _BLOCK_BYTES = 8 << 20
+_PROBE = "_featstore"  # an object that is asked for and need not exist
 _NUM_TRIES = 3  # of making a directory and a file in it, while another run removes empty ones
 # The size of a reader's requests when it reads a remote file in place. Larger ones fetch more bytes
 # that are not used, smaller ones take more round trips.
@@ -148,10 +150,18 @@ def _foreign_filesystem(url: str) -> FileSystem:
             ) from None
 
 
-def _options(protocol: str, max_retries: int) -> dict[str, Any]:
+def _options(protocol: str, policy: RetryPolicy) -> dict[str, Any]:
     return {
         "client_options": _CLIENT_OPTIONS | own_hosts_only(protocol, os.environ),
-        "retry_config": {"max_retries": max_retries},
+        "retry_config": {
+            "max_retries": policy.max_retries,
+            "retry_timeout": timedelta(seconds=policy.retry_s),
+            "backoff": {
+                "init_backoff": timedelta(seconds=policy.first_pause_s),
+                "max_backoff": timedelta(seconds=policy.longest_pause_s),
+                "base": 2,
+            },
+        },
     }
 
 
@@ -173,18 +183,15 @@ def _require_unforked(url: str) -> None:
         )
 
 
-def connect(url: str, max_retries: int = _NUM_RETRIES) -> "tuple[obstore_store.ObjectStore, str]":
+def connect(url: str) -> "tuple[obstore_store.ObjectStore, str]":
     """The object store of a URL, and the key in it.
 
-    Clients are cached and may be shared by threads.
-
-    Args:
-        url: An object.
-        max_retries: How often the client itself repeats a failed request.
+    Clients are cached, each with the policy by which it retries, and may be shared by threads.
 
     Raises:
         ConfigError: An HTTP URL has a query.
         AccessError: There are no credentials.
+        StoreError: The store's name does not resolve, which is tried by a brief policy only.
         StagingError: This process was forked from one that had used the client.
     """
     _require_unforked(url)
@@ -199,12 +206,24 @@ def connect(url: str, max_retries: int = _NUM_RETRIES) -> "tuple[obstore_store.O
             known = parts._replace(fragment="").geturl()
         # Keys of an object store may hold ? and #.
         host, _, key = SCHEME.sub("", known).partition("/")
-        return _store(f"{scheme(known)}://{host}/", max_retries), key.lstrip("/")
+        root = f"{scheme(known)}://{host}/"
+        return _store(root, current_policy()), key.lstrip("/")
 
 
 @functools.lru_cache(maxsize=16)
-def _store(root: str, max_retries: int) -> "obstore_store.ObjectStore":
-    return obstore_store.from_url(root, **_options(scheme(root), max_retries))
+def _store(root: str, policy: RetryPolicy) -> "obstore_store.ObjectStore":
+    if policy.max_attempts is None:
+        _check_reachable(root, replace(policy, max_attempts=BRIEF.max_attempts))
+    return obstore_store.from_url(root, **_options(scheme(root), policy))
+
+
+def _check_reachable(root: str, policy: RetryPolicy) -> None:
+    """Raises what the client would repeat for as long as it may, although it does not pass."""
+    try:
+        obstore.head(_store(root, policy), _PROBE)
+    except Exception as error:  # another library's boundary
+        if is_lasting(root, error):
+            raise
 
 
 def canonical(url: str) -> str:

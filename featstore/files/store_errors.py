@@ -32,6 +32,7 @@ from featstore.base.libraries import LazyModule
 from featstore.base.redaction import redact, redact_text, secrets_in, secrets_of
 from featstore.files.credentials import variables_of
 from featstore.files.redirects import DEAD_PROXY
+from featstore.files.retry import NO_LIMIT, gave_up
 
 if TYPE_CHECKING:
     import obstore.exceptions as obstore_errors
@@ -47,6 +48,11 @@ _ASKED_URL = re.compile(r"Error performing \w+ https?://(?:[^\s/?]*@)?([^\s/?]+)
 _ASKED_HOST = re.compile(r"host='([^']+)', port=(\d+)")
 # The start of what is for developers only: the fields of the Rust error, or a backtrace.
 _INNER_PARTS = re.compile(r"\n\nDebug source|\n\s+0: ")
+# How long and how often obstore and delta-rs have tried, in their words.
+_TRIES = re.compile(
+    r" in ([\d.]+)(m?)s, after (\d+) retries, max_retries: (\d+), retry_timeout: ([\d.]+)s"
+)
+_HEAD = re.compile(r"Error performing HEAD ")
 _BUSY = (408, 429)
 # An error of the system in delta-rs' words, other than that a file is missing (2).
 _OS_ERROR = re.compile(r"\(os error (?!2\))\d+\)")
@@ -81,16 +87,24 @@ def _rule(pattern: str, cause: str, advice: str, **options: Any) -> _Rule:
     return _Rule(pattern=re.compile(pattern, re.IGNORECASE), cause=cause, advice=advice, **options)
 
 
+_NO_CREDENTIALS = _rule(
+    r"no credentials|credentials? provider|Missing ?(AccessKeyId|SecretAccessKey)|"
+    r"Account must be specified|169\.254\.169\.254|/security-credentials|/latest/api/token|"
+    r"computeMetadata|metadata/identity",
+    "no usable credentials",
+    "set {credentials}",
+    kind=AccessError,
+)
+_UNRESOLVED = _rule(
+    r"dns error|failed to lookup address|name or service not known|failed to resolve|"
+    r"no address associated|nodename nor servname|name resolution|gaierror|UnknownHost",
+    "the name of {host} does not resolve",
+    "check the spelling, and {endpoint}",
+    errno=errno.EIO,
+)
 # Responses of a server. They are tried first, since a response may contain any other words.
 _ANSWERED = (
-    _rule(
-        r"no credentials|credentials? provider|Missing ?(AccessKeyId|SecretAccessKey)|"
-        r"Account must be specified|169\.254\.169\.254|/security-credentials|/latest/api/token|"
-        r"computeMetadata|metadata/identity",
-        "no usable credentials",
-        "set {credentials}",
-        kind=AccessError,
-    ),
+    _NO_CREDENTIALS,
     _rule(
         r"NoSuchBucket|ContainerNotFound|specified (bucket|container) does not exist",
         "there is no such bucket at {host}",
@@ -147,7 +161,8 @@ _ANSWERED = (
         kind=AccessError,
     ),
     _rule(
-        r"RequestTimeTooSkewed",
+        r"RequestTimeTooSkewed|Clock skew too great|Signature (expired|not yet current)|"
+        r"iat and exp values",
         "the clock of this machine and that of {host} differ by too much{code}",
         "set this machine's clock (NTP), then run it again",
     ),
@@ -159,13 +174,7 @@ _ANSWERED = (
     ),
 )
 _UNREACHED = (
-    _rule(
-        r"dns error|failed to lookup address|name or service not known|failed to resolve|"
-        r"no address associated|nodename nor servname|name resolution|gaierror|UnknownHost",
-        "the name of {host} does not resolve",
-        "check the spelling, and {endpoint}",
-        errno=errno.EIO,
-    ),
+    _UNRESOLVED,
     _rule(
         r"connection ?refused|unable to connect to port|new connection: \[Errno 111\]",
         "{host} refuses the connection",
@@ -211,6 +220,13 @@ _DENIED = _rule(
     kind=AccessError,
 )
 _REFUSED = _rule("", "the store refuses the request ({words})", "check the URL, and {endpoint}")
+# A client asks for sizes and versions by HEAD, whose answer has no words.
+_REFUSED_UNSAID = _rule(
+    "",
+    "the store refuses the request ({words}) without saying why",
+    "check whether the credentials ({credentials}) have expired, this machine's clock, the URL, "
+    "and {endpoint}",
+)
 _TROUBLED = _rule("", "the store is in trouble ({words})", "try again later", errno=errno.EIO)
 _FAILED = _rule("", "the store failed ({words})", "check the URL, and {endpoint}", errno=errno.EIO)
 
@@ -296,9 +312,24 @@ def store_error(url: str, error: Exception) -> Exception:
         return FileNotFoundError(errno.ENOENT, "No such file", redact(url))
     if rule is None and (translated := _of_delta(url, error, text)) is not None:
         return translated
-    told = _from_rule(rule or _FAILED, url, text)
+    told = _from_rule(rule or _FAILED, url, text, getattr(error, "tried", "") or _tried(text))
     told.retry_after_s = retry_after_s(getattr(error, "headers", None) or {}, time.time())
     return told
+
+
+def is_unresolved(text: str) -> bool:
+    """Whether a client's text says that the name of a host does not resolve."""
+    return _UNRESOLVED.pattern.search(text) is not None
+
+
+def is_lasting(url: str, error: Exception) -> bool:
+    """Whether a client would meet a failure again and again although it takes it for a passing one:
+    a name that does not resolve, credentials that nobody gives.
+    """
+    return _rule_of(url, error, _without_path(url, _plain(error))) in (
+        _NO_CREDENTIALS,
+        _UNRESOLVED,
+    )
 
 
 def retry_after_s(headers: Mapping[str, str], now_s: float) -> float:
@@ -336,6 +367,8 @@ def _by_status(error: Exception, text: str) -> _Rule | None:
         return _DENIED
     if (status >= 500 and status != _UNSUPPORTED) or status in _BUSY:
         return _TROUBLED
+    if status == 400 and _HEAD.search(text):
+        return _REFUSED_UNSAID
     return _REFUSED if status else None
 
 
@@ -376,7 +409,16 @@ def _of_delta(url: str, error: Exception, text: str) -> FeatstoreError | None:
     )
 
 
-def _from_rule(rule: _Rule, url: str, text: str) -> StoreError:
+def _tried(text: str) -> str:
+    """How often and how long obstore or delta-rs has tried, if it had a budget of time."""
+    match = _TRIES.search(text)
+    if match is None or int(match[4]) != NO_LIMIT:
+        return ""
+    tried_s = float(match[1]) * (0.001 if match[2] else 1)
+    return gave_up(int(match[3]) + 1, tried_s, "retry_s", float(match[5]))
+
+
+def _from_rule(rule: _Rule, url: str, text: str, tries: str) -> StoreError:
     known = variables_of("file" if _is_local(url) else url.partition("://")[0].lower())
     code = _CODE.search(text)
     fields = known.message_fields | {
@@ -385,7 +427,7 @@ def _from_rule(rule: _Rule, url: str, text: str) -> StoreError:
         "words": _words(url, text),
     }
     cause, advice = rule.cause.format(**fields), rule.advice.format(**fields)
-    error = rule.kind(f"{redact(url)}: {cause}; {advice}")
+    error = rule.kind(f"{redact(url)}: {cause}{tries}; {advice}")
     error.errno = rule.errno
     return error
 
@@ -423,6 +465,6 @@ def _plain(error: Exception) -> str:
 
 
 def _words(url: str, text: str) -> str:
-    words = " ".join(_INNER_PARTS.split(text)[0].split()).rstrip(": ")
+    words = " ".join(_TRIES.sub("", _INNER_PARTS.split(text)[0]).split()).rstrip(": ")
     shown = redact_text(words, secrets_of(url) | secrets_in(os.environ))
     return shown if len(shown) <= _MAX_CHARACTERS else f"{shown[:_MAX_CHARACTERS]}..."

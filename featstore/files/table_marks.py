@@ -2,7 +2,8 @@
 files are live is for the table's own metadata to say.
 
 Read as plain Parquet, such a directory gives rows back that were deleted or replaced. A mark is a
-directory of a certain name, and where the name is a common one with a certain file in it.
+directory or a file of a certain name, and where the name is a common one a directory with a certain
+file in it.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from featstore.base.errors import AccessError, TableFormatError
 from featstore.base.redaction import redact
-from featstore.files.looks import ABSENT, is_directory_at
+from featstore.files.looks import ABSENT, is_directory_at, is_file_at
 from featstore.files.storage import join, local_path, scheme
 from featstore.files.walking import Wanted, root_of, tree_of
 
@@ -21,19 +22,22 @@ from featstore.files.walking import Wanted, root_of, tree_of
 class _Mark:
     table_format: str
     file: re.Pattern[str] = re.compile("")
+    is_file: bool = False
 
 
-# By the name of the directory. Sources: the specifications of the formats.
+# By the name of the directory, or of a file where that is one. Sources: the specifications of the
+# formats.
 MARKS = {
     "_delta_log": _Mark("Delta"),
     "metadata": _Mark("Iceberg", re.compile(r".+\.metadata\.json(\.gz)?")),
     ".hoodie": _Mark("Hudi"),
+    ".hoodie_partition_metadata": _Mark("Hudi", is_file=True),  # in each partition, of any name
     "schema": _Mark("Paimon", re.compile(r"schema-\d+")),
     "_versions": _Mark("Lance", re.compile(r".+\.manifest")),
     "_spark_metadata": _Mark("Spark streaming sink"),
 }
 # Names that these formats give to what is in a table: directories, and files.
-_INNER = re.compile(r"data|bucket-\d+|[^=]+=.*|.*\.(parquet|orc|avro)")
+_INNER = re.compile(r"data|bucket-\d+|[^=]+=.*|\d+(-\d+)*|.*\.(parquet|orc|avro)")
 
 
 def check_no_table(url: str, above: Iterable[str], seen: Mapping[str, str]) -> None:
@@ -46,8 +50,7 @@ def check_no_table(url: str, above: Iterable[str], seen: Mapping[str, str]) -> N
     Args:
         url: A URL in the store.
         above: The URLs of the place and of the directories above it, innermost first.
-        seen: The directories with the name of a mark that a listing of the place has seen: their
-            URLs by their paths.
+        seen: What has the name of a mark in a listing of the place: URLs by paths.
 
     Raises:
         TableFormatError: They are. Names format and directory.
@@ -83,11 +86,13 @@ def _names(directory: str, *, is_inner: bool) -> Iterable[str]:
 
 
 def _check(url: str, path: str) -> None:
-    """Checks that a directory of this path, with the name of a mark, is none."""
+    """Checks that what is at this path, with the name of a mark, is none."""
     directory, _, name = url.rstrip("/").rpartition("/")
     mark = MARKS[name]
-    if local_path(url) is not None and (not is_directory_at(path) or not mark.file.pattern):
-        found: bool = is_directory_at(path)
+    if mark.is_file:  # A store's listing has seen it.
+        found = local_path(url) is None or is_file_at(path)
+    elif local_path(url) is not None and (not is_directory_at(path) or not mark.file.pattern):
+        found = is_directory_at(path)
     else:
         try:
             takes = mark.file.match if mark.file.pattern else bool

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 from featstore.base.errors import ReplacedError
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import redact
+from featstore.files.retry import ONCE, retrying
 from featstore.files.storage import (
     connect,
     filesystem,
@@ -86,12 +87,13 @@ def read_span(url: str, first: int, end: int, *, size_bytes: int, tag: str = "")
     path = local_path(url)
     if path is not None:
         response = _from_path(url, path, first, end)
-    elif has_object_store(url):
-        response = _from_store(url, first, end, size_bytes, tag)
     else:
-        with as_store_errors(url):
-            response = _from_filesystem(url, first, end)
-    if tag and response.tag != tag:
+        with retrying(ONCE), as_store_errors(url):
+            if has_object_store(url):
+                response = _from_store(url, first, end, size_bytes, tag)
+            else:
+                response = _from_filesystem(url, first, end)
+    if tag and response.tag.strip('"') != tag.strip('"'):  # which some stores leave out
         raise ReplacedError(
             f"{redact(url)} was replaced while it was read: expected version {tag}, found "
             f"{response.tag or 'none'}"
@@ -101,24 +103,23 @@ def read_span(url: str, first: int, end: int, *, size_bytes: int, tag: str = "")
 
 def _from_store(url: str, first: int, end: int, size_bytes: int, tag: str) -> RangeResponse:
     started_s = time.monotonic()
-    store, key = connect(url, max_retries=0)
+    store, key = connect(url)
     setup_s = time.monotonic() - started_s
     options: dict[str, Any] = _condition(tag)
     if (first, end) != (0, size_bytes):
         options["range"] = (first, end)
-    with as_store_errors(url):
-        result = obstore.get(store, key, options=options)  # type: ignore[arg-type]
-        meta = result.meta
-        modified = meta["last_modified"]
-        is_known = modified.timestamp() > 0  # obstore reports the epoch if there is no such header
-        version = meta["e_tag"] or (f"{_TIME}{modified.isoformat()}" if is_known else "")
-        return RangeResponse(
-            size_bytes=meta["size"],
-            tag=version,
-            # Blocks are passed on as they arrive, so that none are lost if the connection breaks.
-            blocks=_with_store_errors(url, result.stream(min_chunk_size=1)),
-            setup_s=setup_s,
-        )
+    result = obstore.get(store, key, options=options)  # type: ignore[arg-type]
+    meta = result.meta
+    modified = meta["last_modified"]
+    is_known = modified.timestamp() > 0  # obstore reports the epoch if there is no such header
+    version = meta["e_tag"] or (f"{_TIME}{modified.isoformat()}" if is_known else "")
+    return RangeResponse(
+        size_bytes=meta["size"],
+        tag=version,
+        # Blocks are passed on as they arrive, so that none are lost if the connection breaks.
+        blocks=_with_store_errors(url, result.stream(min_chunk_size=1)),
+        setup_s=setup_s,
+    )
 
 
 def _condition(tag: str) -> dict[str, Any]:

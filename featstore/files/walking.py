@@ -75,10 +75,10 @@ class Wanted:
         is_own: Whether the place is one where featstore itself adds and removes files. Links are
             then not followed, and a file that is gone when it is looked at is left out; otherwise
             that is an error.
-        marks: Names of directories to note where one is seen, entered or not.
+        marks: Names to note where one is seen, entered or not.
         left_out: Gets the paths of files that have other names, and of links that lead nowhere or
             in a circle.
-        noted: Gets the paths of directories with the names of `marks`.
+        noted: Gets the paths of what has the names of `marks`.
     """
 
     suffixes: tuple[str, ...] = ("",)
@@ -260,7 +260,7 @@ class RemoteTree(Tree):
         found = []
         for info in infos:
             item = Item(info["name"], None if info["type"] == "directory" else info)
-            if item.name in self._wanted.marks and item.info is None:
+            if item.name in self._wanted.marks:
                 self._wanted.noted.add(item.path)
             # Some stores list the directory among what is in it.
             if item.path.rstrip("/") == directory.rstrip("/") or not self._wanted.enters(item.name):

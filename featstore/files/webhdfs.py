@@ -13,7 +13,8 @@ import re
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -22,7 +23,8 @@ from fsspec.implementations.webhdfs import WebHDFS
 
 from featstore.base.libraries import LazyModule
 from featstore.files.random_reader import RandomReader
-from featstore.files.store_errors import PASSING_WORDS
+from featstore.files.retry import BRIEF, Failures, RetryPolicy
+from featstore.files.store_errors import PASSING_WORDS, is_unresolved, retry_after_s
 
 if TYPE_CHECKING:
     import requests_kerberos
@@ -30,9 +32,6 @@ else:
     requests_kerberos = LazyModule("requests_kerberos")
 
 _TIMEOUTS_S = (10.0, 60.0)  # to connect, and between two reads of a response
-# Rounds over all name nodes, with pauses that double from the first. A failover of name nodes takes
-# longer: staging and commits retry beyond that.
-_NUM_ROUNDS, _FIRST_PAUSE_S = 5, 0.1
 _SPOOLED_BYTES = 8 << 20  # of a file that is being written: larger ones are kept on local disk
 _REDIRECT = 307
 _PREFIX = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
@@ -54,7 +53,10 @@ class HdfsError(OSError):
     Attributes:
         is_passing: Whether another request may succeed.
         headers: The headers of the answer.
+        tried: How often and how long, where the request was made again.
     """
+
+    tried: str = ""
 
     def __init__(
         self, text: str, *, is_passing: bool = False, headers: Mapping[str, str] | None = None
@@ -116,6 +118,7 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
         user: Who asks, where the cluster believes it.
         password: For a gateway with passwords; sent to no other host.
         token: A delegation token, in place of a user.
+        retry: When rounds over all name nodes are made again.
     """
 
     protocol = ("webhdfs", "swebhdfs")
@@ -128,6 +131,7 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
+        retry: RetryPolicy = BRIEF,
         **options: Any,
     ) -> None:
         if self._cached:
@@ -145,7 +149,7 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
         kind = "https" if is_secure else "http"
         self._hosts = frozenset(urlsplit(f"//{node}").hostname for node in name_nodes)
         self._roots = [f"{kind}://{node}/webhdfs/v1" for node in name_nodes]
-        self._active = 0
+        self._active, self._retry = 0, retry
 
     def _connect(self) -> None:
         super()._connect()
@@ -174,30 +178,46 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
         is asked again, which chooses among those that live. So an operation may be made twice.
         """
         where = quote(self._strip_protocol(path), safe="/=") if path else "/"
-        error: HdfsError | None = None
-        for root in self._candidates():
+        params = {**query, **self.pars, "op": op.upper()}
+        failures = Failures()
+        while True:
             try:
-                answer = self._send(
-                    method, f"{root}{where}", params={**query, **self.pars, "op": op.upper()}
-                )
-                self._active = self._roots.index(root)
+                answer = self._ask_name_nodes(method, where, params)
                 if answer.status_code != _REDIRECT or not redirect:
                     return answer
                 return self._send(method, answer.headers.get("Location", ""), **_body(data))
-            except HdfsError as raised:
-                if not raised.is_passing:
-                    raise
-                error = raised
-        assert error is not None
-        raise error
+            except HdfsError as error:
+                self._pause(failures, error)
 
-    def _candidates(self) -> Iterator[str]:
-        """Yields the name nodes to try, the active one first."""
-        first, num = self._active, len(self._roots)
-        for attempt in range(_NUM_ROUNDS):
-            if attempt:
-                time.sleep(_FIRST_PAUSE_S * 2 ** (attempt - 1))
-            yield from (self._roots[(first + index) % num] for index in range(num))
+    def _ask_name_nodes(
+        self, method: str, where: str, params: Mapping[str, Any]
+    ) -> requests.Response:
+        """The answer of the first name node that gives one, the active one being asked first."""
+        errors = list[HdfsError]()
+        for root in self._roots[self._active :] + self._roots[: self._active]:
+            try:
+                answer = self._send(method, f"{root}{where}", params=params)
+            except HdfsError as error:
+                if not error.is_passing:
+                    raise
+                errors.append(error)
+            else:
+                self._active = self._roots.index(root)
+                return answer
+        # That the name of one does not resolve says less than what others answer.
+        raise min(errors, key=lambda error: is_unresolved(str(error)))
+
+    def _pause(self, failures: Failures, error: HdfsError) -> None:
+        """Waits after a failure. Raises it if it is final."""
+        policy = self._retry
+        if is_unresolved(str(error)):  # It is most often misspelled.
+            policy = replace(policy, max_attempts=BRIEF.max_attempts)
+        asked_s = retry_after_s(error.headers, time.time())
+        pause_s = failures.add(policy, asked_s=asked_s) if error.is_passing else None
+        if pause_s is None:
+            error.tried = failures.told("retry_s", policy) if failures.num else ""
+            raise error
+        time.sleep(pause_s)
 
     def _send(self, method: str, url: str, **options: Any) -> requests.Response:
         host = urlsplit(url)

@@ -232,7 +232,9 @@ class _CsvReader(Closing):
             return
         try:
             yield from pa_csv.open_csv(
-                pa.PythonFile(self._source, mode="r"),
+                # Its copies are Arrow's own memory, which its thread may free at any time. A buffer
+                # of one byte leaves the blocks as they come.
+                pa.BufferedInputStream(pa.PythonFile(self._source, mode="r"), buffer_size=1),
                 pa_csv.ReadOptions(
                     use_threads=False,
                     block_size=BLOCK_BYTES,

@@ -1,7 +1,6 @@
 """Values that are written as text: which type they have, and their conversion to it."""
 
 import math
-from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -48,8 +47,8 @@ def parse_texts(
         bad += [first] if part is None else []
         parts.append(pa.nulls(1, wanted) if part is None else part)
     values = pa.concat_arrays(parts) if parts else pa.nulls(0, wanted)
-    if is_inferred:
-        lossy = _is_lossy(texts, values)
+    lossy = _is_lossy(texts, values) if is_inferred else _is_beyond(texts, values)
+    if lossy.any():
         bad = np.union1d(np.array(bad, np.int64), np.flatnonzero(lossy)).tolist()
         values = pc.if_else(pa.array(lossy), pa.scalar(None, wanted), values)
     return values, bad
@@ -85,21 +84,32 @@ def _is_lossy(texts: pa.Array, values: pa.Array) -> Mask:
     return _true(pc.and_(lossy, pc.is_valid(texts)))
 
 
+def _is_beyond(texts: pa.Array, values: pa.Array) -> Mask:
+    """Where a number is beyond the range of a floating type, which makes an infinity of it."""
+    if not pa.types.is_floating(values.type):
+        return np.zeros(len(texts), np.bool_)
+    beyond = _true(pc.is_inf(values))
+    infinite = texts.take(pa.array(np.flatnonzero(beyond)))
+    beyond[beyond] = _true(pc.match_substring_regex(infinite, "[0-9]"))
+    return beyond
+
+
 def changed_numbers(texts: pa.Array) -> Mask:
     """Which of these numbers a double does not keep, `(len(texts),)`."""
     # Cheaper than the whole pattern, which only few texts are then tried with.
-    is_long = pc.greater(pc.binary_length(texts), 18)
+    digits = pc.ascii_ltrim(texts, "+-0.")
+    point = pc.match_substring(digits, ".").cast(pa.int32())
+    is_long = pc.greater(pc.subtract(pc.binary_length(digits), point), 17)
     changed = _true(pc.or_(is_long, pc.match_substring_regex(texts, _WHOLE_OR_EXPONENT)))
-    rows = np.flatnonzero(changed)
-    few = texts.take(pa.array(rows))
-    changed[rows] = _true(pc.match_substring_regex(few, MAY_CHANGE))
-    for i in np.flatnonzero(changed):
-        changed[i] = not is_kept(texts[i].as_py())
+    few = texts.take(pa.array(np.flatnonzero(changed)))
+    changed[changed] = _true(pc.match_substring_regex(few, MAY_CHANGE))
+    few = texts.take(pa.array(np.flatnonzero(changed)))
+    changed[changed] = [not is_kept(text) for text in few.to_pylist()]
     return changed
 
 
 def is_kept(text: str) -> bool:
-    """Whether a double keeps a number: printed with as many digits, it is the same."""
+    """Whether a double keeps a number: printed with as many or the fewest digits, it is equal."""
     try:
         value, digits = float(text), text.lower().partition("e")[0].lstrip("+-0.")
     except ValueError:
@@ -107,9 +117,11 @@ def is_kept(text: str) -> bool:
     if not value or not math.isfinite(value):
         return not any(digit in digits for digit in "123456789")
     if "." in text:
-        digits = digits.rstrip("0").rstrip(".").replace(".", "")
-    decimals = max(len(digits) - 1, 0)
-    return decimals < _MAX_DIGITS and Decimal(f"{value:.{decimals}e}") == Decimal(text)
+        digits = digits.rstrip("0").replace(".", "")
+    if len(digits) > _MAX_DIGITS:
+        return False
+    printed = (f"{abs(value):.{len(digits) - 1}e}", repr(abs(value)))
+    return digits in (found.partition("e")[0].replace(".", "").lstrip("0") for found in printed)
 
 
 def _true(mask: pa.BooleanArray) -> Mask:

@@ -14,6 +14,7 @@ from featstore.decoded.decoding import entry_of, name_of_entry
 from featstore.decoded.file_sources import SourcesAhead
 from featstore.decoded.staging_source import stage_items, staging_source
 from featstore.files.storage import local_path
+from featstore.loader.request.matching import matching, require_fresh_files
 from featstore.loader.request.mixed_tables import mixed_tables
 from featstore.loader.request.negatives import Negatives
 from featstore.loader.request.option_values import as_options
@@ -24,6 +25,7 @@ from featstore.staging.cache import Cache, Limits
 from featstore.staging.counts import StagingStats
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
+from featstore.statistics.stale_groups import ERROR, reading
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile
 
@@ -72,6 +74,7 @@ def warm(config_url: str, *, table: str | None = None) -> WarmReport:
     Raises:
         ConfigError: The config is invalid, or names no `staging.directory`.
         SelectionError: A column is not in the table.
+        StaleGroupError: A slot group that is read is stale.
         BudgetError: A file does not fit into the budget.
         StagingError: A file cannot be fetched.
     """
@@ -83,17 +86,19 @@ def warm(config_url: str, *, table: str | None = None) -> WarmReport:
 def _warm(config: Mapping[str, Any]) -> WarmReport:
     """Stages what is read of one table."""
     options = _options(config.get("staging"))
-    snapshot = open_snapshot(str(config["table"]), None)
+    snapshot = reading(open_snapshot(str(config["table"])), config.get("stale_groups", ERROR))
     negatives = as_options(Negatives, config.get("negatives"), "negatives")
     arguments = {key: config[key] for key in _ARGUMENTS if key in config}
     request = resolve(snapshot.schema, negatives=negatives, **arguments)
-    matching = [file for file in snapshot.data_files if _is_read(file, request)]
-    chosen = [file for file in matching if options.stages(file.url)]
+    files = matching(snapshot, request)
+    require_fresh_files(snapshot, files, request)
+    read = [file for file, _ in files.values()]
+    chosen = [file for file in read if options.stages(file.url)]
     with Stager(options, staging_source(request.selection)) as stager:
         if options.decoded:
-            decoded_bytes = _decoded(matching, request, stager)
+            decoded_bytes = _decoded(read, request, stager)
             return WarmReport(
-                num_files=len(matching), counts=stager.stats(), decoded_bytes=decoded_bytes
+                num_files=len(read), counts=stager.stats(), decoded_bytes=decoded_bytes
             )
         for staged in stager.stage(item for file in chosen for item in stage_items(file, file)):
             staged.release()
@@ -174,7 +179,3 @@ def _cache(directory: str) -> Cache:
             f"cache in it"
         )
     return Cache(directory, Limits(budget_bytes=0))
-
-
-def _is_read(file: DataFile, request: Request) -> bool:
-    return request.where is None or request.where.matches_partition(file.partition) is not False

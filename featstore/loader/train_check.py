@@ -158,9 +158,16 @@ class TrainCheck:
             f"a row: {self.stored_bytes_per_row:,.1f} bytes stored, "
             f"{self.batch_bytes_per_row:,.1f} in a batch (means over {self.num_footers:,} files); "
             f"an epoch reads {format_bytes(epoch_bytes)}, {share:.0%} of the bytes of the files"
-            f"{self._cached(epoch_bytes)}"
+            f"{self._cached(epoch_bytes)}{self._looked_at()}"
             + "".join(f"\n{text} (unless `where` leaves them out)" for text in self.null_labels)
         )
+
+    def _looked_at(self) -> str:
+        """In how many files null labels were looked for; empty if these are all."""
+        roles = {column.role for column in self.columns}
+        if self.num_footers == self.num_files or roles.isdisjoint(("label", "weight")):
+            return ""
+        return f"\nnull labels and weights: looked for in {self.num_footers:,} of the files"
 
     def _cached(self, epoch_bytes: int) -> str:
         """What of whole files does not fit into the cache, where the selected columns do."""

@@ -3,14 +3,14 @@ fails: those are no reason to take a file for damaged, or to leave it out.
 """
 
 import errno
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
 
-from featstore.base.errors import AccessError, FeatstoreError, OutOfMemoryError, StoreError
+from featstore.base.errors import FeatstoreError, OutOfMemoryError
+from featstore.base.named_errors import system_error
 
 # What is raised for damaged bytes in memory. Not only Arrow's own: invalid UTF-8 in names and
 # values that Python cannot hold are ValueErrors. Of a file `damage_as` knows more.
@@ -28,15 +28,6 @@ DAMAGE = (
 )
 # Two calls of the system that fail give no number in Arrow (26.0, cpp/src/arrow/util/io_util.cc).
 _OF_SYSTEM = re.compile(r"error stat\(\)ing file|lseek failed")
-_DESCRIPTORS = "raise the limit of open files (`ulimit -n`), or open fewer files at once"
-_ADVICE = {
-    errno.EMFILE: _DESCRIPTORS,
-    errno.ENFILE: f"{_DESCRIPTORS}; `sysctl fs.file-max` is the limit of the whole machine",
-    errno.EACCES: "allow this user to read it",
-    errno.EPERM: "allow this user to read it",
-    errno.ENOMEM: "give the process more memory",
-}
-_OTHER = "check the disk, the file system or the store that holds it, then run it again"
 
 
 @contextmanager
@@ -75,7 +66,7 @@ def damage_as(make: Callable[[Exception], Exception], where: str | None = None) 
             raise made from error
         if where is None:
             raise
-        raise _fault(error, where) from error
+        raise system_error(f"{where}: cannot be read", error) from error
 
 
 def first_line(error: BaseException) -> str:
@@ -88,11 +79,3 @@ def _is_of_bytes(error: OSError) -> bool:
     if isinstance(error, (ConnectionError, TimeoutError)) or _OF_SYSTEM.match(first_line(error)):
         return False
     return error.errno in (None, errno.ENOENT)
-
-
-def _fault(error: OSError, where: str) -> StoreError:
-    kind = AccessError if isinstance(error, PermissionError) else StoreError
-    reason = first_line(error) if error.errno is None else os.strerror(error.errno)
-    fault = kind(f"{where}: cannot be read: {reason}; {_ADVICE.get(error.errno or 0, _OTHER)}")
-    fault.errno = error.errno
-    return fault

@@ -109,9 +109,13 @@ class ColumnCache:
                 return columns
         columns = find_columns(file_schema, selection, file_name)
         self._cached.append((selection, file_schema, columns))
-        self._asked |= dict.fromkeys((*columns.slots, *columns.others))
-        self._has_found |= bool(columns.places)
+        self.note(selection, has_found=bool(columns.places))
         return columns
+
+    def note(self, selection: Selection, *, has_found: bool) -> None:
+        """Notes for `warn_if_none` whether a file had any of the selected columns."""
+        self._asked |= dict.fromkeys(each.name for each in (*selection.slots, *selection.others))
+        self._has_found |= has_found
 
     def warn_if_none(self, where: str) -> None:
         """Warns if no file had any of the columns that were asked for, so that every value of them

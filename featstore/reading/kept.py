@@ -1,11 +1,16 @@
 """A file that is read in place, some of whose bytes are kept in memory once they are fetched."""
 
 import io
-from collections.abc import Iterable
-from typing import BinaryIO
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from featstore.base.intervals import Span, united
 from featstore.files.random_reader import RandomReader
+from featstore.native.footers import CheckedFooter
 from featstore.native.read_on import read_on
 
 # Spans with a smaller gap between them are fetched with one request, as Arrow does.
@@ -40,3 +45,41 @@ class KeptSpans(RandomReader):
                 return data[first - begin : first - begin + num_bytes]
         self._source.seek(first)
         return read_on(self._source, num_bytes)
+
+
+class InPlaceFile(pq.ParquetFile):  # type: ignore[misc]
+    """A Parquet file that Arrow reads in place, in the caller's thread.
+
+    As Arrow's `pre_buffer` does, it fetches the column chunks of a read with few requests. But a
+    thread of Arrow's pool would call Python, and free its memory: that aborts the process while the
+    interpreter ends.
+
+    Args:
+        footer: Its footer.
+        source: The file. The caller closes it.
+        options: Of `ParquetFile`, without `pre_buffer`.
+    """
+
+    def __init__(self, footer: CheckedFooter, source: BinaryIO, **options: Any) -> None:
+        self._footer, self._kept = footer, KeptSpans(source)
+        super().__init__(self._kept, pre_buffer=False, **options)
+
+    def iter_batches(
+        self,
+        batch_size: int,
+        row_groups: Sequence[int],
+        columns: Sequence[str] | None,
+        use_threads: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of these row groups, of all columns if `columns` is None."""
+        leaves = enumerate(self._footer.leaves)
+        places = [at for at, leaf in leaves if columns is None or is_below(leaf.path, columns)]
+        chunks = itertools.product(row_groups, places)
+        self._kept.keep(self._footer.chunk(*chunk).span for chunk in chunks)
+        yield from super().iter_batches(batch_size, row_groups, columns, use_threads=use_threads)
+
+
+def is_below(path: str, columns: Collection[str]) -> bool:
+    """Whether a leaf belongs to one of the columns, whose names may hold dots, too."""
+    prefixes = itertools.accumulate(path.split("."), "{}.{}".format)
+    return any(prefix in columns for prefix in prefixes)

@@ -70,6 +70,10 @@ class OpenFile(Closing):
             StoreError: The system or the store failed.
         """
         self.name, self.is_checked = name or str(source), is_checked
+        # In errors of the system, which are those of the disk that holds the bytes.
+        self.where = self.name
+        if isinstance(source, Path) and not str(source).endswith(self.name):
+            self.where = f"{self.name} (staged as {source})"
         self.cancelled, self._column_cache = cancelled, column_cache or ColumnCache()
         # The same file twice: Arrow reads the one, and kernels the other, since `OSFile.fileno` of
         # pyarrow 20 fails. A data file never changes under its name.
@@ -79,7 +83,7 @@ class OpenFile(Closing):
         self._kept: KeptSpans | None = None
         self._files: dict[tuple[str, ...] | None, pq.ParquetFile] = {}
         try:
-            with damage_as(self._not_opened, self.name):
+            with damage_as(self._not_opened, self.where):
                 self._source: BinaryIO = self._open(source)
                 self.footer = read_checked(self._source, size_bytes)
         except BaseException:
@@ -109,7 +113,7 @@ class OpenFile(Closing):
         """Names the file in what is raised in the block; as of `damage_as`."""
         return damage_as(
             lambda error: DataFileError(f"{self.name}: cannot be read: {first_line(error)}"),
-            self.name,
+            self.where,
         )
 
     @property
@@ -159,6 +163,7 @@ class OpenFile(Closing):
             return pq.ParquetFile(
                 self._source,
                 metadata=self.metadata_of(None if columns is None else columns.names),
+                pre_buffer=self.is_local,  # in threads, which may not hold Python's memory
                 page_checksum_verification=not self.is_checked,
                 coerce_int96_timestamp_unit=INT96_UNIT,
                 **options,

@@ -104,8 +104,8 @@ class RowGroupReader:
     Args:
         file: The file. The caller closes it.
         selection: The columns to read.
-        num_threads: In how many threads columns are decoded, at most 16; None: one for each core
-            that Arrow uses.
+        num_threads: In how many threads columns of a local file are decoded, at most 16; None: one
+            for each core that Arrow uses. Those of another file are decoded in the caller's.
         as_values: Whether only `Rows.slot` will be called for slots, and not `Rows.slot_column`.
             That is faster, since nulls are decoded as missing marks.
         most_room_bytes: The working memory that all decoding threads together may take, each as
@@ -130,7 +130,10 @@ class RowGroupReader:
         self.file = file
         self.columns = file.resolve(selection)
         self._most_room_bytes = most_room_bytes
-        self._most_threads = min(num_threads or pa.cpu_count(), _MOST_THREADS)
+        # Threads of Arrow's pool may free what they decode after `read` has returned, at the
+        # interpreter's end too. The bytes of files that are not local are Python's.
+        most_threads = min(num_threads or pa.cpu_count(), _MOST_THREADS)
+        self._most_threads = most_threads if file.is_local else 1
         self._sizes: dict[int, int] = {}
         self._pages = PageReader(
             file,
@@ -280,7 +283,7 @@ class RowGroupReader:
 
     def _reading(self, index: int, leaves: list[str]) -> AbstractContextManager[None]:
         """Names what Arrow cannot read in the block."""
-        return damage_as(lambda error: self._unreadable(index, leaves, error), self.file.name)
+        return damage_as(lambda error: self._unreadable(index, leaves, error), self.file.where)
 
     def _unreadable(self, index: int, leaves: list[str], error: Exception) -> DataFileError:
         """The error for a row group that Arrow cannot read. Reads its columns one by one, to name
@@ -289,10 +292,10 @@ class RowGroupReader:
         what = f"row group {index} cannot be read"
         for leaf in leaves:
             where = f"{self.file.name}: column {self.columns.column_of(leaf)!r}"
-            with damage_as(partial(_error_at, f"{where}: {what}"), where):
+            with damage_as(partial(_error_at, f"{where}: {what}"), self.file.where):
                 self._file.read_row_group(index, columns=[leaf], use_threads=False)
         return _error_at(f"{self.file.name}: {what}", error)
 
 
 def _error_at(where: str, error: Exception) -> DataFileError:
-    return DataFileError(f"{where}: {error}")
+    return DataFileError(f"{where}: {' '.join(str(error).split())}")

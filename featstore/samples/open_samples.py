@@ -16,6 +16,7 @@ from featstore.base.closing import Closing
 from featstore.base.redaction import redact
 from featstore.decoded.decoded_cache import DecodedCache, EntryRequest
 from featstore.decoded.decoded_columns import Piece, no_rows, piece_of
+from featstore.decoded.decoded_file import has_columns
 from featstore.decoded.decoding import entry_of, name_of_entry
 from featstore.decoded.entry_file import FileState, MappedEntry
 from featstore.decoded.file_sources import SourcesAhead
@@ -113,13 +114,15 @@ class OpenSamples(Closing):
             ) as bar,
         ):
             entries = self._opened(wanted, on_open=lambda number: bar.update(num_rows[number]))
-        for file, _ in plan.files[:1]:
-            column_cache.warn_if_none(redact(file.table_url))
         self._rows = DecodedRows(list(_pieces(self.plan, entries)), plan.request)
         self._index = self._filtered([request.name for request in wanted])
         # Another process has checked the same rows if it has checked their bytes.
         if plan.checked_states is None:
             require_no_nulls(plan.request, self._rows, self._index)
+            for entry in entries:
+                column_cache.note(plan.selection, has_found=has_columns(entry.schema))
+            for file, _ in plan.files[:1]:
+                column_cache.warn_if_none(redact(file.table_url))
 
     def _opened(
         self,

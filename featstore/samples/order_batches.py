@@ -36,9 +36,9 @@ class OrderIteration:
     """Where one rank is in an order. Base of `OrderBatches` and `OrderRows`.
 
     Like torch's samplers it is used by one thread, repeats the same epoch until `set_epoch`, and
-    counts a batch as delivered as soon as it is handed out. A DataLoader with workers asks for
-    batches ahead of the training loop: then tell `state_dict` how many the loop has got, or use
-    torchdata's StatefulDataLoader, which keeps count.
+    counts a batch as delivered as soon as it is yielded. A DataLoader with workers prefetches: then
+    tell `state_dict` how many batches the loop has received, or use torchdata's StatefulDataLoader,
+    which keeps count.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class OrderIteration:
 class OrderBatches(OrderIteration):
     """One rank's batches of an order: read-only arrays of rows, int64 (num_rows,).
 
-    In the last step the ranks share what is left: they have equally many batches, whose sizes
+    In the last step the ranks share what is left: they have the same number of batches, whose sizes
     differ by at most one row, unless fewer rows than ranks are left. Made by `RandomOrder.batches`.
     """
 

@@ -23,7 +23,7 @@ _CHUNK_ROWS = 1 << 13
 
 
 class RandomOrder:
-    """The rows of an epoch in random order, as a sequence that is computed where it is read.
+    """The rows of an epoch in random order, as a sequence that is computed on access.
 
     The same arguments give the same order on every machine and with every version (the order is
     part of the file formats in docs/contracts.md). It takes no memory, except for weights. It never
@@ -44,8 +44,8 @@ class RandomOrder:
             proportion to its weight. 9 bytes for each row are kept.
         num_draws: With `weights`: how many rows are drawn, `num_rows` by default.
         row_groups: The number of rows of each row group, in the order of rows. Row groups come in
-            random order, `window_groups` at a time, and the rows of these in random order, so that
-            no others are read meanwhile.
+            random order, `window_groups` at a time, and the rows of these in random order before
+            others are read.
         window_groups: With `row_groups`: how many are read at a time.
 
     Raises:
@@ -153,8 +153,8 @@ class RandomOrder:
         """This rank's rows one by one, for a loop or as the `sampler` of a DataLoader.
 
         Args:
-            rank: As of `batches`.
-            world_size: As of `batches`.
+            rank: As for `batches`.
+            world_size: As for `batches`.
             drop_last: Whether rows are left out that not all ranks would get.
 
         Raises:

@@ -48,8 +48,8 @@ class SampleDataset(Dataset[Batch], Closing):
 
     The selected columns are decoded once per host, into memory-mapped files of the staging
     directory; each further process maps the same memory. Every result is a `Batch`, and
-    `DataLoader(dataset, batch_size=4096, shuffle=True)` gives batches of that many rows, whatever
-    the sampler and the number of workers, gathered at once each.
+    `DataLoader(dataset, batch_size=4096, shuffle=True)` gives batches of that many rows, each by
+    one gather, whatever the sampler and the number of workers.
 
     `dataset[i]` is a batch of one row; a slice or a list of indices is a batch of its rows.
     Negative indices count from the end. A pickled dataset, as spawned workers get it, opens the
@@ -71,13 +71,13 @@ class SampleDataset(Dataset[Batch], Closing):
         weight: A scalar numeric column, delivered as `batch.weight`, float32 (num_rows,).
         extras: Columns delivered as an Arrow table, `batch.extras`.
         where: SQL condition over partition keys and columns; None takes all rows.
-        id_column: A column that is not a slot, and has another value in each row, for `ids` and
+        id_column: A column that is not a slot, with a unique value in each row, for `ids` and
             `by_id`.
         staging: Where data files are staged and decoded, and how much room there is. None takes a
             private directory.
-        stale_groups: `error` if a slot group that is read is stale somewhere in what is read, or
-            `missing` to read its slots as missing there.
-        decode_threads: In how many threads columns are decoded. `auto` takes all cores.
+        stale_groups: `error` if a slot group is stale in the files read, or `missing` to read its
+            slots as missing there.
+        decode_threads: The number of decoding threads. `auto` takes all cores.
         progress: Whether to show a progress bar of decoding on standard error.
 
     Raises:
@@ -184,12 +184,12 @@ class SampleDataset(Dataset[Batch], Closing):
 
     @property
     def num_files(self) -> int:
-        """The number of data files that the samples are of."""
+        """The number of data files that hold the samples."""
         return len(self._plan.files)
 
     @property
     def decoded_bytes(self) -> int:
-        """What the decoded columns, and indices, take of the staging budget."""
+        """Bytes of the staging budget that the decoded columns and indices take."""
         return self._samples.held_bytes
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from featstore.files.storage import absolute, open_read
 from featstore.native.arrow import INT96_UNIT
 from featstore.native.damage import damage_as
 from featstore.native.footers import read_checked
+from featstore.reading.kept import InPlaceFile
 from featstore.samples.sample_fields import SampleFields, Stored, checksum, stored_id
 from featstore.samples.sample_file import SampleFile
 
@@ -234,7 +235,8 @@ def parquet_rows(
         with (
             damage_as(lambda error: DataFileError(f"{where} cannot be read: {error}"), where),
             closing(
-                pq.ParquetFile(
+                InPlaceFile(
+                    footer,
                     source,
                     metadata=footer.arrow_metadata(),
                     page_checksum_verification=True,

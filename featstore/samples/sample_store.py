@@ -28,26 +28,26 @@ class SampleStore(Closing):
         store = featstore.SampleStore("samples.sqlite")
         store[0], store[-1], store[10:20], store[[3, 1, 2]], store.by_id(["a1"]), len(store)
 
-    Any number of processes read while one writes. Each has a connection of its own, opened at its
-    first use, also after a fork; a pickled store is opened again from its path. A batch is one
-    statement. Threads may share a store: they take turns.
+    Any number of processes read while one writes. Each opens its own connection at first use, also
+    after a fork; a pickled store is opened again from its path. A batch is one statement. Threads
+    may share a store: they take turns.
 
-    A store that was opened sees the samples that it had then: those that others append are seen
+    An open store sees the samples that were there when it was opened, and those appended by others
     after `refresh()`. Indices are always 0 to `len(store) - 1`: a delete moves the last samples
-    into the gaps. So after another process deleted, reading raises until `refresh()`, instead of
-    returning other samples than before. `close()` closes the file.
+    into the gaps. So after another process has deleted, reading raises until `refresh()`, instead
+    of returning other samples than before. `close()` closes the file.
 
     Args:
         path: The file. `create` makes one.
         transform: Called with each sample that is read, a dict of its fields; its result is
             delivered instead. Spawned workers need to pickle it.
-        immutable: Opens a file that nobody changes without locks and without files beside it: on a
-            read-only disk, or on a network file system.
+        immutable: Opens a file that nobody changes, without locks or extra files: on a read-only
+            disk, or on a network file system.
         wait_s: How long to wait for another writer.
 
     Raises:
         SampleStoreError: There is no such store, it is damaged or of another format, may not be
-            opened, or lies on a network file system.
+            opened, or is on a network file system.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SampleStore(Closing):
 
     @property
     def ids(self) -> "SampleIds":
-        """The ids of all samples by index, read where they are asked for."""
+        """The ids of all samples by index, read on access."""
         view = self._view
         return SampleIds(
             view.num_samples,
@@ -151,7 +151,7 @@ class SampleStore(Closing):
         """The samples of ids, with one statement.
 
         Args:
-            ids: Ids, each as often as it is wanted.
+            ids: Ids, each as often as its sample is wanted.
 
         Raises:
             UnknownSampleError: There is no sample of an id.
@@ -211,8 +211,8 @@ class SampleStore(Closing):
         optional: Collection[str] = (),
         progress: bool = True,
     ) -> int:
-        """Adds the objects of JSON lines as samples. An import that was interrupted goes on where
-        it stopped, and a file that was imported is not imported again.
+        """Adds the objects of JSON lines as samples. An interrupted import continues where it
+        stopped, and an imported file is not imported again.
 
         Args:
             source: A file, a directory of `*.jsonl`, or a glob, local or remote. Names that end
@@ -220,7 +220,7 @@ class SampleStore(Closing):
             columns: Where each field comes from: a key, keys joined with `.` in nested objects, or
                 `*` for the whole object. By default the key of the field's name. A key that a line
                 lacks gives None.
-            id_from: Where ids come from, likewise.
+            id_from: Where ids come from, in the same way.
             optional: Those of these keys that all of the first 1,000 samples may lack. Others are
                 an error then, since they may be misspelt.
             progress: Whether to show progress on standard error, if that is a terminal.
@@ -353,9 +353,7 @@ def _paired(
 
 
 class SampleIds(Sequence[str | None]):
-    """The ids of a store's samples by index, read where they are asked for; None where a sample has
-    none.
-    """
+    """The ids of a store's samples by index, read on access; None where a sample has none."""
 
     def __init__(
         self,

@@ -15,13 +15,14 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.base.errors import SelectionError, nearest
+from featstore.base.errors import SelectionError, nearest, require_text
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import short
 from featstore.ops import hashing
@@ -177,11 +178,13 @@ def parse_where(text: str, columns: Mapping[str, pa.DataType]) -> Where:
         columns: The types of the columns that it may name.
 
     Raises:
+        ConfigError: It is no text.
         SelectionError: The syntax is wrong, a column is unknown, or values of different kinds are
             compared.
     """
+    require_text("where", text)
     try:
-        tree = parse_tree(text, columns)
+        tree = _with_whole_numbers(parse_tree(text, columns))
         nodes = list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
         terms = tuple(_Builder(text=short(text), columns=columns).term(node) for node in nodes)
     except RecursionError:
@@ -280,8 +283,12 @@ class _Builder:
         if _kind(node) in _COMPARISONS:
             return _COMPARISONS[_kind(node)](*self.operands(node.this, node.expression))
         if isinstance(node, exp.Between):
-            value, low, high = self.operands(node.this, node.args["low"], node.args["high"])
-            return (value >= low) & (value <= high)
+            ends = node.args["low"], node.args["high"]
+            self.require_alike(node.this, *ends)
+            bounds = zip((operator.ge, operator.le), ends, strict=True)
+            return _joined(
+                [compare(*self.operands(node.this, end)) for compare, end in bounds], operator.and_
+            )
         if isinstance(node, exp.In) and node.expressions:
             return self.membership(node.this, node.expressions)
         return self.boolean(node)
@@ -297,17 +304,21 @@ class _Builder:
     def lookup(self, node: Node, items: list[Node]) -> tuple[pc.Expression, pa.Array]:
         """A value and the literals that it is compared with, in one type.
 
-        Integers outside the range of the value's type are left out.
+        Of numbers that an integer is compared with, those that its type lacks are left out.
         """
         time = self.require_alike(node, *items)
         literals = [self.literal(item) for item in items]
-        if any(map(self.is_float, (node, *items))):
+        if self.is_float(node):
             zeros = [0.0, -0.0] if 0 in literals else []  # equal, and of different hashes
             return self.as_float(node), pa.array([*map(float, literals), *zeros], pa.float64())
         type_ = self.type_of(node)
         if pa.types.is_integer(type_):
             can_be = np.iinfo(str(type_))  # Arrow names integers as numpy does
-            literals = [number for number in literals if can_be.min <= int(number) <= can_be.max]
+            literals = [
+                number
+                for number in literals
+                if isinstance(number, int) and can_be.min <= number <= can_be.max
+            ]
         return self.operand(node, time), pa.array(
             literals, type_
         ) if time is None else self.instants(literals, time)
@@ -555,6 +566,14 @@ def _is_literal(node: Node) -> bool:
 def _bare(node: Node) -> Node:
     """The node without parentheses around it."""
     return _bare(node.this) if isinstance(node, exp.Paren) else node
+
+
+def _with_whole_numbers(tree: Node) -> Node:
+    """The tree, in which `7.0` and `1e3` are 7 and 1000: a double does not keep every integer."""
+    for literal in tree.find_all(exp.Literal):
+        if _is_fraction(literal) and abs(number := Decimal(literal.this)) < 2**63:
+            literal.set("this", str(int(number)) if number == int(number) else literal.this)
+    return tree
 
 
 def _is_fraction(node: Node) -> bool:

@@ -5,6 +5,7 @@ and publishes it.
 import logging
 import os
 import random
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from featstore.base.errors import DataFileError, ReplacedError, StagingError
 from featstore.base.intervals import Span, united
 from featstore.base.redaction import redact, without_user
 from featstore.files import storage
+from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import ReadSpan, read_span
 from featstore.staging.budget import require_fits
 from featstore.staging.cache import (
@@ -36,7 +38,6 @@ from featstore.staging.ranges import PlanRanges, coalesce, covers, missing, num_
 from featstore.staging.record import Record, SpanChecksum, united_checksum
 from featstore.staging.remote import Remote
 from featstore.staging.request_threads import RequestThreads
-from featstore.staging.retry import RetryPolicy
 
 _LOG = logging.getLogger(__name__)
 Key = TypeVar("Key")
@@ -51,6 +52,11 @@ _MOST_REMOVED = 5
 # raises.
 AwaitRoom = Callable[[Refusal, int], None]
 Check = Callable[[Path, str, Sequence[Span]], None]
+
+
+# Azure and others list ETags without quotes: numbers in hexadecimal, or checksums. All other
+# versions are times.
+_LISTED_TAG = re.compile(r'"?((?<=")[^"]*(?=")|0x[0-9A-Fa-f]+|[0-9A-Fa-f]{32}(?:-\d+)?)"?')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +82,11 @@ class StageItem(Generic[Key]):
 
     @property
     def listed_tag(self) -> str:
-        """The version, if it is one that object stores name in answers, too: a strong ETag in
-        quotes, without which Azure lists them. Empty otherwise.
+        """The version, if it is one that object stores name in answers, too: a strong ETag, in
+        quotes. Empty otherwise.
         """
-        is_tag = self.version.startswith('"') and storage.has_object_store(self.url)
-        return self.version if is_tag else ""
+        tag = _LISTED_TAG.fullmatch(self.version)
+        return f'"{tag[1]}"' if tag and storage.has_object_store(self.url) else ""
 
 
 @dataclass(frozen=True, kw_only=True)

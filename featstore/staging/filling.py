@@ -5,7 +5,6 @@ own offset. Continues where a connection breaks.
 import contextlib
 import logging
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,13 +17,14 @@ from featstore.base.errors import ReplacedError, StagingError, StoreError
 from featstore.base.intervals import Span, united
 from featstore.base.redaction import redact, redact_text
 from featstore.files.private_directory import disk_error
+from featstore.files.retry import Failures, RetryPolicy, gave_up
 from featstore.files.transfer import RangeResponse, ReadSpan
 from featstore.staging.cache import Pin
 from featstore.staging.limits import Throttle
 from featstore.staging.ranges import covers
 from featstore.staging.record import SpanChecksum, checksum, spans_of
 from featstore.staging.request_threads import RequestThreads
-from featstore.staging.retry import RetryPolicy, Stopped, is_retryable
+from featstore.staging.retry import Stopped, is_retryable
 
 _LOG = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20  # How much is copied at once from another file of the cache.
@@ -269,25 +269,19 @@ class Filling:
             Stopped: The stager was closed.
         """
         self._current = (first, end)
-        retry, num_failures, since_s = self._connection.retry, 0, 0.0
+        retry, failures = self._connection.retry, Failures()
         self._at, self._crc = first, 0
         while self._at < end:
             begun, self._failure, self._asked_s = self._at, "", 0.0
             yield self._attempt(end)
             if not self._failure:
                 break
-            now_s = time.monotonic()
-            if num_failures == 0 or self._at - begun >= retry.progress_bytes:
-                num_failures, since_s = 0, now_s
-            num_failures, tried_s = num_failures + 1, now_s - since_s
-            pause_s = retry.pause_s(
-                num_failures, random.random(), tried_s=tried_s, asked_s=self._asked_s
-            )
+            if self._at - begun >= retry.progress_bytes:
+                failures = Failures()
+            pause_s = failures.add(retry, asked_s=self._asked_s)
             if pause_s is None:
-                raise StagingError(
-                    f"{self._failure}; gave up after {num_failures} attempts in {tried_s:.0f} s "
-                    f"(staging.retry_s is {retry.retry_s:g})"
-                )
+                told = gave_up(failures.num, failures.tried_s, "staging.retry_s", retry.retry_s)
+                raise StagingError(f"{self._failure}{told}")
             if not self.tag:
                 self._at, self._crc = first, 0
             # A store that serves only one of our requests at a time would serve those in flight

@@ -1,10 +1,16 @@
 """The options of staging, as a training config has them under `staging:`."""
 
-import math
 from dataclasses import dataclass
 
 from featstore.base.byte_sizes import parse_bytes
-from featstore.base.errors import ConfigError, nearest, require_boolean, require_integer
+from featstore.base.errors import (
+    ConfigError,
+    nearest,
+    require_boolean,
+    require_integer,
+    require_seconds,
+    require_text,
+)
 from featstore.base.redaction import redact
 from featstore.files.storage import local_path, scheme
 from featstore.staging.budget import StageAheadLimit
@@ -64,18 +70,14 @@ class Staging:
             )
         require_integer("staging.ahead_files", self.ahead_files)
         require_boolean("staging.decoded", self.decoded)
-        if isinstance(self.retry_s, bool) or not (
-            isinstance(self.retry_s, int | float) and 0 <= self.retry_s < math.inf
-        ):
-            raise ConfigError(
-                f"staging.retry_s: expected seconds, 0 or more, found {self.retry_s!r}"
-            )
+        require_seconds("staging.retry_s", self.retry_s)
         if self.max_connections is not None:
             require_integer("staging.max_connections", self.max_connections)
-        if self.directory is not None and local_path(self.directory) is None:
-            raise ConfigError(
-                f"staging.directory: expected a local directory, found {redact(self.directory)!r}"
-            )
+        if self.directory is not None:
+            require_text("staging.directory", self.directory)
+            if local_path(self.directory) is None:
+                found = redact(self.directory)
+                raise ConfigError(f"staging.directory: expected a local directory, found {found!r}")
         for name in ("budget_bytes", "ahead_bytes"):
             parse_bytes(getattr(self, name), f"staging.{name}")
         for name in ("max_bytes_per_s", "min_free_bytes"):

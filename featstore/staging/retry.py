@@ -1,12 +1,9 @@
-"""The retry policy of downloads: which failures are tried again and after which pause, and a
-backoff that can be stopped.
-"""
+"""Which failures of downloads are tried again, and a backoff that can be stopped."""
 
 import errno
 import logging
 import threading
 import time
-from dataclasses import dataclass
 
 from featstore.base.errors import StagingError
 
@@ -29,58 +26,6 @@ _FINAL = (
 # A refused request is raised as this errno (4xx but 408 and 429, docs/design/staging.md).
 _REFUSED = errno.EINVAL
 _LOCAL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetryPolicy:
-    """When a failed download is tried again. Pauses double after each failure.
-
-    Attributes:
-        retry_s: A failure so long after the first one in a row is final. Stores that fail over, and
-            name nodes that start, take a minute.
-        max_attempts: So many failures in a row are final, too; None: only the time counts.
-        max_starts: So often a file is downloaded from its beginning that was replaced meanwhile, or
-            whose bytes are not those that were written.
-        first_pause_s: The pause after the first failure.
-        longest_pause_s: The longest pause, unless the store asks for a longer one. So much later
-            than it could a download goes on.
-        progress_bytes: This many bytes between two failures begin a new row.
-        stall_s: A stream has also failed if it brings too few bytes while it is waited for so long
-            (docs/design/staging.md). A shorter time cuts stores that take long to find an object.
-        stall_bytes: Fewer bytes than this in `stall_s` are too few.
-    """
-
-    retry_s: float = 120.0
-    max_attempts: int | None = None
-    max_starts: int = 5
-    first_pause_s: float = 0.2
-    longest_pause_s: float = 10.0
-    progress_bytes: int = 1 << 20
-    stall_s: float = 60.0
-    stall_bytes: int = 64 << 10
-
-    def pause_s(
-        self, num_failures: int, draw: float, *, tried_s: float = 0.0, asked_s: float = 0.0
-    ) -> float | None:
-        """The pause after a failure, with jitter; None if the failure is final. It ends at the
-        latest with `retry_s`, when the last attempt is made.
-
-        Args:
-            num_failures: Failures in a row, this one included.
-            draw: A random number in [0, 1). It spreads workers that failed together over the second
-                half of the pause.
-            tried_s: Seconds since the first of them.
-            asked_s: The least pause that the store asks for.
-        """
-        if tried_s >= self.retry_s or num_failures == self.max_attempts:
-            return None
-        # The exponent is bounded because 2.0 ** 1024 overflows.
-        longest_s = min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(num_failures - 1, 64))
-        return min(max(longest_s * (0.5 + draw / 2), asked_s), self.retry_s - tried_s)
-
-    def is_stalled(self, num_bytes: int, waited_s: float) -> bool:
-        """Whether a stream that brought `num_bytes` in `waited_s` counts as stalled."""
-        return waited_s >= self.stall_s and num_bytes < self.stall_bytes
 
 
 def is_retryable(error: BaseException) -> bool:

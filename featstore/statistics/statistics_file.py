@@ -59,7 +59,7 @@ def copy_statistics(
         FileNotFoundError: There is no file `part`.
         DataFileError: The file is damaged or of another format.
     """
-    table, metadata = _read_table(table_url, part)
+    table, metadata = read_own(table_url, part, "statistics")
     if metadata.get("format") != FORMAT:
         raise _of_other_format(part, metadata.get("format"))
     _write(table_url, path, table, metadata | {"data_digest": data_digest, "counts": dict(counts)})
@@ -129,7 +129,7 @@ def find_statistics(
 
 def _read(table_url: str, path: str) -> tuple[StoredStatistics | None, object]:
     """The statistics in a file, or None if its format is older, and the number of its format."""
-    table, stored = _read_table(table_url, path)
+    table, stored = read_own(table_url, path, "statistics")
     number = stored.get("format")
     if number in range(1, FORMAT):
         return None, number
@@ -143,16 +143,28 @@ def _read(table_url: str, path: str) -> tuple[StoredStatistics | None, object]:
     ), number
 
 
-def _read_table(table_url: str, path: str) -> tuple[pa.Table, dict[str, Any]]:
-    """The rows of a file, and its metadata."""
+def read_own(table_url: str, path: str, what: str) -> tuple[pa.Table, dict[str, Any]]:
+    """The rows of a small file that featstore wrote beside the data files, and its metadata.
+
+    Args:
+        table_url: The table.
+        path: The file's path in it.
+        what: What the file holds, for errors.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DataFileError: The file is damaged.
+    """
 
     def unreadable(error: Exception) -> DataFileError:
-        return DataFileError(f"{path}: statistics cannot be read: {first_line(error)}")
+        return DataFileError(f"{path}: {what} cannot be read: {first_line(error)}")
 
     with open_read(join(table_url, path)) as file, damage_as(unreadable, path):
         footer = read_checked(file)
         metadata = footer.arrow_metadata()
-        read = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True)
         # A thread of Arrow's pool may free memory of Python later, at the interpreter's end.
+        read = pq.ParquetFile(
+            file, metadata=metadata, pre_buffer=False, page_checksum_verification=True
+        )
         table = read.read(use_threads=False)
     return table, json.loads(footer.key_values.get(KEY.encode(), b"{}"))

@@ -5,7 +5,6 @@ A text belongs to a sign whatever rows there are, so that, unlike statistics, th
 runs can be read together, and those of replaced rows do no harm.
 """
 
-import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -15,12 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from featstore.base.errors import DataFileError
-from featstore.files.storage import join, open_read, open_write
-from featstore.native.damage import damage_as, first_line
-from featstore.native.footers import read_checked
+from featstore.files.storage import join, open_write
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.lists import array_of_bits
 from featstore.spec.value_names import MAX_DISTINCT
+from featstore.statistics.statistics_file import read_own
 from featstore.table.metadata import KEY, to_json
 
 FORMAT = 1
@@ -140,17 +138,7 @@ def read_values(table_url: str, path: str) -> StoredValues:
         FileNotFoundError: There is no such file.
         DataFileError: The file is damaged, or of a format that this version does not know.
     """
-
-    def unreadable(error: Exception) -> DataFileError:
-        return DataFileError(f"{path}: texts cannot be read: {first_line(error)}")
-
-    with open_read(join(table_url, path)) as file, damage_as(unreadable, path):
-        footer = read_checked(file)
-        metadata = footer.arrow_metadata()
-        read = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True)
-        # A thread of Arrow's pool may free memory of Python later, at the interpreter's end.
-        table = read.read(use_threads=False)
-    stored = json.loads(footer.key_values.get(KEY.encode(), b"{}"))
+    table, stored = read_own(table_url, path, "texts")
     if stored.get("format") != FORMAT:
         raise DataFileError(
             f"{path}: texts of format {stored.get('format')!r}, this featstore reads {FORMAT}; "

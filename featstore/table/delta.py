@@ -30,6 +30,7 @@ from featstore.base.schema import SlotSchema
 from featstore.files.credentials import require_credentials, s3_endpoint
 from featstore.files.looks import is_directory_at
 from featstore.files.redirects import own_hosts_only
+from featstore.files.retry import current_policy
 from featstore.files.storage import absolute, canonical, check_store, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
 from featstore.table.evolution import check_foreign, merge_schemas
@@ -574,7 +575,8 @@ def _at_version(version: int, newest: _Newest) -> DeltaTable:
 def _storage_options(url: str) -> dict[str, str] | None:
     """The options of delta-rs for a remote store. AccessError if there are no credentials.
 
-    They keep credentials from being sent to other hosts. On S3 they also require conditional
+    They keep credentials from being sent to other hosts, and have the budget of time of
+    `retrying`, if there is one. On S3 they also require conditional
     writes for commits, and set the endpoint: with one delta-rs looks for credentials where obstore
     does, without one it uses the AWS SDK, which also reads profiles and asks the metadata service
     for a region. If the environment chooses a lock (`AWS_S3_LOCKING_PROVIDER`), which needs the
@@ -585,6 +587,13 @@ def _storage_options(url: str) -> dict[str, str] | None:
     options = own_hosts_only(store, os.environ)
     if store == "s3" and "AWS_S3_LOCKING_PROVIDER" not in os.environ:
         options |= {"aws_conditional_put": "etag", "aws_endpoint_url": s3_endpoint(os.environ)}
+    if (policy := current_policy()).max_attempts is None and store != "file":
+        options |= {
+            "max_retries": str(policy.max_retries),
+            "retry_timeout": f"{policy.retry_s * 1000:.0f}ms",
+            "backoff_config.init_backoff": f"{policy.first_pause_s * 1000:.0f}ms",
+            "backoff_config.max_backoff": f"{policy.longest_pause_s * 1000:.0f}ms",
+        }
     return options or None
 
 

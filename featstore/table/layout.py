@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from featstore.base.errors import InputError
 from featstore.base.redaction import redact, shown
 from featstore.files.hadoop import HADOOP_SCHEMES
-from featstore.files.storage import canonical, join, scheme
+from featstore.files.storage import absolute, canonical, join, local_path, scheme
 
 LOG_DIR = "_delta_log"
 RUNS_DIR = "_runs"
@@ -31,6 +31,8 @@ _PARTIAL = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.partial")
 _NAME_BYTES = 255  # the limit of Linux file systems, and the default of HDFS
 _GROUP_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _SUFFIX = ".parquet"
+_WHOLE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
+_HOST = re.compile(r"[^:/]+://[^/]*")
 # The characters that Hive escapes in partition directories, `}` and the space.
 _UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^ ]")
 
@@ -225,11 +227,27 @@ def is_delta_scheme(url: str) -> bool:
     return scheme(canonical(url)) in _DELTA_SCHEMES
 
 
-def decode_path(logged: str) -> str:
-    """The path of a data file, relative to the table, from a Delta log, which percent-encodes it
-    once.
+def decode_path(url: str, logged: str) -> str:
+    """The path of a data file from the Delta log of a table, which percent-encodes it once.
+
+    The path is relative to the table. A file that lies elsewhere, as those of a clone do, has its
+    URL or absolute path instead.
+
+    Args:
+        url: The table.
+        logged: A relative path, a URL, or an absolute path in the table's store.
     """
-    return unquote(logged)
+    path = unquote(logged)
+    if not is_whole(path):
+        return path
+    if path.startswith("/") and local_path(url) is None:
+        path = f"{_HOST.match(url)[0]}{path}"  # type: ignore[index]  # a URL has one
+    return absolute(canonical(path)).removeprefix(f"{absolute(canonical(url)).rstrip('/')}/")
+
+
+def is_whole(path: str) -> bool:
+    """Whether a path says by itself where the file is, without the table."""
+    return bool(_WHOLE.match(path))
 
 
 def _escape(text: str) -> str:

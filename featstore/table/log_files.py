@@ -13,7 +13,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +23,9 @@ from featstore.base.errors import DataFileError, StoreError
 from featstore.base.redaction import redact
 from featstore.files.listings import list_own
 from featstore.files.looks import names_in
+from featstore.files.retry import thread_pool
 from featstore.files.storage import fetch, join, local_path, modified_s
-from featstore.table.layout import LOG_DIR, decode_path
+from featstore.table.layout import LOG_DIR, decode_path, is_whole
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile
 
@@ -118,7 +118,7 @@ def commit_infos(url: str, versions: Iterable[int]) -> Iterator[tuple[int, Mappi
         yield from ((version, _commit_info(url, version)) for version in versions)
         return
     waiting = iter(versions)
-    with ThreadPoolExecutor(_NUM_THREADS) as threads:
+    with thread_pool(_NUM_THREADS) as threads:
         while ahead := list(itertools.islice(waiting, _NUM_THREADS)):
             yield from zip(
                 ahead, threads.map(lambda version: _commit_info(url, version), ahead), strict=True
@@ -182,18 +182,18 @@ def files_of(
         keys: The partition keys.
         crc32s: The CRC-32s of files that are known, by path.
     """
-    ordered = _sorted(actions.select([*_FIELDS, *(f"partition.{key}" for key in keys)]))
+    ordered = _sorted(url, actions.select([*_FIELDS, *(f"partition.{key}" for key in keys)]))
     del actions  # its other columns (statistics, tags) can be larger than the selected ones
     for batch in ordered.to_batches(max_chunksize=_BATCH_ROWS):
         yield from _files(url, batch.to_pylist(), keys, crc32s)
 
 
-def _sorted(actions: pa.Table) -> pa.Table:
+def _sorted(url: str, actions: pa.Table) -> pa.Table:
     """The actions sorted by decoded path. Arrow's order of UTF-8 is Python's order of `str`."""
-    # Few tables have escaped paths, and decoding is a call in Python for each file.
+    # Few tables have escaped or absolute paths, and decoding is a call in Python for each file.
     paths = actions["path"].combine_chunks()
-    if pc.any(pc.match_substring(paths, "%")).as_py():
-        paths = pa.array((decode_path(path.as_py()) for path in paths), pa.string())
+    if pc.any(pc.match_substring_regex(paths, "%|^/|:/")).as_py():
+        paths = pa.array((decode_path(url, path.as_py()) for path in paths), pa.string())
     order = pc.sort_indices(paths)
     return actions.set_column(0, "path", paths).take(order)
 
@@ -202,7 +202,7 @@ def _files(
     url: str, actions: list[dict[str, Any]], keys: Sequence[str], crc32s: Mapping[str, int]
 ) -> Iterator[DataFile]:
     urls = [
-        action["path"] if _is_whole(action["path"]) else join(url, action["path"])
+        action["path"] if is_whole(action["path"]) else join(url, action["path"])
         for action in actions
     ]
     unknown = [
@@ -223,11 +223,6 @@ def _files(
             version=str(action["modification_time"]),
             crc32=crc32s.get(action["path"]),
         )
-
-
-def _is_whole(path: str) -> bool:
-    """Whether a path of the log is a URL: those of files in another table are, in a clone."""
-    return "://" in path or path.startswith("file:/")
 
 
 def _text(value: object) -> str | None:

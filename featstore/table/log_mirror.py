@@ -12,7 +12,6 @@ import re
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from featstore.base.cleanup import when_gone
@@ -20,6 +19,7 @@ from featstore.base.redaction import redact
 from featstore.files.hadoop import HADOOP_SCHEMES
 from featstore.files.listings import FileEntry, list_own
 from featstore.files.private_directory import PrivateDirectory
+from featstore.files.retry import thread_pool
 from featstore.files.storage import delete, fetch, join, open_write, put_new, scheme
 from featstore.table.layout import LOG_DIR
 
@@ -91,7 +91,7 @@ class LogMirror:
             for name in self._copied.keys() - listed.keys():
                 self._path(name).unlink()
                 del self._copied[name]
-            with ThreadPoolExecutor(_NUM_THREADS) as threads:
+            with thread_pool(_NUM_THREADS) as threads:
                 for entry in threads.map(self._copy, changes):
                     self._copied[entry.name] = entry
         return self._root

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from featstore.base.errors import DataFileError, TableFormatError, TableNotFound
 from featstore.base.redaction import redact
 from featstore.base.schema import OF_TWO_KINDS, Role, Slot, SlotSchema
 from featstore.files.listings import FileEntry, list_files
+from featstore.files.retry import thread_pool
 from featstore.files.storage import local_path, open_read, scheme
 from featstore.native.column_types import is_of_kind
 from featstore.native.damage import damage_as, first_line
@@ -148,7 +149,7 @@ def each_footer(
     def taken(url: str) -> T:
         return take(read_footer(url, advice))
 
-    with ThreadPoolExecutor(_NUM_FOOTER_THREADS) as threads:
+    with thread_pool(_NUM_FOOTER_THREADS) as threads:
         ahead = deque[Future[T]]()
         try:
             for url in urls:

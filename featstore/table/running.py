@@ -19,6 +19,7 @@ from featstore.base.errors import CommitConflictError
 from featstore.base.redaction import redact
 from featstore.files.listings import list_own
 from featstore.files.looks import exists
+from featstore.files.retry import BRIEF, retrying
 from featstore.files.storage import (
     check_store,
     delete,
@@ -82,7 +83,7 @@ class Mark:
     def remove(self) -> None:
         """Removes the mark, unless it is to be kept. A failure leaves it to a later vacuum."""
         if not self._kept:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), retrying(BRIEF):
                 delete(self.url)
 
 

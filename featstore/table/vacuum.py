@@ -449,11 +449,12 @@ def _read_entry(url: str, version: int) -> _LogEntry:
     )
     return _LogEntry(
         version=version,
-        adds=_paths(actions, "add"),
-        removes=_paths(actions, "remove"),
+        adds=_paths(url, actions, "add"),
+        removes=_paths(url, actions, "remove"),
         groups=json.loads(next(properties, None) or "{}"),
     )
 
 
-def _paths(actions: Iterable[Mapping[str, Any]], kind: str) -> frozenset[str]:
-    return frozenset(decode_path(action[kind]["path"]) for action in actions if action.get(kind))
+def _paths(url: str, actions: Iterable[Mapping[str, Any]], kind: str) -> frozenset[str]:
+    found = (action[kind]["path"] for action in actions if action.get(kind))
+    return frozenset(decode_path(url, path) for path in found)

@@ -64,7 +64,7 @@ class DataFileWriter:
     """Writes batches to one Parquet file. Made by `open_data_file`.
 
     Every row group but the last has exactly `rows_per_row_group` rows, whatever the sizes of the
-    batches. Memory holds one row group. Not thread-safe.
+    batches, unless it is written by `write_row_group`. Memory holds one row group. Not thread-safe.
     """
 
     def __init__(
@@ -110,6 +110,12 @@ class DataFileWriter:
             first += num_rows
             if self._buffer.num_rows == self._rows_per_row_group:
                 self._write_row_group()
+
+    def write_row_group(self, rows: pa.Table) -> None:
+        """Writes the next rows, `rows_per_row_group` at most, as a row group of their own."""
+        for batch in rows.to_batches():
+            self._buffer.append(batch)
+        self._write_row_group()
 
     def close(self) -> DataFileReport:
         """Writes the last row group and the footer. Further calls return the same report."""

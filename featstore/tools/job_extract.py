@@ -122,6 +122,13 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="names the run: repeated with an equal id, it commits nothing",
     )
     parser.add_argument(
+        "--retry-s",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long a request to a store is made again after failures that may pass",
+    )
+    parser.add_argument(
         "--register",
         metavar="DB.TABLE",
         help="then make or update this external table of a Hive metastore",
@@ -162,7 +169,12 @@ def extract(
         "partition_from_path": options.partition_from_path,
         "no_partition": options.no_partition,
     }
-    how = {"spark": spark, "run_id": options.run_id, "key": options.key}
+    how = {
+        "spark": spark,
+        "run_id": options.run_id,
+        "key": options.key,
+        "retry_s": options.retry_s,
+    }
     of_days = {
         "days": options.days,
         "allow_missing": options.allow_missing,

@@ -23,6 +23,7 @@ from featstore.explore.profile import Profile
 from featstore.explore.spark_profile import profile_dataframe, profile_table
 from featstore.explore.table import open_table
 from featstore.extraction.spark.runners import spark_session
+from featstore.statistics.stale_groups import ERROR, MISSING
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,6 +62,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--labels", nargs="+", default=[], metavar="NAME", help="columns of a query that are labels"
     )
+    parser.add_argument(
+        "--stale-groups",
+        choices=(ERROR, MISSING),
+        default=ERROR,
+        help="with --table, where a slot group is stale: refuse, or read its slots as missing",
+    )
     options = parser.parse_args(arguments)
     if options.table is None and (options.version is not None or options.where or options.slots):
         parser.error("--version, --where and --slots go with --table; a query says so itself")
@@ -76,9 +83,8 @@ def profile(options: argparse.Namespace, spark: SparkSession) -> Profile:
         InputError: Spark cannot read the query or table.
     """
     if options.table is not None:
-        return profile_table(
-            spark, open_table(options.table, options.version), options.where, options.slots
-        )
+        table = open_table(options.table, options.version, stale_groups=options.stale_groups)
+        return profile_table(spark, table, options.where, options.slots)
     try:
         frame = (
             spark.sql(options.sql) if options.sql is not None else spark.table(options.hive_table)

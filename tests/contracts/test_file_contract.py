@@ -12,9 +12,9 @@ import pytest
 
 from featstore.base.errors import InputError, ReplacedError, StoreError
 from featstore.files import listings, storage
+from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import read_span
 from featstore.staging import Source, StageItem, Stager, Staging
-from featstore.staging.retry import RetryPolicy
 from tests.contracts.conftest import failing_looks
 
 DATA = bytes(range(256)) * 12_000
@@ -64,6 +64,26 @@ def test_a_file_of_another_version_is_refused(place: Any, at: str) -> None:
     _put(place, at, "x.bin", OTHER)
     with pytest.raises(ReplacedError, match=r"x\.bin was replaced"):
         list(read_span(url, 0, len(DATA), size_bytes=len(DATA), tag=answer.tag).blocks)
+
+
+def test_a_listed_object_that_was_replaced_by_one_of_its_size_is_not_staged(
+    place: Any, at: str, tmp_path: Path
+) -> None:
+    if not place.is_listed or not storage.has_object_store(at):
+        pytest.skip("no ETags are listed")
+    url, versions = "", []
+    for data in (DATA, OTHER):
+        url = _put(place, at, "x.parquet", data)
+        versions += [file.version for file in listings.list_files(at)]
+    was, now = (
+        StageItem(key=0, url=url, size_bytes=len(DATA), version=version) for version in versions
+    )
+    with Stager(Staging(mode="whole", directory=str(tmp_path))) as stager:
+        with next(stager.stage([now])) as staged:
+            assert staged.path is not None
+            assert staged.path.read_bytes() == OTHER
+        with pytest.raises(ReplacedError, match=r"x\.parquet was replaced: .* which was listed"):
+            next(stager.stage([was]))
 
 
 def test_a_missing_file_is_file_not_found(place: Any, at: str) -> None:

@@ -40,5 +40,7 @@ def test_the_terms_of_leases_are_those_of_the_options() -> None:
 def test_the_store_and_the_run_id_are_checked_when_the_options_are_made() -> None:
     with pytest.raises(ConfigError, match="dispatch store 'tcp://x': expected tcp://host:port"):
         Dispatch(store="tcp://x")
+    with pytest.raises(ConfigError, match=r"dispatch\.store: expected a text, found 5"):
+        Dispatch(store=5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="run_id 'a/b' may hold only"):
         Dispatch(run_id="a/b")

@@ -1,13 +1,14 @@
 """Profiles computed on Spark, compared with those computed by duckdb in this process."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import featstore
-from featstore.base.errors import InputError, SelectionError
+from featstore.base.errors import InputError, SelectionError, StaleGroupError
 from featstore.explore.profile import NUM_TOP, Profile
 from featstore.explore.spark_profile import profile_dataframe, profile_table
 from featstore.explore.table import Table
@@ -15,6 +16,7 @@ from featstore.spec.parse import load_spec
 from featstore.statistics.summary import QUANTILES
 from featstore.tools import job_profile_slots as profile_slots
 from tests.parquet_files import put_parquet
+from tests.stale_tables import make, rewrite
 
 EXACT = [
     "slot",
@@ -138,7 +140,7 @@ def test_a_query_is_profiled_by_its_types(spark: Any, table: Table) -> None:
 
 
 def test_the_job_profiles_what_its_options_say(
-    spark: Any, table: Table, capsys: pytest.CaptureFixture[str]
+    spark: Any, table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def profiled(*arguments: str) -> Profile:
         found = profile_slots.profile(profile_slots.parse_arguments(arguments), spark)
@@ -153,6 +155,10 @@ def test_the_job_profiles_what_its_options_say(
         ["user_id"],
     )
     assert profiled("--sql", "SELECT 1 AS a, 2.0D AS b").slots == ("a", "b")
+    rewrite(stale := make(tmp_path), "delete")
+    with pytest.raises(StaleGroupError, match="so x would be missing there"):
+        profiled("--table", stale)
+    assert profiled("--table", stale, "--stale-groups", "missing")["x"]["coverage"] < 1
     with pytest.raises(InputError, match="Spark cannot run the query: "):
         profiled("--hive-table", "nowhere.nothing")
     for wrong in (

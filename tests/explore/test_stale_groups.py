@@ -2,6 +2,8 @@
 to.
 """
 
+import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import featstore
 from featstore.base.errors import StaleGroupError
 from featstore.explore.table import Table
 from featstore.tools.cli.program import cli
-from tests.stale_tables import REWRITES, make, rewrite
+from tests.stale_tables import REWRITES, N, X, make, rewrite
 
 STALE = r"slot group 'more' is stale .*, so x would be missing there"
 READERS: dict[str, Callable[[Table], Any]] = {
@@ -65,13 +67,35 @@ def test_other_slots_and_days_are_read(url: str) -> None:
     assert table.check is not None
 
 
-def test_head_and_profile_of_the_command_line_say_so(url: str) -> None:
+COMMANDS = {
+    "head": "table head TABLE",
+    "show": "table show TABLE --where 'id = 105'",
+    "profile": "table profile TABLE --exact",
+    "check": "table check TABLE --spec SPEC",
+    "report": "report TABLE -o ROOT/report.html",
+    "preview": "spec preview SPEC --input ROOT/raw --table TABLE",
+    "replay": "replay --spec SPEC --input ROOT/raw --table TABLE --partition-from-path day",
+    "stage": "stage warm ROOT/train.yaml",
+}
+# The exit codes of those that find the missing values.
+FOUND = {"check": 1, "replay": 1}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_that_reads_values_says_so(url: str, tmp_path: Path, name: str) -> None:
     rewrite(url, "delete")
-    for command in ("head", "profile", "show"):
-        arguments = ["table", command, url]
-        arguments += ["--exact"] if command == "profile" else []
-        arguments += ["--where", "id = 105"] if command == "show" else []
-        refused = CliRunner().invoke(cli, arguments)
-        assert isinstance(refused.exception, StaleGroupError)
-        read = CliRunner().invoke(cli, [*arguments, "--stale-groups", "missing"])
-        assert read.exit_code == 0, read.output
+    checked = [{"check": "coverage", "of": "x", "at_least": 0.9}]
+    spec = {"inputs": {"n": "long", "x": "double"}, "slots": [N, X], "checks": checked}
+    (tmp_path / "spec.yaml").write_text(json.dumps({"spec": 1, **spec}))
+    config = {"table": url, "slots": ["n", "x"], "staging": {"directory": str(tmp_path / "cache")}}
+    arguments = [
+        part.replace("TABLE", url).replace("SPEC", f"{tmp_path}/spec.yaml")
+        for part in shlex.split(COMMANDS[name].replace("ROOT", str(tmp_path)))
+    ]
+    (tmp_path / "train.yaml").write_text(json.dumps(config))
+    refused = CliRunner().invoke(cli, arguments)
+    assert isinstance(refused.exception, StaleGroupError), refused.output
+    (tmp_path / "train.yaml").write_text(json.dumps(config | {"stale_groups": "missing"}))
+    arguments += [] if name == "stage" else ["--stale-groups", "missing"]
+    read = CliRunner().invoke(cli, arguments)
+    assert read.exit_code == FOUND.get(name, 0), read.output

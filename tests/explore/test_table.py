@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,18 @@ import pytest
 from deltalake import write_deltalake
 
 import featstore
-from featstore.base.errors import InputError, SelectionError, SpecError, TableNotFoundError
+from featstore.base.errors import (
+    DataFileError,
+    InputError,
+    SelectionError,
+    SpecError,
+    TableNotFoundError,
+)
 from featstore.explore.table import Table
 from featstore.extraction.job import ExtractJob
 from featstore.reading.tables import read_tables
 from featstore.spec.lint import lint
+from tests.damaged_files import overwrite
 from tests.parquet_files import put_parquet
 
 SPEC: Any = {
@@ -295,3 +303,14 @@ def test_a_spec_that_contradicts_its_lock_is_not_extracted(tmp_path: Path) -> No
                 table_url="table",
             )
     assert not (tmp_path / "table").exists()
+
+
+@pytest.mark.parametrize("read", [Table.to_arrow, Table.head, Table.sample, Table.profile])
+def test_a_damaged_file_is_named_with_its_table_and_what_to_do(
+    tmp_path: Path, read: Callable[[Table], object]
+) -> None:
+    path = put_parquet(tmp_path / "a.parquet", {"x": np.random.default_rng(1).random(5_000)})
+    table = featstore.open_table(tmp_path)
+    overwrite(path, 4)
+    with pytest.raises(DataFileError, match=rf"^a\.parquet: .*; table {tmp_path}: restore the"):
+        read(table)

@@ -2,11 +2,14 @@
 also where a part of it was folded.
 """
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 
 import featstore
 from featstore import api
@@ -52,6 +55,39 @@ def test_only_partitions_in_which_it_is_stale_need_be_written_again(
     add(tmp_path, N, X, day="1", key="id")
     assert_whole(url, 99)
     assert not open_snapshot(url).groups[0].stale
+
+
+def cut_anew(url: str, row_groups: tuple[int, ...]) -> None:
+    """Rewrites the rows of day 1 as one file with these row groups. Spark cuts them by bytes."""
+    rows = DeltaTable(url).to_pyarrow_table(filters=[("day", "=", "1")]).drop_columns(["day"])
+    path = Path(url) / "day=1" / "part-00000-x.c000.snappy.parquet"
+    with pq.ParquetWriter(path, rows.schema) as writer:
+        for num_rows in row_groups:
+            writer.write_table(rows.slice(0, num_rows))
+            rows = rows.slice(num_rows)
+    stats = json.dumps({"numRecords": sum(row_groups)})
+    name, size_bytes = str(path.relative_to(url)), path.stat().st_size
+    added = AddAction(name, size_bytes, {"day": "1"}, 0, True, stats)
+    table = DeltaTable(url)
+    table.create_write_transaction(
+        [added], "overwrite", table.schema(), ["day"], [("day", "=", "1")]
+    )
+
+
+def test_a_group_is_written_beside_files_whose_row_groups_differ_in_size(
+    url: str, tmp_path: Path
+) -> None:
+    cut_anew(url, (7, 20, 3, 20))
+    with pytest.raises(StaleGroupError):
+        featstore.open_table(url).to_arrow()
+    assert add(tmp_path, N, X, day="1", key="id").committed
+    assert_whole(url, 100)
+    with featstore.FeatureLoader(url, slots=["n", "x"]) as loader:
+        assert sorted(row for batch in loader for row in batch["x"].tolist()) == [
+            float(row) for day in (1, 2) for row in range(day * 100, day * 100 + 50)
+        ]
+    compact(url)
+    assert_whole(url, 100)
 
 
 def test_a_group_of_which_a_part_was_folded_is_written_again(url: str, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """How processes end on a core that other work fills: each command and each training script has its
 own exit code, and standard error holds nothing but its own message.
 
-    python tests/faults/process_ends.py [--runs 200] [--few 50] [--only TEXT]
+    python tests/faults/process_ends.py [--runs 200] [--few 50] [--only TEXT ...]
 
 What still runs when the interpreter ends (a thread of a store's client, or of Arrow's pool, that
 calls Python) aborts the process in a moment that an idle core never shows. So all processes share
@@ -16,7 +16,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -46,6 +46,7 @@ import json, os, signal, sys, warnings
 os.sched_setaffinity(0, {int(sys.argv[1])})
 import deltalake, fsspec.asyn, obstore.fsspec, pyarrow.acero, pyarrow.parquet
 import featstore.api, featstore.tools.cli, featstore.explore.table, featstore.extraction.progress_bar
+import featstore.loader.feature_loader
 import featstore.explore.label_profile, featstore.explore.whatis, featstore.table.vacuum
 print("ready", flush=True)
 for line in iter(sys.stdin.readline, ""):
@@ -184,7 +185,10 @@ def ending(forks: Program, case: Case, stderr: Path) -> str:
     return f"exit code {128 - status if status < 0 else status}, said {said[-200:]!r}"
 
 
-def main(options: argparse.Namespace) -> int:
+def count_ends(*, runs: int, few: int, only: Sequence[str] = ("",)) -> dict[str, tuple[int, int]]:
+    """For each case with one of these texts in its name: how many processes ended as they should,
+    and how many ran.
+    """
     core, found = str(max(os.sched_getaffinity(0))), {}
     with ExitStack() as stack:
         inputs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -200,19 +204,19 @@ def main(options: argparse.Namespace) -> int:
         stack.enter_context(Program(BUSY, core))
         forks = stack.enter_context(Program(FORKS, core, variables=variables, stderr=None))
         assert forks.line() == "ready"
-        for case in (case for case in wanted if options.only in case.name):
-            num_runs = options.few if case.is_rare else options.runs
+        for case in (case for case in wanted if any(text in case.name for text in only)):
+            num_runs = few if case.is_rare else runs
             ends = Counter(ending(forks, case, inputs / "stderr") for _ in range(num_runs))
-            num_right = ends.pop("", 0)
-            sys.stderr.write(f"{case.name}: {num_right} of {num_runs}; {dict(ends)}\n")
-            found[case.name] = [num_right, num_runs]
-    sys.stdout.write(f"RESULT {json.dumps(found)}\n")
-    return int(any(num_right < num_runs for num_right, num_runs in found.values()))
+            found[case.name] = ends.pop("", 0), num_runs
+            sys.stderr.write(f"{case.name}: {found[case.name]}; {dict(ends)}\n")
+    return found
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=200, help="of extract and profile --label")
     parser.add_argument("--few", type=int, default=50, help="of each other case")
-    parser.add_argument("--only", default="", help="cases with this text in their names")
-    sys.exit(main(parser.parse_args()))
+    parser.add_argument("--only", default=[""], nargs="*", help="cases with this in their names")
+    found = count_ends(**vars(parser.parse_args()))
+    sys.stdout.write(f"RESULT {json.dumps(found)}\n")
+    sys.exit(any(num_right < num_runs for num_right, num_runs in found.values()))

@@ -1,24 +1,15 @@
-"""Processes on a busy core end with their own exit code: a campaign of `make faults`."""
-
-import json
-import sys
+"""Processes on a busy core end with their own exit code: a few of each, or the campaign of
+`make faults`.
+"""
 
 import pytest
 
-from tests.programs import run_python
+from tests.faults.process_ends import count_ends
 
 pytestmark = pytest.mark.slow
 
-PROGRAM = (
-    "import argparse, sys; from tests.faults.process_ends import main; "
-    "sys.exit(main(argparse.Namespace(runs=200, few=50, only='')))"
-)
-
 
 def test_every_process_ends_with_its_own_code_and_nothing_else_to_say(is_campaign: bool) -> None:
-    if not is_campaign:
-        pytest.skip("it keeps a core busy for minutes: `make faults` runs it")
-    done = run_python(PROGRAM, status=None, timeout=None)
-    sys.stderr.write(done.stderr)
-    found = json.loads(done.stdout.splitlines()[-1].removeprefix("RESULT "))
-    assert (done.returncode, len(found)) == (0, 26), done.stderr[-5000:]
+    found = count_ends(runs=200, few=50) if is_campaign else count_ends(runs=3, few=1)
+    assert len(found) == 26
+    assert [name for name, (num_right, num_runs) in found.items() if num_right < num_runs] == []

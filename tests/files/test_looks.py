@@ -52,7 +52,9 @@ def test_a_probe_that_fails_is_an_error(
 
     monkeypatch.setattr(os, "stat", fails)
     monkeypatch.setattr(os, "scandir", fails)
-    with pytest.raises(StoreError, match=rf"{tmp_path} cannot be read .*Errno {number}") as raised:
+    with pytest.raises(
+        StoreError, match=rf"{tmp_path} cannot be read, .*: {os.strerror(number)}; "
+    ) as raised:
         PROBES[probe](tmp_path)
     assert raised.value.errno == number
     assert isinstance(raised.value, AccessError) == (number == errno.EACCES)

@@ -391,6 +391,21 @@ class AuthenticationException(Exception):
             r"this machine's clock",
         ),
         (
+            OSError("Server returned 403 Forbidden: Signature expired: 2026 is now earlier than"),
+            StoreError,
+            "the clock of this machine and that of h:22 differ",
+        ),
+        (
+            # A HEAD has no body that would name the ExpiredToken.
+            OSError(
+                "Error performing HEAD http://h/b/x in 1ms - Server returned non-2xx status code: "
+                "400 Bad Request: "
+            ),
+            StoreError,
+            r"refuses the request .* without saying why; check whether the credentials .* have "
+            r"expired, this machine's clock, the URL",
+        ),
+        (
             OSError("IOException: Zero blocklocations for /x (host='nn', port=9870)"),
             StoreError,
             r"the name node knows no data node for it, or is starting .*dfsadmin -report",

@@ -56,18 +56,32 @@ def test_files_of_a_table_in_a_store_are_not_plain_files(
     variables = {"AWS_SKIP_SIGNATURE": "true", "AWS_REGION": "eu-central-1"}
     loopback.files |= {f"/bucket/x/t/{name}": b"12345" for name in TABLES[table_format]}
     url = PLACES[place]("s3://bucket/x", TABLES[table_format][1])
-    with clients_of(variables | {"AWS_ENDPOINT_URL": loopback.url}):
-        if table_format == "Hudi" and place in ("its data", "a file"):
-            pytest.skip("directories of days, whose names tell of no format, are not asked about")
-        with pytest.raises(TableFormatError, match=rf"bucket/x/t is an? {table_format} table"):
-            list_files(url)
+    with (
+        clients_of(variables | {"AWS_ENDPOINT_URL": loopback.url}),
+        pytest.raises(TableFormatError, match=rf"bucket/x/t is an? {table_format} table"),
+    ):
+        list_files(url)
 
 
-def test_a_plain_directory_asks_a_store_for_no_more_than_its_logs(loopback: Any) -> None:
+@pytest.mark.parametrize("place", ["a directory", "a file", "a glob"])
+def test_a_partition_of_hudi_may_have_any_name(tmp_path: Path, loopback: Any, place: str) -> None:
+    names = (".hoodie/hoodie.properties", "US/.hoodie_partition_metadata", "US/a_0.parquet")
+    put(tmp_path / "t", *names)
+    loopback.files |= {f"/bucket/x/t/{name}": b"12345" for name in names}
+    below = {"a directory": "US", "a file": names[2], "a glob": "US/*.parquet"}[place]
     variables = {"AWS_SKIP_SIGNATURE": "true", "AWS_REGION": "eu-central-1"}
-    loopback.files |= {f"/bucket/x/t/{name}": b"12345" for name in ("a.parquet", "b.parquet")}
     with clients_of(variables | {"AWS_ENDPOINT_URL": loopback.url}):
-        assert len(list_files("s3://bucket/x/t")) == 2
+        for root in (f"{tmp_path}/t", "s3://bucket/x/t"):
+            with pytest.raises(TableFormatError, match="t/US is a Hudi table"):
+                list_files(f"{root}/{below}")
+
+
+@pytest.mark.parametrize("name", ["t", "2026", "2026-11-01", "dt=1"])
+def test_a_plain_directory_asks_a_store_for_no_more_than_its_logs(loopback: Any, name: str) -> None:
+    variables = {"AWS_SKIP_SIGNATURE": "true", "AWS_REGION": "eu-central-1"}
+    loopback.files |= {f"/bucket/x/{name}/{file}.parquet": b"12345" for file in "ab"}
+    with clients_of(variables | {"AWS_ENDPOINT_URL": loopback.url}):
+        assert len(list_files(f"s3://bucket/x/{name}")) == 2
     listings = [path for _, path, _ in loopback.log if path.strip("/") == "bucket"]
     assert len(listings) == 1 + len(("t/_delta_log", "x/_delta_log", "_delta_log"))
 

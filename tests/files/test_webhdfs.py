@@ -20,9 +20,9 @@ import requests
 from featstore.base.errors import AccessError, DiskFullError, StoreError
 from featstore.extraction.spark.java import java_environment
 from featstore.files import listings, storage
+from featstore.files.retry import RetryPolicy
 from featstore.files.webhdfs import HdfsError, WebHdfs, error_of
 from featstore.staging import Source, StageItem, Stager, Staging
-from featstore.staging.retry import RetryPolicy
 from tests.programs import run_python
 from tests.store_clients import clients_of, forget_clients
 from tests.threads import run_together
@@ -399,9 +399,8 @@ def test_a_broken_stream_of_a_staged_file_is_continued(
     ],
 )
 def test_a_name_node_that_starts_is_waited_for(
-    cluster: Cluster, url: str, tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, url: str, tmp_path: Path, words: str
 ) -> None:
-    monkeypatch.setattr("featstore.files.webhdfs._FIRST_PAUSE_S", 0.001)
 
     def refuse() -> None:
         raise RemoteError(403, "IOException", words)

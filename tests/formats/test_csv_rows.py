@@ -13,6 +13,7 @@ from featstore.base.errors import InputError
 from featstore.formats import csv_rows
 from featstore.formats.csv_rows import CsvFormat
 from tests.formats.conftest import Read, read_whole
+from tests.python_memory import threads_of_bytes
 
 TYPES = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
@@ -66,6 +67,16 @@ def test_numbers_go_on_from_block_to_block(read: Read, monkeypatch: pytest.Monke
     assert [row["a"] for row in found.rows] == [
         i for i in range(2, 400) if i not in (50, 51, 200, 399)
     ]
+
+
+def test_arrow_reads_copies_of_its_own(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads may free a block at any time, and memory of Python not at the process's end."""
+    threads = threads_of_bytes(monkeypatch, csv_rows._DecodedSource)
+    monkeypatch.setattr(csv_rows, "BLOCK_BYTES", 64)
+    lines = [f"{i},v{i}" for i in range(100)]
+    assert len(read(CsvFormat(), "\n".join(["a,b", *lines]).encode(), TYPES).rows) == 100
+    assert len(threads) > 10
+    assert {freeing for reading, freeing in threads if freeing != reading} == set()
 
 
 def test_columns_are_found_by_name(read: Read) -> None:

@@ -1,10 +1,11 @@
 """Texts and the types that they are written as."""
 
 import datetime
+import math
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from featstore.formats.text_values import TIMESTAMP, infer_text_type, is_kept, parse_texts
@@ -88,6 +89,7 @@ def test_a_number_that_a_double_keeps_is_one(text: str) -> None:
     assert repr(values[0].as_py()) == repr(float(text))
 
 
+@example(5.960464477539063e-08, 16)  # 5.960464477539062, rounded to as many digits, is another
 @given(st.floats(), st.integers(16, 40))
 def test_every_way_to_write_a_double_in_full_is_kept(value: float, num_digits: int) -> None:
     assert is_kept(repr(value))
@@ -97,3 +99,9 @@ def test_every_way_to_write_a_double_in_full_is_kept(value: float, num_digits: i
 def test_given_types_take_what_can_be_read_as_them() -> None:
     values, bad = parse_texts(pa.array(["00501", " 77"]), pa.int64())
     assert (values.to_pylist(), bad) == ([501, 77], [])
+
+
+@pytest.mark.parametrize(("kind", "text"), [(pa.float64(), "-1e400"), (pa.float32(), "4e38")])
+def test_no_type_makes_an_infinity_of_a_number(kind: pa.DataType, text: str) -> None:
+    values, bad = parse_texts(pa.array(["0.5", text, "-inf", None]), kind)
+    assert (values.to_pylist(), bad) == ([0.5, None, -math.inf, None], [1])

@@ -288,3 +288,32 @@ def test_ids_with_zeros_after_the_sample_are_told_with_the_row_and_kept_by_a_typ
     )
     assert rows(typed)[-1] == {"zip": "00501", "late": 7}
     assert not pq.read_schema(typed / "part-00000.parquet").field("zip").metadata
+
+
+@pytest.mark.parametrize(("value", "late"), [("null", "7"), ("[]", "[7]"), ('{"b": null}', "7.5")])
+def test_what_comes_after_a_sample_without_values_is_text_or_malformed(
+    tmp_path: Path, value: str, late: str
+) -> None:
+    (tmp_path / "x.json").write_text(f'{{"a": {value}}}\n' * 2 + f'{{"a": {late}}}\n')
+    with pytest.raises(InputError, match=r"line 3: .* changed from"):
+        featstore.import_raw("json", tmp_path / "x.json", tmp_path / "raw", sample_rows=2)
+    (tmp_path / "x.rec").write_bytes(tfrecord([{"a": []}, {"a": []}, {"a": [7]}]))
+    with pytest.raises(InputError, match=r"record 3: .* expected string, found a int64_list"):
+        featstore.import_raw("tfrecord", tmp_path / "x.rec", tmp_path / "raw", sample_rows=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("id,n\n,1\n1234567890123456789,\n", [None, 1234567890123456789]),
+        ("id,n\n135217135789158401,\n1352171357E+5,\n", ["135217135789158401", "1352171357E+5"]),
+        ("id\n\n1111111111111111111\n", [1111111111111111111]),
+        ('id,n\n"001",1\n"002",2\n', ["001", "002"]),
+    ],
+)
+def test_ids_of_public_reports_stay_as_they_are_written(
+    tmp_path: Path, rows: Rows, text: str, ids: list[object]
+) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    featstore.import_raw("csv", tmp_path / "x.csv", tmp_path / "raw")
+    assert [row["id"] for row in rows(tmp_path / "raw")] == ids

@@ -144,12 +144,18 @@ def test_a_state_is_of_one_version_of_the_groups(url: str) -> None:
     assert len(digests) == 3
 
 
-def test_a_cache_is_filled_with_the_files_of_groups_too(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("labels", "num_staged"), [("[click]", 9), ("[]", 6)])
+@pytest.mark.parametrize("decoded", ["false", "true"])
+def test_a_cache_is_filled_with_the_files_of_those_groups_that_a_loader_reads(
+    url: str, tmp_path: Path, labels: str, num_staged: int, decoded: str
+) -> None:
     config = tmp_path / "train.yaml"
-    config.write_text(
-        f'table: {url}\nslots: ["*"]\nstaging: {{directory: {tmp_path / "cache"}, mode: whole}}\n'
-    )
-    assert warm(str(config)).counts.num_staged == 9
+    staging = f"{{directory: {tmp_path / 'cache'}, mode: whole, decoded: {decoded}}}"
+    config.write_text(f'table: {url}\nslots: ["*"]\nlabels: {labels}\nstaging: {staging}\n')
+    assert warm(str(config)).counts.num_staged == num_staged
+    with FeatureLoader.from_config(str(config)) as loader:
+        assert sum(batch.num_rows for batch in loader) == NUM_ROWS
+        assert loader.stats()["staging_fetched_bytes"] == 0
 
 
 def test_a_groups_file_that_is_cut_otherwise_is_refused(url: str, tmp_path: Path) -> None:

@@ -245,6 +245,16 @@ def test_a_null_label_is_refused_as_in_a_run_unless_its_rows_may_be_left_out(her
     assert "is null" not in str(check(config(here, where="dt < '3'")))
 
 
+def test_it_is_told_where_null_labels_are_looked_for_in_some_files_only(here: Path) -> None:
+    assert "looked for" not in str(check(config(here)))
+    spec = featstore.load_spec(SPEC | {"output": {"rows_per_file": 30, "rows_per_row_group": 30}})
+    featstore.extract(spec, "raw", "many", partition_from_path=["dt"])
+    found = check(config(here, table="many"))
+    assert (found.num_files, found.num_footers) == (20, 10)
+    assert "null labels and weights: looked for in 10 of the files" in str(found)
+    assert "looked for" not in str(check(config(here, table="many", labels=[])))
+
+
 def test_histories_keep_the_end_of_the_spec_and_shared_slots_have_the_same_buckets(
     here: Path,
 ) -> None:

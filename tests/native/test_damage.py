@@ -54,9 +54,9 @@ def test_wrong_bytes_and_a_file_that_is_gone_are_damage(error: Exception) -> Non
 
 FAULTS = [
     (errno.EMFILE, StoreError, "ulimit -n"),
-    (errno.ENFILE, StoreError, "ulimit -n"),
-    (errno.EACCES, AccessError, "allow this user to read it"),
-    (errno.EPERM, AccessError, "allow this user to read it"),
+    (errno.ENFILE, StoreError, "fs.file-max"),
+    (errno.EACCES, AccessError, "grant this user access"),
+    (errno.EPERM, AccessError, "grant this user access"),
     (errno.ENOMEM, StoreError, "more memory"),
     (errno.ESTALE, StoreError, "check the disk"),
     (errno.EAGAIN, StoreError, "check the disk"),

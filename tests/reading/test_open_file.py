@@ -217,7 +217,7 @@ def test_a_file_that_the_system_cannot_open_is_not_taken_for_damaged(
         else:
             patched.setattr("featstore.reading.open_file.read_checked", failing(number))
         with pytest.raises(
-            StoreError, match=rf"day/a: cannot be read: {os.strerror(number)}; "
+            StoreError, match=rf"day/a .*: cannot be read: {os.strerror(number)}; "
         ) as f:
             OpenFile(path, "day/a")
     assert f.value.errno == number
@@ -244,9 +244,11 @@ def test_the_limit_of_open_files_is_told_of(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 2, before[1]))
         try:
             with pytest.raises(
-                StoreError, match=r"Too many open files; raise .*ulimit -n"
+                StoreError,
+                match=rf"^day/a \(staged as {path}\): cannot be read: Too many open files; raise "
+                r".*ulimit -n",
             ) as found:
-                OpenFile(path)
+                OpenFile(path, "day/a")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert found.value.errno == errno.EMFILE
@@ -315,7 +317,9 @@ def test_a_fault_while_rows_are_read_is_told_as_what_it_is(
     with OpenFile(path, "day/a") as file:
         reader = RowGroupReader(file, selection, as_values=as_values)
         assert unreadable_descriptors(path) >= 2
-        with pytest.raises(StoreError, match="day/a: cannot be read: Bad file descriptor") as found:
+        with pytest.raises(
+            StoreError, match=r"day/a .*: cannot be read: Bad file descriptor"
+        ) as found:
             list(reader.slices(0, 1000) or ()) if is_sliced else reader.read([0])
     assert found.value.errno == errno.EBADF
 

@@ -1,3 +1,4 @@
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ from featstore.base.errors import DataFileError
 from featstore.base.schema import Slot, SlotKind
 from featstore.reading.buffers import Ragged
 from featstore.reading.file_columns import Selection
+from featstore.reading.kept import KeptSpans
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
 from tests.parquet_files import put_parquet
+from tests.python_memory import threads_of_bytes
 
 USER = Slot(name="user", kind=SlotKind.ID, number=1)
 NEW = Slot(name="new", kind=SlotKind.ID, number=2, shape=(None,))
@@ -85,3 +88,18 @@ def test_a_damaged_row_group_is_told_of(path: Path) -> None:
             file.write(b"\xff" * 60)
         with pytest.raises(DataFileError, match="day/a: column 'user': row group 0 cannot be read"):
             RowGroupReader(footer, Selection(slots=(USER,))).read([0])
+
+
+def test_no_thread_of_arrow_holds_bytes_of_a_file_that_is_read_in_place(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that frees memory of Python while the interpreter ends aborts the process."""
+    threads = threads_of_bytes(monkeypatch, KeptSpans)
+    selection = Selection(slots=(USER,), others=(LABEL, pa.field("unused", pa.string())))
+    with path.open("rb") as source, OpenFile(source) as file:
+        reader = RowGroupReader(file, selection, num_threads=4)
+        assert reader.read(range(3)).num_rows == 5
+        slices = reader.slices(0, 1)
+        assert slices is not None
+        assert [rows.num_rows for rows in slices] == [1, 1]
+    assert set(threads) == {(threading.get_ident(),) * 2}

@@ -466,5 +466,5 @@ def test_a_store_that_cannot_be_seen_is_not_taken_for_one_that_is_not_there(
         raise OSError(errno.EIO, "Input/output error", str(seen))
 
     monkeypatch.setattr(os, "stat", failing)
-    with pytest.raises(OSError, match=r"s\.sqlite cannot be read .*Input/output error"):
+    with pytest.raises(OSError, match=r"s\.sqlite cannot be read.*Input/output error"):
         SampleStore(path)

@@ -3,6 +3,7 @@ import json
 import os
 import signal
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.base.errors import DataFileError, SampleError, SampleStoreError, StoreError
+from featstore.reading.kept import KeptSpans
 from featstore.samples.sample_fields import checksum
 from featstore.samples.sample_store import SampleStore
 from tests.programs import Program, run_python
+from tests.python_memory import threads_of_bytes
 from tests.short_reads import FailingFile
 
 IMPORT = """
@@ -249,6 +252,16 @@ def test_images_of_structs_in_parquet_are_bytes(tmp_path: Path) -> None:
     store = SampleStore.create(tmp_path / "s", {"image": "bytes", "label": "integer"})
     store.import_parquet(path, columns={"image": "image.bytes"}, id_from="image.path")
     assert store.by_id(["3.png"]) == [{"image": b"\x03" * 9, "label": 3}]
+
+
+def test_no_thread_of_arrow_holds_bytes_of_the_file(
+    tmp_path: Path, store: SampleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that frees memory of Python while the interpreter ends aborts the process."""
+    path = write_parquet(tmp_path / "a.parquet", rows(2_500))
+    threads = threads_of_bytes(monkeypatch, KeptSpans)
+    assert store.import_parquet(path) == 2_500
+    assert set(threads) == {(threading.get_ident(),) * 2}
 
 
 def test_only_the_columns_that_are_asked_for_are_read(tmp_path: Path, store: SampleStore) -> None:

@@ -62,7 +62,7 @@ def test_every_spec_of_the_repository_is_accepted(name: str) -> None:
 
 def test_there_are_examples_in_files_and_pages() -> None:
     assert {
-        "featstore/tools/demo_flights.spec.yaml",
+        "featstore/tools/flights.spec.yaml",
         "examples/compiled_operator/spec.yaml",
     } <= set(EXAMPLES)
     assert any(name.startswith("README.md") for name in EXAMPLES)

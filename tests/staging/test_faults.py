@@ -20,8 +20,8 @@ import fsspec
 import pytest
 
 from featstore.base.errors import ReplacedError, StagingError
+from featstore.files.retry import RetryPolicy
 from featstore.staging import Source, StageItem, Stager, Staging
-from featstore.staging.retry import RetryPolicy
 from tests.programs import Program, start_together
 from tests.store_clients import clients_of
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from featstore.base.errors import BudgetError, ReplacedError, StagingError
+from featstore.files.retry import RetryPolicy
 from featstore.staging import Source, StageItem, Stager, Staging
-from featstore.staging.retry import RetryPolicy
 
 END_BYTES = 8
 

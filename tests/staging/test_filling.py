@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from featstore.base.errors import ReplacedError, StagingError, StoreError
+from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import RangeResponse
 from featstore.staging.filling import Connection, Filling, Received
 from featstore.staging.limits import Throttle
 from featstore.staging.record import checksum
 from featstore.staging.request_threads import RequestThreads
-from featstore.staging.retry import RetryPolicy, Stopped
+from featstore.staging.retry import Stopped
 
 SIZE_BYTES, BLOCK_BYTES = 1000, 100
 URL = "http://user:secret@store/a.bin"

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from featstore.base.errors import ReplacedError, StagingError
+from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import RangeResponse
 from featstore.staging.cost import MAX_REQUESTS, Remote
 from featstore.staging.fetcher import Source, StageItem
@@ -25,7 +26,6 @@ from featstore.staging.filling import Filling
 from featstore.staging.lookahead import StandingRequests
 from featstore.staging.options import Staging
 from featstore.staging.ranges import covers, num_bytes
-from featstore.staging.retry import RetryPolicy
 from featstore.staging.stager import Stager
 
 SIZE_BYTES, LATENCY_S = 50_000_000, 0.005

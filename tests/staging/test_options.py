@@ -28,6 +28,7 @@ from featstore.staging import Staging
         ({"retry_s": float("inf")}, r"staging\.retry_s: expected seconds, 0 or more, found inf"),
         ({"retry_s": "2min"}, r"staging\.retry_s: expected seconds, 0 or more, found '2min'"),
         ({"retry_s": True}, r"staging\.retry_s: expected seconds"),
+        ({"directory": 5}, r"staging\.directory: expected a text, found 5"),
         ({"directory": "s3://b/cache"}, r"staging\.directory: expected a local directory"),
     ],
 )

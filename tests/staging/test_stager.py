@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from featstore.base.errors import BudgetError, StagingError
+from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import RangeResponse, read_span
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.cache import entry_name
-from featstore.staging.retry import RetryPolicy
 from tests.programs import Program, run_python, start_together
 from tests.threads import beside
 

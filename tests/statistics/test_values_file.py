@@ -7,7 +7,7 @@ import pytest
 
 from featstore.base.errors import DataFileError, StoreError
 from featstore.spec.value_names import MAX_DISTINCT
-from featstore.statistics import values_file
+from featstore.statistics import statistics_file, values_file
 from featstore.statistics.values_file import (
     NUM_KEPT,
     SCHEMA,
@@ -118,6 +118,6 @@ def test_a_file_that_the_system_cannot_read_is_not_taken_for_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_values(str(tmp_path), "a", values())
-    monkeypatch.setattr(values_file, "open_read", FailingFile)
+    monkeypatch.setattr(statistics_file, "open_read", FailingFile)
     with pytest.raises(StoreError, match="a: cannot be read: Input/output error"):
         read_values(str(tmp_path), "a")

@@ -1,18 +1,26 @@
 """What other writers say of their files: where they are, and how many rows they have."""
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 import featstore
+from featstore.base.errors import InputError
+from featstore.extraction.deletion import delete_rows
+from featstore.table.layout import data_file_name, new_tag
+from featstore.table.vacuum import vacuum
+from tests.stale_tables import N, X, Y, add, make
 from tests.table.test_table_rules import field, foreign_table
 
 ROWS: dict[str, Any] = {"x": [1, 2]}
 FIELDS = [field("x", "long")]
 
 
-@pytest.mark.parametrize("scheme", ["file:", "file://"])
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
 def test_a_shallow_clone_has_the_files_of_another_directory(tmp_path: Path, scheme: str) -> None:
     source = tmp_path / "a table"
     source.mkdir()
@@ -24,6 +32,43 @@ def test_a_shallow_clone_has_the_files_of_another_directory(tmp_path: Path, sche
     assert (table.num_rows, table.to_arrow().to_pydict()) == (2, ROWS)
     with featstore.FeatureLoader(url, slots=["x"]) as loader:
         assert [batch["x"].tolist() for batch in loader] == [[1, 2]]
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_a_vacuum_knows_files_that_the_log_names_by_absolute_paths(
+    tmp_path: Path, scheme: str
+) -> None:
+    name = data_file_name(new_tag("run"), 0, 0)
+    path = f"{scheme}{tmp_path}/table/{name}"
+    url = foreign_table(tmp_path, ROWS, FIELDS, path=path)
+    Path(url, "f.parquet").rename(Path(url, name))
+    os.utime(Path(url, name), (0, 0))
+    assert not vacuum(url, retain_s=0).removed
+    assert featstore.open_table(url).to_arrow().to_pydict() == ROWS
+
+
+def test_what_is_deleted_of_a_clone_leaves_the_files_of_the_other_table(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    file = Path(foreign_table(source, ROWS, FIELDS), "f.parquet").rename(source / "f.parquet")
+    url = foreign_table(tmp_path / "clone", ROWS, FIELDS, path=f"file:{file}")
+    Path(url, "f.parquet").unlink()
+    assert delete_rows(url, "x = 1").num_rows == 1
+    assert featstore.open_table(url).to_arrow().to_pydict() == {"x": [2]}
+    assert DeltaTable(url).to_pyarrow_table().to_pydict() == {"x": [2]}
+    assert vacuum(url, retain_s=0, grace_s=3600).removed == ()
+    assert file.exists()
+
+
+def test_a_slot_group_is_not_put_beside_the_files_of_another_table(tmp_path: Path) -> None:
+    make(tmp_path)
+    source, url = (tmp_path / "table").rename(tmp_path / "source"), tmp_path / "table"
+    shutil.copytree(source / "_delta_log", url / "_delta_log")
+    for file in (url / "_delta_log").glob("*.json"):
+        file.write_text(file.read_text().replace('"path":"day', f'"path":"file:{source}/day'))
+    shutil.copytree(source / "_groups", url / "_groups")
+    with pytest.raises(InputError, match="lies in another table, as the files of a clone do"):
+        add(tmp_path, N, X, Y, key="id")
 
 
 @pytest.mark.parametrize(

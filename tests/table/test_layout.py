@@ -51,6 +51,10 @@ def test_every_partition_survives_its_path(partition: dict[str, str]) -> None:
     assert path.count("/") == max(len(partition), 1)
 
 
+def test_a_value_with_zeros_in_front_is_another() -> None:
+    assert [parse_partition(f"h={hour}/a.parquet")["h"] for hour in ("07", "7")] == ["07", "7"]
+
+
 def test_directories_without_an_equals_sign_are_no_partition() -> None:
     assert parse_partition("/data/flights/month=2013-01/a=b.parquet") == {"month": "2013-01"}
     assert parse_partition("data/=x/month=/a.parquet") == {"month": ""}
@@ -114,8 +118,24 @@ def test_a_tag_tells_the_run_and_is_never_shared() -> None:
     assert not has_tag(data_file_name(one, 0, 0), another)
 
 
-def test_a_logged_path_is_decoded_once() -> None:
-    assert decode_path("month=a%253Ab/x%20y.parquet") == "month=a%3Ab/x y.parquet"
+@pytest.mark.parametrize(
+    ("url", "logged", "path"),
+    [
+        ("/data/t", "month=a%253Ab/x%20y.parquet", "month=a%3Ab/x y.parquet"),
+        ("/data/t", "url=http%3A//a/x.parquet", "url=http://a/x.parquet"),
+        ("/data/t", "/data/t/dt=1/x%20y.parquet", "dt=1/x y.parquet"),
+        ("file:///data/t/", "file:/data/t/x.parquet", "x.parquet"),
+        ("/data/t", "file:///data/t2/x.parquet", "/data/t2/x.parquet"),
+        ("/data/t", "s3://b/x.parquet", "s3://b/x.parquet"),
+        ("s3://b/t", "s3a://b/t/x.parquet", "x.parquet"),
+        ("s3://b/t", "/t/x.parquet", "x.parquet"),
+        ("s3://b/t", "/other/x.parquet", "s3://b/other/x.parquet"),
+    ],
+)
+def test_a_logged_path_is_decoded_once_and_relative_to_its_table(
+    url: str, logged: str, path: str
+) -> None:
+    assert decode_path(url, logged) == path
 
 
 @pytest.mark.parametrize(

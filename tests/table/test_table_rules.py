@@ -236,6 +236,28 @@ def test_columns_that_no_file_has_are_warned_of_once(
     assert warning.startswith(f"{table}: none of the selected columns (x) is in any file")
 
 
+DECODED: dict[str, Callable[..., object]] = {
+    "loader": lambda table, staging: list(FeatureLoader(table, slots=["x"], staging=staging)),
+    "samples": lambda table, staging: SampleDataset(table, slots=["x"], staging=staging).close(),
+}
+
+
+@pytest.mark.parametrize(("name", "num_warnings"), [("x", 0), ("old", 1)])
+@pytest.mark.parametrize("read", DECODED)
+def test_columns_that_no_file_has_are_warned_of_where_they_are_in_the_cache_of_decoded_ones(
+    tmp_path: Path, read: str, name: str, num_warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    nulls = pa.array([None, None], pa.int64())
+    table = foreign_table(tmp_path, {name: nulls}, [field("x", "long")])
+    staging = Staging(directory=str(tmp_path / "ssd"), decoded=read == "loader")
+    for _ in range(2):
+        caplog.clear()
+        DECODED[read](table, staging)
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(warnings) == num_warnings
+    assert all("none of the selected columns (x) is in any file" in each for each in warnings)
+
+
 @pytest.mark.parametrize("read", READ)
 def test_columns_that_some_file_has_are_not_warned_of(
     tmp_path: Path, read: str, caplog: pytest.LogCaptureFixture
@@ -351,3 +373,29 @@ def test_a_kept_column_may_be_one_of_another_writer_of_its_type(tmp_path: Path) 
     extract(spec, raw, table)
     assert fields_of(table)[0] == field("k", "string", {"comment": "a key"})
     assert open_table(table).to_arrow()["k"].to_pylist() == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("written", "declared", "role"),
+    [
+        (pa.array([1, 2**31 - 1], pa.int32()), "long", "labels: {c: c}"),
+        (pa.array([0.1, None], pa.float32()), "double", "labels: {c: c}"),
+        (pa.array([True, None]), "boolean", "keep: [c]"),
+        (pa.array(["x", None], pa.large_string()), "string", "keep: [c]"),
+    ],
+)
+def test_labels_and_kept_columns_are_of_the_widest_types_which_columns_of_others_may_have(
+    tmp_path: Path, written: pa.Array, declared: str, role: str
+) -> None:
+    """Numbers of 32 bits are 64 wide in a run: in a narrower column they might not fit."""
+    table = foreign_table(tmp_path, {"c": written.slice(0, 1)}, [field("c", declared)])
+    pq.write_table(pa.table({"u": ["a", "b"], "c": written}), tmp_path / "raw.parquet")
+    spec = SPEC.replace("u: string", f"u: string, c: {declared}")
+    (tmp_path / "spec.yaml").write_text(f"{spec}{role}\n")
+    extract(str(tmp_path / "spec.yaml"), str(tmp_path / "raw.parquet"), table)
+    assert fields_of(table)[0] == field("c", declared)
+    expected = written.to_pylist()
+    assert DeltaTable(table).to_pyarrow_table()["c"].to_pylist() == expected
+    if declared == "double":  # read as a slot, as any column of numbers of another writer
+        expected = pa.array(expected, pa.float32()).to_pylist()
+    assert open_table(table).to_arrow()["c"].to_pylist() == expected

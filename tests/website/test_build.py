@@ -69,4 +69,4 @@ def test_every_page_of_the_repository_is_on_the_site() -> None:
         "benchmarks/size.md",
         "notebooks/01_first_look.md",
     } <= found.keys()
-    assert "source/featstore/tools/demo_flights.spec.yaml.md" in found
+    assert "source/featstore/tools/flights.spec.yaml.md" in found

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from website.navigation import GUIDES, PROJECT, REFERENCE, WHY, navigation
 
 NAMED = ["index.md", "tutorial.md", "from_tfrecord.md", *GUIDES, *REFERENCE, *WHY, *PROJECT]
-FOLDERS = ["", "howto/", "notebooks/", "reference/", "design/", "benchmarks/"]
+FOLDERS = ["", "howto/", "notebooks/", "reference/", "design/", "benchmarks/", "featstore/x/"]
 
 
 def paths_in(entries: list[Any]) -> list[str]:

@@ -13,6 +13,7 @@ from featstore.explore.report.contents import ReportFigures, contents
 from featstore.explore.report.page import page
 from featstore.explore.table import Table, open_table
 from featstore.files import storage
+from featstore.statistics.stale_groups import ERROR
 
 MOST_PARTITIONS = 60  # the last ones, whose coverage and drift each slot's charts show
 _MOST_CHARACTERS = 300  # of a URL or a predicate
@@ -41,6 +42,7 @@ def report(
     output: str | Path,
     *,
     version: int | None = None,
+    stale_groups: str = ERROR,
     where: str | None = None,
     slots: Sequence[str] | None = None,
     exact: bool = False,
@@ -59,6 +61,7 @@ def report(
         url: A Delta table, or a directory or glob of Parquet files. Local or remote.
         output: The file to write, local or remote. One that is there is replaced.
         version: A version of a Delta table; by default the newest.
+        stale_groups: As of `open_table`.
         where: A predicate; by default every row counts.
         slots: Names and globs of slots; by default all.
         exact: Count the rows exactly, even if statistics are stored.
@@ -78,6 +81,7 @@ def report(
         InputError: Both `compare` and `days` are given; there is no such day; the label has values
             besides 0 and 1; or a slot holds ids on one side and floats on the other.
         SelectionError: There is no such column, slot or label.
+        StaleGroupError: A slot group of the selection is stale.
         DiskFullError: The disk is full.
         StoreError: A file store cannot be reached or refuses.
     """
@@ -89,7 +93,7 @@ def report(
         compare_version=compare_version,
         days=days,
     )
-    table = open_table(url, version)
+    table = open_table(url, version, stale_groups=stale_groups)
     found = _findings(table, question, label)
     title = short_text(f"featstore report: {redact(table.url)}", _MOST_CHARACTERS)
     text = page(title, contents(found))

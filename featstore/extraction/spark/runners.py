@@ -48,6 +48,7 @@ from featstore.extraction.units.unit import (
     run_unit,
     write_unit,
 )
+from featstore.files.retry import retrying
 from featstore.table import delta
 from featstore.table.open import open_for_writing
 from featstore.table.running import marked
@@ -339,7 +340,7 @@ def _run_items(
 
     attempt = TaskContext.get().taskAttemptId()
     for item in items:
-        with kept_memory():
+        with kept_memory(), retrying(task.retry):
             reports = write(task, item, attempt)
         num_files.add(weigh(item))
         num_rows.add(sum(report.num_rows for report in reports))
@@ -374,7 +375,7 @@ def _write_partition(
         run_batch(extractor, batch, partition, origin)
         for batch, origin in _numbered(batches, f"DataFrame, partition {unit}")
     )
-    with kept_memory():
+    with kept_memory(), retrying(task.retry):
         reports = write_unit(task, partition, extractor, extracted, index=unit, attempt=attempt)
     num_files.add(sum(report.num_rows > 0 for report in reports))
     num_rows.add(sum(report.num_rows for report in reports))

@@ -1,9 +1,7 @@
 """Raw files: listing them, cutting them into units of work, and reading them."""
 
 import contextlib
-import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,6 +19,7 @@ from featstore.base.errors import (
 from featstore.base.host import num_cores
 from featstore.base.redaction import redact, shown
 from featstore.files.listings import FileEntry, check_unchanged, find_file
+from featstore.files.retry import thread_pool
 from featstore.files.storage import local_path, open_read
 from featstore.formats.text_files import RawTextFile, format_of, list_raw_files, open_text, scan
 from featstore.native.arrow import INT96_UNIT
@@ -28,6 +27,7 @@ from featstore.native.bounds import CLAIMS_MORE, first_beyond
 from featstore.native.damage import damage_as, first_line
 from featstore.native.footers import CheckedFooter, read_checked
 from featstore.native.walk import FooterError
+from featstore.reading.kept import InPlaceFile, is_below
 from featstore.table.layout import (
     NULL_PARTITION,
     check_partition_name,
@@ -239,15 +239,9 @@ def _values_per_row(file: pq.ParquetFile, row_group: int, columns: Sequence[str]
     num_values = sum(
         chunks.column(leaf).num_values
         for leaf in range(chunks.num_columns)
-        if _is_below(schema.column(leaf).path, read)
+        if is_below(schema.column(leaf).path, read)
     )
     return float(num_values / max(chunks.num_rows, 1))
-
-
-def _is_below(path: str, columns: Collection[str]) -> bool:
-    """Whether a leaf belongs to one of the columns, whose names may hold dots, too."""
-    prefixes = itertools.accumulate(path.split("."), "{}.{}".format)
-    return any(prefix in columns for prefix in prefixes)
 
 
 @contextlib.contextmanager
@@ -298,10 +292,14 @@ def open_raw(
             # Not `source`: `OSFile.fileno` of pyarrow 20 fails.
             with path.open("rb", buffering=0) as file:
                 _require_within(file.fileno(), footer, row_groups)
-        with pq.ParquetFile(
+        opened = (
+            partial(pq.ParquetFile, pre_buffer=False)
+            if path is not None
+            else partial(InPlaceFile, footer)
+        )
+        with opened(
             source,
             metadata=footer.arrow_metadata(),
-            pre_buffer=path is None,
             page_checksum_verification=True,
             coerce_int96_timestamp_unit=INT96_UNIT,
         ) as parquet_file:
@@ -400,7 +398,7 @@ def _contents(
         parquet = each_footer(
             [entry.url for entry in entries if format_of(entry.url) is None], _rows_and_schema
         )
-        with ThreadPoolExecutor(num_cores(), "featstore-scan") as threads:
+        with thread_pool(num_cores(), "featstore-scan") as threads:
             scanned = threads.map(partial(scan, declared=declared or {}), texts)
             return [
                 next(parquet) if format_of(entry.url) is None else _one_group(*next(scanned))

@@ -16,6 +16,7 @@ from featstore.extraction.units.findings import BatchOrigin, Malformed
 from featstore.extraction.units.raw import RawRange, Unit, check_constant, open_range, read_batches
 from featstore.extraction.units.unit_statistics import Gathering
 from featstore.extraction.units.unit_values import ValueGathering, store_values
+from featstore.files.retry import RetryPolicy, current_policy
 from featstore.files.storage import join
 from featstore.spec.model import Spec
 from featstore.table.layout import data_file_name, partition_path
@@ -68,12 +69,14 @@ class UnitTask:
     Attributes:
         tag: Part of the names of the files that are written. Unique to this start of the run, even
             if another process uses the same run id.
+        retry: How the clients of stores retry, wherever the units run.
     """
 
     spec: Spec
     table_url: str = field(repr=False)
     run_id: str
     tag: str
+    retry: RetryPolicy = field(default_factory=current_policy)
 
     def stored(self, schema: SlotSchema) -> SlotSchema:
         """Returns the part of the extractor's schema that is written."""

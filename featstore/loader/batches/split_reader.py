@@ -140,6 +140,8 @@ class SplitReader:
                 for source in work.files:
                     self._files.append(self._open(source, column_cache))
                 self._file: OpenFile | DecodedFile = work.decoded or self._files[0]
+                if work.decoded and column_cache:
+                    column_cache.note(request.selection, has_found=work.decoded.has_columns)
                 self._reader = FilteredReader(
                     self._file,
                     self._files[1:],

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from featstore.base.errors import ConfigError, SelectionError, nearest
+from featstore.base.errors import ConfigError, SelectionError, nearest, require_text
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.loader.request.negatives import Negatives
 from featstore.loader.request.option_values import as_list, require_keys
@@ -19,6 +20,7 @@ from featstore.selection.where import Where, parse_where
 
 RAISE, DROP = "raise", "drop"
 LABEL_KEYS = ("name", "null")
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,10 +190,12 @@ def _label(schema: SlotSchema, item: Any) -> LabelRequest:
     item = {"null" if key is None else key: value for key, value in item.items()}
     name = require_keys("labels", item, LABEL_KEYS)
     null = item.get("null", RAISE)
-    is_value = isinstance(null, int | float) and not isinstance(null, bool)
+    is_number = isinstance(null, int | float) and not isinstance(null, bool)
+    is_value = is_number and not abs(null) > _LARGEST  # NaN is one
     if not is_value and null not in (RAISE, DROP):
         raise ConfigError(
-            f"labels: {name!r}: expected null: drop, raise or a number, found {null!r}"
+            f"labels: {name!r}: expected null: drop, raise or a number that float32 holds, "
+            f"found {null!r}"
         )
     return LabelRequest(
         field=_number_field(schema, name, "labels"), null=float(null) if is_value else null
@@ -234,6 +238,7 @@ def _types(schema: SlotSchema) -> dict[str, pa.DataType]:
 
 
 def _field(schema: SlotSchema, name: str, what: str) -> pa.Field:
+    require_text(what, name)
     if name in schema:
         return schema[name].to_field(nullable=True)
     found = next(
@@ -247,11 +252,12 @@ def _field(schema: SlotSchema, name: str, what: str) -> pa.Field:
 
 
 def _extra(schema: SlotSchema, name: str) -> pa.Field:
+    field = _field(schema, name, "extras")
     if name in schema and schema[name].number is not None:
         raise ConfigError(
             f"extras: {name!r} is a slot: select it under slots, to get it as tensors"
         )
-    return _field(schema, name, "extras")
+    return field
 
 
 def _number_field(schema: SlotSchema, name: str, what: str) -> pa.Field:

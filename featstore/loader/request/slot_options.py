@@ -137,6 +137,11 @@ def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
         raise ConfigError(
             f"slots: {slot.name!r}: buckets are for id slots, found a {slot.kind} slot"
         )
+    if buckets is not None and buckets > 2**63:
+        raise ConfigError(
+            f"slots: {slot.name!r}: buckets: expected at most 2^63, as signs have 63 bits, found "
+            f"{buckets}"
+        )
     if buckets is not None and slot.num_indices is not None:
         raise ConfigError(
             f"slots: {slot.name!r}: holds indices below {slot.num_indices}, not signs: leave out "

@@ -176,6 +176,14 @@ no_partition_option = click.option(
     help="Take all of the input, although it has KEY=VALUE directories, for a table without "
     "partitions.",
 )
+retry_option = click.option(
+    "--retry-s",
+    type=float,
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a request to a store is made again after failures that may pass.",
+)
 version_option = click.option(
     "--version",
     type=int,

@@ -13,7 +13,9 @@ from featstore.tools.cli.command import (
     no_partition_option,
     partition_from_path_option,
     partition_option,
+    retry_option,
     spec_option,
+    stale_groups_option,
     table_option,
 )
 from featstore.tools.cli.output import show
@@ -77,6 +79,7 @@ def demo(directory: str, engine: str, num_rows: int | None) -> None:
     metavar="COLUMN",
     help="With --group: the kept column that identifies each row, if the raw files changed.",
 )
+@retry_option
 @json_option
 def extract(spec: str, input_url: str, table_url: str, as_json: bool, **options: Any) -> None:
     """Extract features from raw rows into a table, without Spark.
@@ -101,6 +104,7 @@ def extract(spec: str, input_url: str, table_url: str, as_json: bool, **options:
 @table_option("The table extracted from them.")
 @partition_option
 @partition_from_path_option
+@stale_groups_option
 def replay(spec: str, input_url: str, table_url: str, **options: Any) -> None:
     """Recompute raw rows and compare them with the table's, in order.
 

@@ -13,6 +13,7 @@ from featstore.tools.cli.command import (
     exact_option,
     load,
     slots_option,
+    stale_groups_option,
     subjects,
     version_option,
     where_option,
@@ -34,6 +35,7 @@ from featstore.tools.cli.output import show
 @version_option
 @where_option
 @slots_option
+@stale_groups_option
 @exact_option
 @click.option(
     "--label",

@@ -1,6 +1,7 @@
 """`featstore spec ...`: check, show and compare specs."""
 
 import sys
+from typing import Any
 
 import click
 
@@ -11,6 +12,7 @@ from featstore.tools.cli.command import (
     input_option,
     json_option,
     load,
+    stale_groups_option,
     subjects,
 )
 from featstore.tools.cli.output import show as show_report
@@ -102,32 +104,22 @@ def diff(old: str, spec: str, as_json: bool) -> None:
 )
 @subjects(SPEC)
 @input_option("Raw Parquet, CSV or JSON lines: a file, a directory or a glob.")
-@click.option("--rows", type=click.IntRange(min=1), default=10_000, show_default=True)
+@click.option("--rows", "num_rows", type=click.IntRange(min=1), default=10_000, show_default=True)
 @click.option("--slot", metavar="SLOT", help="Only this slot, by name or number.")
-@click.option("--table", metavar="URL", help="A table whose slots to show beside.")
+@click.option("--table", "table_url", metavar="URL", help="A table whose slots to show beside.")
+@stale_groups_option
 @click.option(
     "--no-labels", is_flag=True, help="Leave labels out: of raw rows to which they are not joined."
 )
 @json_option
-def preview(
-    spec: str,
-    input_url: str,
-    rows: int,
-    slot: str | None,
-    table: str | None,
-    no_labels: bool,
-    as_json: bool,
-) -> None:
+def preview(spec: str, input_url: str, no_labels: bool, as_json: bool, **options: Any) -> None:
     """Print what the slots hold over raw rows from all over the input, without writing anything.
 
     That is coverage, the AUC of each slot alone for labels of 0 and 1, and top values with their
     label rates, or quantiles. With --table also of a sample of as many of its rows.
     """
     look = load("featstore.explore.preview").preview
-    found = look(
-        spec, input_url, num_rows=rows, slot=slot, table_url=table, with_labels=not no_labels
-    )
-    show_report(found, as_json=as_json)
+    show_report(look(spec, input_url, with_labels=not no_labels, **options), as_json=as_json)
 
 
 @spec.command(

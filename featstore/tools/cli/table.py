@@ -20,6 +20,7 @@ from featstore.tools.cli.command import (
     no_partition_option,
     partition_from_path_option,
     partition_option,
+    retry_option,
     slots_option,
     spec_option,
     stale_groups_option,
@@ -187,6 +188,7 @@ def show_row(
 @partition_option
 @partition_from_path_option
 @no_partition_option
+@retry_option
 def relabel(spec: str, input_url: str, table_url: str, **options: Any) -> None:
     """Rewrite the labels of partitions, in files beside the table's."""
     with load("featstore.extraction.progress_bar").ProgressBar() as bar:
@@ -259,15 +261,22 @@ def lint(table: str, version: int | None, batch_size: int, as_json: bool) -> Non
     help="Only partitions that match, such as \"dt >= '2026-11-01'\": over partition keys alone.",
 )
 @click.option("--spec", metavar="URL", help="The spec whose `checks` to run.")
+@stale_groups_option
 @json_option
 def check(
-    table: str, version: int | None, where: str | None, spec: str | None, as_json: bool
+    table: str,
+    version: int | None,
+    where: str | None,
+    spec: str | None,
+    stale_groups: str,
+    as_json: bool,
 ) -> None:
     """Run the checks of the newest extraction, or of another spec, on each partition.
 
     The exit code is 1 if one of severity `fail` fails.
     """
-    report = load("featstore.explore.table").open_table(table, version).check(spec, where)
+    opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)
+    report = opened.check(spec, where)
     show(report, as_json=as_json)
     sys.exit(0 if report.ok else 1)
 

@@ -2,6 +2,7 @@
 same rows.
 """
 
+import decimal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.errors import ArithmeticException
 
 from featstore.base.errors import InputError, OperatorError
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
@@ -204,3 +206,36 @@ def test_a_users_operator_that_fails_is_named_with_file_and_row_on_spark(
         extract_files(job, runner=SparkRunner(spark))
     with pytest.raises(OperatorError, match=rf"^DataFrame, partition 0, {expected}"):
         extract_dataframe(job, spark.read.parquet(job.input_url))
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(38, 18), pa.decimal256(60, 18)])
+def test_decimals_become_the_same_numbers_on_every_engine(
+    spark: Any, tmp_path: Path, kind: pa.DataType
+) -> None:
+    texts = ("0.1", "4321.07", "-3", "9007199254740993", "123456789012.345678901234567891", None)
+    values = [text and decimal.Decimal(text) for text in texts]
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    columns = {"x": pa.array(values, kind), "n": pa.array(values, kind)}
+    pq.write_table(pa.table({"id": range(len(values)), **columns}), raw / "a.parquet")
+    document = {
+        "spec": 1,
+        "inputs": {"id": "long", "x": "double", "n": {"type": "long", "on_error": "null"}},
+        "keep": ["id", "x", "n"],
+        "slots": [{"slot": 1, "name": "n_hash", "op": "hash", "of": "n"}],
+    }
+    job = ExtractJob(spec=load_spec(document), input_url=str(raw), table_url=str(tmp_path / "here"))
+    here = extract_files(job)
+    assert [row["x"] for row in rows_of(here)] == [text and float(text) for text in texts]
+    assert [row["n"] for row in rows_of(here)] == [None, None, -3, 9007199254740993, None, None]
+    there = extract_files(
+        replace(job, table_url=str(tmp_path / "spark")), runner=SparkRunner(spark)
+    )
+    assert (rows_of(there), there.counts) == (rows_of(here), here.counts)
+    query = replace(job, table_url=str(tmp_path / "query"))
+    if kind.bit_width > 128:  # Spark has at most 38 digits
+        with pytest.raises(ArithmeticException, match="PRECISION_EXCEEDS_MAX_PRECISION"):
+            spark.read.parquet(str(raw))
+        return
+    queried = extract_dataframe(query, spark.read.parquet(str(raw)))
+    assert (rows_of(queried), queried.counts) == (rows_of(here), here.counts)

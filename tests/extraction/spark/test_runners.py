@@ -335,19 +335,33 @@ def test_spark_submit_extracts_files(
 
 
 @pytest.mark.slow
-def test_spark_submit_answers_bad_input_with_one_line_and_code_2(
-    job: ExtractJob, document: Any, tmp_path: Path
+@pytest.mark.parametrize(
+    ("more", "status", "said"),
+    [
+        ({"slots": [{"slot": 101, "name": "user_id", "op": "hsh", "of": "user"}]}, 2, "slots[0]"),
+        ({"checks": [{"check": "rows", "at_least": 1_000}]}, 3, "rows"),
+    ],
+    ids=["bad input", "refused"],
+)
+def test_spark_submit_ends_with_the_code_of_the_job_after_one_line(
+    job: ExtractJob,
+    write_raw: Any,
+    document: Any,
+    tmp_path: Path,
+    more: Any,
+    status: int,
+    said: str,
 ) -> None:
-    document["slots"][0] = {"slot": 101, "name": "user_id", "op": "hsh", "of": "user"}
+    raw = write_raw("month=1/a.parquet", 533)
     spec = tmp_path / "spec.yaml"
-    spec.write_text(json.dumps(document))
-    done = spark_submit(
-        tmp_path, "--spec", str(spec), "--input", job.input_url, "--table", job.table_url
-    )
-    assert done.returncode == 2, done.stderr[-3000:]
-    said = [line for line in done.stdout.splitlines() if line]
-    assert len(said) == 1
-    assert said[0].startswith(f"extract: error: {spec}: slots[0]")
+    spec.write_text(json.dumps(document | more))
+    given = ("--spec", spec, "--input", raw.parent, "--table", job.table_url)
+    done = spark_submit(tmp_path, *map(str, given), "--partition", "month=1")
+    assert done.returncode == status, done.stderr[-3000:]
+    [line] = [line for line in done.stdout.splitlines() if line]
+    assert line.startswith("extract: error: ")
+    assert said in line
+    assert not Path(job.table_url).exists()
 
 
 def options(job: ExtractJob, *arguments: str) -> Any:

@@ -1,5 +1,6 @@
 import datetime
 import random
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from featstore.extraction.units.raw import (
     read_batches,
 )
 from featstore.files.listings import FileEntry, listing_digest
+from featstore.reading.kept import KeptSpans
 from tests.damaged_files import overwrite
 from tests.native.mutants import number_of, sound_chunks, with_number, write_file
 from tests.parquet_files import put_parquet
+from tests.python_memory import threads_of_bytes
 from tests.short_reads import unreadable_descriptors
 
 
@@ -200,6 +203,24 @@ def test_only_the_named_columns_of_a_range_are_read(raw: Path, write_raw: Any) -
         rows = pa.Table.from_batches(read_batches(file, unit.ranges[0], ["price"]))
     assert rows.column_names == ["price"]
     assert rows["price"].to_pylist() == [row / 3 for row in range(40, 80)]
+
+
+def test_column_chunks_of_a_remote_file_are_fetched_in_few_reads_of_this_thread(
+    tmp_path: Path, loopback: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of Arrow's pool that calls Python while the interpreter ends aborts the process."""
+    columns = {name: random.Random(1).choices(range(2**40), k=100_000) for name in "abcdef"}
+    path = put_parquet(tmp_path / "a.parquet", columns, row_group_size=50_000)
+    loopback.files["/raw/a.parquet"] = path.read_bytes()
+    [unit] = plan_units(find_raw_files(f"{loopback.url}/raw/a.parquet", {}, []), 100_000)
+    with open_raw(unit.ranges[0].url) as file:
+        threads = threads_of_bytes(monkeypatch, KeptSpans)
+        num_gets = loopback.num_gets("/raw/a.parquet")
+        rows = pa.Table.from_batches(read_batches(file, unit.ranges[0], ["a", "b", "e"]))
+        num_gets = loopback.num_gets("/raw/a.parquet") - num_gets
+    assert rows.to_pydict() == {name: columns[name] for name in "abe"}
+    assert num_gets == 4
+    assert set(threads) == {(threading.get_ident(),) * 2}
 
 
 def test_times_of_96_bits_are_read_in_any_year(tmp_path: Path) -> None:

@@ -81,6 +81,19 @@ def test_the_selection_holds_what_where_reads_but_no_partition_key() -> None:
         ),
         ({"weight": "wheight"}, SelectionError, "weight: no column 'wheight'"),
         ({"extras": ["nope"]}, SelectionError, "extras: no column 'nope'"),
+        ({"extras": [{"name": "note"}]}, ConfigError, "extras: expected a text, found {'name'"),
+        ({"weight": 5}, ConfigError, "weight: expected a text, found 5"),
+        ({"where": {"dt": 1}}, ConfigError, "where: expected a text, found {'dt': 1}"),
+        (
+            {"labels": [{"name": "click", "null": 1e39}]},
+            ConfigError,
+            r"raise or a number that float32 holds, found 1e\+39",
+        ),
+        (
+            {"slots": [{"name": "user", "buckets": 2**63 + 1}]},
+            ConfigError,
+            r"'user': buckets: expected at most 2\^63, .* found 9223372036854775809",
+        ),
         ({"where": "usr = 1"}, SelectionError, "no column 'usr'"),
     ],
 )
