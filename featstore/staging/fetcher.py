@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from featstore.base.errors import DataFileError, ReplacedError, StagingError
 from featstore.base.intervals import Span, united
-from featstore.base.redaction import redact, without_user
+from featstore.base.redaction import redact, redact_text, without_user
 from featstore.files import storage
 from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import ReadSpan, read_span
@@ -165,8 +165,9 @@ class Fetcher:
         """How many bytes of the cache the file will probably take."""
         if item.in_place:
             return 0
-        is_unknown = self._is_whole(item) or self._range_share is None
-        return item.size_bytes if is_unknown else int(item.size_bytes * self._range_share)
+        if self._is_whole(item) or self._range_share is None:
+            return item.size_bytes
+        return int(item.size_bytes * self._range_share)
 
     def obtain(self, item: StageItem[Any], waiting: Waiting) -> Pin | None:
         """Brings a file into the cache.
@@ -352,7 +353,8 @@ class Fetcher:
         base: Pin | None,
         waiting: Waiting,
     ) -> Pin | None:
-        """Fills and publishes the file; None if it is damaged at the store, and read in place.
+        """Fills and publishes the file; None if it is gone or damaged at the store. It is read in
+        place then, so that its reader reports what is wrong, and may leave it out.
 
         Starts again if the remote file was replaced during the download, since bytes of two files
         must not be mixed; it is an error if the version was listed. Starts again, too, if the bytes
@@ -368,6 +370,9 @@ class Fetcher:
                 self._fill(item, download, filling, base, waiting)
                 if not (failure := self._damage(item, download, filling)):
                     return self._publish(item, download, filling)
+            except FileNotFoundError as error:
+                _LOG.warning("%s; it is left to its reader", redact_text(str(error)))
+                return None
             except ReplacedError as error:
                 if item.listed_tag:
                     raise ReplacedError(

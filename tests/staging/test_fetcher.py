@@ -75,7 +75,7 @@ def _small_holes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hole limit would follow the latency of a busy machine; a fixed one lets the test count
     bytes.
     """
-    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 16 << 10)
+    monkeypatch.setattr("featstore.staging.remote._MAX_HOLE_BYTES", 16 << 10)
 
 
 @pytest.fixture
@@ -397,8 +397,8 @@ def test_auto_fetches_small_files_whole_and_columns_of_large_ones_if_that_is_che
 def test_holes_are_not_bridged_where_the_budget_has_no_room_for_them(
     site: Any, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("featstore.staging.cost._MIN_HOLE_BYTES", 64 << 20)
-    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 64 << 20)
+    monkeypatch.setattr("featstore.staging.remote._MIN_HOLE_BYTES", 64 << 20)
+    monkeypatch.setattr("featstore.staging.remote._MAX_HOLE_BYTES", 64 << 20)
     with _stage(make("c2", "c7", budget_bytes=1_000_000), site) as staged:
         assert read_column(staged.path, "c7") == read_column_of(DATA, "c7")
     assert staged.held_bytes < 1_000_000
@@ -428,7 +428,7 @@ def test_estimates_are_kept_per_host_and_without_credentials(
     site: Any, make: Callable[..., Any]
 ) -> None:
     stager = make(mode="whole")
-    assert not stager.fetcher.remote(site.url).is_measured
+    assert not stager.fetcher.remote(site.url).num_seen
     _stage(stager, site).release()
-    assert stager.fetcher.remote(site.url.replace("http://", "http://user:secret@")).is_measured
-    assert not stager.fetcher.remote("http://elsewhere/").is_measured
+    assert stager.fetcher.remote(site.url.replace("http://", "http://user:secret@")).num_seen
+    assert not stager.fetcher.remote("http://elsewhere/").num_seen

@@ -1,149 +1,16 @@
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.staging.cost import (
-    DIRECT,
-    RANGES,
-    WHOLE,
-    Demand,
-    Remote,
-    choose,
-    costs,
-    needs_no_footer,
-)
-from featstore.staging.ranges import coalesce, num_bytes
+from featstore.staging.remote import Remote
 
 REMOTES = {
     "near": Remote(latency_s=0.001, bytes_per_s=200e6, weight_bytes=1e9),
     "regional": Remote(latency_s=0.02, bytes_per_s=50e6, weight_bytes=1e9),
     "disk-like": Remote(latency_s=0.01, bytes_per_s=40e6, weight_bytes=1e9),
 }
-SIZE_BYTES, NUM_SLOTS, NUM_ROW_GROUPS, TAIL_BYTES = 145_000_000, 200, 8, 400_000
-
-
-def _chunks(share: Any) -> Any:
-    """Column chunks of every 1/share-th of 200 slots in 8 row groups."""
-    chunk_bytes = (SIZE_BYTES - TAIL_BYTES) // (NUM_SLOTS * NUM_ROW_GROUPS)
-    chosen = [slot for slot in range(NUM_SLOTS) if int((slot + 1) * share) > int(slot * share)]
-    places = [group * NUM_SLOTS + slot for group in range(NUM_ROW_GROUPS) for slot in chosen]
-    return [(place * chunk_bytes, (place + 1) * chunk_bytes) for place in places]
-
-
-def _demand(chunks: Any, remote: Any, held_bytes: Any = TAIL_BYTES) -> Demand:
-    requests = coalesce(chunks, hole_bytes=remote.hole_bytes, request_bytes=remote.request_bytes)
-    return Demand(
-        whole_bytes=SIZE_BYTES - held_bytes,
-        range_bytes=num_bytes(requests),
-        num_requests=len(requests),
-        direct_bytes=num_bytes(chunks),
-        num_direct_requests=2 * len(chunks),
-    )
-
-
-@pytest.mark.parametrize("name", REMOTES)
-@pytest.mark.parametrize("share", [0.05, 0.2, 0.6, 1.0])
-def test_auto_takes_at_most_a_tenth_longer_than_the_best_mode_on_the_remotes_of_the_benchmark(
-    name: Any, share: float
-) -> None:
-    remote = REMOTES[name]
-    demand = _demand(_chunks(share), remote)
-    seconds = costs(demand, remote)
-    footer_s = remote.seconds(1, TAIL_BYTES)
-    best = min(seconds[WHOLE], footer_s + seconds[RANGES], seconds[DIRECT])
-    assert footer_s + seconds[choose(demand, remote)] <= 1.1 * best
-
-
-@pytest.mark.parametrize(("share", "mode"), [(0.05, RANGES), (1.0, RANGES)])
-def test_a_few_slots_are_staged_by_ranges(share: float, mode: Any) -> None:
-    assert choose(_demand(_chunks(share), REMOTES["regional"]), REMOTES["regional"]) == mode
-
-
-def test_scattered_small_spans_are_taken_whole_and_a_single_tiny_one_is_read_in_place() -> None:
-    slow = Remote(latency_s=0.1, bytes_per_s=100e6, settle_s=0.5)
-    scattered = Demand(
-        whole_bytes=1_000_000,
-        range_bytes=500_000,
-        num_requests=50,
-        direct_bytes=500_000,
-        num_direct_requests=1000,
-    )
-    assert choose(scattered, slow) == WHOLE
-    tiny = Demand(
-        whole_bytes=10**9,
-        range_bytes=1000,
-        num_requests=1,
-        direct_bytes=1000,
-        num_direct_requests=2,
-    )
-    assert choose(tiny, Remote(latency_s=0.001, settle_s=0.5)) == DIRECT
-    assert choose(tiny, Remote(latency_s=0.02, settle_s=0.01)) == RANGES
-
-
-COUNTS = st.integers(0, 10**6)
-
-
-@given(
-    latency_s=st.floats(1e-4, 1),
-    bytes_per_s=st.floats(1e5, 1e10),
-    settle_s=st.floats(0, 1),
-    whole_bytes=st.integers(0, 10**10),
-    range_bytes=st.integers(0, 10**10),
-    num_requests=COUNTS,
-    num_chunks=COUNTS,
-)
-def test_the_choice_is_the_cheapest_mode(
-    latency_s: float,
-    bytes_per_s: float,
-    settle_s: float,
-    whole_bytes: int,
-    range_bytes: int,
-    num_requests: Any,
-    num_chunks: Any,
-) -> None:
-    remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s, settle_s=settle_s)
-    demand = Demand(
-        whole_bytes=whole_bytes,
-        range_bytes=range_bytes,
-        num_requests=num_requests,
-        direct_bytes=range_bytes,
-        num_direct_requests=2 * num_chunks,
-    )
-    seconds = costs(demand, remote)
-    assert seconds[choose(demand, remote)] == min(seconds.values())
-
-
-@given(
-    latency_s=st.floats(1e-4, 0.5),
-    bytes_per_s=st.floats(1e6, 1e9),
-    size_bytes=st.integers(1, 10**10),
-    share=st.floats(0.0, 1.0),
-)
-def test_a_file_taken_without_a_look_at_its_footer_costs_at_most_a_tenth_more(
-    latency_s: float, bytes_per_s: float, size_bytes: int, share: float
-) -> None:
-    """Compared with ranges of the same file, which take at least a request for the footer and one
-    for the selected bytes.
-    """
-    remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s, settle_s=0.0)
-    if needs_no_footer(size_bytes, None, remote):
-        whole_s, ranges_s = (
-            remote.seconds(1, size_bytes),
-            remote.seconds_in_turn(2, int(share * size_bytes)),
-        )
-        assert whole_s <= 1.1 * ranges_s
-
-
-def test_once_a_footer_was_seen_files_that_are_wanted_whole_are_taken_without_one() -> None:
-    remote = REMOTES["regional"]
-    everything = _demand(_chunks(1.0), remote, held_bytes=0)
-    assert not needs_no_footer(SIZE_BYTES, None, remote)
-    small = SIZE_BYTES // 30
-    assert needs_no_footer(small, everything, remote)
-    assert not needs_no_footer(small, _demand(_chunks(0.05), remote, held_bytes=0), remote)
 
 
 @given(
@@ -164,7 +31,7 @@ def test_estimates_come_near_what_the_downloads_show(
         )
     assert remote.latency_s == pytest.approx(latency_s, rel=0.01)
     assert remote.bytes_per_s == pytest.approx(bytes_per_s, rel=0.9)
-    assert remote.is_measured
+    assert remote.has_bandwidth
 
 
 def test_short_answers_do_not_change_the_bandwidth() -> None:
@@ -176,7 +43,6 @@ def test_short_answers_do_not_change_the_bandwidth() -> None:
         Remote().observed(waited_s=0.5, num_bytes=1000, later_bytes=1000, stream_s=1e-9).latency_s
         == 0.5
     )
-    assert Remote().settled(0.11).settle_s == pytest.approx(0.04)
 
 
 @given(latency_s=st.floats(0, 100), bytes_per_s=st.floats(1, 1e12))
@@ -198,19 +64,6 @@ def test_a_stream_faster_than_a_round_trip_counts_only_if_it_is_long() -> None:
     assert slow.request_bytes > remote.request_bytes
 
 
-def test_fetching_the_rest_of_a_file_costs_a_request_for_each_gap() -> None:
-    remote = REMOTES["regional"]
-    begun = Demand(
-        whole_bytes=10**6,
-        range_bytes=9 * 10**5,
-        num_requests=20,
-        direct_bytes=10**6,
-        num_direct_requests=40,
-    )
-    assert choose(begun, remote) == WHOLE
-    assert choose(replace(begun, num_whole_requests=25), remote) == RANGES
-
-
 def test_the_connection_time_of_the_first_request_is_forgotten_at_the_second() -> None:
     first = Remote().observed(waited_s=0.045, num_bytes=0, later_bytes=0, stream_s=0)
     assert first.latency_s == 0.045
@@ -224,38 +77,9 @@ def test_the_connection_time_of_the_first_request_is_forgotten_at_the_second() -
     ).latency_s == pytest.approx(0.047)
 
 
-COUNT = st.integers(1, 1000)
-FAST = st.floats(1e6, 1e10)
-
-
-@given(
-    latency_s=st.floats(1e-4, 1),
-    bytes_per_s=FAST,
-    num_requests=COUNT,
-    num_bytes=st.integers(0, 10**10),
-)
-def test_several_requests_at_once_hide_round_trips_but_never_bandwidth(
-    latency_s: float, bytes_per_s: Any, num_requests: Any, num_bytes: int
-) -> None:
-    several = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s)
-    one = replace(several, num_at_once=1)
-    in_turn_s = several.seconds_in_turn(num_requests, num_bytes)
-    assert one.seconds(num_requests, num_bytes) == pytest.approx(in_turn_s)
-    assert latency_s + num_bytes / bytes_per_s <= several.seconds(num_requests, num_bytes) * (
-        1 + 1e-9
-    )
-    assert several.seconds(num_requests, num_bytes) <= in_turn_s * (1 + 1e-9)
-    assert several.seconds(0, 0) == 0
-
-
-@given(
-    latency_s=st.floats(1e-3, 0.5),
-    bytes_per_s=FAST,
-    num_requests=COUNT,
-    num_bytes=st.integers(0, 10**10),
-)
-def test_at_a_store_with_one_request_at_a_time_each_costs_a_round_trip(
-    latency_s: float, bytes_per_s: Any, num_requests: Any, num_bytes: int
+@given(latency_s=st.floats(1e-3, 0.5), bytes_per_s=st.floats(1e6, 1e10))
+def test_at_a_store_with_one_request_at_a_time_a_hole_costs_a_round_trip(
+    latency_s: float, bytes_per_s: float
 ) -> None:
     remote = Remote(latency_s=latency_s, bytes_per_s=bytes_per_s)
     for _ in range(60):
@@ -264,8 +88,6 @@ def test_at_a_store_with_one_request_at_a_time_each_costs_a_round_trip(
         )
     assert remote.latency_s == latency_s
     assert remote.stall_s == pytest.approx(latency_s, rel=0.01)
-    expected_s = remote.seconds_in_turn(num_requests, num_bytes)
-    assert remote.seconds(num_requests, num_bytes) == pytest.approx(expected_s, rel=0.01)
     one = replace(remote, num_at_once=1, stall_s=0.0)
     assert remote.hole_bytes == pytest.approx(one.hole_bytes, rel=0.01)
 

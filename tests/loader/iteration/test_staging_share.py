@@ -104,7 +104,6 @@ def test_remote_files_are_staged_as_the_options_say(mode: str) -> None:
 
 def test_files_that_are_read_where_they_are_need_no_stager() -> None:
     assert staging_for(None, job_of(10, place="/disk")) is None
-    assert staging_for(replace(OPTIONS, mode="direct"), job_of(10**9)) is None
     assert staging_for(OPTIONS, job_of()) is None
 
 
@@ -168,7 +167,6 @@ def test_decoded_columns_of_local_files_take_the_cache_though_nothing_is_staged(
         ({}, 0, 1000 - 2 * 100),
         ({}, 2, (1000 - 6 * 100) // 2),
         ({"directory": None}, 2, 1000 - 2 * 100),
-        ({"mode": "direct"}, 2, 500),
         ({"mode": "ranges"}, 2, 250),
         ({"budget_bytes": 100}, 0, -100),
     ],
