@@ -115,7 +115,15 @@ def test_files_open_at_once_that_exceed_the_budget_are_refused_before_a_download
     ):
         with pytest.raises(BudgetError, match=r"staging\.budget_bytes is 1 kB"):
             staging_for(OPTIONS, job)
-        assert staging_for(replace(OPTIONS, mode="ranges"), job) is not None
+        by_ranges = replace(OPTIONS, mode="ranges")
+        assert staging_for(by_ranges, job) == by_ranges
+        assert staging_for(replace(OPTIONS, mode="auto"), job) == by_ranges
+
+
+def test_workers_whose_whole_files_do_not_fit_together_stage_ranges() -> None:
+    options, job = replace(OPTIONS, mode="auto"), job_of(300, 300, 300, 300)
+    assert share_of(options, job, 1).mode == "auto"
+    assert share_of(options, job, 2).mode == "ranges"
 
 
 @pytest.mark.parametrize(
