@@ -123,10 +123,10 @@ def _decoding_ratio(
     options: dict[str, Any] = {"decode_threads": num_threads, "shuffle": shuffle}
     remote = Remote(name="fast", latency_s=0.001, bytes_per_s=400e6)
     ratios, said = [], ""
-    _epoch(lists, "direct", **options)  # the files into the kernel's cache, for both sides
+    _epoch(lists, "auto", **options)  # the files into the kernel's cache, for both sides
     with served(Path(lists.data_files[0].url).parent, remote) as url:
         for _ in range(num_pairs):
-            alone_s, _, _ = _epoch(lists, "direct", **options)
+            alone_s, _, _ = _epoch(lists, "auto", **options)
             epoch_s, said, _ = _epoch(at(lists, url), "whole", **options)
             ratios.append(epoch_s / alone_s)
             print(

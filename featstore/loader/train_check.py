@@ -395,7 +395,7 @@ def _head(config: Mapping[str, Any], num_rows: int) -> dict[str, list[Any]]:
         "drop_last": False,
         "order": "static",
         "shuffle": None,
-        "staging": {"mode": "direct"},
+        "staging": {"ahead_files": 1},
         "dispatch": "memory://",
         "follow": False,
         "tail": "join",

@@ -39,7 +39,7 @@ def require_fits(files: Iterable[tuple[str, int]], budget_bytes: int, *, num_ope
     )
     raise BudgetError(
         f"staging.budget_bytes is {format_bytes(budget_bytes)}, but file {name} has "
-        f"{format_bytes(size_bytes)}{several}; raise the budget, or use staging mode direct"
+        f"{format_bytes(size_bytes)}{several}; raise the budget, or use staging mode ranges"
     )
 
 

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 
 from featstore.base.errors import DataFileError, ReplacedError, StagingError
 from featstore.base.intervals import Span, united
-from featstore.base.redaction import redact, without_user
+from featstore.base.redaction import redact, redact_text, without_user
 from featstore.files import storage
 from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import ReadSpan, read_span
@@ -30,27 +29,23 @@ from featstore.staging.cache import (
     RemovedError,
     entry_name,
 )
-from featstore.staging.cost import DIRECT, RANGES, WHOLE, Demand, Remote, choose, needs_no_footer
 from featstore.staging.counts import Counts
 from featstore.staging.filling import Connection, Filling, Received
 from featstore.staging.limits import Throttle
 from featstore.staging.lookahead import RequestsAhead, StandingRequests
-from featstore.staging.options import Staging
-from featstore.staging.ranges import (
-    PlanRanges,
-    buffered,
-    coalesce,
-    covers,
-    missing,
-    num_bytes,
-)
+from featstore.staging.options import AUTO, WHOLE, Staging
+from featstore.staging.ranges import PlanRanges, coalesce, covers, missing, num_bytes
 from featstore.staging.record import Record, SpanChecksum, united_checksum
+from featstore.staging.remote import Remote
 from featstore.staging.request_threads import RequestThreads
 
 _LOG = logging.getLogger(__name__)
 Key = TypeVar("Key")
 # How much of a file's end is fetched first, since its footer is there. Larger footers raise it.
 _TAIL_BYTES = 64 << 10
+# In mode `auto` a file of which ranges would take at least this share is downloaded whole: that
+# costs a third more bytes at most, needs no footer first, and serves any later selection.
+_WHOLE_SHARE = 0.75
 # How often a download starts again because somebody removes the cache under it.
 _MOST_REMOVED = 5
 # Called with each refusal and the bytes that are wanted. Returns when it is time to try again, or
@@ -149,12 +144,11 @@ class Fetcher:
         self._retry = replace(source.retry, retry_s=options.retry_s)
         self._throttle = Throttle(cache.limits_path, options.num_bytes_per_s)
         self._remotes: dict[str, Remote] = {}
-        # The demand of the last file whose footer was seen, computed when it is asked for, since
-        # what is known of the remote changes.
-        self._last: Callable[[], Demand] | None = None
+        # The share of its bytes that ranges take of the last file whose footer was seen.
+        self._range_share: float | None = None
         self._under_way: list[tuple[threading.Event, Download]] = []
         self._damaged = set[str]()
-        self._tail_bytes, self._plan_s = _TAIL_BYTES, 0.0
+        self._tail_bytes = _TAIL_BYTES
 
     def remote(self, url: str) -> Remote:
         """What is known of the URL's store."""
@@ -171,9 +165,9 @@ class Fetcher:
         """How many bytes of the cache the file will probably take."""
         if item.in_place:
             return 0
-        if self._is_whole(item) or self._last is None:
+        if self._is_whole(item) or self._range_share is None:
             return item.size_bytes
-        return min(item.size_bytes, self._last().scaled(item.size_bytes).range_bytes)
+        return int(item.size_bytes * self._range_share)
 
     def obtain(self, item: StageItem[Any], waiting: Waiting) -> Pin | None:
         """Brings a file into the cache.
@@ -183,8 +177,8 @@ class Fetcher:
             waiting: How to wait.
 
         Returns:
-            The pinned file, with everything that is wanted of it; None if it is better read in
-            place.
+            The pinned file, with everything that is wanted of it; None if it is read in place: the
+            item says so, or the store has damaged bytes.
 
         Raises:
             Stopped: The stager was closed.
@@ -258,13 +252,20 @@ class Fetcher:
         return False, False
 
     def _is_whole(self, item: StageItem[Any]) -> bool:
-        """Whether the whole file is staged without a look at its footer."""
+        """Whether the whole file is staged.
+
+        In mode `auto` that is a file of which ranges would take at least three quarters, as far as
+        the last footer tells, or that comes within a round trip, which its footer would take too;
+        never one that is larger than the budget.
+        """
         if self._source.plan_ranges is None or self._options.mode == WHOLE:
             return True
-        may_be = self._options.mode != RANGES and item.size_bytes <= self._options.num_budget_bytes
-        return may_be and needs_no_footer(
-            item.size_bytes, self._last and self._last(), self.remote(item.url), self._plan_s
-        )
+        if self._options.mode != AUTO or item.size_bytes > self._options.num_budget_bytes:
+            return False
+        remote = self.remote(item.url)
+        # Under the prior bandwidth, the holes of a slow remote would seem cheap to fetch.
+        is_most = remote.has_bandwidth and (self._range_share or 0) >= _WHOLE_SHARE
+        return is_most or item.size_bytes <= remote.round_trip_bytes
 
     def _first_bytes(self, item: StageItem[Any], base: Pin | None) -> int:
         """How much to reserve at first: the whole file, or its tail and what is held already."""
@@ -291,26 +292,23 @@ class Fetcher:
             return os.pread(pin.descriptor, num_bytes, item.size_bytes - num_bytes)
 
         try:
-            return covers(
-                record.held, self._plan(item, min(tail_bytes, self._tail_bytes), tail_of).spans
-            )
+            return covers(record.held, self._plan(item, min(tail_bytes, self._tail_bytes), tail_of))
         except _NotHeld:
             return False
 
     def _plan(
         self, item: StageItem[Any], tail_bytes: int, tail_of: Callable[[int], bytes]
-    ) -> "_Plan":
-        """The spans that are wanted, with the tail.
+    ) -> tuple[Span, ...]:
+        """The selected spans, with the tail.
 
         Args:
             item: The file.
             tail_bytes: How many of its last bytes to look at first.
             tail_of: Gives that many last bytes.
         """
-        name = redact(item.url)
-        while isinstance(
-            found := self._timed_plan(tail_of(tail_bytes), item.size_bytes, name), int
-        ):
+        name, plan_ranges = redact(item.url), self._source.plan_ranges
+        assert plan_ranges is not None
+        while isinstance(found := plan_ranges(tail_of(tail_bytes), item.size_bytes, name), int):
             if not tail_bytes < found <= item.size_bytes:
                 raise StagingError(
                     f"{name}: expected a footer of at most {item.size_bytes} bytes, found one of "
@@ -318,16 +316,7 @@ class Fetcher:
                 )
             tail_bytes = found
         self._tail_bytes = max(self._tail_bytes, tail_bytes)
-        spans = united([*found, (item.size_bytes - tail_bytes, item.size_bytes)])
-        return _Plan(spans=spans, in_place=buffered(found, storage.BUFFER_BYTES))
-
-    def _timed_plan(self, tail: bytes, size_bytes: int, name: str) -> Sequence[Span] | int:
-        assert self._source.plan_ranges is not None
-        since = time.monotonic()
-        found = self._source.plan_ranges(tail, size_bytes, name)
-        if not isinstance(found, int):
-            self._plan_s = time.monotonic() - since
-        return found
+        return united([*found, (item.size_bytes - tail_bytes, item.size_bytes)])
 
     def _download(
         self, item: StageItem[Any], download: Download, base: Pin | None, waiting: Waiting
@@ -364,7 +353,8 @@ class Fetcher:
         base: Pin | None,
         waiting: Waiting,
     ) -> Pin | None:
-        """Fills and publishes the file; None if it is better read in place.
+        """Fills and publishes the file; None if it is gone or damaged at the store. It is read in
+        place then, so that its reader reports what is wrong, and may leave it out.
 
         Starts again if the remote file was replaced during the download, since bytes of two files
         must not be mixed; it is an error if the version was listed. Starts again, too, if the bytes
@@ -377,10 +367,12 @@ class Fetcher:
             num_starts += 1
             is_last = num_starts == self._retry.max_starts
             try:
-                if not self._fill(item, download, filling, base, waiting):
-                    return None
+                self._fill(item, download, filling, base, waiting)
                 if not (failure := self._damage(item, download, filling)):
                     return self._publish(item, download, filling)
+            except FileNotFoundError as error:
+                _LOG.warning("%s; it is left to its reader", redact_text(str(error)))
+                return None
             except ReplacedError as error:
                 if item.listed_tag:
                     raise ReplacedError(
@@ -427,34 +419,33 @@ class Fetcher:
         filling: Filling,
         base: Pin | None,
         waiting: Waiting,
-    ) -> bool:
-        """Fills the file with everything that is wanted. False if it is better read in place."""
+    ) -> None:
+        """Fills the file with everything that is wanted."""
         if base is not None:
             filling.adopt(base)
             base.release()
-        plan = None
-        if (
-            self._source.plan_ranges is not None
-            and self._options.mode != WHOLE
-            and not (base is None and self._is_whole(item))
-        ):
-            plan = self._plan(item, min(item.size_bytes, self._tail_bytes), filling.tail)
-        requests = self._requests(item, filling, plan, self._options.num_budget_bytes)
-        if requests:
+        spans = self._wanted(item, filling)
+        if requests := self._requests(item, filling, spans, self._options.num_budget_bytes):
             self._reserve(item, download, num_bytes(united([*filling.held, *requests])), waiting)
-
         remote = partial(self.remote, item.url)
         further = StandingRequests(
-            choose=lambda: self._further_requests(item, download, filling, plan),
+            choose=lambda: self._further_requests(item, download, filling, spans),
             remote=remote,
             filling=filling,
         )
         ahead = RequestsAhead(remote=remote, plan=further, filling=filling, pass_on=waiting.pass_on)
-        while requests:
+        while requests := filling.in_flight or further():
             ahead.fetch(*requests[0])
-            requests = filling.in_flight or further()
         waiting.pass_on()
-        return requests is not None
+
+    def _wanted(self, item: StageItem[Any], filling: Filling) -> tuple[Span, ...]:
+        """The spans to stage: the selected ones, which the file's footer names, or the file."""
+        whole = ((0, item.size_bytes),)
+        if self._source.plan_ranges is None or (not filling.held and self._is_whole(item)):
+            return whole
+        spans = self._plan(item, min(item.size_bytes, self._tail_bytes), filling.tail)
+        self._range_share = num_bytes(self._bridged(item, spans)) / max(item.size_bytes, 1)
+        return whole if self._is_whole(item) else spans
 
     def _reserve(
         self, item: StageItem[Any], download: Download, wanted_bytes: int, waiting: Waiting
@@ -466,61 +457,41 @@ class Fetcher:
             waiting.await_room(refusal, wanted_bytes)
 
     def _further_requests(
-        self, item: StageItem[Any], download: Download, filling: Filling, plan: "_Plan | None"
-    ) -> tuple[Span, ...] | None:
-        """The requests that remain. The answers so far may have changed what is known of the
-        remote, and so the choice of requests.
+        self, item: StageItem[Any], download: Download, filling: Filling, spans: tuple[Span, ...]
+    ) -> tuple[Span, ...]:
+        """The requests that remain, by what the answers so far have shown of the remote.
 
         More is requested only if the cache has room for it at once. A download that has begun must
         not wait for room: two of them would wait for each other.
         """
-        requests = self._requests(item, filling, plan, self._options.num_budget_bytes)
-        wanted_bytes = num_bytes(united([*filling.coming, *(requests or ())]))
+        requests = self._requests(item, filling, spans, self._options.num_budget_bytes)
+        wanted_bytes = num_bytes(united([*filling.coming, *requests]))
         if wanted_bytes > download.num_bytes and download.reserve(wanted_bytes) is not None:
-            requests = self._requests(item, filling, plan, download.num_bytes)
+            requests = self._requests(item, filling, spans, download.num_bytes)
         return requests
 
     def _requests(
-        self, item: StageItem[Any], filling: Filling, plan: "_Plan | None", most_bytes: int
-    ) -> tuple[Span, ...] | None:
-        """The requests that remain, according to what is known of the remote now.
-
-        Args:
-            item: The file.
-            filling: What is held of it.
-            plan: The spans that are wanted; None: the whole file.
-            most_bytes: Gaps between spans are bridged only if no more than this is held then.
-
-        Returns:
-            Spans to request; None if the file is better read in place.
+        self, item: StageItem[Any], filling: Filling, spans: tuple[Span, ...], most_bytes: int
+    ) -> tuple[Span, ...]:
+        """The requests that bring what is missing of the spans, by what is known of the remote now.
+        Holes between them are bridged only if no more than `most_bytes` are held then.
         """
-        whole = [(0, item.size_bytes)]
-        coming = filling.coming
-        if plan is None:
-            return missing(whole, coming)
+        gaps = missing(spans, filling.coming)
+        if spans == ((0, item.size_bytes),):
+            return gaps
+        bridged = self._bridged(item, gaps)
+        if num_bytes(united([*filling.coming, *bridged])) <= most_bytes:
+            return bridged
+        return self._bridged(item, gaps, hole_bytes=0)
 
-        def requests_for(held: tuple[Span, ...]) -> tuple[Span, ...]:
-            remote = self.remote(item.url)
-            gaps = missing(plan.spans, held)
-            bridged = coalesce(
-                gaps, hole_bytes=remote.hole_bytes, request_bytes=remote.request_bytes
-            )
-            if num_bytes(united([*held, *bridged])) <= most_bytes:
-                return bridged
-            return coalesce(gaps, hole_bytes=0, request_bytes=remote.request_bytes)
-
-        self._last = lambda: _demand(item, plan, (), requests_for(()))
-        requests = requests_for(coming)
-        mode = RANGES
-        if self._options.mode != RANGES and requests and self.remote(item.url).has_bandwidth:
-            demand, has_room = _demand(item, plan, coming, requests), item.size_bytes <= most_bytes
-            mode = choose(demand, self.remote(item.url), has_room=has_room)
-        if mode == DIRECT:
-            return None
-        return missing(whole, coming) if mode == WHOLE else requests
+    def _bridged(
+        self, item: StageItem[Any], gaps: Sequence[Span], hole_bytes: int | None = None
+    ) -> tuple[Span, ...]:
+        remote = self.remote(item.url)
+        hole_bytes = remote.hole_bytes if hole_bytes is None else hole_bytes
+        return coalesce(gaps, hole_bytes=hole_bytes, request_bytes=remote.request_bytes)
 
     def _publish(self, item: StageItem[Any], download: Download, filling: Filling) -> Pin:
-        since = time.monotonic()
         filling.sync()
         is_whole = covers(filling.held, [(0, item.size_bytes)])
         is_checked = self._source.check is not None or (item.crc32 is not None and is_whole)
@@ -530,9 +501,6 @@ class Fetcher:
         pin = download.publish(record)
         self._counts.add(
             num_staged=1, staged_bytes=record.held_bytes, num_ranges=int(not record.is_whole)
-        )
-        self._remotes[_remote_name(item.url)] = self.remote(item.url).settled(
-            time.monotonic() - since
         )
         return pin
 
@@ -568,32 +536,6 @@ def _let_go(base: Pin | None, instead: Pin | None) -> Pin | None:
 
 class _NotHeld(Exception):
     """The staged file does not hold the last bytes that the plan needs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """What is wanted of a file.
-
-    Attributes:
-        spans: The spans to stage, with the file's tail.
-        in_place: The spans that would be fetched if the file were read in place.
-    """
-
-    spans: tuple[Span, ...]
-    in_place: tuple[Span, ...]
-
-
-def _demand(
-    item: StageItem[Any], plan: _Plan, held: tuple[Span, ...], requests: tuple[Span, ...]
-) -> Demand:
-    return Demand(
-        whole_bytes=item.size_bytes - num_bytes(held),
-        range_bytes=num_bytes(requests),
-        num_requests=len(requests),
-        direct_bytes=num_bytes(plan.in_place),
-        num_direct_requests=len(plan.in_place),
-        num_whole_requests=len(missing([(0, item.size_bytes)], held)),
-    )
 
 
 @lru_cache(maxsize=64)

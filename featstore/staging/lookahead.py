@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from featstore.base.intervals import Span
-from featstore.staging.cost import Remote
 from featstore.staging.filling import Filling
 from featstore.staging.ranges import num_bytes
+from featstore.staging.remote import Remote
 
 NEVER = -1
 # What several requests are for waits in the buffers of their connections until it is read. Those
@@ -19,24 +19,23 @@ _TOGETHER_BYTES = 4 << 20
 
 @dataclass(kw_only=True)
 class StandingRequests:
-    """The requests that remain of one download, chosen anew once what is known of the store has
-    changed, or a request broke: for each of forty short requests a choice took as long as receiving
-    one.
+    """The requests that remain of one download. They are chosen again only when what is known of
+    the store has changed, or a request broke: choosing takes as long as receiving a short request.
 
     Attributes:
-        choose: Chooses them; None where the file is better read in place.
+        choose: Chooses them.
         remote: What is known of the store now.
         filling: The file that is downloaded.
     """
 
-    choose: Callable[[], tuple[Span, ...] | None]
+    choose: Callable[[], tuple[Span, ...]]
     remote: Callable[[], Remote]
     filling: Filling
     _chosen: tuple[Span, ...] = field(default=(), init=False)
     _chosen_for: Remote | None = field(default=None, init=False)
     _num_broken: int = field(default=0, init=False)
 
-    def __call__(self) -> tuple[Span, ...] | None:
+    def __call__(self) -> tuple[Span, ...]:
         remote, num_broken = self.remote(), self.filling.num_broken
         # With a request that breaks those in flight are dropped, and the choice before may have
         # left them out.
@@ -45,10 +44,7 @@ class StandingRequests:
             or not remote.is_near(self._chosen_for)
             or num_broken != self._num_broken
         ):
-            chosen = self.choose()
-            if chosen is None:
-                return None
-            self._chosen, self._chosen_for, self._num_broken = chosen, remote, num_broken
+            self._chosen, self._chosen_for, self._num_broken = self.choose(), remote, num_broken
         # They are sent in their order, so those that come are the first ones.
         num_coming = 0
         while num_coming < len(self._chosen) and self.filling.is_coming(self._chosen[num_coming]):
@@ -66,14 +62,13 @@ class RequestsAhead:
 
     Attributes:
         remote: What is known of the store now.
-        plan: What is still to be requested; None where that is decided only when all that was
-            requested is here.
+        plan: What is still to be requested.
         filling: The file that is downloaded.
         pass_on: Called when nothing is left to request, and another download may begin.
     """
 
     remote: Callable[[], Remote]
-    plan: Callable[[], tuple[Span, ...] | None]
+    plan: Callable[[], tuple[Span, ...]]
     filling: Filling
     pass_on: Callable[[], None]
     _next_bytes: int = field(default=0, init=False)
@@ -87,8 +82,10 @@ class RequestsAhead:
                     due_bytes = self._send(left_bytes)
 
     def _send(self, left_bytes: int) -> int:
-        """Sends what is due while so many bytes of the current request are still to come. Returns
-        with how few left something may be due again, `NEVER` before the current request ends.
+        """Sends the requests that are due while `left_bytes` of the current one are missing.
+
+        Returns:
+            At how many missing bytes another may be due; `NEVER`: not before the current one ends.
         """
         remote = self.remote()
         while left_bytes <= (window_bytes := self._window_bytes(remote)):
@@ -97,7 +94,7 @@ class RequestsAhead:
             if left_bytes > self._together_bytes:
                 return self._together_bytes
             following = self.plan()
-            if following == ():
+            if not following:
                 self.pass_on()
             if not following or remote.num_at_once == 1:
                 return NEVER
@@ -114,7 +111,7 @@ class RequestsAhead:
 
     @property
     def _together_bytes(self) -> int:
-        """With how few bytes left the next request may be one of several in flight."""
+        """At how many missing bytes the next request may join those in flight."""
         in_flight_bytes = num_bytes(self.filling.in_flight)
         if not in_flight_bytes:
             return self.remote().window_bytes

@@ -15,7 +15,7 @@ from featstore.base.redaction import redact
 from featstore.files.storage import local_path, scheme
 from featstore.staging.budget import StageAheadLimit
 
-_MODES = ("auto", "whole", "ranges", "direct")
+AUTO, WHOLE, RANGES = _MODES = ("auto", "whole", "ranges")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +28,9 @@ class Staging:
         directory: The cache's directory, shared by the processes of a host and kept after the run.
             None is a private temporary directory, which is removed at close.
         budget_bytes: How much the cache may hold, for all processes together.
-        mode: `whole` downloads each file before it is read, `ranges` only the selected parts of it,
-            and `direct` reads it where it is. `auto` is direct for local files, and for each remote
-            file the cheapest of the three.
+        mode: `whole` downloads each file before it is read, `ranges` only the selected parts of it.
+            `auto` reads local files in place, downloads a remote file whole if the selected parts
+            are at least three quarters of it and it fits into the budget, and else uses `ranges`.
         ahead_bytes: How many bytes may be staged before the reader asks for them.
         ahead_files: How many files may be staged before the reader asks for them.
         max_bytes_per_s: The bandwidth that all processes sharing the directory use together.
@@ -58,6 +58,11 @@ class Staging:
     decoded: bool = False
 
     def __post_init__(self) -> None:
+        if self.mode == "direct":
+            raise ConfigError(
+                "staging.mode: direct is no longer a mode; write auto, which reads local files in "
+                "place and stages remote ones"
+            )
         if self.mode not in _MODES:
             raise ConfigError(
                 f"staging.mode: expected one of {', '.join(_MODES)}, found "
@@ -102,8 +107,8 @@ class Staging:
         )
 
     def stages(self, url: str) -> bool:
-        """Whether a file at `url` is staged before it is read (mode `auto`: whether it may be)."""
-        return self.mode in ("whole", "ranges") or (self.mode == "auto" and scheme(url) != "file")
+        """Whether a file at `url` is staged before it is read."""
+        return self.mode != AUTO or scheme(url) != "file"
 
     def _optional_bytes(self, name: str) -> int | None:
         value = getattr(self, name)

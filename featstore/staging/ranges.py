@@ -62,22 +62,3 @@ def coalesce(wanted: Iterable[Span], *, hole_bytes: int, request_bytes: int) -> 
         for first, end in bridged
         for at in range(first, end, request_bytes)
     )
-
-
-def buffered(wanted: Iterable[Span], buffer_bytes: int) -> tuple[Span, ...]:
-    """The requests of a reader that reads the wanted spans in order through a buffer.
-
-    It reads whole multiples of the buffer's size directly, and the rest of a span by filling the
-    buffer. The next span is served from the buffer as far as it begins there.
-    """
-    requests: list[Span] = []
-    held = (0, 0)
-    for first, end in wanted:
-        at = min(held[1], end) if held[0] <= first < held[1] else first
-        direct = (end - at) // buffer_bytes * buffer_bytes
-        if direct:
-            requests.append((at, at + direct))
-        if at + direct < end:
-            held = (at + direct, at + direct + buffer_bytes)
-            requests.append(held)
-    return tuple(requests)

@@ -130,9 +130,7 @@ def _rows(batch: Any) -> Any:
 
 
 def staging(mode: Any, tmp_path: Path) -> Any:
-    return (
-        {"mode": mode, "directory": str(tmp_path / "cache")} if mode != "direct" else {"mode": mode}
-    )
+    return {"mode": mode, "directory": str(tmp_path / "cache")}
 
 
 def named(file: Any, column: Any) -> str:
@@ -164,7 +162,7 @@ def test_a_bit_that_changes_once_on_the_way_is_downloaded_again(
 
 @pytest.mark.usefixtures("by_kernels")
 @pytest.mark.parametrize("column", ["user", "tags", "click"])
-@pytest.mark.parametrize("mode", [*STAGED, "direct"])
+@pytest.mark.parametrize("mode", STAGED)
 def test_a_bit_that_changes_each_time_is_an_error_and_the_next_run_asks_again(
     table_url: str, loopback: Any, tmp_path: Path, mode: Any, column: str
 ) -> None:
@@ -172,17 +170,16 @@ def test_a_bit_that_changes_each_time_is_an_error_and_the_next_run_asks_again(
     file = flip(table_url, loopback, column, times=99)
     with pytest.raises(DataFileError, match=named(file, column)):
         rows_of(table, staging=staging(mode, tmp_path))
-    assert loopback.num_flips >= (3 if mode in STAGED else 1)
+    assert loopback.num_flips >= 3
     loopback.flips.clear()
     found, stats = rows_of(table, staging=staging(mode, tmp_path))
     assert found == rows_of(table_url)[0]
-    if mode in STAGED:
-        assert stats["staging_num_staged"] + stats["staging_num_hits"] == 2
-        assert stats["staging_num_staged"] >= 1
+    assert stats["staging_num_staged"] + stats["staging_num_hits"] == 2
+    assert stats["staging_num_staged"] >= 1
 
 
 @pytest.mark.usefixtures("by_kernels")
-@pytest.mark.parametrize("mode", [*STAGED, "direct"])
+@pytest.mark.parametrize("mode", STAGED)
 def test_a_file_that_comes_changed_each_time_is_skipped_where_the_loader_is_told_to(
     table_url: str, loopback: Any, tmp_path: Path, mode: Any
 ) -> None:

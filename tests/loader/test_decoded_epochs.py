@@ -391,7 +391,7 @@ def test_a_bad_file_is_reported_after_the_rows_before_it(
     skipping: dict[str, Any] = {"on_bad_file": "skip"}
     with make(snapshot, **skipping) as plain:
         expected = content(plain)
-    with make(snapshot, staging=staging | {"mode": "direct"}, **skipping) as decoded:
+    with make(snapshot, staging=staging, **skipping) as decoded:
         assert content(decoded) == expected
 
 

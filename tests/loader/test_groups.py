@@ -99,8 +99,7 @@ def test_columns_of_groups_come_with_their_rows(url: str, staging: Any) -> None:
         assert loader.stats().get("staging_num_staged", 0) == (9 if staging else 0)
 
 
-@pytest.mark.parametrize("staging", [None, {"mode": "direct"}], ids=["staged", "direct"])
-def test_a_remote_table_with_groups(url: str, loopback: Any, staging: Any) -> None:
+def test_a_remote_table_with_groups(url: str, loopback: Any) -> None:
     local = open_snapshot(url)
     files = []
     for file in local.data_files:
@@ -110,7 +109,7 @@ def test_a_remote_table_with_groups(url: str, loopback: Any, staging: Any) -> No
         groups = tuple(replace(group, url=f"{loopback.url}/{group.path}") for group in file.groups)
         files.append(replace(file, url=f"{loopback.url}/{file.path}", groups=groups))
     table = replace(local, url=loopback.url, data_files=tuple(files))
-    with FeatureLoader(table, slots=["*"], labels=["click"], staging=staging) as loader:
+    with FeatureLoader(table, slots=["*"], labels=["click"]) as loader:
         assert_whole(loader)
     assert Table(table).to_arrow().equals(open_table(url).to_arrow())
 

@@ -22,7 +22,7 @@ from tests.samples.test_sample_dataset import same
 __all__ = ["url"]
 
 
-@pytest.mark.parametrize("mode", ["auto", "whole", "ranges", "direct"])
+@pytest.mark.parametrize("mode", ["auto", "whole", "ranges"])
 def test_a_remote_table_is_read_once(
     table_url: str, loopback: Any, tmp_path: Path, mode: str
 ) -> None:

@@ -26,7 +26,7 @@ def test_a_budget_smaller_than_the_largest_file_names_file_size_and_budget() -> 
     with pytest.raises(
         BudgetError,
         match=r"budget_bytes is 999 bytes, but file b has 1 kB \(1000 bytes\); raise the budget, "
-        r"or use .*direct",
+        r"or use .*ranges",
     ):
         require_fits([("a", 10), ("b", 1000), ("c", 30)], 999)
     require_fits([("a", 10), ("b", 1000)], 1000)

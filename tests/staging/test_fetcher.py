@@ -13,6 +13,7 @@ import pytest
 from featstore.base.errors import BudgetError, ReplacedError, StagingError
 from featstore.files.retry import RetryPolicy
 from featstore.staging import Source, StageItem, Stager, Staging
+from featstore.staging.remote import Remote
 
 END_BYTES = 8
 
@@ -75,7 +76,7 @@ def _small_holes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hole limit would follow the latency of a busy machine; a fixed one lets the test count
     bytes.
     """
-    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 16 << 10)
+    monkeypatch.setattr("featstore.staging.remote._MAX_HOLE_BYTES", 16 << 10)
 
 
 @pytest.fixture
@@ -394,11 +395,44 @@ def test_auto_fetches_small_files_whole_and_columns_of_large_ones_if_that_is_che
     assert site.sent_bytes("/t/large.bin") < 8_000_000
 
 
+@pytest.mark.parametrize(("num_selected", "is_whole"), [(7, False), (9, True)])
+def test_auto_takes_a_file_whole_of_which_three_quarters_are_selected(
+    site: Any, make: Callable[..., Any], num_selected: int, is_whole: bool
+) -> None:
+    """Once the bandwidth is known, and the last footer has shown the share: without a footer."""
+    stager = make(*(f"c{number}" for number in range(num_selected)), mode="auto")
+    stager.fetcher._remotes[site.url] = Remote(latency_s=1e-5, bytes_per_s=1e8, weight_bytes=1.0)
+    site.files["/t/b.bin"] = DATA
+    with _stage(stager, site) as first, _stage(stager, site, "/t/b.bin") as second:
+        assert [staged.held is None for staged in (first, second)] == [is_whole, is_whole]
+    assert (len(site.gets("/t/b.bin")) == 1) is is_whole
+
+
+def test_auto_stages_ranges_of_a_file_that_is_larger_than_the_budget(
+    site: Any, make: Callable[..., Any]
+) -> None:
+    stager = make("c2", mode="auto", budget_bytes=1_000_000)
+    stager.fetcher._remotes[site.url] = Remote(latency_s=1e-5, bytes_per_s=1e12, weight_bytes=1.0)
+    with _stage(stager, site) as staged:
+        assert read_column(staged.path, "c2") == read_column_of(DATA, "c2")
+        assert staged.held_bytes < 1_000_000
+
+
+def test_a_file_that_is_gone_is_left_to_its_reader(
+    site: Any, make: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    stager = make("c2", max_attempts=1)
+    item = StageItem(key=0, url=f"{site.url}/t/gone.bin", size_bytes=len(DATA))
+    with next(stager.stage([item])) as staged:
+        assert staged.path is None
+    assert "gone.bin'; it is left to its reader" in caplog.text
+
+
 def test_holes_are_not_bridged_where_the_budget_has_no_room_for_them(
     site: Any, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("featstore.staging.cost._MIN_HOLE_BYTES", 64 << 20)
-    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 64 << 20)
+    monkeypatch.setattr("featstore.staging.remote._MIN_HOLE_BYTES", 64 << 20)
+    monkeypatch.setattr("featstore.staging.remote._MAX_HOLE_BYTES", 64 << 20)
     with _stage(make("c2", "c7", budget_bytes=1_000_000), site) as staged:
         assert read_column(staged.path, "c7") == read_column_of(DATA, "c7")
     assert staged.held_bytes < 1_000_000
@@ -428,7 +462,7 @@ def test_estimates_are_kept_per_host_and_without_credentials(
     site: Any, make: Callable[..., Any]
 ) -> None:
     stager = make(mode="whole")
-    assert not stager.fetcher.remote(site.url).is_measured
+    assert not stager.fetcher.remote(site.url).num_seen
     _stage(stager, site).release()
-    assert stager.fetcher.remote(site.url.replace("http://", "http://user:secret@")).is_measured
-    assert not stager.fetcher.remote("http://elsewhere/").is_measured
+    assert stager.fetcher.remote(site.url.replace("http://", "http://user:secret@")).num_seen
+    assert not stager.fetcher.remote("http://elsewhere/").num_seen

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from featstore.base.errors import ReplacedError, StagingError
 from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import RangeResponse
-from featstore.staging.cost import MAX_REQUESTS, Remote
 from featstore.staging.fetcher import Source, StageItem
 from featstore.staging.filling import Filling
 from featstore.staging.lookahead import StandingRequests
 from featstore.staging.options import Staging
 from featstore.staging.ranges import covers, num_bytes
+from featstore.staging.remote import MAX_REQUESTS, Remote
 from featstore.staging.stager import Stager
 
 SIZE_BYTES, LATENCY_S = 50_000_000, 0.005
@@ -123,7 +123,7 @@ class Asking:
 
 def test_requests_are_chosen_anew_when_the_store_changes_or_a_request_breaks() -> None:
     filling: Any = Asking()
-    known, choices = [Remote()], [((0, 1), (2, 3)), ((0, 3),), ((4, 5), (6, 7)), None]
+    known, choices = [Remote()], [((0, 1), (2, 3)), ((0, 3),), ((4, 5), (6, 7)), ()]
     num_chosen: list[int] = []
 
     def choose() -> Any:
@@ -143,13 +143,13 @@ def test_requests_are_chosen_anew_when_the_store_changes_or_a_request_breaks() -
     assert requests() == ((4, 5), (6, 7))
     assert len(num_chosen) == 3
     known.append(Remote(weight_bytes=1.0))  # the bandwidth is known now
-    assert requests() is None
+    assert requests() == ()
 
 
 @pytest.fixture(autouse=True)
 def _no_bridges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bridges no holes, however slow the machine makes the store look."""
-    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 16 << 10)
+    monkeypatch.setattr("featstore.staging.remote._MAX_HOLE_BYTES", 16 << 10)
 
 
 def source_of(store: Store, spans: Any, *, max_attempts: int = 5) -> Source:
@@ -291,7 +291,7 @@ def test_room_for_holes_is_reserved_beside_requests_in_flight(
     requested one by one. The prior is 1 MB/s, so that any machine is faster: 32 MB/s are enough for
     these holes.
     """
-    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 64 << 20)
+    monkeypatch.setattr("featstore.staging.remote._MAX_HOLE_BYTES", 64 << 20)
     spans = [(0, 5_000_000), *((at, at + 60_000) for at in range(6_000_000, 12_000_000, 80_000))]
     store = Store(block_bytes=1 << 20)
     with _watched_reservations() as reserved:

@@ -11,7 +11,7 @@ from featstore.staging import Staging
     [
         (
             {"mode": "hole"},
-            r"staging\.mode: expected one of auto, whole, ranges, direct, found 'hole'; did you "
+            r"staging\.mode: expected one of auto, whole, ranges, found 'hole'; did you "
             r"mean 'whole'",
         ),
         ({"ahead_files": 0}, r"staging\.ahead_files: expected an integer of 1 or more, found 0"),
@@ -54,11 +54,15 @@ def test_limits_are_numbers_and_none_by_default() -> None:
 def test_auto_stages_remote_files_only() -> None:
     assert [
         Staging(mode=mode).stages(url)
-        for mode in ("auto", "whole", "ranges", "direct")
+        for mode in ("auto", "whole", "ranges")
         for url in ("/a", "s3://b/a")
     ] == [
         *(False, True),
         *(True, True),
         *(True, True),
-        *(False, False),
     ]
+
+
+def test_a_mode_of_before_says_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"mode: direct is no longer a mode; write auto"):
+        Staging(mode="direct")

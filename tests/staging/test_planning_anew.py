@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from featstore.files.transfer import RangeResponse
-from featstore.staging import cost
+from featstore.staging import remote as remotes
 from featstore.staging.fetcher import Source, StageItem
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
@@ -58,7 +58,7 @@ def test_holes_are_bridged_once_the_line_is_known_to_be_fast(tmp_path: Path) -> 
     """The prior is 1 MB/s, so that any machine is faster: 27 MB/s are enough for these holes."""
     spans, remote = spans_of(12, 5_000_000, 100_000), Remote()
     with stager_of(tmp_path, spans, budget_bytes=10**9, remote=remote) as stager:
-        stager.fetcher._remotes["http://quick"] = cost.Remote(bytes_per_s=1e6)
+        stager.fetcher._remotes["http://quick"] = remotes.Remote(bytes_per_s=1e6)
         held = stage(stager, "quick")
     assert remote.asked[:2] == [(SIZE_BYTES - TAIL_BYTES, SIZE_BYTES), spans[0]]
     assert len(remote.asked) < len(spans)

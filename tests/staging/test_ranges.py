@@ -1,4 +1,3 @@
-import io
 import itertools
 from typing import Any
 
@@ -7,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.intervals import united
-from featstore.staging.ranges import buffered, coalesce, covers, missing, num_bytes
+from featstore.staging.ranges import coalesce, covers, missing, num_bytes
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda pair: (min(pair), max(pair))),
@@ -67,36 +66,3 @@ def test_requests_by_hole_limit_and_size(
         coalesce([(12, 20), (0, 10), (50, 60)], hole_bytes=hole_bytes, request_bytes=request_bytes)
         == requests
     )
-
-
-@pytest.mark.parametrize(
-    ("wanted", "requests"),
-    [
-        ([], ()),
-        ([(0, 3)], ((0, 10),)),
-        ([(0, 3), (5, 8), (9, 10)], ((0, 10),)),
-        ([(0, 3), (8, 14)], ((0, 10), (10, 20))),
-        ([(0, 25)], ((0, 20), (20, 30))),
-        ([(0, 20), (25, 26)], ((0, 20), (25, 35))),
-    ],
-)
-def test_a_buffered_reader_asks_for_a_buffer_at_a_time(wanted: Any, requests: Any) -> None:
-    assert buffered(wanted, 10) == requests
-
-
-@pytest.mark.parametrize(
-    "wanted", [[(5, 8), (9, 14), (40, 75)], [(0, 64)], [(3, 4), (30, 47), (47, 48)]]
-)
-def test_the_requests_of_a_buffered_reader_are_those_of_pythons_own(wanted: Any) -> None:
-    asked = []
-
-    class Raw(io.BytesIO):
-        def readinto(self, buffer: Any) -> Any:
-            asked.append((self.tell(), self.tell() + len(buffer)))
-            return super().readinto(buffer)
-
-    with io.BufferedReader(Raw(bytes(1000)), 16) as reader:
-        for first, end in wanted:
-            reader.seek(first)
-            reader.read(end - first)
-    assert buffered(wanted, 16) == tuple(asked)

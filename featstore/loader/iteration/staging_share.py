@@ -6,10 +6,11 @@ import logging
 from dataclasses import replace
 from itertools import accumulate
 
+from featstore.base.errors import BudgetError
 from featstore.base.redaction import redact
 from featstore.loader.iteration.job import Job
 from featstore.staging.budget import require_fits
-from featstore.staging.options import Staging
+from featstore.staging.options import AUTO, RANGES, Staging
 
 _LOG = logging.getLogger(__name__)
 
@@ -18,15 +19,29 @@ def staging_for(options: Staging | None, job: Job) -> Staging | None:
     """The staging options; None if no file is staged, and no decoded columns are kept.
 
     Raises:
-        BudgetError: The files of one split do not fit into the budget. Not checked if only ranges
-            are staged, whose size is unknown before a footer is read.
+        BudgetError: The files of one split do not fit into the budget, in mode `whole`.
     """
     options = options or Staging()
     sizes = _staged_sizes(options, job)
     if not sizes:
         return options if options.decoded else None
-    if options.mode != "ranges":
-        require_fits(sizes, _budget_bytes(options, job), num_open=_num_parts(job))
+    return _fitting(options, sizes, _budget_bytes(options, job), _num_parts(job))
+
+
+def _fitting(
+    options: Staging, sizes: list[tuple[str, int]], budget_bytes: int, num_open: int
+) -> Staging:
+    """The options with which so many open files fit into the budget: in mode `auto` by ranges if
+    whole ones do not. The size of ranges is unknown before a footer is read.
+    """
+    if options.mode == RANGES:
+        return options
+    try:
+        require_fits(sizes, budget_bytes, num_open=num_open)
+    except BudgetError:
+        if options.mode != AUTO:
+            raise
+        return replace(options, mode=RANGES)
     return options
 
 
@@ -61,7 +76,7 @@ def limited(options: Staging | None, job: Job, num_workers: int = 0) -> Job:
         num_workers: How many DataLoader workers share the cache; 0 is a process without a
             DataLoader.
     """
-    sizes = [] if options is None or options.mode == "ranges" else _staged_sizes(options, job)
+    sizes = [] if options is None or options.mode == RANGES else _staged_sizes(options, job)
     if options is None or not sizes or (num_workers and options.directory is None):
         return job
     budget_bytes = _budget_bytes(options, job)
@@ -88,19 +103,19 @@ def share_of(options: Staging, job: Job, num_workers: int) -> Staging:
     would wait forever. Hence everything that all of them may pin has to fit.
 
     Raises:
-        BudgetError: It does not fit.
+        BudgetError: It does not fit, in mode `whole`.
     """
     if options.directory is None:
         return options
     budget_bytes = _budget_bytes(options, job)
-    if options.mode == "ranges":
+    sizes = _staged_sizes(options, job)
+    num_files = _num_files(job, job.num_open, num_workers)
+    options = _fitting(options, sizes, budget_bytes, num_files)
+    if options.mode == RANGES:
         return replace(
             options,
             ahead_bytes=max(1, min(budget_bytes // (2 * num_workers), options.ahead.max_bytes)),
         )
-    sizes = _staged_sizes(options, job)
-    num_files = _num_files(job, job.num_open, num_workers)
-    require_fits(sizes, budget_bytes, num_open=num_files)
     room_bytes = budget_bytes // num_workers - (num_files // num_workers - 1) * max(
         (size for _, size in sizes), default=0
     )
@@ -121,7 +136,7 @@ def decoded_room(options: Staging, job: Job, num_workers: int = 0) -> int:
     sizes = sorted((size for _, size in _staged_sizes(options, job)), reverse=True)
     if options.directory is None:
         num_workers, num_sharing = 0, 1
-    if options.mode == "ranges" or not job.files:
+    if options.mode == RANGES or not job.files:
         return budget_bytes // 2 // num_sharing
     return (budget_bytes - sum(sizes[: _num_files(job, job.num_open, num_workers)])) // num_sharing
 

@@ -104,7 +104,6 @@ def test_remote_files_are_staged_as_the_options_say(mode: str) -> None:
 
 def test_files_that_are_read_where_they_are_need_no_stager() -> None:
     assert staging_for(None, job_of(10, place="/disk")) is None
-    assert staging_for(replace(OPTIONS, mode="direct"), job_of(10**9)) is None
     assert staging_for(OPTIONS, job_of()) is None
 
 
@@ -116,7 +115,15 @@ def test_files_open_at_once_that_exceed_the_budget_are_refused_before_a_download
     ):
         with pytest.raises(BudgetError, match=r"staging\.budget_bytes is 1 kB"):
             staging_for(OPTIONS, job)
-        assert staging_for(replace(OPTIONS, mode="ranges"), job) is not None
+        by_ranges = replace(OPTIONS, mode="ranges")
+        assert staging_for(by_ranges, job) == by_ranges
+        assert staging_for(replace(OPTIONS, mode="auto"), job) == by_ranges
+
+
+def test_workers_whose_whole_files_do_not_fit_together_stage_ranges() -> None:
+    options, job = replace(OPTIONS, mode="auto"), job_of(300, 300, 300, 300)
+    assert share_of(options, job, 1).mode == "auto"
+    assert share_of(options, job, 2).mode == "ranges"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +175,6 @@ def test_decoded_columns_of_local_files_take_the_cache_though_nothing_is_staged(
         ({}, 0, 1000 - 2 * 100),
         ({}, 2, (1000 - 6 * 100) // 2),
         ({"directory": None}, 2, 1000 - 2 * 100),
-        ({"mode": "direct"}, 2, 500),
         ({"mode": "ranges"}, 2, 250),
         ({"budget_bytes": 100}, 0, -100),
     ],

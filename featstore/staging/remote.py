@@ -1,20 +1,15 @@
-"""The cost model of staging: how long a file takes in each mode, on a remote whose latency and
-bandwidth are measured while it is used. Pure; the choice is explained in docs/design/staging.md and
-0036.
+"""What is known of a remote store: its latency and bandwidth, measured while it is used, and how
+long requests should be on it. Pure; docs/design/staging.md has the reasons.
 """
 
 import math
 from dataclasses import dataclass, replace
 
-WHOLE, RANGES, DIRECT = "whole", "ranges", "direct"
 # In-flight requests of one download. With four, a training that read 40 of 400 slots waited for
 # each file of a remote of 50 ms and 50 MB/s, whose line had carried them in time; with eight only
 # for the first (benchmarks/training.md). More would multiply the connections of a cluster at the
 # store (docs/design/staging.md).
 MAX_REQUESTS = 8
-# Share of a new publication time in the mean. Larger follows a busy disk sooner, and single syncs
-# too.
-_SETTLE_WEIGHT = 0.3
 # Shares of a new latency in the mean. Connecting or a busy moment makes single requests slow, and
 # nothing makes one quick: so the mean falls fast and rises slowly. The second request replaces the
 # first, which also connected: taking that for latency made `auto` 1.16 of the best mode
@@ -47,11 +42,6 @@ _NEAR_SHARE = 0.1
 # MiB. While the bandwidth is a guess requests are short: the first file of a remote that was slower
 # than the prior used to be fetched whole, as its holes seemed cheap.
 _MAX_REQUEST_BYTES, _FIRST_REQUEST_BYTES = 256 << 20, 8 << 20
-# A reader in place asks for the size, then twice for the footer, before it asks for column chunks.
-_DIRECT_OPENING_REQUESTS = 3
-# A file that takes no longer than one round trip is taken whole without a look at its footer:
-# ranges would take two round trips, so at most a tenth can be lost (tests/staging/test_cost.py).
-_NO_FOOTER_LATENCIES = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +53,6 @@ class Remote:
     Attributes:
         latency_s: Seconds to the first byte of a request.
         bytes_per_s: Bytes per second after it.
-        settle_s: Seconds to publish a staged file: sync, check and rename.
         weight_bytes: The bytes from which the bandwidth was measured; 0 for a prior.
         num_seen: Requests that were measured.
         num_at_once: How many requests of one download may be in flight.
@@ -77,28 +66,11 @@ class Remote:
     # Priors (docs/design/staging.md): they decide about the first file of a remote only.
     latency_s: float = 0.02
     bytes_per_s: float = 100e6
-    settle_s: float = 0.01
     weight_bytes: float = 0.0
     num_seen: int = 0
     num_at_once: int = MAX_REQUESTS
     stall_s: float = 0.0
     last_counted: bool = False
-
-    def seconds(self, num_requests: int, num_bytes: int) -> float:
-        """Seconds that a download takes for its requests.
-
-        No less than the line takes for the bytes and stalls; and each of the `num_at_once`
-        in-flight requests brings at most one answer per round trip (Little's law).
-        """
-        stream_s, num_further = num_bytes / self.bytes_per_s, max(0, num_requests - 1)
-        in_turns_s = (num_further * self.latency_s + stream_s) / self.num_at_once
-        return min(1, num_requests) * self.latency_s + max(
-            stream_s + num_further * self.likely_stall_s, in_turns_s
-        )
-
-    def seconds_in_turn(self, num_requests: int, num_bytes: int) -> float:
-        """Seconds for a reader that waits for each request before it sends the next one."""
-        return num_requests * self.latency_s + num_bytes / self.bytes_per_s
 
     @property
     def likely_stall_s(self) -> float:
@@ -132,14 +104,14 @@ class Remote:
         )
 
     @property
-    def is_measured(self) -> bool:
-        """Whether any request was measured."""
-        return self.num_seen > 0
-
-    @property
     def has_bandwidth(self) -> bool:
         """Whether the bandwidth was measured, and is not the prior."""
         return self.weight_bytes > 0
+
+    @property
+    def round_trip_bytes(self) -> int:
+        """The bytes that come in the time of one round trip."""
+        return int(self.latency_s * self.bytes_per_s)
 
     @property
     def request_bytes(self) -> int:
@@ -203,86 +175,3 @@ class Remote:
         weight_bytes = kept + num_bytes
         bytes_per_s = weight_bytes / (kept / self.bytes_per_s + seconds)
         return replace(self, bytes_per_s=bytes_per_s, weight_bytes=weight_bytes, last_counted=True)
-
-    def settled(self, seconds: float) -> "Remote":
-        """The estimates after one more publication of a staged file."""
-        return replace(self, settle_s=self.settle_s + _SETTLE_WEIGHT * (seconds - self.settle_s))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Demand:
-    """What must still be fetched of one file, by mode.
-
-    Attributes:
-        whole_bytes: All bytes that are not here yet.
-        range_bytes: Bytes of the selected ranges, bridged holes included.
-        num_requests: Requests for those.
-        direct_bytes: Bytes that a reader in place asks for.
-        num_direct_requests: Requests for those.
-        num_whole_requests: Requests for `whole_bytes`: one for each gap between held ranges.
-    """
-
-    whole_bytes: int
-    range_bytes: int
-    num_requests: int
-    direct_bytes: int
-    num_direct_requests: int
-    num_whole_requests: int = 1
-
-    def scaled(self, size_bytes: int) -> "Demand":
-        """The demand of the same selection in a file of another size, whose footer is not known."""
-        ratio = size_bytes / max(self.whole_bytes, 1)
-        return Demand(
-            whole_bytes=size_bytes,
-            range_bytes=int(self.range_bytes * ratio),
-            num_requests=max(1, round(self.num_requests * ratio)),
-            direct_bytes=int(self.direct_bytes * ratio),
-            num_direct_requests=max(1, round(self.num_direct_requests * ratio)),
-        )
-
-
-def costs(demand: Demand, remote: Remote) -> dict[str, float]:
-    """Seconds by mode, for a file whose footer was read."""
-    return {
-        WHOLE: remote.seconds(demand.num_whole_requests, demand.whole_bytes) + remote.settle_s,
-        RANGES: remote.seconds(demand.num_requests, demand.range_bytes) + remote.settle_s,
-        DIRECT: remote.seconds_in_turn(
-            _DIRECT_OPENING_REQUESTS + demand.num_direct_requests, demand.direct_bytes
-        ),
-    }
-
-
-def choose(demand: Demand, remote: Remote, *, has_room: bool = True) -> str:
-    """The cheapest mode.
-
-    Of equal ones ranges come first, then whole, because staged bytes serve the next reader too.
-
-    Args:
-        demand: What must be fetched.
-        remote: The store.
-        has_room: Whether the cache has room for the whole file.
-    """
-    seconds = costs(demand, remote)
-    return min((RANGES, *([WHOLE] if has_room else []), DIRECT), key=lambda mode: seconds[mode])
-
-
-def needs_no_footer(
-    size_bytes: int, last: Demand | None, remote: Remote, plan_s: float = 0.0
-) -> bool:
-    """Whether to take a file whole without reading its footer, which costs a request of its own.
-
-    True for a file that takes no longer than such a request. Also true, once the footer of another
-    file has shown the selected share, if whole is the cheapest mode for that share.
-
-    Args:
-        size_bytes: The file's size.
-        last: The demand of the last file whose footer was read; None if there was none.
-        remote: The store.
-        plan_s: Seconds that it takes to make a plan from a footer.
-    """
-    if size_bytes <= _NO_FOOTER_LATENCIES * remote.latency_s * remote.bytes_per_s:
-        return True
-    if last is None or not remote.has_bandwidth:
-        return False
-    seconds = costs(last.scaled(size_bytes), remote)
-    return seconds[WHOLE] <= min(remote.latency_s + plan_s + seconds[RANGES], seconds[DIRECT])
