@@ -16,7 +16,7 @@ ERROR, SKIP = "error", "skip"
 Skip = Callable[[Claim, int, DataFileError], None]
 
 _ClaimKey = tuple[int, int, int]
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("featstore.loader.bad_files")  # As documented.
 
 
 def checked(on_bad_file: str) -> str:

@@ -148,7 +148,7 @@ def test_a_skipped_file_is_counted_and_named_and_all_else_comes_once(
     warnings = [
         record.getMessage()
         for record in caplog.records
-        if record.name == "featstore.loader.batches.bad_files"
+        if record.name == "featstore.loader.bad_files"
     ]
     assert len(warnings) == 1
     assert "b.parquet" in warnings[0].split(": rows of ")[1]

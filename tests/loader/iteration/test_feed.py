@@ -113,7 +113,7 @@ def test_a_bad_file_is_left_out_and_told_of_once_in_each_epoch(
     file, _ = job.files["0.parquet"]
     Path(file.url).write_bytes(b"no Parquet")
     fed = Fed(job)
-    with caplog.at_level(logging.WARNING, "featstore.loader.batches.bad_files"):
+    with caplog.at_level(logging.WARNING, "featstore.loader.bad_files"):
         numbers = []
         for is_end in (False, True, False):
             assert sum(one.batch().num_rows for one in fed.slices()) == 40
