@@ -41,7 +41,7 @@ def columns() -> dict[str, pa.Array]:
 
 
 def pages() -> dict[str, bytes]:
-    """A chunk of each kind, after the bytes that `pages.c` says."""
+    """A chunk of each kind, after the bytes that `fuzz_pages.c` says."""
     found = {}
     for (name, array), codec, version, is_dictionary in product(
         columns().items(), CODECS, ("1.0", "2.0"), (True, False)
@@ -98,14 +98,14 @@ def footers() -> dict[str, bytes]:
 
 
 def hashed() -> dict[str, bytes]:
-    """Width, seed, texts and their offsets, as `hash.c` takes them, as they are and changing."""
+    """Width, seed, texts and their offsets, as `fuzz_hash.c` takes them, as they are and changing."""
     text = bytes(range(64))
     offsets = np.array([0, 0, 3, 35, 64], np.int32)
     return {f"hash/texts-{seed}": bytes([seed, 42]) + _parts(text, offsets) for seed in range(4)}
 
 
 def rows() -> dict[str, bytes]:
-    """What `rows.c` takes for each of its kernels: three lists of two parts, as they are and
+    """What `fuzz_rows.c` takes for each of its kernels: three lists of two parts, as they are and
     changing.
     """
     found = {}

@@ -72,7 +72,7 @@ def fuzz(target: str, seconds: int, seed: int) -> bool:
 def build(target: str) -> Path:
     """The program of a target."""
     BUILT.mkdir(parents=True, exist_ok=True)
-    program, source = BUILT / target, HERE / f"{target}.c"
+    program, source = BUILT / target, HERE / f"fuzz_{target}.c"
     kernels = HERE.parent / "featstore" / "native"
     common = [*SANITIZERS, "-pthread", f"-I{kernels}"]
     if shutil.which("clang"):

@@ -2,7 +2,7 @@
 addresses.
 
 Reads and writes outside of the buffers are detected with sanitizers (`make sanitize`). A number
-that is read twice is found by `fuzz/hash.c` and `fuzz/rows.c`, in which each number changes after
+that is read twice is found by `fuzz/fuzz_hash.c` and `fuzz/fuzz_rows.c`, in which each number changes after
 it is read: threads hit so short an interval too rarely.
 """
 
