@@ -13,17 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from featstore.native.loading import KERNELS
-
-
-def untrack(objects: tuple[object, ...]) -> None:
-    """Ends the collector's tracking of objects. Does nothing without the compiled kernels.
-
-    Args:
-        objects: Objects that refer to none that the collector tracks.
-    """
-    if KERNELS is not None:
-        KERNELS.untrack(objects)
+from featstore.native import kernels
 
 
 def split(tensor: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, ...]:
@@ -36,5 +26,5 @@ def split(tensor: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, ...
     """
     parts: tuple[torch.Tensor, ...] = tuple(torch.unsafe_split_with_sizes(tensor, list(sizes)))
     if not tensor.is_floating_point():
-        untrack(parts)
+        kernels.untrack(parts)
     return parts
