@@ -1,6 +1,4 @@
-"""The build backend of pyproject.toml: setuptools, with a C compiler from PyPI (zig) where none
-works.
-"""
+"""The build backend of pyproject.toml: setuptools, and zig from pip where no C compiler works."""
 
 import os
 import shlex

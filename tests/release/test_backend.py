@@ -23,7 +23,9 @@ def test_zig_is_asked_for_and_taken_where_no_compiler_works(
     zig, taken = f"{sys.executable} -m ziglang cc -mcpu=baseline", []
     for name in ("build_wheel", "build_editable"):
         monkeypatch.setenv("CC", compiler)
-        monkeypatch.setattr(build_meta, name, lambda *_: taken.append((os.environ["CC"], os.environ["LDSHARED"])))
+        monkeypatch.setattr(
+            build_meta, name, lambda *_: taken.append((os.environ["CC"], os.environ["LDSHARED"]))
+        )
         getattr(backend, name)("dist")
     assert taken == [(zig, f"{zig} -shared")] * 2
 
