@@ -6,10 +6,11 @@ buffers of Python objects, and releases the interpreter's lock while it runs. te
 each on random input with what numpy, Arrow or plain Python make of it.
 """
 
+from importlib import import_module
 from pathlib import Path
 
 try:
-    import featstore.native.kernels  # noqa: F401
+    import_module("featstore.native.kernels")
 except ImportError as error:
     raise ImportError(
         f"expected featstore's compiled kernels in {Path(__file__).parent}, found none that this "

@@ -8,7 +8,7 @@ import torch
 
 from featstore.native import kernels
 from featstore.tensors.batch import Jagged
-from featstore.tensors.untracked import split
+from featstore.tensors.untracked import split, untrack
 
 
 def test_views_are_consecutive_and_share_memory() -> None:
@@ -22,7 +22,7 @@ def test_views_are_consecutive_and_share_memory() -> None:
 def test_an_untracked_column_is_freed_with_its_last_reference() -> None:
     values, offsets = split(torch.arange(6), [4, 2])
     column = Jagged(values, offsets)
-    kernels.untrack((column,))
+    untrack((column,))
     assert not gc.is_tracked(column)
     gone = weakref.ref(values)
     del values, column

@@ -12,7 +12,6 @@ import pyarrow as pa
 import torch
 
 from featstore.loader.batches.progress import ClaimKey, Segment
-from featstore.native import kernels
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import places_of, rebased
 from featstore.tensors.batch import Column, Jagged
@@ -22,7 +21,7 @@ from featstore.tensors.dtypes import array_of, tensor_of
 from featstore.tensors.gathering import gather_batches
 from featstore.tensors.joining import joined
 from featstore.tensors.packed import PackedColumns, pack
-from featstore.tensors.untracked import split
+from featstore.tensors.untracked import split, untrack
 
 # The tensors of up to 32 batches are made by one call, as long as their offsets, which each of them
 # keeps alive, take at most 16 MiB. More batches per call cost less each, but their offsets are no
@@ -400,7 +399,7 @@ class Slices:
             of_values = self._values(values)
             made[key] = columns_made = tuple(map(Jagged, of_values, of_column))
             if not of_values[0].is_floating_point():  # As their values, see `untracked`.
-                kernels.untrack(columns_made)
+                untrack(columns_made)
         slices = zip(*[made[key] for key in columns], strict=True)
         return [dict(zip(columns, tensors, strict=True)) for tensors in slices]
 
