@@ -104,7 +104,7 @@ servers:
 clean:
 	rm -rf $(VENV) demo build *.egg-info
 
-$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard featstore/native/*.[ch])
+$(INSTALLED): pyproject.toml setup.py release/backend.py constraints.txt $(wildcard featstore/native/*.[ch])
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "featstore needs Python 3.11 or newer, found " + sys.version)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip

@@ -41,7 +41,6 @@ from decoding_parts.variants import (
     write,
 )
 from featstore.base.schema import Slot
-from featstore.native.loading import KERNELS
 from loader_parts import measuring
 from shared_parts.machine import print_result
 
@@ -71,8 +70,6 @@ Seconds = dict[str, dict[Key, list[float]]]  # by clock
 def main() -> int:
     """Prints the figures and one line `RESULT {json}`; 1 where a demanded figure is missed."""
     arguments = _parse()
-    if KERNELS is None:
-        raise SystemExit("the kernels are not compiled: python setup.py build_ext --inplace")
     with tempfile.TemporaryDirectory() as made:
         directory = Path(arguments.directory or made)
         files, rows = _files(directory, arguments.rows)

@@ -5,8 +5,8 @@ sanitizer.
 
 First the tests of the kernels and of reading, then damaged files: of each the outcome is what Arrow
 reads, or a DataFileError. The kernels are built into `build/sanitize`; a column's offsets and
-values have memory of their own (`separate.py`). Files whose outcomes differ are kept, and named.
-Exits 1 where a test fails, an outcome differs, or a sanitizer ends the process.
+values have memory of their own (both by `separate.py`). Files whose outcomes differ are kept, and
+named. Exits 1 where a test fails, an outcome differs, or a sanitizer ends the process.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-BUILT = ROOT / "build" / "sanitize"
+MODULE = ROOT / "build" / "sanitize" / "kernels.abi3.so"
 ABI = "0x030B0000"  # as in setup.py
 FLAGS = [
     "-g",
@@ -55,8 +55,8 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     num_mutants = 1_000 if arguments.small else arguments.mutants
-    BUILT.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | sanitized(build())
+    build()
+    environment = os.environ | sanitized()
     tests = SMALL_TESTS if arguments.small else [*TESTS, *BUILDERS]
     pytest = [
         sys.executable,
@@ -83,15 +83,15 @@ def main() -> int:
     return int(bool(failed))
 
 
-def build() -> Path:
-    """The kernels' module with sanitizers."""
-    module, source = BUILT / "kernels.abi3.so", ROOT / "featstore" / "native" / "kernels.c"
+def build() -> None:
+    """Builds the kernels' module with sanitizers, which `separate.py` imports."""
+    source = ROOT / "featstore" / "native" / "kernels.c"
+    MODULE.parent.mkdir(parents=True, exist_ok=True)
     python = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", f"-DPy_LIMITED_API={ABI}"]
-    subprocess.run(["cc", *FLAGS, *python, str(source), "-o", str(module)], check=True)
-    return module
+    subprocess.run(["cc", *FLAGS, *python, str(source), "-o", str(MODULE)], check=True)
 
 
-def sanitized(module: Path) -> dict[str, str]:
+def sanitized() -> dict[str, str]:
     """The environment of a process that runs them: the sanitizer must be loaded before all else,
     and sees memory that comes from malloc. What the interpreter keeps until it ends is no leak of
     ours."""
@@ -103,7 +103,6 @@ def sanitized(module: Path) -> dict[str, str]:
         "LD_PRELOAD": " ".join(libraries),
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
-        "FEATSTORE_NATIVE": str(module),
         "PYTHONMALLOC": "malloc",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
         "PYTHONPATH": str(ROOT),

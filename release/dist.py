@@ -3,12 +3,11 @@
     python release/dist.py [--torch 3.11,3.12,3.13] [--only-build]
 
 Made in dist/: an sdist; from it the wheels `cp311-abi3-manylinux_2_28` for x86_64 and aarch64,
-compiled by zig, which brings the older glibc that the tag promises; and a wheel without compiled
-kernels, `py3-none-any`. auditwheel checks that the compiled ones need no newer glibc. Then, for
-each Python found, the wheel of this machine is installed into an empty environment, in which
-release/smoke.py runs, and the demo where torch is wanted. Two more environments: the pure wheel,
-and the lowest versions that pyproject.toml allows (without torch and Spark, since such old builds
-of them are gigabytes).
+compiled by zig, which brings the older glibc that the tag promises. auditwheel checks that they
+need no newer one. Then, for each Python found, the wheel of this machine is installed into an empty
+environment, in which release/smoke.py runs, and the demo where torch is wanted. Two more
+environments: the sdist where no C compiler works, and the lowest versions that pyproject.toml
+allows (without torch and Spark, since such old builds of them are gigabytes).
 """
 
 import argparse
@@ -35,24 +34,24 @@ GLIBC = "2.28"
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A wheel to install into an empty environment, and what runs there.
+    """A distribution to install into an empty environment, and what runs there.
 
     Attributes:
         name: How it is told of.
         python: The interpreter.
-        wheel: The wheel.
+        package: The wheel, or the sdist.
         extras: Its extras, as in `[explore]`.
         is_lowest: Whether the lowest versions that are allowed are installed.
-        has_kernels: Whether the compiled kernels are expected.
+        has_compiler: Whether a C compiler works.
         runs_demo: Whether the demo runs.
     """
 
     name: str
     python: Path
-    wheel: Path
+    package: Path
     extras: str
     is_lowest: bool = False
-    has_kernels: bool = True
+    has_compiler: bool = True
     runs_demo: bool = False
 
 
@@ -81,8 +80,8 @@ def main() -> int:
         return 0
     pythons = {version: found for version in VERSIONS if (found := interpreter(version))}
     failed = []
-    for trial in trials(wheels, pythons, arguments.torch.split(",")):
-        print(f"{trial.name}: installing {trial.wheel.name}{trial.extras}", flush=True)
+    for trial in trials(sdist, wheels, pythons, arguments.torch.split(",")):
+        print(f"{trial.name}: installing {trial.package.name}{trial.extras}", flush=True)
         try:
             run_trial(trial)
         except subprocess.CalledProcessError as error:
@@ -110,7 +109,7 @@ def build(
 
 
 def build_wheels(sdist: Path) -> dict[str, Path]:
-    """The wheels by architecture, and the one without kernels as `any`."""
+    """The wheels by architecture."""
     wheels = {}
     with tempfile.TemporaryDirectory() as folder:
         shutil.unpack_archive(sdist, folder)
@@ -123,9 +122,6 @@ def build_wheels(sdist: Path) -> dict[str, Path]:
             wheels[architecture] = build("--wheel", source, variables, options)
             check_glibc(wheels[architecture])
             shutil.rmtree(source / "build", ignore_errors=True)
-        wheels["any"] = build("--wheel", source, {"CC": "false"})
-    if not wheels["any"].name.endswith("-py3-none-any.whl"):
-        raise SystemExit(f"dist: expected a wheel py3-none-any, found {wheels['any'].name}")
     for wheel in wheels.values():
         print(f"built {wheel.name}", flush=True)
     return wheels
@@ -169,27 +165,30 @@ def is_python(path: Path, version: str) -> bool:
 
 
 def trials(
-    wheels: Mapping[str, Path], pythons: Mapping[str, Path], with_torch: list[str]
+    sdist: Path,
+    wheels: Mapping[str, Path],
+    pythons: Mapping[str, Path],
+    with_torch: list[str],
 ) -> Iterator[Trial]:
     """What is tried, on the interpreters that were found."""
-    wheel = wheels.get(platform.machine(), wheels["any"])
+    wheel = wheels.get(platform.machine(), sdist)
     for version, python in pythons.items():
         has_torch = version in with_torch
         yield Trial(
             name=f"Python {version}{'' if has_torch else ', without torch'}",
             python=python,
-            wheel=wheel,
+            package=wheel,
             extras="[all,demo]" if has_torch else "[explore,prometheus]",
             runs_demo=has_torch,
         )
     first = next(iter(pythons.values()))
     yield Trial(
-        name="without kernels", python=first, wheel=wheels["any"], extras="", has_kernels=False
+        name="without a compiler", python=first, package=sdist, extras="", has_compiler=False
     )
     yield Trial(
         name="lowest versions",
         python=first,
-        wheel=wheel,
+        package=wheel,
         extras="[explore,prometheus,hdfs,tfrecord]",
         is_lowest=True,
     )
@@ -201,23 +200,20 @@ def run_trial(trial: Trial) -> None:
         call(trial.python, "-m", "venv", f"{folder}/venv")
         binaries = Path(folder) / "venv/bin"
         install(trial, binaries / "python")
-        call(
-            *(binaries / "python", ROOT / "release" / "smoke.py"),
-            *(["--kernels"] if trial.has_kernels else []),
-            folder=folder,
-        )
+        call(binaries / "python", ROOT / "release" / "smoke.py", folder=folder)
         if trial.runs_demo:
             call(binaries / "featstore", "demo", folder=folder)
 
 
 def install(trial: Trial, python: Path) -> None:
-    """Installs the trial's wheel and what it needs."""
-    what = f"featstore{trial.extras} @ {trial.wheel.as_uri()}"
+    """Installs the trial's distribution and what it needs."""
+    what = f"featstore{trial.extras} @ {trial.package.as_uri()}"
     if trial.is_lowest:
         install_lowest(trial, python)
     else:
         pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        call(*pip, "--constraint", CONSTRAINTS, what, is_quiet=True)
+        variables = {} if trial.has_compiler else {"CC": "false"}
+        call(*pip, "--constraint", CONSTRAINTS, what, variables=variables, is_quiet=True)
 
 
 def install_lowest(trial: Trial, python: Path) -> None:
@@ -233,7 +229,7 @@ def install_lowest(trial: Trial, python: Path) -> None:
     listing = (*uv, "compile", "--quiet", "--resolution", "lowest-direct", "--python", python)
     call(*listing, *options, "--output-file", floors, ROOT / "pyproject.toml", is_quiet=True)
     call(*uv, "install", "--quiet", "--python", python, "--requirement", floors)
-    call(*uv, "install", "--quiet", "--python", python, "--no-deps", trial.wheel)
+    call(*uv, "install", "--quiet", "--python", python, "--no-deps", trial.package)
     lines = subprocess.run(
         [str(part) for part in (*uv, "freeze", "--python", python)],
         capture_output=True,

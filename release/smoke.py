@@ -1,26 +1,21 @@
 """What an installed featstore must do, with whatever extras are installed: `make dist` runs it in
 empty environments, from a folder that holds nothing.
 
-    python smoke.py [--kernels]      # with --kernels the compiled kernels must be there
+    python smoke.py
 """
 
-import argparse
 import importlib.util
 import json
 import subprocess
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
-warnings.filterwarnings("ignore", message="featstore runs without its compiled kernels")
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-import numpy as np  # noqa: E402
-import pyarrow as pa  # noqa: E402
-import pyarrow.parquet as pq  # noqa: E402
-
-import featstore  # noqa: E402
-from featstore.native.loading import KERNELS  # noqa: E402
+import featstore
 
 SIGNS = Path(__file__).parents[1] / "tests" / "golden" / "signs.jsonl"
 NUM_ROWS = 5_000
@@ -38,10 +33,6 @@ slots:
 
 def main() -> None:
     """Runs every part. An exception, or a failed assertion, is a failure."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernels", action="store_true")
-    has_kernels = parser.parse_args().kernels
-    assert (KERNELS is not None) == has_kernels, f"compiled kernels: found {KERNELS}"
     assert (Path(featstore.__file__).parent / "py.typed").exists()
     signs()
     with tempfile.TemporaryDirectory() as folder:

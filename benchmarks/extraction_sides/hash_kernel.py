@@ -1,6 +1,4 @@
-"""h(value) alone: featstore compiled and in numpy, polars-hash, and a C loop compiled here, over
-the same values.
-"""
+"""h(value) alone: featstore, polars-hash, and a C loop compiled here, over the same values."""
 
 import ctypes
 import shutil
@@ -11,7 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import polars as pl
@@ -19,7 +16,6 @@ import polars_hash  # noqa: F401  (registers the namespace `nchash`)
 import pyarrow as pa
 
 import featstore
-from featstore.native.loading import KERNELS
 from featstore.ops import hashing
 from featstore.ops.arrays import array_of, bytes_of, stored_offsets_of
 
@@ -70,23 +66,15 @@ def _sides(batches: list[pa.Array]) -> dict[str, Callable[[], list[Any]]]:
     series = [pl.Series("value", batch) for batch in batches]
     hashed = pl.col("value").nchash.xxhash64(seed=hashing.SEED)
     sides: dict[str, Callable[[], list[Any]]] = {
-        "numpy": lambda: _in_numpy(batches),
+        "featstore": lambda: [hashing.value_hash(batch) for batch in batches],
         "polars-hash": lambda: [
             one.to_frame().select(hashed).to_series().to_numpy() for one in series
         ],
     }
-    if KERNELS is not None:
-        sides["featstore"] = lambda: [hashing.value_hash(batch) for batch in batches]
     loop = _compiled_loop()
     if loop is not None:
         sides["C loop"] = lambda: [_looped(loop, batch) for batch in batches]
     return sides
-
-
-def _in_numpy(batches: list[pa.Array]) -> list[pa.Array]:
-    """The path of an installation without a compiler."""
-    with mock.patch.object(hashing, "KERNELS", None):
-        return [hashing.value_hash(batch) for batch in batches]
 
 
 def _compiled_loop() -> Any:

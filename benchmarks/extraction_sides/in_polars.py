@@ -14,11 +14,19 @@ import polars_hash  # noqa: F401  (registers the namespace `nchash`)
 import pyarrow as pa
 
 from extraction_sides.workload import MASK, ROW_ID, Feature
-from featstore.ops.hashing import SEED, _hash_int, _hash_longs
+from featstore.ops.hashing import SEED, _hash_int
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
-_BLOCK_ROWS = 16_384
+_BLOCK_ROWS = 16_384  # the temporaries of a block fit into the L2 cache
+# Primes 1 to 5 of XXH64.
+_P1, _P2, _P3, _P4, _P5 = (
+    np.uint64(prime)
+    for prime in (
+        *(0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9),
+        *(0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5),
+    )
+)
 _HOUR_US = 3_600_000_000
 
 
@@ -110,6 +118,34 @@ def _chained(number: int, members: list[Words]) -> np.ndarray[Any, np.dtype[np.i
         np.bitwise_and(chained, np.uint64(MASK), out=signs[start : start + _BLOCK_ROWS])
     signs[signs == 0] = 1
     return signs.view(np.int64)
+
+
+def _hash_longs(values: Words, seed: Words | np.uint64) -> Words:
+    """XXH64 of 8 bytes each, with one seed, or one for each value."""
+    # The sum of scalars wraps around, which numpy reports for scalars though not for arrays.
+    with np.errstate(over="ignore"):
+        hashes = np.empty(len(values), np.uint64)
+        hashes[:] = seed + (_P5 + np.uint64(8))
+    words = _rotate(values * _P2, 31)
+    words *= _P1
+    words ^= hashes
+    hashes = _rotate(words, 27)
+    hashes *= _P1
+    hashes += _P4
+    hashes ^= hashes >> np.uint64(33)
+    hashes *= _P2
+    hashes ^= hashes >> np.uint64(29)
+    hashes *= _P3
+    hashes ^= hashes >> np.uint64(32)
+    return hashes
+
+
+def _rotate(words: Words, bits: int) -> Words:
+    """`words`, which is overwritten, rotated to the left."""
+    high = words << np.uint64(bits)
+    words >>= np.uint64(64 - bits)
+    high |= words
+    return high
 
 
 def _signed(number: int, value: pl.Expr) -> pl.Expr:

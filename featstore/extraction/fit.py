@@ -22,7 +22,6 @@ from featstore.extraction.units.unit import extract_range
 from featstore.ops.arrays import values_of
 from featstore.ops.fitting import STATES, Keys, State
 from featstore.ops.hashing import xxh64
-from featstore.ops.single import xxh64_bytes
 from featstore.spec import check
 from featstore.spec.lint import find_errors
 from featstore.spec.meaning import fit_hash, meaning
@@ -129,8 +128,10 @@ def _row_keys(name: str, first_row: int, num_rows: int) -> Keys:
     The seed is the XXH64 of the file's name, cut to 62 bits.
     """
     rows = np.arange(first_row, first_row + num_rows, dtype="<i8")
-    seed = xxh64_bytes(name.encode(), 0) & (2**_SEED_BITS - 1)
-    return xxh64(rows.view(np.uint8), np.arange(num_rows) * 8, np.full(num_rows, 8), seed)
+    text = name.encode()
+    [seed] = xxh64(text, np.array([0, len(text)], np.int32), seed=0)
+    offsets = np.arange(num_rows + 1, dtype=np.int32) * np.int32(8)
+    return xxh64(rows, offsets, int(seed) & (2**_SEED_BITS - 1))
 
 
 def _ready(spec: Spec) -> dict[str, str]:

@@ -7,16 +7,14 @@ while they decode a page; pages that Arrow decodes are checked before.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
+from featstore.native import kernels
 from featstore.native.footers import CheckedFooter, Chunks
 from featstore.native.format import Numbers
-from featstore.native.loading import KERNELS
 from featstore.native.page_header import ReadAt, read_page_header
-from featstore.native.read_on import pread_on
 
 CLAIMS_MORE = (
     "expected pages with no more values, and no more bytes, than the footer's number of values "
@@ -82,15 +80,12 @@ def first_beyond(
         report.
     """
     chunks = _bounds(footer, row_group, leaves)
-    if KERNELS is None or not isinstance(file, int):
-        read_at = partial(pread_on, file) if isinstance(file, int) else file
-        beyond = (
-            i for i, chunk in enumerate(chunks.tolist()) if not _is_within(read_at, chunk, stop)
-        )
-        index = next(beyond, -1)
-    else:
+    if isinstance(file, int):
         buffer = pa.allocate_buffer(_HEADER_BYTES)
-        index = KERNELS.first_beyond(file, chunks, stop, buffer) if len(chunks) else -1
+        index = kernels.first_beyond(file, chunks, stop, buffer) if len(chunks) else -1
+    else:
+        beyond = (i for i, chunk in enumerate(chunks.tolist()) if not _is_within(file, chunk, stop))
+        index = next(beyond, -1)
     return None if index < 0 else leaves[index]
 
 

@@ -1,7 +1,7 @@
 """A description of Parquet's footer: its structs and fields, and what is kept of each.
 
-It follows `parquet.thrift` of https://github.com/apache/parquet-format. Both walks, the kernels'
-and the one in Python, are driven by it. The result of a walk is tables of int64, with a row for the
+It follows `parquet.thrift` of https://github.com/apache/parquet-format. The kernels' walk, and
+that of the tests in Python, are driven by it. The result of a walk is tables of int64, with a row for the
 file, and for each schema element, row group, column chunk, key-value pair and column order.
 """
 

@@ -1,6 +1,8 @@
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
-from typing_extensions import Buffer
+# numpy's stubs make its arrays buffers as of Python 3.12 only.
+Buffer: TypeAlias = Any
 
 # All functions release the interpreter's lock, and raise ValueError for buffers whose sizes do not
 # match. Buffers that are written must be writable and contiguous; none is kept after the call.
@@ -201,7 +203,7 @@ def first_damaged(file: int, spans: Buffer, room: Buffer) -> int:
 
 def walk_footer(
     data: Buffer, widths: Buffer, structs: Buffer, fields: Buffer
-) -> tuple[int | bytes, ...]:
+) -> tuple[int, int, *tuple[bytes, ...]]:
     """Turns the structs of a Parquet footer into rows of int64, as `featstore.native.format`
     describes.
 

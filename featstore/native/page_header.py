@@ -1,8 +1,8 @@
 """Page headers: the size, number of values and checksum of a page, from Parquet's PageHeader struct
 in Thrift's compact protocol.
 
-The kernels read headers themselves (`native/pages.h`). This reader is for machines without
-compiled kernels, for files that are read in place, and the reference in tests.
+The kernels read headers themselves (`native/pages.h`). This reader is for files
+that are read in place, and the reference in tests.
 """
 
 from collections.abc import Callable

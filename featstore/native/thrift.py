@@ -1,8 +1,8 @@
 """Thrift's compact protocol, in which Parquet's page headers and footers are encoded.
 
 Format: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md. The
-kernels have a reader of their own (`native/thrift.h`). This one is for machines without compiled
-kernels, and the reference in tests.
+kernels have a reader of their own (`native/thrift.h`). This one reads page headers of files that
+are read in place, and is the reference in tests.
 """
 
 # The types of fields, as the protocol numbers them.

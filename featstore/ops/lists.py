@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from featstore.native.loading import KERNELS
+from featstore.native import kernels
 from featstore.ops.arrays import (
     Integers,
     Mask,
@@ -120,14 +120,10 @@ def mark_missing(array: pa.ListArray, mark: float, arrow_type: pa.DataType) -> p
     if nulls is None:
         return list_of(stored_offsets_of(array), array.values, arrow_type=arrow_type)
     values = values_of(array.values)
-    if KERNELS is None:
-        offsets = offsets_of(array)
-        marked = np.insert(values, offsets[:-1][nulls], mark)
-        return list_of(offsets + offsets_from(nulls), array_of(marked), arrow_type=arrow_type)
     marked = np.empty(len(values) + array.null_count, values.dtype)
     new_offsets = np.empty(len(array) + 1, np.int64)
     lists = (stored_offsets_of(array), 4, array.buffers()[0], array.offset)
-    KERNELS.lists_without_nulls(
+    kernels.lists_without_nulls(
         *lists, values, b"", 0, np.array(mark, values.dtype).tobytes(), new_offsets, marked
     )
     return list_of(new_offsets, array_of(marked), arrow_type=arrow_type)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.base.schema import Slot, SlotKind
-from featstore.native.loading import KERNELS
+from featstore.native import kernels
 
 Array = npt.NDArray[Any]
 
@@ -132,9 +132,9 @@ def _numbers(array: pa.Array, slot: Slot) -> Array:
     if not array.null_count:
         return _view(array)
     values = _view(array)
-    if KERNELS is None or not values.flags.writeable:
+    if not values.flags.writeable:
         return _view(array.fill_null(slot.missing))
-    KERNELS.fill_nulls(values, array.buffers()[0], array.offset, missing_mark(slot))
+    kernels.fill_nulls(values, array.buffers()[0], array.offset, missing_mark(slot))
     return values
 
 
@@ -200,19 +200,9 @@ def _ragged(array: pa.Array, slot: Slot) -> Ragged:
         return Ragged(np.empty(0, _dtype(slot)), np.zeros(1, np.int64))
     if not array.null_count and not elements.null_count:
         return Ragged(_view(elements), offsets)
-    if KERNELS is None:
-        return _without_nulls(array, elements, offsets, slot)
-    return _compiled_without_nulls(array, elements, offsets, slot)
-
-
-def _compiled_without_nulls(
-    array: pa.Array, elements: pa.Array, offsets: Array, slot: Slot
-) -> Ragged:
-    """Does the same as `_without_nulls` in one pass, in C."""
-    assert KERNELS is not None
     new_offsets = np.empty(len(array) + 1, np.int64)
     new_values = np.empty(int(offsets[-1] - offsets[0]) + array.null_count, _dtype(slot))
-    num_values = KERNELS.lists_without_nulls(
+    num_values = kernels.lists_without_nulls(
         *(offsets, offsets.itemsize, *_bits(array)),
         *(_view(elements), *_bits(elements)),
         *(missing_mark(slot), new_offsets, new_values),
@@ -223,19 +213,6 @@ def _compiled_without_nulls(
 def _bits(array: pa.Array) -> tuple[pa.Buffer | bytes, int]:
     """The validity bitmap (empty: nothing is null), and the array's first bit in it."""
     return (array.buffers()[0] if array.null_count else b""), array.offset
-
-
-def _without_nulls(array: pa.Array, elements: pa.Array, offsets: Array, slot: Slot) -> Ragged:
-    """Drops null elements, and values beneath null lists; gives each null list one missing mark."""
-    is_list = _validity(array)
-    begin, end = int(offsets[0]), int(offsets[-1])
-    kept = np.repeat(is_list, np.diff(offsets))
-    if elements.null_count:
-        kept &= _validity(elements)[begin:end]
-    offsets = np.concatenate([[0], np.cumsum(kept)])[offsets - begin]
-    marks = np.cumsum(~is_list)
-    values = np.insert(_view(elements)[begin:end][kept], offsets[:-1][~is_list], slot.missing)
-    return Ragged(values, offsets + np.concatenate([[0], marks]))
 
 
 def _fixed_width(array: pa.Array, slot: Slot, width: int) -> Array:

@@ -8,17 +8,13 @@ parquet.apache.org/docs/file-format/data-pages/checksumming.
 
 import os
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from isal import isal_zlib
 
 from featstore.base.errors import DataFileError
 from featstore.base.intervals import Span
-from featstore.native.loading import KERNELS
-from featstore.native.page_header import read_page_header
-from featstore.native.read_on import pread_on
+from featstore.native import kernels
 from featstore.reading.buffers import Array
 from featstore.reading.open_file import OpenFile
 from featstore.reading.spans import are_held
@@ -74,31 +70,5 @@ def _first_damaged(file: int, spans: Array) -> int | None:
     outside = np.flatnonzero((first < 0) | (end < first) | (end > os.fstat(file).st_size))
     if len(outside) or not len(spans):
         return int(outside[0]) if len(outside) else None
-    if KERNELS is None:
-        are_intact = (_is_intact(file, (at, to)) for at, to in spans.tolist())
-        return next((place for place, is_intact in enumerate(are_intact) if not is_intact), None)
-    found = int(KERNELS.first_damaged(file, spans, pa.allocate_buffer(_ROOM_BYTES)))
+    found = kernels.first_damaged(file, spans, pa.allocate_buffer(_ROOM_BYTES))
     return None if found < 0 else found
-
-
-def _is_intact(file: int, span: Span) -> bool:
-    """Whether a column chunk consists of whole pages, each of which matches its checksum if it has
-    one.
-    """
-    at, end = span
-    while at < end:
-        header = read_page_header(partial(pread_on, file), at, end)
-        if header is None or at + header.num_bytes + header.size_bytes > end:
-            return False
-        first, at = at + header.num_bytes, at + header.num_bytes + header.size_bytes
-        if header.crc is not None and header.crc != _crc(file, first, at):
-            return False
-    return True
-
-
-def _crc(file: int, first: int, end: int) -> int:
-    """The CRC-32 of these bytes, or of as many as the file has."""
-    crc = 0
-    while first < end and (block := os.pread(file, min(_ROOM_BYTES, end - first), first)):
-        crc, first = isal_zlib.crc32(block, crc), first + len(block)
-    return crc

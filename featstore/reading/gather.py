@@ -1,19 +1,17 @@
 """Gathers rows of decoded columns in another order, straight into the memory of batches.
 
 A column comes in pieces: one for each row group of each window. `Places` says which rows of which
-pieces are wanted, in which order, and where each batch ends. Every function has a compiled and a
-numpy path with equal results.
+pieces are wanted, in which order, and where each batch ends.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from featstore.native.loading import KERNELS
+from featstore.native import kernels
 from featstore.reading.buffers import Array, Ragged, Values
 
 # Memory is what they wait for, which few of them use up. As many as decode at most.
@@ -136,11 +134,7 @@ def rebased(offsets: Array, cuts: Array, out: Array) -> None:
         cuts: As of `Places`.
         out: int64 (num_rows + num_parts,).
     """
-    if KERNELS is not None:
-        KERNELS.rebase_offsets(offsets, offsets.itemsize, cuts, out)
-        return
-    parts = [offsets[first : end + 1] for first, end in pairwise(cuts.tolist())]
-    np.concatenate([np.subtract(part, part[0], dtype=np.int64) for part in parts], out=out)
+    kernels.rebase_offsets(offsets, offsets.itemsize, cuts, out)
 
 
 def gather_offsets(pieces: Sequence[Ragged], places: Places, firsts: Array, out: Array) -> None:
@@ -152,27 +146,19 @@ def gather_offsets(pieces: Sequence[Ragged], places: Places, firsts: Array, out:
         firsts: Where each begins in the values of its piece: int64 (num_rows,).
         out: The offsets: int64 (num_rows + num_parts,).
     """
-    if KERNELS is not None:
-        offsets = tuple(piece.offsets for piece in pieces)
-        KERNELS.gather_offsets(
-            *_values(pieces),
-            offsets,
-            offsets[0].itemsize,
-            places.rows,
-            places.row_bits,
-            places.ascends,
-            places.cuts,
-            firsts,
-            out,
-        )
-        return
-    lengths = np.empty(len(places), np.int64)
-    for number, lists in enumerate(pieces):
-        of_piece = places.pieces == number
-        rows = places.rows_in_piece[of_piece]
-        firsts[of_piece], lengths[of_piece] = lists.offsets[rows], np.diff(lists.offsets)[rows]
-    parts = [np.cumsum(lengths[first:end]) for first, end in pairwise(places.cuts.tolist())]
-    np.concatenate([np.concatenate([np.zeros(1, np.int64), part]) for part in parts], out=out)
+    offsets = tuple(piece.offsets for piece in pieces)
+    kernels.gather_offsets(
+        tuple(piece.values for piece in pieces),
+        pieces[0].values.itemsize,
+        offsets,
+        offsets[0].itemsize,
+        places.rows,
+        places.row_bits,
+        places.ascends,
+        places.cuts,
+        firsts,
+        out,
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -195,7 +181,7 @@ class GatheredColumn:
 
 
 def gather_columns(columns: Sequence[GatheredColumn], places: Places, num_threads: int = 1) -> None:
-    """Writes the rows of each part of each column to its buffer. The compiled kernels take the
+    """Writes the rows of each part of each column to its buffer. The kernels take the
     interpreter's lock once for all of them, and share them among threads.
 
     Args:
@@ -203,17 +189,13 @@ def gather_columns(columns: Sequence[GatheredColumn], places: Places, num_thread
         places: The rows.
         num_threads: In how many threads.
     """
-    if KERNELS is None:
-        for column in columns:
-            _write(column, places)
-        return
     of_columns = tuple(map(_for_kernels, columns))
     of_rows = places.rows, places.row_bits, places.ascends, places.cuts
-    KERNELS.gather_columns(of_columns, *of_rows, min(num_threads, _MOST_THREADS))
+    kernels.gather_columns(of_columns, *of_rows, min(num_threads, _MOST_THREADS))
 
 
 def _for_kernels(column: GatheredColumn) -> tuple[Any, ...]:
-    """The column as `KERNELS.gather_columns` takes it."""
+    """The column as `kernels.gather_columns` takes it."""
     out, width = column.out, column.out.itemsize
     if column.found is None:
         pieces = [piece for piece in column.pieces if not isinstance(piece, Ragged)]
@@ -223,39 +205,8 @@ def _for_kernels(column: GatheredColumn) -> tuple[Any, ...]:
     return values, width, column.starts * width, out, *column.found, column.ends * width
 
 
-def _write(column: GatheredColumn, places: Places) -> None:
-    """Does the same as the kernels, for one column."""
-    numbers, rows_in_piece, out = places.pieces, places.rows_in_piece, column.out
-    parts = list(enumerate(pairwise(places.cuts.tolist())))
-    if column.found is None:
-        pieces = [piece for piece in column.pieces if not isinstance(piece, Ragged)]
-        rows = np.empty((len(places), prod(pieces[0].shape[1:])), out.dtype)
-        for number, values in enumerate(pieces):
-            of_piece = numbers == number
-            rows[of_piece] = values.reshape(-1, rows.shape[1])[rows_in_piece[of_piece]]
-        for part, (first, end) in parts:
-            out[column.starts[part] : column.ends[part]] = rows[first:end].reshape(-1)
-        return
-    firsts, offsets = column.found
-    values_of = [piece.values for piece in column.pieces if isinstance(piece, Ragged)]
-    for part, (first, end) in parts:
-        lengths = np.diff(offsets[first + part : end + part + 1])
-        lists = [
-            values_of[piece][begin : begin + length]
-            for piece, begin, length in zip(
-                numbers[first:end], firsts[first:end], lengths, strict=True
-            )
-        ]
-        out[column.starts[part] : column.ends[part]] = np.concatenate([out[:0], *lists])
-
-
 def of_one_dtype(pieces: Sequence[Ragged]) -> list[Ragged]:
     """The same lists with offsets of one dtype, as the kernels take them."""
     if len({piece.offsets.dtype for piece in pieces}) == 1:
         return list(pieces)
     return [Ragged(piece.values, piece.offsets.astype(np.int64)) for piece in pieces]
-
-
-def _values(pieces: Sequence[Ragged]) -> tuple[tuple[Array, ...], int]:
-    """The values of the pieces, and the width of one in bytes."""
-    return tuple(piece.values for piece in pieces), pieces[0].values.itemsize

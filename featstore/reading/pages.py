@@ -11,7 +11,6 @@ Arrow reads, or refuses, everything else and everything that is damaged. Formats
 parquet.apache.org/docs/file-format.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -22,10 +21,10 @@ import pyarrow as pa
 
 from featstore.base.intervals import aligned
 from featstore.base.schema import Slot, SlotKind
+from featstore.native import kernels
 from featstore.native.bounds import kernel_chunks, max_page_bytes
 from featstore.native.footers import Chunks
 from featstore.native.format import Numbers
-from featstore.native.loading import KERNELS
 from featstore.reading.buffers import Array, missing_mark
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
@@ -111,7 +110,7 @@ class PageReader:
     ) -> None:
         self._file, self._take, self._is_portable = file, take, is_portable
         self._columns: list[_Column] = []
-        if KERNELS is not None and file.is_local and sys.byteorder == "little":
+        if file.is_local:
             described = [_column(file, slot, columns) for slot in slots]
             described += [_other_column(file, field, columns) for field in others]
             self._columns = [column for column in described if column is not None]
@@ -171,8 +170,7 @@ class PageReader:
         room_bytes = _room_bytes(chunks, widths, max_bytes)
         if order is not None:
             room_bytes += np.array([out.size_bytes for out in outs])
-        assert KERNELS is not None
-        found = KERNELS.decode_columns(
+        found = kernels.decode_columns(
             self._file.descriptor,
             kernel_chunks(chunks, max_bytes),
             np.array(rows, np.int64),

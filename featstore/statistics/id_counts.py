@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from featstore.native.loading import KERNELS
+from featstore.native import kernels
 from featstore.statistics.sketches import Integers
 
 _FIRST_PLACES = 1 << 9
@@ -63,8 +63,7 @@ class IdCounts:
         ids were read.
         """
         firsts = np.empty(len(values) + 1, np.int64)
-        count = count_ids if KERNELS is None else KERNELS.count_ids
-        self.num_known, num_read, num_new = count(
+        self.num_known, num_read, num_new = kernels.count_ids(
             np.ascontiguousarray(values), weights, self._table, self.num_known, firsts
         )
         return firsts[:num_new], num_read
@@ -87,31 +86,3 @@ class IdCounts:
     def _start(self, num_places: int) -> None:
         self.num_known = 0
         self._table = np.zeros((num_places, 2), np.int64)
-
-
-def count_ids(
-    values: Integers, weights: Integers, table: Integers, num_known: int, firsts: Integers
-) -> tuple[int, int, int]:
-    """What `featstore.native.kernels.count_ids` does, without it."""
-    ids, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    known = np.isin(ids, table[:, 0]) | (ids == 0)
-    new = np.sort(first[~known])
-    room = max(0, len(table) // 2 - num_known)
-    num_read = int(new[room]) if len(new) > room else len(values)
-    totals = np.zeros(len(ids), np.int64)
-    np.add.at(totals, inverse[:num_read], weights[:num_read] if len(weights) else 1)
-    for index in np.unique(inverse[:num_read]):
-        if ids[index]:
-            at = _place(table, int(ids[index]))
-            table[at] = ids[index], table[at, 1] + totals[index]
-    num_new = min(room, len(new))
-    firsts[:num_new] = new[:num_new]
-    return num_known + num_new, num_read, num_new
-
-
-def _place(table: Integers, value: int) -> int:
-    """Where an id is in the table, or belongs."""
-    at = value % len(table)
-    while table[at, 0] not in (0, value):
-        at = (at + 1) % len(table)
-    return at

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from featstore.native.loading import KERNELS
+from featstore.native import kernels
 from featstore.statistics.measures import Z_95
 from featstore.statistics.value_counts import ValueCounts, most_frequent
 
@@ -77,26 +77,18 @@ class Distinct:
 
     def take(self, values: Integers | NDArray[np.float32]) -> int:
         """Adds a slot's stored values: int64 signs, which are hashes already, or float32 by their
-        bits. The result does not depend on whether the kernels are compiled.
+        bits.
 
         Returns:
             The number of marks of missing values (0 or NaN), which are not added.
         """
-        if KERNELS is None:
-            signs = values.dtype == np.int64
-            missing = values == 0 if signs else np.isnan(values)
-            known = values[~missing]
-            self.update(
-                known.astype(np.int64) if signs else mix(known.view(np.int32).astype(np.int64))
-            )
-            return int(np.count_nonzero(missing))
         small = np.empty(len(values) + 1, np.int64)
-        num_missing, num_small = KERNELS.mark_values(
+        num_missing, num_small = kernels.mark_values(
             values, values.itemsize, self.bits, int(self._bound()), small
         )
         if num_small:
             self._keep(small[:num_small])
-        return int(num_missing)
+        return num_missing
 
     def merge(self, other: "Distinct") -> None:
         """Adds all hashes of another sketch."""

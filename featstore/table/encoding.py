@@ -22,11 +22,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from featstore.native.loading import KERNELS
+from featstore.native import kernels
 from featstore.ops.arrays import array_of, values_of
-from featstore.ops.hashing import mark_of
 
 # The bytes that a dictionary must save per value: a look-up takes a nanosecond, in which a reader
 # fetches a byte (1 GB/s).
@@ -184,8 +182,7 @@ def count_distinct(values: pa.ChunkedArray) -> int:
     """The number of distinct values, null being one of them.
 
     The count is exact for columns with nulls and for all types but int64 and float32. For these two
-    (compared by their bits) it is an estimate, within 1 % or 1 up to a million. The result does not
-    depend on whether the kernels are compiled.
+    (compared by their bits) it is an estimate, within 1 % or 1 up to a million.
     """
     if values.type not in _WIDTHS or values.null_count:
         return int(pc.count_distinct(values, mode="all").as_py())
@@ -194,18 +191,8 @@ def count_distinct(values: pa.ChunkedArray) -> int:
     )
     # Linear counting: n = m ln(m / empty). Rounding may exceed the number of values.
     num_bits = 1 << MARK_BITS
-    num_empty = num_bits - _count_marks(column, _WIDTHS[values.type])
+    num_empty = num_bits - kernels.count_marks(column, _WIDTHS[values.type])
     return min(len(column), round(num_bits * math.log(num_bits / max(num_empty, 1))))
-
-
-def _count_marks(values: NDArray[np.int64] | NDArray[np.float32], width: int) -> int:
-    if KERNELS is not None:
-        return int(KERNELS.count_marks(values, width))
-    marked = np.zeros(1 << MARK_BITS, np.bool_)
-    marked[
-        mark_of(values.view(np.uint64 if width == 8 else np.uint32).astype(np.uint64), MARK_BITS)
-    ] = True
-    return int(np.count_nonzero(marked))
 
 
 def pays_to_compress(values: pa.ChunkedArray, num_in_dictionary: int, codec: pa.Codec) -> bool:

@@ -13,17 +13,16 @@ from collections.abc import Sequence
 
 import torch
 
-from featstore.native.loading import KERNELS
+from featstore.native import kernels
 
 
 def untrack(objects: tuple[object, ...]) -> None:
-    """Ends the collector's tracking of objects. Does nothing without the compiled kernels.
+    """Ends the collector's tracking of objects.
 
     Args:
         objects: Objects that refer to none that the collector tracks.
     """
-    if KERNELS is not None:
-        KERNELS.untrack(objects)
+    kernels.untrack(objects)
 
 
 def split(tensor: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, ...]:

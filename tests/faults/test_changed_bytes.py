@@ -23,14 +23,11 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.request.matching import Partition
 from featstore.loader.request.request import resolve
-from featstore.native.loading import KERNELS
-from featstore.reading import checksums, pages
 from featstore.reading.open_file import OpenFile
 from featstore.spec.parse import load_spec
 from featstore.staging import Stager, Staging
 from featstore.table.open import open_snapshot
 from tests.parquet_files import put_parquet
-from tests.programs import run_python
 
 NUM_ROWS, GROUP_ROWS, FILE_ROWS = 600, 100, 300
 SPEC = {
@@ -69,16 +66,6 @@ def table_url(tmp_path_factory: pytest.TempPathFactory) -> str:
         ExtractJob(spec=load_spec(SPEC), input_url=raw, table_url=table, partition={"dt": "1"})
     )
     return str(root / "table")
-
-
-@pytest.fixture(params=[True, False], ids=["kernels", "no kernels"])
-def by_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the kernels, and as with FEATSTORE_NATIVE=0."""
-    if request.param and KERNELS is None:
-        pytest.skip("no compiled kernels")
-    if not request.param:
-        monkeypatch.setattr(pages, "KERNELS", None)
-        monkeypatch.setattr(checksums, "KERNELS", None)
 
 
 def served(table_url: str, loopback: Any, *, has_crc32: bool = True) -> Any:
@@ -137,7 +124,6 @@ def named(file: Any, column: Any) -> str:
     return rf"^{file.path}: column '{column}': row group 1 cannot be read: .*(?i:checksum)"
 
 
-@pytest.mark.usefixtures("by_kernels")
 @pytest.mark.parametrize("has_crc32", [True, False], ids=["in the commit", "unknown"])
 @pytest.mark.parametrize("mode", STAGED)
 def test_a_bit_that_changes_once_on_the_way_is_downloaded_again(
@@ -160,7 +146,6 @@ def test_a_bit_that_changes_once_on_the_way_is_downloaded_again(
     ] == [True]
 
 
-@pytest.mark.usefixtures("by_kernels")
 @pytest.mark.parametrize("column", ["user", "tags", "click"])
 @pytest.mark.parametrize("mode", STAGED)
 def test_a_bit_that_changes_each_time_is_an_error_and_the_next_run_asks_again(
@@ -178,7 +163,6 @@ def test_a_bit_that_changes_each_time_is_an_error_and_the_next_run_asks_again(
     assert stats["staging_num_staged"] >= 1
 
 
-@pytest.mark.usefixtures("by_kernels")
 @pytest.mark.parametrize("mode", STAGED)
 def test_a_file_that_comes_changed_each_time_is_skipped_where_the_loader_is_told_to(
     table_url: str, loopback: Any, tmp_path: Path, mode: Any
@@ -193,7 +177,6 @@ def test_a_file_that_comes_changed_each_time_is_skipped_where_the_loader_is_told
     assert loopback.num_flips > 0
 
 
-@pytest.mark.usefixtures("by_kernels")
 def test_a_second_epoch_does_not_download_a_damaged_file_again(
     table_url: str, loopback: Any, tmp_path: Path
 ) -> None:
@@ -222,7 +205,6 @@ def test_the_cache_knows_what_was_checked(
             assert stager.stats().num_hits == num_hits
 
 
-@pytest.mark.usefixtures("by_kernels")
 def test_what_was_checked_is_not_checked_again(table_url: str, tmp_path: Path) -> None:
     _, file = damaged_copy(table_url, tmp_path, "user")
     request = resolve(open_snapshot(table_url).schema, slots=["user"])
@@ -257,7 +239,6 @@ def test_a_footer_that_changes_once_on_the_way_is_downloaded_again(
     assert (loopback.num_flips, found) == (1, rows_of(table_url)[0])
 
 
-@pytest.mark.usefixtures("by_kernels")
 @pytest.mark.parametrize("column", ["user", "tags", "click"])
 def test_a_bit_that_changed_on_the_disk_is_an_error(
     table_url: str, tmp_path: Path, column: str
@@ -285,22 +266,3 @@ def test_a_table_that_is_read_as_arrow_is_downloaded_again_too(
     table = Table(served(table_url, loopback))
     assert table.to_arrow(["user"]).equals(open_table(table_url).to_arrow(["user"]))
     assert loopback.num_flips == 1
-
-
-SCRIPT = """
-import sys
-from featstore.base.errors import DataFileError
-from featstore.loader.feature_loader import FeatureLoader
-try:
-    for batch in FeatureLoader(sys.argv[1], slots=["user"]):
-        pass
-except DataFileError as error:
-    print(error)
-"""
-
-
-def test_a_process_without_kernels_finds_it_too(table_url: str, tmp_path: Path) -> None:
-    _, file = damaged_copy(table_url, tmp_path, "user")
-    done = run_python(SCRIPT, tmp_path, variables={"FEATSTORE_NATIVE": "0"}, status=None)
-    assert "1.parquet: column 'user': row group 1 cannot be read" in done.stdout
-    assert file.url.endswith("1.parquet")

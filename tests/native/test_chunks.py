@@ -16,10 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.native.kernels import KERNELS, NEEDED
+from featstore.native import kernels
 from tests.native.mutants import varint
 
-pytestmark = NEEDED
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3
 PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8
 UNCOMPRESSED, SNAPPY, ZSTD = 0, 1, 6
@@ -123,7 +122,7 @@ def decode(
             tuple(map(tuple, outs)),
             bytearray(room_bytes * num_threads),
         )
-        found = KERNELS.decode_columns(
+        found = kernels.decode_columns(
             file, *arguments, num_threads, stop, checks, decompress, portable
         )
     finally:
@@ -250,11 +249,11 @@ def test_a_chunk_beyond_the_end_of_the_file_is_left_out_and_others_are_not(tmp_p
     columns = tuple((bytes(8), 0, 1, 1, bytearray(), bytearray(16)) for _ in range(2))
     with path.open("rb") as file:
         places = np.array([(0, len(GOOD) + 1, 0, 2, 99), (0, len(GOOD), 0, 2, 99)])
-        arguments = (
+        arguments: Any = (
             *(places, np.array([2]), b"", columns),
             *(bytearray(999), 1, b"\0", True, None, False),
         )
-        assert KERNELS.decode_columns(file.fileno(), *arguments) == (-1, 2)
+        assert kernels.decode_columns(file.fileno(), *arguments) == (-1, 2)
 
 
 @pytest.mark.parametrize(

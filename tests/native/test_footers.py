@@ -103,13 +103,6 @@ def file(written: Callable[..., bytes]) -> bytes:
     return found
 
 
-@pytest.fixture(params=["kernel", "pure"])
-def walked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The implementation that walks the footer."""
-    if request.param == "pure":
-        monkeypatch.setattr("featstore.native.walk.KERNELS", None)
-
-
 def read(file: bytes) -> Any:
     footer = read_checked(io.BytesIO(file))
     assert footer.schema is not None
@@ -120,7 +113,6 @@ CASES = IN_CHUNKS | {f"file: {name}": case for name, case in IN_FILE.items()}
 CASES |= {f"schema: {name}": case for name, case in IN_SCHEMA.items()}
 
 
-@pytest.mark.usefixtures("walked")
 @pytest.mark.parametrize(("path", "field", "message"), CASES.values(), ids=CASES)
 def test_an_impossible_footer_is_refused(
     file: bytes, edited: Callable[..., bytes], path: Any, field: Any, message: Any
@@ -130,7 +122,6 @@ def test_an_impossible_footer_is_refused(
         read(edited(file, (path, field)))
 
 
-@pytest.mark.usefixtures("walked")
 @pytest.mark.parametrize(
     ("path", "field"),
     [

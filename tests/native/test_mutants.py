@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.native.kernels import NEEDED
 from tests.native.mutants import run
 
-pytestmark = NEEDED
 SEED = 17
 
 

@@ -1,12 +1,11 @@
 """Reads that give fewer bytes than were asked for are read on."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from featstore.native.footers import read_checked
-from featstore.native.read_on import pread_on, read_on
+from featstore.native.read_on import read_on
 from tests.parquet_files import put_parquet
 from tests.short_reads import ShortFile
 
@@ -24,22 +23,6 @@ def test_a_short_read_is_read_on_up_to_the_end_of_the_file(path: Path, num_bytes
     with ShortFile(path) as file:
         assert read_on(file, num_bytes) == DATA[:num_bytes]
         assert file.num_short > 0 or num_bytes < 2
-
-
-@pytest.mark.parametrize("num_bytes", [0, 1, 7, 190, 500])
-def test_a_short_pread_is_read_on_up_to_the_end_of_the_file(
-    path: Path, num_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, calls = os.pread, list[int]()
-
-    def short(file: int, num_bytes: int, first: int) -> bytes:
-        calls.append(num_bytes)
-        return whole(file, -(-num_bytes // 2), first)
-
-    with path.open("rb") as file, monkeypatch.context() as patched:
-        patched.setattr(os, "pread", short)
-        assert pread_on(file.fileno(), num_bytes, 10) == DATA[10 : 10 + num_bytes]
-    assert len(calls) > 1 or num_bytes < 2
 
 
 def test_a_footer_is_read_on(tmp_path: Path) -> None:

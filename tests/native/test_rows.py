@@ -1,4 +1,4 @@
-"""The kernels for rows compared with the numpy path on random input, and the arguments they refuse."""
+"""The kernels for rows compared with numpy on random input, and the arguments they refuse."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.schema import Slot, SlotKind
-from featstore.loader.request import slot_shaping
 from featstore.loader.request.slot_shaping import bucketed
-from featstore.reading import buffers as columns
+from featstore.native import kernels
 from featstore.reading import gather
 from featstore.reading.buffers import Ragged, slot_values
 from featstore.reading.gather import (
@@ -24,17 +23,10 @@ from featstore.reading.gather import (
     places_of,
     rebased,
 )
-from tests.native.kernels import KERNELS, NEEDED, without_kernels
-
-pytestmark = NEEDED
+from tests.native.oracles import rows as oracle
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 LISTS = st.lists(st.lists(INT64, max_size=20), min_size=1, max_size=12)
-
-
-def pure(call: Callable[[], Any]) -> Any:
-    """The result of the same call without kernels."""
-    return without_kernels(call, gather, columns)
 
 
 @st.composite
@@ -55,11 +47,13 @@ def starts_of(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.ascontiguousarray(ends - counts), np.ascontiguousarray(ends)
 
 
-def both(write: Callable[[np.ndarray], None], size: int, dtype: Any) -> None:
-    compiled, expected = np.zeros(size, dtype), np.zeros(size, dtype)
-    write(compiled)
-    pure(lambda: write(expected))
-    assert compiled.tobytes() == expected.tobytes()
+def both(column: Callable[[np.ndarray], GatheredColumn], places: gather.Places, out: Any) -> Any:
+    """Writes a column by the kernels, and compares it with what numpy writes."""
+    expected = out.copy()
+    gather_columns([column(out)], places)
+    oracle.gather_column(column(expected), places)
+    assert out.tobytes() == expected.tobytes()
+    return out
 
 
 @given(
@@ -79,13 +73,11 @@ def test_values_of_any_width_are_gathered_as_by_numpy(
     counts = places.part_rows * int(np.prod(shape, dtype=np.int64))
     starts, ends = starts_of(counts)
 
-    def write(out: np.ndarray) -> None:
-        column = GatheredColumn(pieces=pieces, out=out, starts=starts, ends=ends)
-        gather_columns([column], places)
-
-    both(write, int(ends.max()) + 1, dtype)
-    out = np.zeros(int(ends.max()) + 1, dtype)
-    write(out)
+    out = both(
+        lambda out: GatheredColumn(pieces=pieces, out=out, starts=starts, ends=ends),
+        places,
+        np.zeros(int(ends.max()) + 1, dtype),
+    )
     rows = [
         pieces[piece][row] for piece, row in zip(places.pieces, places.rows_in_piece, strict=True)
     ]
@@ -114,17 +106,15 @@ def test_lists_of_any_length_are_gathered_as_by_numpy(
         (np.empty(len(places), np.int64), np.empty(size, np.int64)) for _ in range(2)
     )
     gather_offsets(pieces, places, *found)
-    pure(lambda: gather_offsets(pieces, places, *expected))
+    oracle.gather_offsets(pieces, places, *expected)
     assert [each.tolist() for each in found] == [each.tolist() for each in expected]
     counts = found[1][np.cumsum(places.part_rows + 1) - 1]
     starts, ends = starts_of(counts)
-    size = int(ends.max()) + 1
-
-    def write(out: np.ndarray) -> None:
-        column = GatheredColumn(pieces=pieces, out=out, starts=starts, ends=ends, found=found)
-        gather_columns([column], places)
-
-    both(write, size, dtype)
+    both(
+        lambda out: GatheredColumn(pieces=pieces, out=out, starts=starts, ends=ends, found=found),
+        places,
+        np.zeros(int(ends.max()) + 1, dtype),
+    )
 
 
 @given(st.integers(1, 70), st.integers(0, 20))
@@ -148,22 +138,18 @@ def test_threads_share_the_columns(num_threads: int, num_columns: int) -> None:
 def test_offsets_are_rebased_as_by_numpy(lists: Any, inner: list[int], dtype: Any) -> None:
     offsets = np.cumsum([7, *map(len, lists)]).astype(dtype)
     cuts = np.array([0, *sorted(min(cut, len(lists)) for cut in inner), len(lists)])
-
-    def result() -> list[int]:
-        out = np.empty(len(lists) + len(cuts) - 1, np.int64)
-        rebased(offsets, cuts, out)
-        return out.tolist()
-
-    assert result() == pure(result)
+    found, expected = (np.empty(len(lists) + len(cuts) - 1, np.int64) for _ in range(2))
+    rebased(offsets, cuts, found)
+    oracle.rebased(offsets, cuts, expected)
+    assert found.tolist() == expected.tolist()
 
 
 @given(st.lists(st.none() | INT64, max_size=40), st.integers(0, 20))
-def test_null_ids_are_marked_as_by_arrow(values: list[Any], start: int) -> None:
+def test_null_ids_are_marked(values: list[Any], start: int) -> None:
     column = pa.chunked_array([pa.array(values, pa.int64()).slice(start)])
     slot = Slot(name="a", kind=SlotKind.ID)
-    expected = pure(lambda: slot_values(column, slot)).tolist()
-    compiled: Any = slot_values(column, slot)
-    assert compiled.tolist() == expected == [value or 0 for value in values[start:]]
+    found: Any = slot_values(column, slot)
+    assert found.tolist() == [value or 0 for value in values[start:]]
     assert column.to_pylist() == values[start:]
 
 
@@ -171,17 +157,16 @@ def test_null_ids_are_marked_as_by_arrow(values: list[Any], start: int) -> None:
     st.lists(st.none() | st.lists(st.none() | st.floats(width=32), max_size=5), max_size=20),
     st.integers(0, 9),
 )
-def test_null_lists_and_elements_are_left_out_as_by_numpy(
+def test_null_lists_and_elements_are_left_out(
     lists: list[list[float | None] | None], start: int
 ) -> None:
     column = pa.chunked_array([pa.array(lists, pa.list_(pa.float32())).slice(start)])
     slot = Slot(name="a", kind=SlotKind.FLOAT, shape=(None,))
-    compiled: Any = slot_values(column, slot)
-    expected: Any = pure(lambda: slot_values(column, slot))
-    begin, end = int(expected.offsets[0]), int(expected.offsets[-1])
-    assert np.diff(compiled.offsets).tolist() == np.diff(expected.offsets).tolist()
-    found = compiled.values[int(compiled.offsets[0]) : int(compiled.offsets[-1])]
-    np.testing.assert_array_equal(found, expected.values[begin:end])
+    found: Any = slot_values(column, slot)
+    rows = [[np.nan] if row is None else [x for x in row if x is not None] for row in lists[start:]]
+    assert np.diff(found.offsets).tolist() == [len(row) for row in rows]
+    values = found.values[int(found.offsets[0]) : int(found.offsets[-1])]
+    np.testing.assert_array_equal(values, np.array([x for row in rows for x in row], np.float32))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +186,7 @@ def test_what_lies_outside_of_the_buffers_is_refused(row: int, cuts: Any, starts
         *(np.array(part, np.int64) for part in (cuts, starts)),
     )
     with pytest.raises(ValueError, match="expected rows that there are"):
-        KERNELS.gather_columns(
+        kernels.gather_columns(
             (((values,), 8, arguments[2] * 8, out),), arguments[0], 2, False, arguments[1], 1
         )
     assert not out.any()
@@ -211,7 +196,7 @@ def test_pieces_without_their_offsets_are_refused() -> None:
     numbers, out, rows = np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(1, np.uint32)
     for offsets in ((np.array([0, 1]), np.array([0, 1])), (np.zeros(0, np.int64),), ()):
         with pytest.raises(ValueError, match="expected rows that there are"):
-            KERNELS.gather_offsets(
+            kernels.gather_offsets(
                 (numbers,),
                 8,
                 offsets,
@@ -224,7 +209,7 @@ def test_pieces_without_their_offsets_are_refused() -> None:
                 out,
             )
     with pytest.raises(TypeError):
-        KERNELS.gather_columns((((1,), 8, numbers, out),), rows, 0, False, np.array([0, 1]), 1)
+        kernels.gather_columns((((1,), 8, numbers, out),), rows, 0, False, np.array([0, 1]), 1)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +230,7 @@ def test_columns_that_do_not_fit_are_refused_and_those_before_them_let_go(
 ) -> None:
     whole = (bytes(8),), 8, bytes(8), bytearray(8)
     with pytest.raises(ValueError, match="expected rows that there are"):
-        KERNELS.gather_columns(
+        kernels.gather_columns(
             (whole, column), np.zeros(1, np.uint32), 0, False, np.array([0, 1]), num_threads
         )
     whole[3].clear()  # BufferError if it was held.
@@ -254,9 +239,9 @@ def test_columns_that_do_not_fit_are_refused_and_those_before_them_let_go(
 def test_what_is_no_column_is_refused() -> None:
     rows, cuts = np.zeros(1, np.uint32), np.array([0, 1])
     with pytest.raises(ValueError, match="expected columns as tuples"):
-        KERNELS.gather_columns((1,), rows, 0, False, cuts, 1)
+        kernels.gather_columns((1,), rows, 0, False, cuts, 1)  # type: ignore[arg-type]
     with pytest.raises(BufferError):
-        KERNELS.gather_columns((((bytes(8),), 8, bytes(8), bytes(8)),), rows, 0, False, cuts, 1)
+        kernels.gather_columns((((bytes(8),), 8, bytes(8), bytes(8)),), rows, 0, False, cuts, 1)
 
 
 @pytest.mark.parametrize("offsets", [[0, 2, 1], [0, 1, 9], [-1, 0, 1]])
@@ -265,10 +250,10 @@ def test_lists_outside_of_their_values_are_refused(offsets: Any) -> None:
     rows, cuts = np.array([0, 1], np.uint32), np.array([0, 2])
     found = np.zeros(2, np.int64), np.zeros(3, np.int64)
     with pytest.raises(ValueError, match="expected rows that there are"):
-        KERNELS.gather_offsets((values,), 8, (offsets,), 4, rows, 1, False, cuts, *found)
+        kernels.gather_offsets((values,), 8, (offsets,), 4, rows, 1, False, cuts, *found)
     new = np.zeros(3, np.int64), np.zeros(9, np.int64)
     with pytest.raises(ValueError, match="expected offsets that never fall"):
-        KERNELS.lists_without_nulls(offsets, 4, b"", 0, values, b"", 0, bytes(8), *new)
+        kernels.lists_without_nulls(offsets, 4, b"", 0, values, b"", 0, bytes(8), *new)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +271,7 @@ def test_lists_that_were_not_looked_up_are_refused(
     rows: Any, firsts: Any, offsets: Any, end: int
 ) -> None:
     with pytest.raises(ValueError, match="expected rows that there are"):
-        KERNELS.gather_columns(
+        kernels.gather_columns(
             (
                 (
                     (np.arange(3),),
@@ -315,25 +300,25 @@ REMAINDERS = st.one_of(
     num_remainders=REMAINDERS,
     times=st.integers(0, 2**63),
 )
-def test_ids_have_the_same_buckets_as_by_numpy(ids: Any, num_remainders: int, times: int) -> None:
+def test_ids_have_the_buckets_of_their_remainders(
+    ids: Any, num_remainders: int, times: int
+) -> None:
     """Also multiples of the divisor and what is next to them, where a quotient may be wrong."""
     multiple = times // num_remainders * num_remainders
     near = [at for at in (multiple - 1, multiple, multiple + 1) if at < 2**63]
     values = np.array([*ids, *near, *(-at for at in near)], np.int64)
     found = bucketed(values, num_remainders + 1)
     assert found.tolist() == [0 if at == 0 else 1 + at % num_remainders for at in values.tolist()]
-    by_numpy = without_kernels(lambda: bucketed(values, num_remainders + 1), slot_shaping)
-    np.testing.assert_array_equal(found, by_numpy)
 
 
 def test_buckets_that_do_not_fit_are_refused() -> None:
     for ids, num_remainders, room in ((3, 0, 3), (3, -1, 3), (3, 5, 4)):
         with pytest.raises(ValueError, match="expected as many int64 ids as buckets"):
-            KERNELS.bucket_ids(np.zeros(ids, np.int64), num_remainders, np.zeros(room, np.int64))
+            kernels.bucket_ids(np.zeros(ids, np.int64), num_remainders, np.zeros(room, np.int64))
 
 
 def test_bitmaps_and_cuts_that_are_too_short_are_refused() -> None:
     with pytest.raises(ValueError, match="a bit for each"):
-        KERNELS.fill_nulls(np.zeros(9, np.int64), b"\x00", 0, bytes(8))
+        kernels.fill_nulls(np.zeros(9, np.int64), b"\x00", 0, bytes(8))
     with pytest.raises(ValueError, match="expected rising cuts"):
-        KERNELS.rebase_offsets(np.zeros(3, np.int32), 4, np.array([0, 5]), np.zeros(6, np.int64))
+        kernels.rebase_offsets(np.zeros(3, np.int32), 4, np.array([0, 5]), np.zeros(6, np.int64))

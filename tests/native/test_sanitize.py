@@ -42,7 +42,8 @@ def test_neither_tests_nor_damaged_files_make_the_kernels_touch_memory_that_is_n
 
 
 def test_a_byte_beyond_a_columns_offsets_ends_a_process_with_sanitizers() -> None:
-    environment = sanitized(build())
+    build()
+    environment = sanitized()
     within, beyond = (
         run_python(WRITE, place, cwd=ROOT, variables=environment, timeout=60, status=None)
         for place in (OFFSET_BYTES - 1, OFFSET_BYTES)

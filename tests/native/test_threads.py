@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.native.kernels import KERNELS, NEEDED
+from featstore.native import kernels
 from tests.threads import beside
-
-pytestmark = NEEDED
 
 NUM_ROWS, NUM_CHANGES = 64, 1 << 18
 OUTSIDE = 2**31 - 1
@@ -76,7 +74,7 @@ def _offsets(dtype: type = np.int32) -> np.ndarray:
 
 def test_texts_whose_offsets_another_thread_changes_are_refused_or_hashed_within_the_data() -> None:
     offsets, data, hashes = _offsets(), bytes(3 * NUM_ROWS), np.zeros(NUM_ROWS, np.uint64)
-    _calls(lambda: KERNELS.hash_texts(data, offsets, hashes, 42), offsets)
+    _calls(lambda: kernels.hash_texts(data, offsets, hashes, 42), offsets)
 
 
 ROW_BITS = NUM_ROWS.bit_length() - 1
@@ -97,7 +95,7 @@ def test_lists_whose_places_another_thread_changes_are_looked_up_within_the_buff
     firsts, found = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS + 2, np.int64)
     lists = ((values,), 8, (offsets,), width)
     _calls(
-        lambda: KERNELS.gather_offsets(*lists, rows, ROW_BITS, False, cuts, firsts, found),
+        lambda: kernels.gather_offsets(*lists, rows, ROW_BITS, False, cuts, firsts, found),
         places[changed],
     )
 
@@ -118,7 +116,7 @@ def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffe
     values, out = np.arange(3 * NUM_ROWS), np.zeros(3 * NUM_ROWS, np.int64)
     column = ((values,), 8, starts, out, firsts, offsets, ends)
     _calls(
-        lambda: KERNELS.gather_columns((column,), rows, ROW_BITS, False, cuts, 1), places[changed]
+        lambda: kernels.gather_columns((column,), rows, ROW_BITS, False, cuts, 1), places[changed]
     )
 
 
@@ -134,7 +132,7 @@ def test_values_whose_places_another_thread_changes_are_gathered_within_the_buff
     rows, cuts, starts = places.values()
     values, out = np.arange(NUM_ROWS), np.zeros(NUM_ROWS, np.int64)
     _calls(
-        lambda: KERNELS.gather_columns(
+        lambda: kernels.gather_columns(
             (((values,), 8, starts, out),), rows, ROW_BITS, False, cuts, 1
         ),
         places[changed],
@@ -151,7 +149,7 @@ def test_lists_whose_offsets_another_thread_changes_lose_their_nulls_within_the_
 
     def call() -> None:
         out = (mark, new_offsets, new_values)
-        KERNELS.lists_without_nulls(offsets, offsets.itemsize, bits, 0, values, b"", 0, *out)
+        kernels.lists_without_nulls(offsets, offsets.itemsize, bits, 0, values, b"", 0, *out)
 
     _calls(call, offsets)
 
@@ -159,7 +157,7 @@ def test_lists_whose_offsets_another_thread_changes_lose_their_nulls_within_the_
 def test_cuts_that_another_thread_changes_rebase_offsets_within_the_buffers() -> None:
     offsets, cuts = _offsets(), np.array([0, NUM_ROWS // 2, NUM_ROWS])
     rebased = np.zeros(NUM_ROWS + 2, np.int64)
-    _calls(lambda: KERNELS.rebase_offsets(offsets, 4, cuts, rebased), cuts)
+    _calls(lambda: kernels.rebase_offsets(offsets, 4, cuts, rebased), cuts)
 
 
 def odd(array: np.ndarray) -> memoryview:
@@ -178,35 +176,35 @@ def test_what_is_read_may_lie_at_any_address() -> None:
     )
     values, start, end = np.array([7, 8, 9]), np.array([0]), np.array([24])
     hashes, same = np.zeros(3, np.uint64), np.zeros(3, np.uint64)
-    KERNELS.hash_texts(b"abc", offsets, hashes, 1)
-    KERNELS.hash_texts(b"abc", odd(offsets), same, 1)
+    kernels.hash_texts(b"abc", offsets, hashes, 1)
+    kernels.hash_texts(b"abc", odd(offsets), same, 1)
     assert (hashes == same).all()
-    KERNELS.hash_decimals(values, hashes, 1)
-    KERNELS.hash_decimals(odd(values), same, 1)
+    kernels.hash_decimals(values, hashes, 1)
+    kernels.hash_decimals(odd(values), same, 1)
     assert (hashes == same).all()
-    KERNELS.sign_rows((values,), hashes, 1, False)
-    KERNELS.sign_rows((odd(values),), same, 1, False)
+    kernels.sign_rows((values,), hashes, 1, False)
+    kernels.sign_rows((odd(values),), same, 1, False)
     assert (hashes == same).all()
     out = np.zeros(3, np.int64)
     column: tuple[Any, ...] = ((odd(values),), 8, odd(start), out)
-    KERNELS.gather_columns((column,), odd(rows), 2, False, odd(cuts), 1)
+    kernels.gather_columns((column,), odd(rows), 2, False, odd(cuts), 1)
     assert out.tolist() == [9, 7, 8]
     firsts, new_offsets = np.zeros(3, np.int64), np.zeros(4, np.int64)
     lists = ((odd(values),), 8, (odd(offsets),), 4)
-    KERNELS.gather_offsets(*lists, odd(rows), 2, False, odd(cuts), firsts, new_offsets)
+    kernels.gather_offsets(*lists, odd(rows), 2, False, odd(cuts), firsts, new_offsets)
     assert (firsts.tolist(), new_offsets.tolist()) == ([3, 0, 1], [0, 0, 1, 3])
     column = (*column, odd(firsts), odd(new_offsets), odd(end))
-    KERNELS.gather_columns((column,), odd(rows), 2, False, odd(cuts), 1)
+    kernels.gather_columns((column,), odd(rows), 2, False, odd(cuts), 1)
     assert out.tolist() == [7, 8, 9]
-    KERNELS.rebase_offsets(odd(offsets), 4, odd(cuts), new_offsets)
+    kernels.rebase_offsets(odd(offsets), 4, odd(cuts), new_offsets)
     assert new_offsets.tolist() == [0, 1, 3, 3]
-    KERNELS.lists_without_nulls(
+    kernels.lists_without_nulls(
         odd(offsets), 4, b"", 0, odd(values), b"", 0, bytes(8), new_offsets, out
     )
     assert new_offsets.tolist() == [0, 1, 3, 3]
-    assert KERNELS.count_marks(odd(values), 8) == 3
+    assert kernels.count_marks(odd(values), 8) == 3
     table = np.zeros((8, 2), np.int64)
-    assert KERNELS.count_ids(odd(values), odd(values), table, 0, np.zeros(4, np.int64)) == (3, 3, 3)
+    assert kernels.count_ids(odd(values), odd(values), table, 0, np.zeros(4, np.int64)) == (3, 3, 3)
     assert sorted(table.tolist())[-3:] == [[7, 7], [8, 8], [9, 9]]
 
 
@@ -215,24 +213,24 @@ def test_what_numbers_are_written_to_is_aligned_or_refused() -> None:
     rows, cuts = np.array([0, 1, 2], np.uint32), np.array([0, 3])
     four, bits = np.zeros(4, np.int64), np.zeros(8, np.bool_)
     with pytest.raises(ValueError, match="aligned hashes"):
-        KERNELS.hash_texts(b"abc", offsets, odd(three), 1)
+        kernels.hash_texts(b"abc", offsets, odd(three), 1)
     with pytest.raises(ValueError, match="aligned hashes"):
-        KERNELS.hash_decimals(three, odd(three), 1)
+        kernels.hash_decimals(three, odd(three), 1)
     with pytest.raises(ValueError, match="aligned signs"):
-        KERNELS.sign_rows((three,), odd(three), 1, False)
+        kernels.sign_rows((three,), odd(three), 1, False)
     with pytest.raises(ValueError, match="aligned room"):
-        KERNELS.mark_values(three, 8, bits, 1, odd(four))
+        kernels.mark_values(three, 8, bits, 1, odd(four))
     for table, firsts in ((odd(four), four), (four, odd(four))):
         with pytest.raises(ValueError, match="aligned room"):
-            KERNELS.count_ids(three, b"", table, 0, firsts)
+            kernels.count_ids(three, b"", table, 0, firsts)
     with pytest.raises(ValueError, match="of offsets aligned"):
-        KERNELS.gather_offsets((three,), 8, (offsets,), 4, rows, 2, False, cuts, three, odd(four))
+        kernels.gather_offsets((three,), 8, (offsets,), 4, rows, 2, False, cuts, three, odd(four))
     with pytest.raises(ValueError, match="of offsets aligned"):
-        KERNELS.gather_offsets((three,), 8, (offsets,), 4, rows, 2, False, cuts, odd(three), four)
+        kernels.gather_offsets((three,), 8, (offsets,), 4, rows, 2, False, cuts, odd(three), four)
     with pytest.raises(ValueError, match="aligned room"):
-        KERNELS.rebase_offsets(offsets, 4, cuts, odd(four))
+        kernels.rebase_offsets(offsets, 4, cuts, odd(four))
     with pytest.raises(ValueError, match="aligned room"):
-        KERNELS.lists_without_nulls(offsets, 4, b"", 0, three, b"", 0, bytes(8), odd(four), three)
+        kernels.lists_without_nulls(offsets, 4, b"", 0, three, b"", 0, bytes(8), odd(four), three)
 
 
 @pytest.mark.parametrize(
@@ -241,9 +239,9 @@ def test_what_numbers_are_written_to_is_aligned_or_refused() -> None:
 def test_bits_beyond_any_bitmap_are_refused(first_bit: Any, num_values: int) -> None:
     values = np.zeros(num_values, np.int64)
     with pytest.raises(ValueError, match="a bit for each"):
-        KERNELS.fill_nulls(values, b"\xff", first_bit, bytes(8))
+        kernels.fill_nulls(values, b"\xff", first_bit, bytes(8))
     offsets, new_offsets = np.array([0, num_values], np.int32), np.zeros(2, np.int64)
     with pytest.raises(ValueError, match="a bit for each"):
-        KERNELS.lists_without_nulls(
+        kernels.lists_without_nulls(
             offsets, 4, b"", 0, values, b"\xff", first_bit, bytes(8), new_offsets, values.copy()
         )

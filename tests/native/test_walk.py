@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from featstore.native import kernels
 from featstore.native.format import CHUNKS, PLAN, SLOTS
-from featstore.native.walk import FooterError, walk, walk_in_python
-from tests.native.kernels import KERNELS, NEEDED
+from featstore.native.walk import FooterError, walk
+from tests.native.oracles.footer_walk import walk_in_python
 
 NUM_MUTANTS = 6_000
-BOTH = pytest.mark.parametrize("by", [pytest.param(walk, marks=NEEDED), walk_in_python])
+BOTH = pytest.mark.parametrize("by", [walk, walk_in_python])
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,6 @@ def mutant(footer: bytes, draw: random.Random) -> bytes:
     return bytes(data[: draw.randrange(len(data))] if draw.random() < 0.1 else data)
 
 
-@NEEDED
 def test_the_kernels_and_python_walk_damaged_footers_alike(footer: bytes) -> None:
     draw, found = random.Random(11), {"whole": 0}
     assert outcome(walk, footer) == outcome(walk_in_python, footer)
@@ -96,7 +96,6 @@ def test_structs_nested_too_deeply_are_refused(by: Any, footer: bytes) -> None:
     assert isinstance(outcome(by, nested), str)
 
 
-@NEEDED
 def test_a_plan_that_leaves_its_tables_is_refused() -> None:
     widths, structs, fields = PLAN
     for plan in (
@@ -106,4 +105,4 @@ def test_a_plan_that_leaves_its_tables_is_refused() -> None:
         (widths, structs[1:], fields),
     ):
         with pytest.raises(ValueError, match="expected a plan"):
-            KERNELS.walk_footer(b"\0", *(np.ascontiguousarray(part) for part in plan))
+            kernels.walk_footer(b"\0", *(np.ascontiguousarray(part) for part in plan))

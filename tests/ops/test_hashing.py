@@ -121,3 +121,22 @@ def test_signs_of_more_rows_than_a_block_are_those_of_single_rows() -> None:
 
 def test_no_rows_give_no_signs() -> None:
     assert hashing.sign(1, hashing.value_hash(pa.array([], pa.string()))).to_pylist() == []
+
+
+VALUES = st.lists(
+    st.none() | st.text(max_size=40) | st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=12
+)
+
+
+@given(VALUES, st.integers(1, 2**31 - 1))
+def test_few_rows_have_the_hashes_and_signs_of_many(
+    values: list[str | int | None], slot: int
+) -> None:
+    for kind, arrow_type in ((str, pa.string()), (int, pa.int64())):
+        column = pa.array(
+            [value if isinstance(value, kind) else None for value in values], arrow_type
+        )
+        few, many = hashing.value_hash(column), hashing.value_hash(pa.concat_arrays([column] * 20))
+        assert few.to_pylist() * 20 == many.to_pylist()
+        signs = hashing.sign(slot, few, few).to_pylist()
+        assert signs * 20 == hashing.sign(slot, many, many).to_pylist()

@@ -1,5 +1,5 @@
-"""What pages may claim, whoever reads them: the kernels, Arrow beside them, Arrow alone, or Arrow
-in place.
+"""What pages may claim, whoever reads them: the kernels, Arrow beside them, or Arrow in
+place.
 """
 
 import io
@@ -17,10 +17,7 @@ import pytest
 
 from featstore.base.errors import DataFileError
 from featstore.base.schema import Slot, SlotKind
-from featstore.native import bounds
-from featstore.native.loading import KERNELS
 from featstore.native.page_header import read_page_header
-from featstore.reading import pages
 from featstore.reading.file_columns import Selection
 from featstore.reading.kept import KeptSpans
 from featstore.reading.open_file import OpenFile
@@ -31,14 +28,9 @@ DATA = {0: 5, 3: 8}  # the struct of a data page, by its type
 MOST = 2**31 - 1
 
 
-@pytest.fixture(params=["local", "without kernels", "in place"])
-def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+@pytest.fixture(params=["local", "in place"])
+def opened(request: pytest.FixtureRequest) -> Any:
     """Opens a file in one of the ways in which it is read."""
-    if request.param == "local" and KERNELS is None:
-        pytest.skip("no compiled kernels")
-    if request.param == "without kernels":
-        monkeypatch.setattr(bounds, "KERNELS", None)
-        monkeypatch.setattr(pages, "KERNELS", None)
 
     @contextmanager
     def open_file(path: Path) -> Iterator[OpenFile]:

@@ -205,18 +205,13 @@ def test_a_float64_is_read_as_an_extraction_stores_it(values: list[Any], cut: An
     )
 
 
-@given(
-    st.lists(st.none() | st.lists(st.none() | WIDE, max_size=4), max_size=12), SLICES, st.booleans()
-)
+@given(st.lists(st.none() | st.lists(st.none() | WIDE, max_size=4), max_size=12), SLICES)
 def test_lists_of_float64_are_read_as_an_extraction_stores_them(
-    values: list[Any], cut: Any, has_kernels: bool
+    values: list[Any], cut: Any
 ) -> None:
     array = pa.array(values, pa.list_(pa.float64())).slice(*cut)
     expected = extracted("x", "list<double>", array.to_pylist()).to_pylist()
-    with pytest.MonkeyPatch.context() as patch:
-        if not has_kernels:
-            patch.setattr("featstore.reading.buffers.KERNELS", None)
-        found = lists(values_of(pa.chunked_array([array]), FLOAT_LIST))
+    found = lists(values_of(pa.chunked_array([array]), FLOAT_LIST))
     assert str([[x + 0.0 for x in row] for row in found]) == str(expected)
 
 

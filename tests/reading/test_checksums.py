@@ -1,9 +1,6 @@
-"""Pages against their checksums: by the kernel, and by what stands in for it where there is no
-compiler.
-"""
+"""Pages against their checksums."""
 
 import errno
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -16,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import DataFileError, StoreError
-from featstore.native.loading import KERNELS
 from featstore.native.page_header import read_page_header
 from featstore.reading import checksums
 from featstore.reading.checksums import require_intact
 from featstore.reading.open_file import OpenFile
 from tests.damaged_files import flip
+from tests.native.oracles.pages import is_intact
 from tests.parquet_files import put_parquet
 from tests.short_reads import unreadable_descriptors
 
@@ -34,16 +31,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain": {"use_dictionary": False},
     "small pages": {"max_rows_per_page": 50},
 }
-BOTH = pytest.mark.parametrize("by_kernel", [True, False], ids=["kernel", "pure"])
-
-
-@pytest.fixture
-def by(by_kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who looks at the pages."""
-    if by_kernel and KERNELS is None:
-        pytest.skip("no compiled kernels")
-    if not by_kernel:
-        monkeypatch.setattr(checksums, "KERNELS", None)
 
 
 def table() -> pa.Table:
@@ -82,9 +69,8 @@ def check(path: Path, held: Any = None) -> None:
         require_intact(footer, held)
 
 
-@BOTH
 @pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
-def test_a_file_as_it_was_written_is_intact(tmp_path: Path, by: None, how: Any) -> None:
+def test_a_file_as_it_was_written_is_intact(tmp_path: Path, how: Any) -> None:
     path = write(tmp_path / "a.parquet", **how)
     with OpenFile(path) as footer:
         columns = [footer.chunk(0, place) for place in range(3)]
@@ -93,10 +79,9 @@ def test_a_file_as_it_was_written_is_intact(tmp_path: Path, by: None, how: Any) 
     check(path)
 
 
-@BOTH
 @pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
 def test_a_bit_that_changed_in_any_page_is_named_by_column_and_row_group(
-    tmp_path: Path, by: None, how: Any
+    tmp_path: Path, how: Any
 ) -> None:
     path = write(tmp_path / "a.parquet", **how)
     found, draw = pages_of(path), random.Random(4)
@@ -113,8 +98,7 @@ def test_a_bit_that_changed_in_any_page_is_named_by_column_and_row_group(
     check(path)
 
 
-@BOTH
-def test_only_what_is_held_is_looked_at(tmp_path: Path, by: None) -> None:
+def test_only_what_is_held_is_looked_at(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet")
     _, _, first, end = pages_of(path)[0]
     flip(path, first)
@@ -125,15 +109,13 @@ def test_only_what_is_held_is_looked_at(tmp_path: Path, by: None) -> None:
         check(path, held=((0, path.stat().st_size),))
 
 
-@BOTH
-def test_pages_without_checksums_are_taken_for_good(tmp_path: Path, by: None) -> None:
+def test_pages_without_checksums_are_taken_for_good(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", write_page_checksum=False)
     flip(path, pages_of(path)[0][2])
     check(path)
 
 
-@BOTH
-def test_pages_that_do_not_fill_their_column_chunk_are_not(tmp_path: Path, by: None) -> None:
+def test_pages_that_do_not_fill_their_column_chunk_are_not(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", write_page_checksum=False)
     data, (row_group, column, first, _) = path.read_bytes(), pages_of(path)[-1]
     with OpenFile(path) as footer:
@@ -144,8 +126,7 @@ def test_pages_that_do_not_fill_their_column_chunk_are_not(tmp_path: Path, by: N
             check(path)
 
 
-@BOTH
-def test_a_page_and_a_header_larger_than_what_is_read_at_a_time(tmp_path: Path, by: None) -> None:
+def test_a_page_and_a_header_larger_than_what_is_read_at_a_time(tmp_path: Path) -> None:
     texts = [
         f"{number:04}" * 1_000 for number in range(100)
     ]  # statistics of up to 4 KiB are written
@@ -165,16 +146,12 @@ def test_a_page_and_a_header_larger_than_what_is_read_at_a_time(tmp_path: Path, 
         check(path)
 
 
-@BOTH
-def test_a_file_without_rows_is_intact(tmp_path: Path, by: None) -> None:
+def test_a_file_without_rows_is_intact(tmp_path: Path) -> None:
     pq.write_table(table().slice(0, 0), tmp_path / "a.parquet", write_page_checksum=True)
     check(tmp_path / "a.parquet")
 
 
-@BOTH
-def test_a_file_that_the_system_cannot_read_is_not_taken_for_damaged(
-    tmp_path: Path, by: None
-) -> None:
+def test_a_file_that_the_system_cannot_read_is_not_taken_for_damaged(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet")
     with OpenFile(path, "day/a") as file:
         assert unreadable_descriptors(path) >= 2
@@ -185,20 +162,8 @@ def test_a_file_that_the_system_cannot_read_is_not_taken_for_damaged(
     assert found.value.errno == errno.EBADF
 
 
-@BOTH
-def test_pages_of_a_file_whose_reads_give_less_are_read_on(
-    tmp_path: Path, by: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = os.pread
-    monkeypatch.setattr(
-        os, "pread", lambda file, size, first: whole(file, max(1, size // 2), first)
-    )
-    check(write(tmp_path / "a.parquet"))
-
-
-@pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
 @given(data=st.data())
-def test_both_say_the_same_of_bytes_that_changed_anywhere(
+def test_kernel_and_python_say_the_same_of_bytes_that_changed_anywhere(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "both.parquet"
@@ -211,11 +176,7 @@ def test_both_say_the_same_of_bytes_that_changed_anywhere(
         flip(path, data.draw(st.integers(4, size - 1)), data.draw(st.integers(0, 7)))
     with path.open("rb") as file:
         by_kernel = checksums._first_damaged(file.fileno(), np.array(spans))
-        pure = [
-            place
-            for place, span in enumerate(spans)
-            if not checksums._is_intact(file.fileno(), span)
-        ]
+        pure = [place for place, span in enumerate(spans) if not is_intact(file.fileno(), span)]
     # The kernel also refuses a header whose other numbers cannot be.
     assert pure == [] or by_kernel is not None
     assert by_kernel is None or by_kernel <= min(pure, default=len(spans))

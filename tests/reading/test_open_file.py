@@ -13,7 +13,6 @@ import pytest
 
 from featstore.base.errors import DataFileError, StateError, StoreError
 from featstore.base.schema import Slot, SlotKind
-from featstore.native.loading import KERNELS
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader
@@ -180,7 +179,6 @@ def test_a_slot_whose_column_has_the_name_of_another_column_is_refused(tmp_path:
         footer.resolve(Selection(slots=(slot("user", 101),)))
 
 
-@pytest.mark.skipif(KERNELS is None, reason="Arrow reads a row group as a whole")
 def test_a_row_group_is_read_no_further_once_another_thread_says_so(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1, 2, 3]}), tmp_path / "a.parquet")
     closed = bytearray(1)

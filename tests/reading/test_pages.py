@@ -21,11 +21,9 @@ from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.reading.reader import RowGroupReader
-from tests.native.kernels import NEEDED
 from tests.parquet_files import put_parquet
 from tests.slot_values import assert_equal
 
-pytestmark = NEEDED
 ID_LIST = Slot(name="x", kind=SlotKind.ID, shape=(None,))
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from release.dist import document
 from release.readme import project_urls, standalone
 
 ADDRESS = "https://host.example/people/featstore"
@@ -50,4 +51,6 @@ def test_a_source_distribution_without_git_holds_what_its_build_runs() -> None:
     """setuptools-scm lists no files where there is no git, so MANIFEST.in must."""
     root = Path(__file__).parents[2]
     assert 'ROOT / "release" / "readme.py"' in (root / "setup.py").read_text()
-    assert "include release/readme.py" in (root / "MANIFEST.in").read_text().splitlines()
+    assert document()["build-system"]["backend-path"] == ["release"]
+    included = (root / "MANIFEST.in").read_text().splitlines()
+    assert included == ["include release/backend.py", "include release/readme.py"]

@@ -1,24 +1,14 @@
 from collections import Counter
-from collections.abc import Iterator
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.native.loading import KERNELS
-from featstore.statistics import id_counts
+from featstore.native import kernels
 from featstore.statistics.id_counts import IdCounts
+from tests.native.oracles.values import count_ids
 
 IDS = st.lists(st.sampled_from([0, 1, 2, 3, 1025, 2049, 2**62 + 1, 2**63 - 1]) | st.integers(0, 99))
-
-
-@pytest.fixture(params=["kernels", "numpy"])
-def implementation(request: pytest.FixtureRequest) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "numpy":
-            patch.setattr(id_counts, "KERNELS", None)
-        yield
 
 
 def integers(values: list[int]) -> np.ndarray:
@@ -30,7 +20,6 @@ def counted(counts: IdCounts) -> dict[int, int]:
     return dict(zip(ids.tolist(), numbers.tolist(), strict=True))
 
 
-@pytest.mark.usefixtures("implementation")
 @given(batches=st.lists(IDS, max_size=4))
 def test_every_id_is_counted_and_first_seen_where_it_first_was(batches: list[list[int]]) -> None:
     counts, seen, expected = IdCounts(10_000), set[int](), Counter[int]()
@@ -44,7 +33,6 @@ def test_every_id_is_counted_and_first_seen_where_it_first_was(batches: list[lis
     assert list(counted(counts)) == sorted(expected, key=lambda x: (-expected[x], x))
 
 
-@pytest.mark.usefixtures("implementation")
 def test_as_many_ids_as_allowed_are_counted_and_one_more_gives_up() -> None:
     rng = np.random.default_rng(0)
     ids = rng.integers(1, 2**63 - 1, 10_001)
@@ -58,7 +46,6 @@ def test_as_many_ids_as_allowed_are_counted_and_one_more_gives_up() -> None:
     assert counts.update(ids).tolist() == []
 
 
-@pytest.mark.usefixtures("implementation")
 def test_the_most_frequent_are_kept_among_any_number_of_others() -> None:
     rng = np.random.default_rng(0)
     frequent = rng.integers(1, 2**63 - 1, 100)
@@ -76,13 +63,11 @@ def test_the_most_frequent_are_kept_among_any_number_of_others() -> None:
     assert not counts.has_given_up
 
 
-@pytest.mark.skipif(KERNELS is None, reason="no compiled kernels")
 @given(values=IDS, before=st.lists(st.integers(1, 99), max_size=6, unique=True))
 def test_both_implementations_stop_at_the_same_id(values: list[int], before: list[int]) -> None:
     """With a table of 8 keys, of which 4 may be taken."""
     results = []
-    assert KERNELS is not None
-    for count in (KERNELS.count_ids, id_counts.count_ids):
+    for count in (kernels.count_ids, count_ids):
         table, firsts = np.zeros((8, 2), np.int64), np.zeros(99, np.int64)
         known, read, _ = count(integers(before), integers([]), table, 0, firsts)
         more = integers(values)[:90]

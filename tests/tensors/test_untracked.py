@@ -6,26 +6,19 @@ import weakref
 import pytest
 import torch
 
-from featstore.tensors import untracked
+from featstore.native import kernels
 from featstore.tensors.batch import Jagged
 from featstore.tensors.untracked import split, untrack
-from tests.native.kernels import KERNELS, NEEDED
 
 
-@pytest.mark.parametrize("has_kernels", [pytest.param(True, marks=NEEDED), False])
-def test_views_are_consecutive_and_share_memory(
-    has_kernels: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not has_kernels:
-        monkeypatch.setattr(untracked, "KERNELS", None)
+def test_views_are_consecutive_and_share_memory() -> None:
     whole = torch.arange(6)
     parts = split(whole, [2, 0, 4])
     assert [part.tolist() for part in parts] == [[0, 1], [], [2, 3, 4, 5]]
     assert parts[2].data_ptr() == whole[2:].data_ptr()
-    assert [gc.is_tracked(part) for part in parts] == [not has_kernels] * 3
+    assert [gc.is_tracked(part) for part in parts] == [False] * 3
 
 
-@NEEDED
 def test_an_untracked_column_is_freed_with_its_last_reference() -> None:
     values, offsets = split(torch.arange(6), [4, 2])
     column = Jagged(values, offsets)
@@ -50,9 +43,8 @@ def test_floats_whose_gradients_refer_to_their_batch_are_collected_with_it() -> 
     assert gone() is None
 
 
-@NEEDED
 def test_the_kernel_takes_objects_that_the_collector_never_tracked() -> None:
     text = "not a container"
-    KERNELS.untrack((text, 3, None, torch.ones(1)))
+    kernels.untrack((text, 3, None, torch.ones(1)))
     with pytest.raises(TypeError, match="expected a tuple of objects"):
-        KERNELS.untrack([text])
+        kernels.untrack([text])  # type: ignore[arg-type]

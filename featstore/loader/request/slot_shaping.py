@@ -5,7 +5,7 @@ and converts the dtype.
 import numpy as np
 
 from featstore.loader.request.slot_options import FIRST, RIGHT, SlotRequest
-from featstore.native.loading import KERNELS
+from featstore.native import kernels
 from featstore.reading.buffers import Array, Ragged, Values, truncate
 from featstore.tensors.writable import bfloat16_bits
 
@@ -21,14 +21,9 @@ def shaped(values: Values, item: SlotRequest) -> Values:
 
 def bucketed(values: Array, buckets: int) -> Array:
     """`1 + sign % (buckets - 1)`; 0 where the sign is 0, which is missing."""
-    if KERNELS is not None:
-        found = np.empty(values.shape, np.int64)
-        KERNELS.bucket_ids(np.ascontiguousarray(values), buckets - 1, found)
-        return found
-    result = values % (buckets - 1)
-    result += 1
-    result *= values != 0
-    return result
+    found = np.empty(values.shape, np.int64)
+    kernels.bucket_ids(np.ascontiguousarray(values), buckets - 1, found)
+    return found
 
 
 def cut(ragged: Ragged, max_len: int, keep: str) -> Ragged:

@@ -11,7 +11,6 @@ from featstore.tools.cli.command import CommandGroup
 from featstore.tools.cli.dispatch import dispatch
 from featstore.tools.cli.features import demo, extract, replay
 from featstore.tools.cli.importing import import_
-from featstore.tools.cli.notices import stamp_path, warn_once_a_day
 from featstore.tools.cli.report import report
 from featstore.tools.cli.schema import schema
 from featstore.tools.cli.spark import spark, spark_job
@@ -53,7 +52,6 @@ def main() -> None:
             input, with one line on standard error; 3 if checks of a spec refused a commit; 130 if
             interrupted. docs/command_line.md has the table.
     """
-    warn_once_a_day(stamp_path())
     try:
         cli(standalone_mode=False)
     except click.ClickException as error:

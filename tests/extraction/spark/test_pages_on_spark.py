@@ -14,10 +14,7 @@ from featstore.reading.buffers import slot_values
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
-from tests.native.kernels import NEEDED
 from tests.slot_values import assert_equal
-
-pytestmark = NEEDED
 
 NUM_ROWS, PAGE_BYTES = 4_000, 2_000
 LISTS = """CASE WHEN id % 11 = 0 THEN NULL WHEN id % 13 = 0 THEN array()

@@ -1,23 +1,22 @@
-"""XXH64 in plain Python integers, for single values and very small batches.
+"""XXH64 in plain Python integers, and signs made of it.
 
-Format: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md. `hashing.xxh64` computes the
-same function over arrays, with the constants defined here. The rounds exist twice on purpose: a few
-numpy calls cost more than hashing a short text here, which online extraction would pay for each
-value. tests/ops/test_single.py checks that both agree.
+Format: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md.
 """
+
+import functools
+from collections.abc import Sequence
 
 _MASK = 2**64 - 1
 # The five primes of the specification, in its order.
-PRIMES = (
+_P1, _P2, _P3, _P4, _P5 = (
     0x9E3779B185EBCA87,
     0xC2B2AE3D27D4EB4F,
     0x165667B19E3779F9,
     0x85EBCA77C2B2AE63,
     0x27D4EB2F165667C5,
 )
-_P1, _P2, _P3, _P4, _P5 = PRIMES
 # How far each of the four lanes is rotated when the lanes are merged.
-LANE_ROTATIONS = (1, 7, 12, 18)
+_LANE_ROTATIONS = (1, 7, 12, 18)
 
 
 def xxh64_bytes(data: bytes, seed: int) -> int:
@@ -52,13 +51,24 @@ def xxh64_long(value: int, seed: int) -> int:
     return _avalanche(_mix_word((seed + _P5 + 8) & _MASK, value))
 
 
+def sign(members: Sequence[int], seed: int) -> int:
+    """A row's sign: the hashes of its members chained from `seed`, cut to 63 bits, 1 instead of 0."""
+    chained = functools.reduce(lambda seed, member: xxh64_long(member, seed), members, seed)
+    return chained & 2**63 - 1 or 1
+
+
+def mark_of(word: int, num_bits: int) -> int:
+    """The hash, of so many bits, by which a column's distinct values are counted."""
+    return _avalanche((word + _P5) & _MASK) >> (64 - num_bits)
+
+
 def _stripes(data: bytes, end: int, seed: int) -> int:
     lanes = [(seed + _P1 + _P2) & _MASK, (seed + _P2) & _MASK, seed & _MASK, (seed - _P1) & _MASK]
     for at in range(0, end, 32):
         for i in range(4):
             lanes[i] = _round(lanes[i], int.from_bytes(data[at + 8 * i : at + 8 * i + 8], "little"))
     merged = (
-        sum(_rotate(lane, bits) for lane, bits in zip(lanes, LANE_ROTATIONS, strict=True)) & _MASK
+        sum(_rotate(lane, bits) for lane, bits in zip(lanes, _LANE_ROTATIONS, strict=True)) & _MASK
     )
     for lane in lanes:
         merged = ((merged ^ _round(0, lane)) * _P1 + _P4) & _MASK
