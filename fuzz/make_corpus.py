@@ -98,7 +98,7 @@ def footers() -> dict[str, bytes]:
 
 
 def hashed() -> dict[str, bytes]:
-    """Width, seed, texts and their offsets, as `fuzz_hash.c` takes them, as they are and changing."""
+    """Width, seed, texts and their offsets, as `fuzz_hash.c` takes them, fixed and changing."""
     text = bytes(range(64))
     offsets = np.array([0, 0, 3, 35, 64], np.int32)
     return {f"hash/texts-{seed}": bytes([seed, 42]) + _parts(text, offsets) for seed in range(4)}

@@ -1,8 +1,8 @@
 """A description of Parquet's footer: its structs and fields, and what is kept of each.
 
-It follows `parquet.thrift` of https://github.com/apache/parquet-format. The kernels' walk, and
-that of the tests in Python, are driven by it. The result of a walk is tables of int64, with a row for the
-file, and for each schema element, row group, column chunk, key-value pair and column order.
+It follows `parquet.thrift` of https://github.com/apache/parquet-format. The kernels' walk is
+driven by it, and so is that of the tests in Python. The result of a walk is tables of int64, with a
+row for the file, each schema element, row group, column chunk, key-value pair and column order.
 """
 
 from collections.abc import Mapping
