@@ -31,11 +31,10 @@ from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.transform import Transform, checked_transform
 from featstore.loader.device import DeviceFeed
-from featstore.loader.iteration.epochs import Run
+from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.iteration.iteration import Iteration
-from featstore.loader.iteration.iterations import Iterations
 from featstore.loader.iteration.job import Job
-from featstore.loader.iteration.shares import require_exact_states, require_own
+from featstore.loader.iteration.rendezvous import Rendezvous
 from featstore.loader.iteration.staging_share import (
     decoded_room,
     divided,
@@ -44,8 +43,8 @@ from featstore.loader.iteration.staging_share import (
     staging_for,
 )
 from featstore.loader.iteration.state import LoaderState
-from featstore.loader.iteration.step_agreement import JOIN, PAD, require_tail
-from featstore.loader.iteration.worker import LoaderWorker
+from featstore.loader.iteration.step_agreement import JOIN, require_in_step, tail_of
+from featstore.loader.iteration.worker import LoaderWorker, require_exact_states
 from featstore.loader.mixed_loader import MixedLoader, mixed_loader
 from featstore.loader.mixed_state import merge_any_states
 from featstore.loader.numpy_feed import NumpyFeed
@@ -173,7 +172,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         staging: Staging | Mapping[str, Any] | None = None,
         dispatch: Dispatch | Mapping[str, Any] | str = "auto",
         follow: Follow | Mapping[str, Any] | bool = False,
-        tail: str = JOIN,
+        tail: str = JOIN.name,
         memory_budget: int | str = AUTO,
         decode_threads: int | str = AUTO,
         negatives: Negatives | Mapping[str, Any] | None = None,
@@ -252,12 +251,13 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             in_step=None if options.in_step == AUTO else bool(options.in_step),
             ends_finished=options.finished == END,
             follow=_follow(follow, snapshot, request, key),
-            tail=require_tail(tail, in_step=options.in_step),
+            tail=tail_of(tail),
             transform=checked_transform(transform),
             debug=require_boolean("debug", debug),
             progress=require_boolean("progress", progress),
             on_bad_file=checked(on_bad_file),
         )
+        require_in_step(self._job.tail, options.in_step)
         if self._job.follow is not None:
             _require_followable(self._job)
         if ordering.kind == RANK:
@@ -267,18 +267,18 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         self._staging = staging_for(as_options(Staging, staging, "staging"), with_files)
         most_open = limited(self._staging, with_files).most_open
         self._job = replace(self._job, most_open=most_open)
-        self._iterations = Iterations(options, self._job.key, num_epochs, self._clock)
+        self._rendezvous = Rendezvous(options, self._job.key, num_epochs, self._clock)
         self._stats = Stats()
         self._stats_calls = StatsCalls(on_stats_options(on_stats))
         self._restored: LoaderState | None = None
         self._share: LoaderState | None = None
-        self._run: Run | None = None
+        self._iteration: Iteration | None = None
         self._stager: Stager | None = None
         self._decoded: DecodedFiles | None = None
         self._pools = BufferPools()
         self._demand = ColumnDemand()  # Kept from one iteration to the next.
         self._pid = os.getpid()
-        when_gone(self, self._iterations.remove)
+        when_gone(self, self._rendezvous.remove)
 
     @classmethod
     def from_config(
@@ -309,45 +309,45 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         labels = [label.name for label in request.labels]
         return f"FeatureLoader(slots={slots}, labels={labels}, batch_size={self._job.batch_size})"
 
-    def __iter__(self) -> Iteration:
+    def __iter__(self) -> BatchIterator:
         worker = LoaderWorker.here()
         require_exact_states(worker.num_ranks)
-        return Iteration(self, worker)
+        return BatchIterator(self, worker)
 
     @property
     def num_epochs(self) -> int:
         """How many epochs each iteration reads."""
-        return self._iterations.num_epochs
+        return self._rendezvous.num_epochs
 
     @property
     def named_errors(self) -> NamedErrors:
-        """Names the table in errors of the operating system. Asked for by `Iteration`."""
+        """Names the table in errors of the operating system. Asked for by `BatchIterator`."""
         return self._named_errors
 
     @property
     def is_awaiting_shares(self) -> bool:
         """Whether the next iteration begins with a state of which other DataLoader workers have
-        their parts. Asked by `Iteration`.
+        their parts. Asked by `BatchIterator`.
         """
         return self._share is not None
 
-    def begin_run(self, worker: LoaderWorker) -> Run:
-        """Begins a new iteration, and ends the one under way. Called by `Iteration`.
+    def begin_iteration(self, worker: LoaderWorker) -> Iteration:
+        """Begins a new iteration, and ends the one under way. Called by `BatchIterator`.
 
         Args:
             worker: Which worker this process is.
         """
         self._adopt()
-        if self._run is not None:
-            self._run.close()
+        if self._iteration is not None:
+            self._iteration.close()
         if self._share is not None:
-            self._restored, self._share = self._iterations.meet(self._share, worker), None
-        started = self._iterations.begin(worker)
-        start = self._start(started.number, started.first_epoch, worker)
+            self._restored, self._share = self._rendezvous.unite(self._share, worker), None
+        meeting = self._rendezvous.begin(worker)
+        start = self._start(meeting.number, meeting.first_epoch, worker)
         stager = self._stager_here()
-        self._run = Run(
+        self._iteration = Iteration(
             self._job,
-            started,
+            meeting,
             start,
             stats=self._stats,
             stager=stager,
@@ -355,10 +355,10 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             demand=self._demand,
             decoded=self._decoded,
         )
-        return self._run
+        return self._iteration
 
     def tell_stats(self, *, is_last: bool) -> None:
-        """Calls the function `on_stats` if it is time to. Called by `Iteration`.
+        """Calls the function `on_stats` if it is time to. Called by `BatchIterator`.
 
         Args:
             is_last: Whether the iteration has ended by itself.
@@ -390,7 +390,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
                 "`null: drop` of a label, is known only when they are read"
             )
         worker = LoaderWorker.here()
-        start = self._start(*self._iterations.next_iteration(), worker)
+        start = self._start(*self._rendezvous.next_iteration(), worker)
         one_per_rank = replace(worker, index=worker.rank, num_workers=worker.num_ranks)
         num_steps = self._job.num_steps(start, one_per_rank)
         own = self._job.num_static_batches(
@@ -439,7 +439,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             MissingDependencyError: tensorflow is not installed.
             ConfigError: The loader has a `transform` or tail `pad`, or a slot is bfloat16.
         """
-        if self._job.transform is not None or self._job.tail == PAD:
+        if self._job.transform is not None or self._job.tail.pads:
             raise ConfigError(
                 "to_tf(): expected a loader without transform and tail pad: what they make is not "
                 "known before the first batch; use the dataset's map(), and tail drop"
@@ -449,8 +449,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
     def ack(self) -> None:
         """Counts the last batch as delivered now, not only when the next one is asked for."""
         self._adopt()
-        if self._run is not None:
-            self._run.acknowledge()
+        if self._iteration is not None:
+            self._iteration.acknowledge()
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration begin with this epoch, and ends the one under way.
@@ -464,10 +464,10 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         Raises:
             ConfigError: `epoch` is not an integer of 0 or more.
         """
-        self._iterations.set_epoch(require_integer("epoch", epoch, minimum=0))
+        self._rendezvous.set_epoch(require_integer("epoch", epoch, minimum=0))
         if self._restored is not None and self._restored.first_epoch != epoch:
             self._restored = None
-        self._forget_run()
+        self._forget_iteration()
 
     def state_dict(self) -> dict[str, Any]:
         """What this process has delivered. May be called between any two batches.
@@ -482,16 +482,16 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         self._adopt()
         if self._share is not None:
             return self._share.to_json()
-        if self._run is not None:
-            return self._run.delivery.state.to_json()
-        if self._iterations.has_workers():
+        if self._iteration is not None:
+            return self._iteration.delivery.state.to_json()
+        if self._rendezvous.has_workers():
             raise StateError(
                 "state_dict(): the batches were read by DataLoader workers, and this process does "
                 "not know how far they are: call ack() and state_dict() in each worker, where "
                 "get_worker_info().dataset is its dataset, and unite the states with "
                 "FeatureLoader.merge_states"
             )
-        return self._start(*self._iterations.next_iteration(), LoaderWorker.here()).to_json()
+        return self._start(*self._rendezvous.next_iteration(), LoaderWorker.here()).to_json()
 
     def require_fit(self, state: Mapping[str, Any]) -> LoaderState:
         """The state, parsed. StateError if it is of another table, selection, seed or format.
@@ -540,20 +540,20 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         saved, worker = self.require_fit(state), LoaderWorker.here()
         self._adopt()
         if worker.is_dataloader and len(saved.workers) == 1:
-            require_own(saved, worker)
-            self._forget_run()
+            saved.require_own(worker.index, worker.num_workers)
+            self._forget_iteration()
             self._share = saved
             return
         saved.require_complete()
-        if self._iterations.has_living_workers():
+        if self._rendezvous.has_living_workers():
             raise StateError(
                 "load_state_dict(): DataLoader workers of this loader still run, and would not "
                 "hear of the state: end them (delete the DataLoader, or its iterator), load the "
                 "state, and make a new DataLoader"
             )
-        self._forget_run()
+        self._forget_iteration()
         self._restored = saved
-        self._iterations.restore(saved.digest, saved.first_epoch, worker)
+        self._rendezvous.restore(saved.digest, saved.first_epoch, worker)
 
     def recorded_order(self, epoch: int | None = None) -> dict[str, Any]:
         """Which worker read which rows, in which order, in an epoch of order `dynamic`.
@@ -571,7 +571,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             DispatchError: The store has no such epoch.
         """
         self._adopt()
-        return self._iterations.recording(epoch).to_json()
+        return self._rendezvous.recording(epoch).to_json()
 
     def stats(self) -> dict[str, Any]:
         """Metrics of this process since the loader was made. May be called from any thread.
@@ -604,7 +604,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
 
         Also logged at level info by `featstore.loader`.
         """
-        if not self._stats.verdict and self._iterations.has_workers():
+        if not self._stats.verdict and self._rendezvous.has_workers():
             return (
                 "DataLoader workers read the batches: each logs its own verdict at level info "
                 "(logger featstore.loader), and on_stats gets its numbers"
@@ -618,21 +618,21 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         """
         self._adopt()
         with self._named_errors:
-            if self._run is not None:
-                self._run.close()
+            if self._iteration is not None:
+                self._iteration.close()
             self._name_left_open()
             if self._stager is not None:
                 self._stager.close()
                 self._stager = None
             self._pools = BufferPools()
-            self._iterations.close()
+            self._rendezvous.close()
 
     def _name_left_open(self) -> None:
         """Logs the rows that ranks in step left unread in the last iteration."""
         if (
             self._in_step
             and self._job.ordering.is_dynamic
-            and (left_open := self._iterations.left_open()) is not None
+            and (left_open := self._rendezvous.left_open()) is not None
         ):
             left_open.log_unread()
 
@@ -641,24 +641,24 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         return LoaderWorker.here().in_step if self._job.in_step is None else self._job.in_step
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a worker process gets: everything except the run, the stager and the metrics."""
+        """What a worker process gets: all but the iteration, the stager and the metrics."""
         require_exact_states(LoaderWorker.here().num_ranks)
         # A spawned worker knows nothing of the process group that was initialised here.
         job = replace(self._job, in_step=True) if self._in_step else self._job
-        own = {"_run": None, "_stager": None, "_decoded": None, "_stats": Stats()}
+        own = {"_iteration": None, "_stager": None, "_decoded": None, "_stats": Stats()}
         return self.__dict__ | {"_job": job} | own
 
     def _adopt(self) -> None:
         """After a fork, drops the objects whose threads exist only in the parent."""
         if self._pid != os.getpid():
-            self._pid, self._run, self._stager, self._stats = os.getpid(), None, None, Stats()
+            self._pid, self._iteration, self._stager, self._stats = os.getpid(), None, None, Stats()
             self._pools, self._decoded = BufferPools(), None
 
-    def _forget_run(self) -> None:
+    def _forget_iteration(self) -> None:
         self._adopt()
-        if self._run is not None:
-            self._run.close()
-        self._run = None
+        if self._iteration is not None:
+            self._iteration.close()
+        self._iteration = None
 
     def _start(self, number: int, first_epoch: int, worker: LoaderWorker) -> LoaderState:
         """Where the iteration of this number begins: the first one after a restore begins where the

@@ -11,11 +11,11 @@ from featstore.base.closing import Closing
 from featstore.base.errors import ConfigError, DispatchError, require_integer
 from featstore.loader.batches.stats import summed_stats
 from featstore.loader.device import DeviceFeed
-from featstore.loader.iteration.iteration import Iteration
-from featstore.loader.iteration.iterations import StartedIteration
+from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.mixed_columns import require_alike
-from featstore.loader.mixed_iteration import MixedIteration
+from featstore.loader.mixed_iterator import MixedIterator
 from featstore.loader.mixed_state import MixedState, merge_any_states, naming, num_passes
 from featstore.loader.numpy_feed import NumpyFeed
 from featstore.loader.on_stats import OnStats, StatsCalls, on_stats_options
@@ -30,7 +30,7 @@ class TableLoader(Protocol):
     @property
     def job(self) -> Job: ...
 
-    def __iter__(self) -> Iteration: ...
+    def __iter__(self) -> BatchIterator: ...
 
     def share_with(self, num_loaders: int) -> None: ...
 
@@ -93,16 +93,16 @@ class MixedLoader(IterableDataset[Batch], Closing):
             with naming(name):
                 loader.share_with(len(loaders))
         self._restored: MixedState | None = None
-        self._iteration: MixedIteration | None = None
+        self._iteration: MixedIterator | None = None
         self._pid = os.getpid()
 
     merge_states = staticmethod(merge_any_states)
 
-    def __iter__(self) -> MixedIteration:
-        return MixedIteration(self, self.iterations())
+    def __iter__(self) -> MixedIterator:
+        return MixedIterator(self, self.iterators())
 
-    def take(self, iteration: MixedIteration) -> None:
-        """Makes this the current iteration, and ends the one under way. Called by `MixedIteration`.
+    def take(self, iteration: MixedIterator) -> None:
+        """Makes this the current iteration, and ends the one under way. Called by `MixedIterator`.
 
         Args:
             iteration: It is about to begin.
@@ -117,8 +117,8 @@ class MixedLoader(IterableDataset[Batch], Closing):
         """How many epochs each iteration reads: one."""
         return 1
 
-    def iterations(self) -> list[Iteration]:
-        """A new iteration over each table. Called by `MixedIteration`."""
+    def iterators(self) -> list[BatchIterator]:
+        """A new iteration over each table. Called by `MixedIterator`."""
         return [iter(loader) for loader in self._loaders]
 
     def __len__(self) -> int:
@@ -248,22 +248,22 @@ class MixedLoader(IterableDataset[Batch], Closing):
                 ending.callback(loader.close)
 
     def tell_stats(self, *, is_last: bool) -> None:
-        """Calls the function `on_stats` if it is time to. Called by `MixedIteration`.
+        """Calls the function `on_stats` if it is time to. Called by `MixedIterator`.
 
         Args:
             is_last: Whether the iteration has ended by itself.
         """
         self._stats_calls.tell(self.stats, is_last=is_last)
 
-    def turns_at(self, started: StartedIteration) -> Turns:
+    def turns_at(self, meeting: Meeting) -> Turns:
         """The turns with which an iteration begins: those of the loaded state, if it is of the same
-        epoch and weights. Called by `MixedIteration`.
+        epoch and weights. Called by `MixedIterator`.
 
         Args:
-            started: The iteration of the first table.
+            meeting: The iteration of the first table.
         """
-        saved = self._restored if started.number == 0 else None
-        return self._turns(saved, started.first_epoch)
+        saved = self._restored if meeting.number == 0 else None
+        return self._turns(saved, meeting.first_epoch)
 
     def _turns(self, saved: MixedState | None, first_epoch: int) -> Turns:
         begin = Turns.begin(self._weights)

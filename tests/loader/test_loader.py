@@ -508,7 +508,7 @@ def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(
 
     def close() -> None:
         assert loopback.half_sent.wait(30)
-        run = loader._run
+        run = loader._iteration
         assert run is not None
         with beside(loader.close):
             while not run.delivery.is_closed:

@@ -105,5 +105,5 @@ def test_rows_of_splits_that_are_lost_are_left_out_of_batches_with_those_that_ar
 
 
 def _num_takeovers(loader: FeatureLoader) -> int:
-    coordinator = None if loader._run is None else loader._run._reports.coordinator
+    coordinator = None if loader._iteration is None else loader._iteration._reports.coordinator
     return 0 if coordinator is None else coordinator.num_takeovers

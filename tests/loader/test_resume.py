@@ -350,8 +350,8 @@ def pause(loader: FeatureLoader) -> None:
     """What a stopped process looks like to others, once it has told the store all: its leases are
     no longer renewed.
     """
-    assert loader._run is not None
-    reports = loader._run._reports
+    assert loader._iteration is not None
+    reports = loader._iteration._reports
     reports.settle()
     assert reports.coordinator is not None
     reports.coordinator._renewer._renew = lambda store: None

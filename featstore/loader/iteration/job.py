@@ -15,7 +15,7 @@ from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.batches.bad_files import ERROR
 from featstore.loader.batches.transform import Transform
 from featstore.loader.iteration.state import LoaderState
-from featstore.loader.iteration.step_agreement import DROP, JOIN
+from featstore.loader.iteration.step_agreement import JOIN, Tail
 from featstore.loader.iteration.worker import HostShare, LoaderWorker
 from featstore.loader.plan.data_files import Census, Listing
 from featstore.loader.plan.follow import Followed, Following, NewFiles
@@ -73,7 +73,7 @@ class Job:
     positions: range | None = None
     cut: Callable[[Iterable[DataFile]], Iterator[Split]] = make_splits
     follow: Following | None = None
-    tail: str = JOIN
+    tail: Tail = JOIN
     listing: Listing | None = None
     debug: bool = False
     census: Census | None = None
@@ -266,17 +266,14 @@ class Job:
         """How many steps a worker makes if all ranks make the same number, as `tail` says; None if
         that cannot be counted in advance.
         """
-        if self.ordering.kind != STATIC or self.filters_rows or self.tail == JOIN:
+        if self.ordering.kind != STATIC or self.filters_rows or not self.tail.agrees:
             return None
         worker_infos = [
             WorkerInfo(index=rank, num_workers=worker.num_ranks) for rank in range(worker.num_ranks)
         ]
         counts = [self.num_static_batches(start, worker_info) for worker_info in worker_infos]
         per_rank = worker.num_workers // worker.num_ranks
-        return -(
-            (worker.index % per_rank - (min(counts) if self.tail == DROP else max(counts)))
-            // per_rank
-        )
+        return -((worker.index % per_rank - self.tail.num_steps(counts)) // per_rank)
 
     @property
     def key(self) -> str:

@@ -26,7 +26,15 @@ from tests.parquet_files import put_parquet
 from tests.tiers import tiered
 
 # Methods that other parts of featstore call, not users.
-INTERNAL = {"to_tf", "begin_run", "tell_stats", "require_fit", "share_with", "job", "from_config"}
+INTERNAL = {
+    "to_tf",
+    "begin_iteration",
+    "tell_stats",
+    "require_fit",
+    "share_with",
+    "job",
+    "from_config",
+}
 
 
 def table_of(rows: list[int]) -> int:

@@ -385,7 +385,7 @@ def test_a_host_prefers_files_that_it_has_staged(table_url: str, tmp_path: Path)
             for path, (file, _) in one._job.files.items()
         }
         assert all(
-            one._run._feed.is_staged(one._job.files[path][0]) is is_there
+            one._iteration._feed.is_staged(one._job.files[path][0]) is is_there
             for path, is_there in staged.items()
         )
         asked = list(staged.values())

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from featstore.base.errors import StateError
-from featstore.loader.iteration.iteration import Iteration
-from featstore.loader.iteration.iterations import StartedIteration
+from featstore.loader.iteration.batch_iterator import BatchIterator
+from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.mixed_state import MixedState, num_passes
 from featstore.loader.request.mixed_tables import ALL_EXHAUSTED
 from featstore.loader.turns import Turns
@@ -29,24 +29,24 @@ class MixOwner(Protocol):
     @property
     def stop(self) -> str: ...
 
-    def take(self, iteration: "MixedIteration") -> None:
+    def take(self, iteration: "MixedIterator") -> None:
         """Makes this the current iteration, and ends the one under way."""
 
-    def turns_at(self, started: StartedIteration) -> Turns:
+    def turns_at(self, meeting: Meeting) -> Turns:
         """The turns with which an iteration begins."""
 
     def tell_stats(self, *, is_last: bool) -> None:
-        """As of `iteration.Owner`."""
+        """As of `batch_iterator.Owner`."""
 
     def load_state_dict(self, state: Any) -> None: ...
 
-    def iterations(self) -> Sequence[Iteration]:
+    def iterators(self) -> Sequence[BatchIterator]:
         """A new iteration over each table."""
 
 
-class MixedIteration:
-    """The batches of one iteration over a mixture. For one consumer. Like an `Iteration`, it begins
-    when its first batch, or its state, is asked for.
+class MixedIterator:
+    """The batches of one iteration over a mixture. For one consumer. Like a `BatchIterator`, it
+    begins when its first batch, or its state, is asked for.
 
     Three counts of batches follow each other: of those drawn from the tables, of those given to the
     consumer, and of those delivered, which it has acknowledged. Where a thread runs ahead of the
@@ -54,22 +54,22 @@ class MixedIteration:
 
     Args:
         owner: The loader, which the iteration keeps alive.
-        iterations: One over each table.
+        iterators: One over each table.
     """
 
-    def __init__(self, owner: MixOwner, iterations: Sequence[Iteration]) -> None:
-        self._owner, self._iterations = owner, iterations
+    def __init__(self, owner: MixOwner, iterators: Sequence[BatchIterator]) -> None:
+        self._owner, self._iterators = owner, iterators
         self._drawn = self._given = self._delivered = Turns((), ())  # Until it begins.
         # Of batches that are drawn and not yet given: their tables, and the turns after each.
         self._ahead: deque[tuple[int, Turns]] = deque()
         self._unacknowledged: set[int] = set()  # The tables of batches that are given.
         self._exhausted: set[int] = set()
-        self._num_empty = [0] * len(iterations)  # Passes in a row without a batch.
+        self._num_empty = [0] * len(iterators)  # Passes in a row without a batch.
         self._epoch = 0
         self._has_begun = self._is_ahead = self._has_failed = False
         self.has_ended = False
 
-    def __iter__(self) -> "MixedIteration":
+    def __iter__(self) -> "MixedIterator":
         return self
 
     def __next__(self) -> Batch:
@@ -101,43 +101,43 @@ class MixedIteration:
             return
         self._owner.take(self)
         passes = num_passes(self._owner.stop)
-        for table, iteration in enumerate(self._iterations):
-            run = iteration.begin()
+        for table, iterator in enumerate(self._iterators):
+            iteration = iterator.begin()
             if passes > 1:
-                iteration.pause_at_epochs()
-            if run.delivery.epoch > run.started.first_epoch:
+                iterator.pause_at_epochs()
+            if iteration.delivery.epoch > iteration.meeting.first_epoch:
                 self._exhausted.add(table)
-        started = self._iterations[0].begin().started
-        self._epoch = started.first_epoch // passes
-        self._drawn = self._given = self._delivered = self._owner.turns_at(started)
+        meeting = self._iterators[0].begin().meeting
+        self._epoch = meeting.first_epoch // passes
+        self._drawn = self._given = self._delivered = self._owner.turns_at(meeting)
         self._has_begun = True
 
-    def run_ahead(self) -> "MixedIteration":
-        """As of `Iteration`."""
+    def run_ahead(self) -> "MixedIterator":
+        """As of `BatchIterator`."""
         self.begin()
         self._is_ahead = True
-        for iteration in self._iterations:
-            iteration.run_ahead()
+        for iterator in self._iterators:
+            iterator.run_ahead()
         return self
 
     def give(self) -> None:
-        """As of `Iteration`."""
+        """As of `BatchIterator`."""
         if self._ahead:
             table, turns = self._ahead.popleft()
-            self._iterations[table].give()
+            self._iterators[table].give()
             self._note_given(table, turns)
 
     def acknowledge(self) -> None:
         """Counts the batches that the consumer has as delivered."""
         for table in sorted(self._unacknowledged):
-            self._iterations[table].acknowledge()
+            self._iterators[table].acknowledge()
             self._unacknowledged.discard(table)
         self._delivered = self._given
 
     def close(self) -> None:
         """Ends the iteration before its end. May be called more than once, from any thread."""
-        for iteration in self._iterations:
-            iteration.close()
+        for iterator in self._iterators:
+            iterator.close()
 
     def state(self, table_states: Sequence[dict[str, Any]]) -> MixedState:
         """The state after what was delivered last, with those of the tables."""
@@ -159,7 +159,7 @@ class MixedIteration:
                 once: the others may be in another pass.
         """
         self.begin()
-        worker = self._iterations[0].begin().started.worker
+        worker = self._iterators[0].begin().meeting.worker
         is_one_of_several = worker.is_dataloader and worker.num_workers > 1
         if is_one_of_several and self._owner.stop == ALL_EXHAUSTED:
             raise StateError(
@@ -171,22 +171,22 @@ class MixedIteration:
             stop=self._owner.stop,
             epoch=self._epoch,
             turns=self._given,
-            tables=tuple(iteration.state_dict() for iteration in self._iterations),
+            tables=tuple(iterator.state_dict() for iterator in self._iterators),
         ).to_json()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As of `Iteration`: the other workers of the DataLoader load theirs meanwhile."""
+        """As of `BatchIterator`: the other workers of the DataLoader load theirs meanwhile."""
         self.close()
         self._owner.load_state_dict(state)
-        # From here on it is a new iteration.
-        self.__dict__ = MixedIteration(self._owner, self._owner.iterations()).__dict__
+        # From here on it is a new iterator.
+        self.__dict__ = MixedIterator(self._owner, self._owner.iterators()).__dict__
         self.begin()
 
     def _next_batch(self) -> Batch | None:
         """The next batch; None at the end."""
         while not self._is_over():
             table = self._drawn.next_table()
-            batch = next(self._iterations[table], None)
+            batch = next(self._iterators[table], None)
             if batch is not None:
                 self._hand_over(table)
                 return batch
@@ -209,7 +209,7 @@ class MixedIteration:
     def _is_over(self) -> bool:
         """Whether as many tables are exhausted as end the epoch."""
         is_all = self._owner.stop == ALL_EXHAUSTED
-        return len(self._exhausted) >= (len(self._iterations) if is_all else 1)
+        return len(self._exhausted) >= (len(self._iterators) if is_all else 1)
 
     def _hand_over(self, table: int) -> None:
         self._owner.tell_stats(is_last=False)
@@ -243,5 +243,5 @@ class MixedIteration:
         self._owner.tell_stats(is_last=True)
 
     def _wait_delivered(self) -> None:
-        for iteration in self._iterations:
-            iteration.wait_delivered()
+        for iterator in self._iterators:
+            iterator.wait_delivered()
