@@ -27,11 +27,10 @@ from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.loader.batches.bad_files import ERROR, SKIP, checked
-from featstore.loader.batches.blocks import ColumnDemand
-from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.transform import Transform, checked_transform
 from featstore.loader.device import DeviceFeed
 from featstore.loader.iteration.batch_iterator import BatchIterator
+from featstore.loader.iteration.feed import Resources
 from featstore.loader.iteration.iteration import Iteration
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Rendezvous
@@ -268,15 +267,11 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         most_open = limited(self._staging, with_files).most_open
         self._job = replace(self._job, most_open=most_open)
         self._rendezvous = Rendezvous(options, self._job.key, num_epochs, self._clock)
-        self._stats = Stats()
+        self._resources = Resources()
         self._stats_calls = StatsCalls(on_stats_options(on_stats))
         self._restored: LoaderState | None = None
         self._share: LoaderState | None = None
         self._iteration: Iteration | None = None
-        self._stager: Stager | None = None
-        self._decoded: DecodedFiles | None = None
-        self._pools = BufferPools()
-        self._demand = ColumnDemand()  # Kept from one iteration to the next.
         self._pid = os.getpid()
         when_gone(self, self._rendezvous.remove)
 
@@ -344,17 +339,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             self._restored, self._share = self._rendezvous.unite(self._share, worker), None
         meeting = self._rendezvous.begin(worker)
         start = self._start(meeting.number, meeting.first_epoch, worker)
-        stager = self._stager_here()
-        self._iteration = Iteration(
-            self._job,
-            meeting,
-            start,
-            stats=self._stats,
-            stager=stager,
-            pools=self._pools,
-            demand=self._demand,
-            decoded=self._decoded,
-        )
+        self._iteration = Iteration(self._job, meeting, start, self._resources_here())
         return self._iteration
 
     def tell_stats(self, *, is_last: bool) -> None:
@@ -584,19 +569,19 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             part of the busy seconds of the stages `decode` and `assemble`. `worker`: which process
             this is: `rank`, `index` and `num_workers`, with DataLoader workers counted.
         """
-        stager, worker = self._stager, LoaderWorker.here()
+        stager, worker = self._resources.stager, LoaderWorker.here()
         staged = vars(stager.stats()) if stager else {}
         told = {f"staging_{name}": value for name, value in staged.items()}
         parts = {
-            "stages": self._stats.stages(staged),
-            "slots": self._stats.slots(),
+            "stages": self._resources.stats.stages(staged),
+            "slots": self._resources.stats.slots(),
             "worker": {
                 "rank": worker.rank,
                 "index": worker.index,
                 "num_workers": worker.num_workers,
             },
         }
-        return {**self._stats.to_dict(), "staging_staged_bytes": 0, **told, **parts}
+        return {**self._resources.stats.to_dict(), "staging_staged_bytes": 0, **told, **parts}
 
     def verdict(self) -> str:
         """What this process's last epoch waited for and what would help, in one line; empty before
@@ -604,12 +589,12 @@ class FeatureLoader(IterableDataset[Batch], Closing):
 
         Also logged at level info by `featstore.loader`.
         """
-        if not self._stats.verdict and self._rendezvous.has_workers():
+        if not self._resources.stats.verdict and self._rendezvous.has_workers():
             return (
                 "DataLoader workers read the batches: each logs its own verdict at level info "
                 "(logger featstore.loader), and on_stats gets its numbers"
             )
-        return self._stats.verdict
+        return self._resources.stats.verdict
 
     def close(self) -> None:
         """Ends the iteration under way, removes temporary files and frees memory.
@@ -621,10 +606,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             if self._iteration is not None:
                 self._iteration.close()
             self._name_left_open()
-            if self._stager is not None:
-                self._stager.close()
-                self._stager = None
-            self._pools = BufferPools()
+            if (stager := self._resources.stager) is not None:
+                stager.close()
+            self._resources = replace(self._resources, stager=None, pools=BufferPools())
             self._rendezvous.close()
 
     def _name_left_open(self) -> None:
@@ -645,14 +629,12 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         require_exact_states(LoaderWorker.here().num_ranks)
         # A spawned worker knows nothing of the process group that was initialised here.
         job = replace(self._job, in_step=True) if self._in_step else self._job
-        own = {"_iteration": None, "_stager": None, "_decoded": None, "_stats": Stats()}
-        return self.__dict__ | {"_job": job} | own
+        return self.__dict__ | {"_job": job, "_iteration": None, "_resources": Resources()}
 
     def _adopt(self) -> None:
         """After a fork, drops the objects whose threads exist only in the parent."""
         if self._pid != os.getpid():
-            self._pid, self._iteration, self._stager, self._stats = os.getpid(), None, None, Stats()
-            self._pools, self._decoded = BufferPools(), None
+            self._pid, self._iteration, self._resources = os.getpid(), None, Resources()
 
     def _forget_iteration(self) -> None:
         self._adopt()
@@ -668,25 +650,27 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             return self._job.resumed(self._restored, worker)
         return self._job.start(first_epoch, first_epoch, worker)
 
-    def _stager_here(self) -> Stager | None:
-        """The stager of this process, or None if no file is staged."""
-        if self._staging is None:
-            return None
-        if self._stager is None:
-            options, worker = self._staging, get_worker_info()
-            # A loop asks loaders in turn as a DataLoader asks its workers.
-            num_in_turn = worker.num_workers if worker else int(self._job.num_sharing > 1)
-            if num_in_turn:
-                self._job = limited(options, self._job, num_in_turn)
-                options = share_of(options, self._job, num_in_turn)
-            selection = self._job.request.selection
-            source = staging_source(selection, accepts_bad=self._job.on_bad_file == SKIP)
-            self._stager = Stager(options, source)
-            if options.decoded:
-                room_bytes = decoded_room(options, self._job, num_in_turn)
-                self._decoded = DecodedFiles(self._stager, selection, room_bytes)
-            when_gone(self, self._stager.close)
-        return self._stager
+    def _resources_here(self) -> Resources:
+        """What this process has for an iteration. The stager is begun when it is first needed."""
+        if self._staging is None or self._resources.stager is not None:
+            return self._resources
+        options, worker = self._staging, get_worker_info()
+        # A loop asks loaders in turn as a DataLoader asks its workers.
+        num_in_turn = worker.num_workers if worker else int(self._job.num_sharing > 1)
+        if num_in_turn:
+            self._job = limited(options, self._job, num_in_turn)
+            options = share_of(options, self._job, num_in_turn)
+        selection = self._job.request.selection
+        stager = Stager(
+            options, staging_source(selection, accepts_bad=self._job.on_bad_file == SKIP)
+        )
+        decoded = None
+        if options.decoded:
+            room_bytes = decoded_room(options, self._job, num_in_turn)
+            decoded = DecodedFiles(stager, selection, room_bytes)
+        when_gone(self, stager.close)
+        self._resources = replace(self._resources, stager=stager, decoded=decoded)
+        return self._resources
 
 
 def _shuffle(shuffle: Shuffle | Mapping[str, Any] | bool | None) -> Shuffle | None:

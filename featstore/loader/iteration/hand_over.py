@@ -20,7 +20,7 @@ from featstore.dispatch.terms import Claim
 from featstore.dispatch.unfinished import open_leases, silent_leases
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
-from featstore.loader.batches.mixing import read_in_order
+from featstore.loader.batches.mixing import Splits, read_in_order
 from featstore.loader.batches.progress import Progress
 from featstore.loader.batches.split_reader import SplitReader
 from featstore.loader.batches.stats import Stats
@@ -307,7 +307,8 @@ def some_rows(jobs: Iterable[Job]) -> BatchSlice:
             claim = Claim(index=index, split=split, fence=0, start_row=0)
             work = Work(claim=claim, partition=partition, files=files_in_place(file))
             assembler = Assembler(job.request, job.batch_size, Stats())
-            with closing(read_in_order(iter([work]), open_split)) as mixtures:
+            splits = Splits(work=iter([work]), open_split=open_split)
+            with closing(read_in_order(splits)) as mixtures:
                 for some in slice_batches(
                     assembler.all_blocks(mixtures), job.batch_size, drop_last=False
                 ):

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
-from featstore.decoded.decoded_files import DecodedFiles
 from featstore.dispatch.delivered import Done
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
@@ -16,11 +15,10 @@ from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.bad_files import SKIP
 from featstore.loader.batches.batch_slices import BatchSlice
-from featstore.loader.batches.blocks import ColumnDemand
-from featstore.loader.batches.stats import EpochTimes, Stats, padding_note, verdict
+from featstore.loader.batches.stats import EpochTimes, padding_note, verdict
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.dynamic_epoch import DynamicEpoch
-from featstore.loader.iteration.feed import Feed
+from featstore.loader.iteration.feed import Feed, Resources
 from featstore.loader.iteration.hand_over import HandOver, MadeBatch, RankSteps, RowBar, agreement
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Meeting
@@ -28,9 +26,7 @@ from featstore.loader.iteration.reporting import Reports
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.plan.fair_shares import uneven_shares
 from featstore.loader.plan.follow import Follower, NewFiles
-from featstore.staging.stager import Stager
 from featstore.tensors.batch import Batch
-from featstore.tensors.buffer_pool import BufferPools
 
 # The documented name of the logger for the verdicts of epochs.
 _LOG = logging.getLogger("featstore.loader")
@@ -45,10 +41,7 @@ class Iteration:
         job: What is read.
         meeting: The iteration, as the workers agreed on it.
         start: The state in which it begins.
-        stats: Metrics.
-        stager: Stages files; None reads them in place.
-        pools: Memory for batches; None: its own.
-        demand: Whether columns of batches are asked for; None: not yet.
+        resources: What the process has for it.
 
     Attributes:
         delivery: What is pending and delivered.
@@ -66,14 +59,10 @@ class Iteration:
         job: Job,
         meeting: Meeting,
         start: LoaderState,
-        *,
-        stats: Stats,
-        stager: Stager | None,
-        pools: BufferPools | None = None,
-        demand: ColumnDemand | None = None,
-        decoded: DecodedFiles | None = None,
+        resources: Resources,
     ) -> None:
-        self._job, self._meeting, self._stats = job.at(start.followed), meeting, stats
+        self._job, self._meeting = job.at(start.followed), meeting
+        self._stats = stats = resources.stats
         self.pauses = self.is_between_epochs = False
         self.follows = job.follow is not None
         if self.follows and meeting.is_dataloader:
@@ -90,15 +79,10 @@ class Iteration:
         self.delivery = Delivery(start, stats.counts, tells=job.ordering.is_dynamic)
         self._reports = Reports(self.delivery, stats, job.terms.lease_s)
         self._feed = Feed(
-            self._job,
+            resources,
             self.delivery,
             self._reports,
-            stats,
-            stager,
-            pools or BufferPools(),
             job.share_of_host(meeting.worker),
-            demand or ColumnDemand(),
-            decoded,
             meeting.worker.num_workers if job.ordering.has_whole_splits else 1,
         )
         self._row_bar = None
@@ -108,7 +92,7 @@ class Iteration:
         self._hand_over = HandOver(
             self.delivery,
             stats,
-            stager,
+            resources.stager,
             row_bar=self._row_bar,
             is_shared=meeting.is_dataloader,
             debug=job.debug,

@@ -12,6 +12,7 @@ from featstore.base.errors import ConfigError, DataFileError, DispatchError, Sta
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.terms import Terms
 from featstore.loader.batches.stats import Stats
+from featstore.loader.iteration.feed import Resources
 from featstore.loader.iteration.iteration import Iteration
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Rendezvous
@@ -46,9 +47,9 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 
     def made(job: Job, worker: LoaderWorker = ALONE, stats: Stats | None = None) -> Iteration:
         dispatch = Dispatch(store=f"sqlite://{tmp_path}/store.db", run_id="r")
-        started = Rendezvous(dispatch, job.key, job.num_epochs).begin(worker)
+        meeting = Rendezvous(dispatch, job.key, job.num_epochs).begin(worker)
         start = job.start(0, 0, worker)
-        runs.append(Iteration(job, started, start, stats=stats or Stats(), stager=None))
+        runs.append(Iteration(job, meeting, start, Resources(stats=stats or Stats())))
         return runs[-1]
 
     yield made

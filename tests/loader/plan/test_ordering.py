@@ -381,7 +381,7 @@ def test_a_host_prefers_files_that_it_has_staged(table_url: str, tmp_path: Path)
     with loader(table_url, staging=staging) as one:
         assert sorted(itertools.chain(*batches(one))) == list(range(280))
         staged = {
-            path: one._stager_here().has(file.url, file.size_bytes, file.version)
+            path: one._resources_here().stager.has(file.url, file.size_bytes, file.version)
             for path, (file, _) in one._job.files.items()
         }
         assert all(
@@ -389,5 +389,5 @@ def test_a_host_prefers_files_that_it_has_staged(table_url: str, tmp_path: Path)
             for path, is_there in staged.items()
         )
         asked = list(staged.values())
-        assert not one._stager_here().has("file:///nowhere", 1)
+        assert not one._resources_here().stager.has("file:///nowhere", 1)
     assert all(asked)
