@@ -45,6 +45,11 @@ def snapshot_of(
     return snapshot
 
 
+def naming_table(table: object) -> NamedErrors:
+    """Names a table, given as of `snapshot_of`, in errors of the operating system."""
+    return NamedErrors(str(getattr(getattr(table, "snapshot", table), "url", table)))
+
+
 def naming_table_errors(make: Callable[Parameters, None]) -> Callable[Parameters, None]:
     """Lets errors of the operating system that leave a constructor name its first argument `table`,
     as of `NamedErrors`.
@@ -53,7 +58,7 @@ def naming_table_errors(make: Callable[Parameters, None]) -> Callable[Parameters
     @wraps(make)
     def named(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
         table: Any = options["table"] if "table" in options else [*arguments, None][1]
-        with NamedErrors(str(getattr(getattr(table, "snapshot", table), "url", table))):
+        with naming_table(table):
             make(*arguments, **options)
 
     return named

@@ -12,7 +12,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.iteration.iteration import Iteration
 from featstore.loader.iteration.worker import LoaderWorker
-from tests.loader.conftest import NUM_ROWS, rows_of
+from tests.loader.conftest import NUM_ROWS, rows_of, source_of
 from tests.process import our_threads
 
 ALONE = LoaderWorker(index=0, num_workers=1, session="direct", is_dataloader=False)
@@ -28,15 +28,15 @@ class Owner:
 
     @property
     def is_awaiting_shares(self) -> bool:
-        return self.loader.is_awaiting_shares
+        return source_of(self.loader).is_awaiting_shares
 
     @property
     def named_errors(self) -> NamedErrors:
-        return self.loader.named_errors
+        return source_of(self.loader).named_errors
 
     def begin_iteration(self, worker: LoaderWorker) -> Iteration:
         self.num_begun += 1
-        self.iteration = self.loader.begin_iteration(worker)
+        self.iteration = source_of(self.loader).begin_iteration(worker)
         return self.iteration
 
     def state_dict(self) -> dict[str, Any]:

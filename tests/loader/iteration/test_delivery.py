@@ -34,6 +34,7 @@ from featstore.tensors.batch import Batch
 from featstore.tensors.column_keys import SLOT
 from featstore.tensors.tensor_columns import TensorColumns
 from tests.forks import in_a_fork
+from tests.loader.conftest import iteration_of, source_of
 from tests.loader.iteration.states import START
 from tests.programs import run_python
 from tests.threads import beside
@@ -427,8 +428,7 @@ def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_tol
     with FeatureLoader(table_url, slots=["row"], batch_size=40) as loader:
         batches = iter(loader)
         next(batches)
-        assert loader._iteration is not None
-        telling = loader._iteration._reports._telling
+        telling = iteration_of(loader)._reports._telling
         is_held, may_end = threading.Event(), threading.Event()
 
         def tell() -> None:
@@ -438,7 +438,7 @@ def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_tol
 
         def forget() -> None:
             nonlocal batches
-            loader._iteration = None
+            source_of(loader).iteration = None
             del batches
             gc.collect()
 

@@ -185,7 +185,9 @@ def test_in_rank_order_the_turns_of_all_workers_are_the_epoch_each_with_its_own_
         cut=make_splits,
     )
     ordering = Ordering(kind="rank", mini_epochs=mini_epochs)
-    job = replace(whole, files={}, splits=(), ordering=ordering).in_parts(listing)
+    census = listing.count(whole.seed, shuffle=True)
+    parts: dict[str, Any] = {"files": {}, "splits": (), "listing": listing, "census": census}
+    job = replace(whole, ordering=ordering, **parts)
     assert (job.plan_digest, job.key) == (whole.plan_digest, whole.key)
     paths, positions = [], list[int]()
     for worker in range(2):
