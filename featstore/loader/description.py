@@ -160,14 +160,9 @@ def _group(kind: type[Group], given: Mapping[str, Any]) -> Group:
     return kind(**{name: given[name] for name in names if name in given})
 
 
-def _dispatch(value: Dispatch | Mapping[str, Any] | str) -> Dispatch:
-    options = {"store": value} if isinstance(value, str) else value
-    return as_options(Dispatch, options, "dispatch") or Dispatch()
-
-
-def _ordering(value: Ordering | Mapping[str, Any] | str) -> Ordering:
-    options = {"kind": value} if isinstance(value, str) else value
-    return as_options(Ordering, options, "order") or Ordering()
+def _short(kind: type[Group], key: str, what: str, value: Any) -> Group:
+    """Options that a text may stand for: the value of their field `key`."""
+    return as_options(kind, {key: value} if isinstance(value, str) else value, what) or kind()
 
 
 def _switched(kind: type[Group], what: str, value: Any) -> Group | None:
@@ -187,14 +182,14 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "seed": partial(require_integer, "seed", minimum=0),
     **{name: partial(require_integer, name) for name in ("num_epochs", "batch_size")},
     **{name: partial(require_boolean, name) for name in ("drop_last", "debug", "progress")},
-    "order": _ordering,
+    "order": partial(_short, Ordering, "kind", "order"),
     "shuffle": partial(_switched, Shuffle, "shuffle"),
     "tail": tail_of,
     "transform": checked_transform,
     "memory_budget": partial(_unless_auto, partial(parse_bytes, option="memory_budget")),
     "decode_threads": partial(_unless_auto, partial(require_integer, "decode_threads")),
     "on_bad_file": checked,
-    "dispatch": _dispatch,
+    "dispatch": partial(_short, Dispatch, "store", "dispatch"),
     "staging": partial(as_options, Staging, what="staging"),
     "follow": partial(_switched, Follow, "follow"),
     "on_stats": on_stats_options,

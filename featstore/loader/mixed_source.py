@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.loader.batches.stats import summed_stats
 from featstore.loader.description import Description, described
-from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.mixed_columns import require_alike
 from featstore.loader.mixed_state import MixedState, Turns, naming, num_passes
@@ -71,22 +70,21 @@ class MixedIterator:
 
     Args:
         owner: The source, which the iteration keeps alive.
-        iterators: One over each table.
     """
 
-    def __init__(self, owner: "MixedSource", iterators: Sequence[BatchIterator]) -> None:
+    def __init__(self, owner: "MixedSource") -> None:
         self._owner = owner
-        self._reset(iterators)
+        self._reset()
 
-    def _reset(self, iterators: Sequence[BatchIterator]) -> None:
+    def _reset(self) -> None:
         """Makes this an iteration that has not begun."""
-        self._iterators = iterators
+        self._iterators = [iter(source) for source in self._owner.sources]
         self._drawn = self._given = self._delivered = Turns((), ())  # Until it begins.
         # Of batches that are drawn and not yet given: their tables, and the turns after each.
         self._ahead: deque[tuple[int, Turns]] = deque()
         self._unacknowledged: set[int] = set()  # The tables of batches that are given.
         self._exhausted: set[int] = set()
-        self._num_empty = [0] * len(iterators)  # Passes in a row without a batch.
+        self._num_empty = [0] * len(self._iterators)  # Passes in a row without a batch.
         self._epoch = 0
         self._has_begun = self._is_ahead = self._has_failed = False
         self.has_ended = False
@@ -125,8 +123,7 @@ class MixedIterator:
         passes = num_passes(self._owner.stop)
         for table, iterator in enumerate(self._iterators):
             iteration = iterator.begin()
-            if passes > 1:
-                iterator.pause_at_epochs()
+            iteration.pauses = passes > 1
             if iteration.delivery.epoch > iteration.meeting.first_epoch:
                 self._exhausted.add(table)
         meeting = self._iterators[0].begin().meeting
@@ -200,7 +197,7 @@ class MixedIterator:
         """As of `BatchIterator`: the other workers of the DataLoader load theirs meanwhile."""
         self.close()
         self._owner.load_state_dict(state)
-        self._reset(self._owner.iterators())
+        self._reset()
         self.begin()
 
     def _next_batch(self) -> Batch | None:
@@ -304,7 +301,7 @@ class MixedSource(Life[MixedIterator]):
         return f"tables={self.names}, stop={self.stop}"
 
     def __iter__(self) -> MixedIterator:
-        return MixedIterator(self, self.iterators())
+        return MixedIterator(self)
 
     def take(self, iteration: MixedIterator) -> None:
         """Makes this the current iteration, and ends the one under way. Called by `MixedIterator`.
@@ -315,10 +312,6 @@ class MixedSource(Life[MixedIterator]):
         if self.iteration is not iteration:
             self.forget()
         self.iteration = iteration
-
-    def iterators(self) -> list[BatchIterator]:
-        """A new iteration over each table. Called by `MixedIterator`."""
-        return [iter(source) for source in self.sources]
 
     def num_batches(self) -> NoReturn:
         raise TypeError(

@@ -218,7 +218,7 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
         batches.append(iter(loaders[-1].to_device("cpu") if is_fed else loaders[-1]))
         batches[-1].state_dict()  # It begins, as this rank.
     assert other is not None
-    assert other.keys.prefix == iteration_of(loaders[0])._meeting.prefix
+    assert other.keys.prefix == iteration_of(loaders[0]).meeting.prefix
     words = [f"{other.keys.prefix}0/tail/{rank}" for rank in range(2)]
 
     def has_ended() -> bool:
@@ -401,7 +401,7 @@ def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(
         batches.append(iter(loaders[-1]))
         batches[-1].state_dict()  # It begins, as this rank.
     late, early = batches
-    keys = EpochKeys(iteration_of(loaders[0])._meeting.prefix, 0)
+    keys = EpochKeys(iteration_of(loaders[0]).meeting.prefix, 0)
     with closing(bind(store).open()) as opened, ThreadPoolExecutor(1) as threads:
         rows = threads.submit(rows_of, early)
         deadline = time.monotonic() + 30

@@ -89,12 +89,6 @@ class BatchIterator:
         with self._owner.named_errors:
             return self._take(self._owner.begin_iteration(self._worker))
 
-    def pause_at_epochs(self) -> None:
-        """From now on StopIteration is raised at the end of each epoch, and the next epoch follows
-        when a batch is asked for after it.
-        """
-        self.begin().pauses = True
-
     def wait_delivered(self) -> None:
         """Waits until the consumer has acknowledged all batches, if a thread runs ahead of it."""
         if self._iteration is not None:

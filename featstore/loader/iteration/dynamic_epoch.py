@@ -89,16 +89,16 @@ class DynamicEpoch:
         Otherwise the one that begins first would read far ahead, and claim what is the others'.
         """
         num_left = self._size.num_splits - len(self._size.complete_before)
-        while not self._is_closed and (first := self._awaited()) is not None:
+        while not self._delivery.is_closed and (first := self._awaited()) is not None:
             self._has_claimed = True
             claims = chain([first], self._coordinator.claims(WaitFor.NOTHING))
             yield self._fair(claims, num_left) if self._has_one_pace else claims
-            if self._is_closed:
+            if self._delivery.is_closed:
                 break
             if self._delivery.has_failed:
                 self._reports.settle()  # A failed split is offered again, until it is quarantined.
             num_left = self._coordinator.num_unclaimed() if self._has_one_pace else 0
-        if not self._is_closed:
+        if not self._delivery.is_closed:
             self.found_all_done = not self._has_claimed and bool(self._coordinator.found_all_done)
             self.quarantined = self._coordinator.quarantined
 
@@ -106,8 +106,8 @@ class DynamicEpoch:
         """Notes that the epoch ends for this worker while others may still hold rows of it. Of a
         DataLoader's workers, the last one notes it.
         """
-        is_last = not self._meeting.is_dataloader or self._is_last_sibling
-        if is_last and not self._is_closed and not self._coordinator.is_done:
+        is_last = not self._meeting.worker.is_dataloader or self._is_last_sibling
+        if is_last and not self._delivery.is_closed and not self._coordinator.is_done:
             self._meeting.left_open.note(EpochKeys(self._meeting.prefix, self._epoch))
 
     def __enter__(self) -> "DynamicEpoch":
@@ -133,7 +133,7 @@ class DynamicEpoch:
         meet at each step.
         """
         meeting = self._meeting
-        return meeting.worker.num_workers > 1 and (self._in_step or meeting.is_dataloader)
+        return meeting.worker.num_workers > 1 and (self._in_step or meeting.worker.is_dataloader)
 
     def _fair(self, claims: Iterable[Claim], num_left: int) -> Iterator[Claim]:
         """The claims of a worker's fair share of the rows of `num_left` splits."""
@@ -142,10 +142,6 @@ class DynamicEpoch:
         num_rows = size.num_rows - size.rows_before
         share_rows = num_rows * num_left // (num_splits * self._meeting.worker.num_workers)
         return claims_of_share(claims, share_rows, num_rows // num_splits)
-
-    @property
-    def _is_closed(self) -> bool:
-        return self._delivery.is_closed
 
     def _awaited(self) -> Claim | None:
         """Waits for the first claim of a round; None at the end of the epoch.
@@ -159,7 +155,7 @@ class DynamicEpoch:
         have nothing left to deliver then. Independent workers wait until every lease is final.
         """
         claims = self._coordinator.claims
-        if self._meeting.is_dataloader and not self._is_last_sibling:
+        if self._meeting.worker.is_dataloader and not self._is_last_sibling:
             claim = next(claims(WaitFor.NOTHING), None)
             self._is_last_sibling = claim is None and self._meeting.is_last_sibling(self._epoch)
             if not self._is_last_sibling:

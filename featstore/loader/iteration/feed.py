@@ -194,10 +194,6 @@ class Feed:
         )
         return read_mixed(splits, terms, budget, self._stats)
 
-    def end_epoch(self) -> None:
-        """Ends an epoch: in the next one bad files are counted and warned of again."""
-        self._reports.bad_files.clear()
-
     @property
     def stages(self) -> bool:
         """Whether files come from the host's cache."""

@@ -46,6 +46,7 @@ class Iteration:
     Attributes:
         delivery: What is pending and delivered.
         steps: The steps on which ranks agree; None if ranks may make different numbers of steps.
+        meeting: The iteration, as the workers agreed on it.
         follows: Whether the table is followed.
         pauses: Whether `slices` yields None between two epochs.
         is_between_epochs: Whether it has just done so.
@@ -61,11 +62,11 @@ class Iteration:
         start: LoaderState,
         resources: Resources,
     ) -> None:
-        self._job, self._meeting = job.at(start.followed), meeting
+        self._job, self.meeting = job.at(start.followed), meeting
         self._stats = stats = resources.stats
         self.pauses = self.is_between_epochs = False
         self.follows = job.follow is not None
-        if self.follows and meeting.is_dataloader:
+        if self.follows and meeting.worker.is_dataloader:
             raise ConfigError(
                 "follow: expected a process that reads by itself, found a worker of a DataLoader, "
                 "which asks its workers in turn: one that waits for new partitions would hold up "
@@ -94,7 +95,7 @@ class Iteration:
             stats,
             resources.stager,
             row_bar=self._row_bar,
-            is_shared=meeting.is_dataloader,
+            is_shared=meeting.worker.is_dataloader,
             debug=job.debug,
         )
         steps, self.steps = agreement(job, meeting, start), None
@@ -131,7 +132,9 @@ class Iteration:
             StateError: In one of several DataLoader workers, in an iteration of several epochs: the
                 others may be in another epoch.
         """
-        is_one_of_several = self._meeting.is_dataloader and self._meeting.worker.num_workers > 1
+        is_one_of_several = (
+            self.meeting.worker.is_dataloader and self.meeting.worker.num_workers > 1
+        )
         if is_one_of_several and self._job.num_epochs > 1:
             raise StateError(
                 "a StatefulDataLoader of several workers: expected a loader with num_epochs 1, "
@@ -139,10 +142,6 @@ class Iteration:
                 "cannot be merged; iterate once for each epoch"
             )
         return self.delivery.state_with_given
-
-    @property
-    def meeting(self) -> Meeting:
-        return self._meeting
 
     def slices(self) -> Generator[BatchSlice | None, None, None]:
         """The batch slices of all remaining epochs. The consumer takes the next one only when the
@@ -152,8 +151,8 @@ class Iteration:
             DispatchError: An earlier start of the run has read all rows, or no worker could read
                 some of them.
         """
-        end = self._meeting.first_epoch + self._job.num_epochs
-        finds_all_done = self._meeting.is_repeated and self._job.ordering.is_dynamic
+        end = self.meeting.first_epoch + self._job.num_epochs
+        finds_all_done = self.meeting.is_repeated and self._job.ordering.is_dynamic
         for epoch in self._epochs(end):
             self._begun = epoch, self._stats.counts["batches"], self._times()
             if self._job.ordering.is_dynamic:
@@ -249,9 +248,9 @@ class Iteration:
         if self._follower is None:
             yield from range(epoch, end)
             return
-        address, closed = self._meeting.address, self.delivery.closed
+        address, closed = self.meeting.address, self.delivery.closed
         while True:
-            new = self._follower.next(address, EpochKeys(self._meeting.prefix, epoch), closed)
+            new = self._follower.next(address, EpochKeys(self.meeting.prefix, epoch), closed)
             if new is None:
                 return
             self._job = self._job.of_plan(new)
@@ -266,7 +265,7 @@ class Iteration:
             self._job = self._job.of_plan(NewFiles(files={}, table=self._job.table))
         plan = self._plan_of_state()
         self.delivery.end_epoch(is_last=is_last, keeps_done=self.pauses, **plan)
-        self._feed.end_epoch()
+        self._reports.bad_files.clear()  # They are counted and warned of again.
 
     def _plan_of_state(self) -> dict[str, Any]:
         """The fields of a state that change with the plan of a followed table."""
@@ -278,7 +277,7 @@ class Iteration:
     def _dynamic_epoch(self, epoch: int) -> DynamicEpoch:
         return DynamicEpoch(
             self._job,
-            self._meeting,
+            self.meeting,
             epoch,
             worker=self._worker,
             in_step=self._in_step,
@@ -308,15 +307,15 @@ class Iteration:
         )
 
     def _turns(self, epoch: int, done: Done) -> Iterator[tuple[Job, Iterator[Claim]]]:
-        worker = self._meeting.worker
+        worker = self.meeting.worker
         worker_info = WorkerInfo(index=worker.static_index, num_workers=worker.num_workers)
         return self._job.turns(epoch, worker_info, done, partial(self._recorded, epoch))
 
     def _recorded(self, epoch: int, loader: str) -> Recording:
-        with closing(self._meeting.address.open()) as store:
-            found = recorded_by(store, loader, self._meeting.run_id, epoch)
+        with closing(self.meeting.address.open()) as store:
+            found = recorded_by(store, loader, self.meeting.run_id, epoch)
         if found is None:
-            raise DispatchError(NOT_RECORDED.format(epoch=epoch, run_id=self._meeting.run_id))
+            raise DispatchError(NOT_RECORDED.format(epoch=epoch, run_id=self.meeting.run_id))
         return found
 
     def _times(self) -> EpochTimes:
@@ -335,7 +334,7 @@ class Iteration:
 
     def _warn_of_uneven_shares(self) -> None:
         """Warns once of a table of too few splits, in the first worker."""
-        worker = self._meeting.worker
+        worker = self.meeting.worker
         text = uneven_shares(len(self._job.splits), worker.num_workers)
         if text and worker.index == 0:
             self._stats.counts["uneven_shares"] += 1
@@ -358,8 +357,8 @@ class Iteration:
 
     def _report_all_done(self, end: int) -> None:
         text = (
-            f"epochs {self._meeting.first_epoch} to {end - 1}: nothing is left to read: in "
-            f"dispatch store {self._meeting.address.url} an earlier run, or another loader "
+            f"epochs {self.meeting.first_epoch} to {end - 1}: nothing is left to read: in "
+            f"dispatch store {self.meeting.address.url} an earlier run, or another loader "
             "with the same selection, has read every row under this run_id; give each run, and "
             "each loader that is to read all rows itself, its own run_id; to continue after a "
             "checkpoint, call load_state_dict; if a launcher restarts workers that had ended, "

@@ -75,10 +75,6 @@ class Meeting:
             return store.add(f"{self.siblings}{epoch}/ended", 1) >= self.worker.num_siblings
 
     @property
-    def is_dataloader(self) -> bool:
-        return self.worker.is_dataloader
-
-    @property
     def run_id(self) -> str:
         return self.prefix.split("/")[1]
 

@@ -69,31 +69,19 @@ class LoaderWorker:
         """The worker that this process is, from torch's worker info, RANK, WORLD_SIZE and what the
         launcher tells of the host.
         """
-        worker, in_step = get_worker_info(), _is_one_of_several_ranks()
-        rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
-        on_host, is_bound = ranks_on_host(os.environ), may_be_bound(os.environ)
-        if worker is None:
-            return cls(
-                index=rank,
-                num_workers=world,
-                session="direct",
-                is_dataloader=False,
-                rank=rank,
-                num_ranks=world,
-                ranks_on_host=on_host,
-                is_bound=is_bound,
-                in_step=in_step,
-            )
+        worker, rank = get_worker_info(), int(os.environ.get("RANK") or 0)
+        num_ranks = int(os.environ.get("WORLD_SIZE") or 1)
+        num_siblings = worker.num_workers if worker else 1
         return cls(
-            index=rank * worker.num_workers + worker.id,
-            num_workers=world * worker.num_workers,
-            session=f"{worker.num_workers}-{worker.seed - worker.id}",
-            is_dataloader=True,
+            index=rank * num_siblings + (worker.id if worker else 0),
+            num_workers=num_ranks * num_siblings,
+            session=f"{num_siblings}-{worker.seed - worker.id}" if worker else "direct",
+            is_dataloader=worker is not None,
             rank=rank,
-            num_ranks=world,
-            ranks_on_host=on_host,
-            is_bound=is_bound,
-            in_step=in_step,
+            num_ranks=num_ranks,
+            ranks_on_host=ranks_on_host(os.environ),
+            is_bound=may_be_bound(os.environ),
+            in_step=_is_one_of_several_ranks(),
         )
 
 

@@ -139,7 +139,7 @@ def test_an_iteration_that_pauses_stops_at_the_end_of_each_epoch(
     with FeatureLoader(table_url, slots=["row"], batch_size=60, num_epochs=3) as loader:
         owner = Owner(loader)
         iteration = BatchIterator(owner, ALONE)
-        iteration.pause_at_epochs()
+        iteration.begin().pauses = True
         if is_ahead:
             iteration.run_ahead()
         for epoch in range(3):
@@ -160,7 +160,7 @@ def test_an_iteration_that_pauses_stops_at_the_end_of_each_epoch(
 def test_at_a_pause_the_state_is_at_the_begin_of_the_next_epoch(table_url: str) -> None:
     with FeatureLoader(table_url, slots=["row"], batch_size=60, num_epochs=2) as loader:
         iteration = BatchIterator(Owner(loader), ALONE)
-        iteration.pause_at_epochs()
+        iteration.begin().pauses = True
         assert rows_of(iteration) == list(range(NUM_ROWS))
         state = iteration.state_dict()
         assert (state["epoch"], state["first_epoch"], state["complete"]) == (1, 0, [])

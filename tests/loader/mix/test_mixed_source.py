@@ -278,6 +278,14 @@ def test_what_a_mixture_does_not_have_says_so(tables: Tables) -> None:
             loader.set_epoch(-1)
 
 
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+def test_ranks_cannot_agree_on_a_step_where_they_read_tables_several_times(
+    tables: Tables, tail: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"tail: '{tail}' with stop all_exhausted"):
+        mixed(tables, tail=tail, stop="all_exhausted")
+
+
 def test_metrics_are_those_of_all_tables(tables: Tables) -> None:
     told: list[dict[str, Any]] = []
     with mixed(tables, on_stats={"call": told.append, "every_s": 0}) as loader:
