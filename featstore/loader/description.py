@@ -1,5 +1,5 @@
 """What a `FeatureLoader` is made of: its keywords are read into frozen groups, and these, with the
-table, into a `Description`. No loader is made here, and no store is asked.
+table, into a `LoaderDescription`. No loader is made here, and no store is asked.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ class SourceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Description:
+class LoaderDescription:
     """What a loader is made of.
 
     Attributes:
@@ -88,7 +88,7 @@ class Description:
     staging: Staging | None
     on_stats: OnStats | None
 
-    def shared(self, num_loaders: int) -> "Description":
+    def shared(self, num_loaders: int) -> "LoaderDescription":
         """The description of one of several loaders that one loop reads in turn. It takes an equal
         part of memory, threads and staging budget, and does not wait for rows that living workers
         hold, as these may wait for it.
@@ -105,7 +105,7 @@ class Description:
         return replace(self, job=job, staging=staging)
 
 
-def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Description:
+def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> LoaderDescription:
     """The description of a loader with these arguments of `FeatureLoader`, which says what is
     raised.
     """
@@ -145,7 +145,7 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Desc
         )
         largest = job if job.census is None else replace(job, files=job.census.largest)
         staging = staging_for(source.staging, largest)
-        return Description(
+        return LoaderDescription(
             job=replace(job, most_open=limited(staging, largest).most_open),
             url=snapshot.url,
             dispatch=dispatch,

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.loader.batches.stats import summed_stats
-from featstore.loader.description import Description, described
+from featstore.loader.description import LoaderDescription, described
 from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.mixed_columns import require_alike
 from featstore.loader.mixed_state import MixedState, Turns, naming, num_passes
@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 _MOST_EMPTY = 8
 
 
-def mixed_descriptions(tables: MixedTables) -> list[Description]:
+def mixed_descriptions(tables: MixedTables) -> list[LoaderDescription]:
     """One description for each table, of loaders that one loop reads in turn.
 
     Raises:
@@ -409,7 +409,7 @@ class MixedSource(Life[MixedIterator]):
         return self.__dict__ | {"iteration": None}
 
 
-def _require_rows(descriptions: Sequence[Description], names: Sequence[str]) -> None:
+def _require_rows(descriptions: Sequence[LoaderDescription], names: Sequence[str]) -> None:
     """ConfigError if a table has no rows: no batch could be drawn of it, and an epoch would end at
     its first turn.
     """
@@ -421,7 +421,7 @@ def _require_rows(descriptions: Sequence[Description], names: Sequence[str]) -> 
             )
 
 
-def _require_apart(descriptions: Sequence[Description], names: Sequence[str]) -> None:
+def _require_apart(descriptions: Sequence[LoaderDescription], names: Sequence[str]) -> None:
     """ConfigError if two entries read the same rows: they would share them through the store, each
     row once for both.
     """

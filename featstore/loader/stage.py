@@ -80,7 +80,8 @@ def warm(config_url: str, *, table: str | None = None) -> WarmReport:
 
 def _warm(config: Mapping[str, Any]) -> WarmReport:
     """Stages what is read of one table."""
-    options = cache_options(config)
+    options = as_options(Staging, config.get("staging"), "staging") or Staging()
+    options.require_directory()
     snapshot = open_snapshot(str(config["table"]), None)
     negatives = config.get("negatives")
     request = resolve(snapshot.schema, **column_arguments(config), negatives=negatives)
@@ -155,14 +156,6 @@ def _decoded(files: Sequence[DataFile], request: Request, stager: Stager) -> int
             num_bytes += entry.held_bytes
             entry.close()
     return num_bytes
-
-
-def cache_options(config: Mapping[str, Any]) -> Staging:
-    """The option `staging` of a config. ConfigError if it names no directory to fill."""
-    options = as_options(Staging, config.get("staging"), "staging") or Staging()
-    if options.directory is None:
-        raise ConfigError("staging.directory: expected the cache to fill, found none in the config")
-    return options
 
 
 def _cache(directory: str) -> Cache:

@@ -16,7 +16,7 @@ from featstore.decoded.staging_source import staging_source
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.loader.batches.bad_files import SKIP
-from featstore.loader.description import Description
+from featstore.loader.description import LoaderDescription
 from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.iteration.feed import Resources
 from featstore.loader.iteration.iteration import Iteration
@@ -89,7 +89,7 @@ class TableSource(Life[Iteration]):
         num_epochs: How many epochs each iteration reads.
     """
 
-    def __init__(self, description: Description, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, description: LoaderDescription, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__()
         self.job, self._staging = description.job, description.staging
         self.num_epochs = self.job.num_epochs

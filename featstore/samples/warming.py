@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from featstore.base.errors import ConfigError
+from featstore.loader.request.option_values import as_options
 from featstore.loader.request.train_config import column_arguments, load_of_table
-from featstore.loader.stage import cache_options
 from featstore.samples.sample_dataset import SampleDataset
 from featstore.staging.budget import format_bytes
+from featstore.staging.options import Staging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,9 @@ def warm_decoded(config_url: str, *, table: str | None = None) -> DecodedReport:
             "tables: expected `table`, since a SampleDataset is of one table, found `tables`: warm "
             "each of them with a config of its own"
         )
-    chosen = {**column_arguments(config), "staging": cache_options(config)}
+    options = as_options(Staging, config.get("staging"), "staging") or Staging()
+    options.require_directory()
+    chosen = {**column_arguments(config), "staging": options}
     with SampleDataset(str(config["table"]), **chosen, progress=True) as dataset:
         return DecodedReport(
             num_samples=len(dataset),

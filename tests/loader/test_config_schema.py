@@ -56,7 +56,7 @@ def test_every_config_of_the_repository_is_accepted(name: str) -> None:
 
 
 def test_there_are_examples_in_files_and_pages() -> None:
-    assert "featstore/tools/demo_flights.train.yaml" in EXAMPLES
+    assert "featstore/tools/flights.train.yaml" in EXAMPLES
     assert any(name.startswith("train.md") for name in EXAMPLES)
 
 
