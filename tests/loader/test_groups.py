@@ -144,12 +144,17 @@ def test_a_state_is_of_one_version_of_the_groups(url: str) -> None:
     assert len(digests) == 3
 
 
-def test_a_cache_is_filled_with_the_files_of_groups_too(url: str, tmp_path: Path) -> None:
+def test_a_cache_is_filled_with_the_files_of_the_groups_that_are_read(
+    url: str, tmp_path: Path
+) -> None:
     config = tmp_path / "train.yaml"
     config.write_text(
         f'table: {url}\nslots: ["*"]\nstaging: {{directory: {tmp_path / "cache"}, mode: whole}}\n'
     )
-    assert warm(str(config)).counts.num_staged == 9
+    assert warm(str(config)).counts.num_staged == 6
+    with FeatureLoader.from_config(str(config)) as loader:
+        assert sum(batch.num_rows for batch in loader) > 0
+        assert (loader.stats()["staging_num_hits"], loader.stats()["staging_num_staged"]) == (6, 0)
 
 
 def test_a_groups_file_that_is_cut_otherwise_is_refused(url: str, tmp_path: Path) -> None:
