@@ -30,6 +30,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from featstore.dispatch.orders import WorkerInfo
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.table_source import TableSource
 from shared_parts.machine import print_result
 
 NUM_WORKERS, MINI_EPOCHS = 8, 4
@@ -157,8 +158,10 @@ def _loader(url: str, order: str) -> Any:
     if order == "dynamic":
         return loader
     worker_info = WorkerInfo(index=3, num_workers=NUM_WORKERS)
+    assert isinstance(loader._source, TableSource)
+    job = loader._source.job
     for number in range(2):
-        part = loader._job.part(loader._job.ordering.mini_epoch(number, 0, 0, worker_info))
+        part = job.part(job.ordering.mini_epoch(number, 0, 0, worker_info))
         if number == 0:
             del part
     return loader, part

@@ -9,8 +9,10 @@
 
 | module | holds |
 |---|---|
-| feature_loader.py | `FeatureLoader`, where plan, dispatch, staging and the rooms meet |
-| mixed_*.py, turns.py | batches of several tables, drawn by weight |
+| feature_loader.py | `FeatureLoader`, the public face of a source |
+| description.py | what a loader is made of: its keywords in groups, its files and splits |
+| table_source.py | the life of a loader of one table |
+| mixed_*.py | that of a loader of several tables, drawn by weight |
 | stage.py | `featstore stage`: fills a cache before a run |
 | train_check.py, config_schema.py | `featstore train check` and `featstore schema train` |
 | device.py | batches copied to a device ahead of the loop |

@@ -10,7 +10,7 @@ import torch
 from featstore.base.cleanup import when_gone
 from featstore.base.errors import StateError, require_integer
 from featstore.loader.batches.pipeline import StageQueue, fill
-from featstore.loader.iteration.iteration import RunsAhead
+from featstore.loader.iteration.batch_iterator import RunsAhead
 from featstore.tensors.batch import Batch, Device
 from featstore.tensors.packed import PackedColumns, pack
 

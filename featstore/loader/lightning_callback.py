@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 
 from featstore.loader.device import DeviceFeed
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.mixed_loader import MixedLoader
 
 
 class WarnsOfLostState:
@@ -67,6 +66,6 @@ def _loaders(found: Any) -> Iterator[Any]:
 
 def _loses_state(loader: Any) -> bool:
     if isinstance(loader, DataLoader):
-        is_ours = isinstance(loader.dataset, FeatureLoader | MixedLoader)
+        is_ours = isinstance(loader.dataset, FeatureLoader)
         return is_ours and not hasattr(loader, "state_dict")
     return isinstance(loader, DeviceFeed)

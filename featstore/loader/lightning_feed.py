@@ -7,7 +7,6 @@ from torch import distributed
 
 from featstore.base.errors import ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.mixed_loader import MixedLoader
 from featstore.tensors.batch import Batch
 
 
@@ -77,7 +76,7 @@ class LightningFeed:
     def __iter__(self) -> Iterator[Batch]:
         loader = getattr(self._source, "dataset", self._source)
         epoch = self.batch_sampler.epoch
-        if epoch is not None and isinstance(loader, FeatureLoader | MixedLoader):
+        if epoch is not None and isinstance(loader, FeatureLoader):
             loader.set_epoch(epoch * loader.num_epochs)
         batches, counts_at_once = iter(self._source), not _is_loader(self._source)
         while True:
@@ -114,7 +113,7 @@ class LightningFeed:
 
 
 def _is_loader(source: Stateful) -> bool:
-    return isinstance(source, FeatureLoader | MixedLoader)
+    return isinstance(source, FeatureLoader)
 
 
 def _own(state: Mapping[str, Any], can_merge: bool) -> Any:

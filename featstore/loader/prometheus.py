@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from featstore.base.errors import import_extra
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.mixed_loader import MixedLoader
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import CounterMetricFamily
@@ -34,9 +33,7 @@ class LoaderCollector:
         MissingDependencyError: prometheus_client is not installed.
     """
 
-    def __init__(
-        self, loaders: Mapping[str, FeatureLoader | MixedLoader], *, slots: bool = False
-    ) -> None:
+    def __init__(self, loaders: Mapping[str, FeatureLoader], *, slots: bool = False) -> None:
         _core()
         self._loaders, self._slots = dict(loaders), slots
 

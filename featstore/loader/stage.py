@@ -16,10 +16,9 @@ from featstore.decoded.staging_source import stage_items, staging_source
 from featstore.files.storage import local_path
 from featstore.loader.request.matching import matching, require_fresh_files
 from featstore.loader.request.mixed_tables import mixed_tables
-from featstore.loader.request.negatives import Negatives
 from featstore.loader.request.option_values import as_options
 from featstore.loader.request.request import Request, resolve
-from featstore.loader.request.train_config import load_train_config
+from featstore.loader.request.train_config import column_arguments, load_of_table
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Limits
 from featstore.staging.counts import StagingStats
@@ -28,8 +27,6 @@ from featstore.staging.stager import Stager
 from featstore.statistics.stale_groups import ERROR, reading
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile
-
-_ARGUMENTS = ("slots", "labels", "weight", "extras", "where")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,27 +75,27 @@ def warm(config_url: str, *, table: str | None = None) -> WarmReport:
         BudgetError: A file does not fit into the budget.
         StagingError: A file cannot be fetched.
     """
-    config = load_train_config(config_url, {} if table is None else {"table": table})
+    config = load_of_table(config_url, table)
     configs = mixed_tables(config).configs if "tables" in config else [config]
     return _together([_warm(each) for each in configs])
 
 
 def _warm(config: Mapping[str, Any]) -> WarmReport:
     """Stages what is read of one table."""
-    options = _options(config.get("staging"))
+    options = as_options(Staging, config.get("staging"), "staging") or Staging()
+    options.require_directory()
     snapshot = reading(open_snapshot(str(config["table"])), config.get("stale_groups", ERROR))
-    negatives = as_options(Negatives, config.get("negatives"), "negatives")
-    arguments = {key: config[key] for key in _ARGUMENTS if key in config}
-    request = resolve(snapshot.schema, negatives=negatives, **arguments)
-    files = matching(snapshot, request)
-    require_fresh_files(snapshot, files, request)
-    read = [file for file, _ in files.values()]
-    chosen = [file for file in read if options.stages(file.url)]
+    negatives = config.get("negatives")
+    request = resolve(snapshot.schema, **column_arguments(config), negatives=negatives)
+    found = matching(snapshot, request)
+    require_fresh_files(snapshot, found, request)
+    files = [file for file, _ in found.values()]
+    chosen = [file for file in files if options.stages(file.url)]
     with Stager(options, staging_source(request.selection)) as stager:
         if options.decoded:
-            decoded_bytes = _decoded(read, request, stager)
+            decoded_bytes = _decoded(files, request, stager)
             return WarmReport(
-                num_files=len(read), counts=stager.stats(), decoded_bytes=decoded_bytes
+                num_files=len(files), counts=stager.stats(), decoded_bytes=decoded_bytes
             )
         for staged in stager.stage(item for file in chosen for item in stage_items(file, file)):
             staged.release()
@@ -163,13 +160,6 @@ def _decoded(files: Sequence[DataFile], request: Request, stager: Stager) -> int
             num_bytes += entry.held_bytes
             entry.close()
     return num_bytes
-
-
-def _options(staging: Staging | Mapping[str, Any] | None) -> Staging:
-    options = as_options(Staging, staging, "staging") or Staging()
-    if options.directory is None:
-        raise ConfigError("staging.directory: expected the cache to fill, found none in the config")
-    return options
 
 
 def _cache(directory: str) -> Cache:

@@ -11,20 +11,19 @@ from featstore.base.errors import MissingValueError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotKind
 from featstore.base.text_table import text_table
-from featstore.dispatch.options import Dispatch
+from featstore.loader.description import described
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.iteration.rendezvous import Rendezvous
+from featstore.loader.mixed_source import mixed_descriptions
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.loader.plan.fair_shares import EVEN_SPLITS, splits_of_shares, uneven_shares
 from featstore.loader.plan.ordering import DYNAMIC
-from featstore.loader.plan.splitting import make_splits, split_size
 from featstore.loader.request.decode import null_error
 from featstore.loader.request.matching import matching_files
 from featstore.loader.request.mixed_tables import mixed_tables
-from featstore.loader.request.negatives import Negatives
-from featstore.loader.request.option_values import as_options
-from featstore.loader.request.request import RAISE, Request, resolve
+from featstore.loader.request.request import RAISE, Request
 from featstore.loader.request.slot_options import SlotRequest
-from featstore.loader.request.train_config import load_train_config
+from featstore.loader.request.train_config import load_of_table
 from featstore.spec.value_names import ValueNames
 from featstore.staging.budget import format_bytes
 from featstore.staging.options import Staging
@@ -33,7 +32,6 @@ from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
 from featstore.tensors.batch import Batch, Jagged
 
-_ARGUMENTS = ("slots", "labels", "weight", "extras", "where")
 _OFFSET_BYTES = 8
 _ITEM_BYTES = {"int32": 4, "float16": 2, "bfloat16": 2}
 # Footers that are read for the bytes of columns, of files spread evenly over the sorted paths.
@@ -247,11 +245,11 @@ def check(config_url: str, *, head: int = 0, table: str | None = None) -> TrainC
         MissingValueError: A label or the weight is null in rows of the files whose footers are
             read, and nothing is said of it (`null`), nor may `where` leave these rows out.
     """
-    config = load_train_config(config_url, {} if table is None else {"table": table})
+    config = load_of_table(config_url, table)
     if "tables" not in config:
         return _check(config_url, config, head)
-    FeatureLoader.from_config(config).close()
     mixed = mixed_tables(config)
+    mixed_descriptions(mixed)
     return MixedCheck(
         config=redact(config_url),
         stop=mixed.stop,
@@ -263,15 +261,11 @@ def check(config_url: str, *, head: int = 0, table: str | None = None) -> TrainC
 def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
     """The check of one table."""
     snapshot = open_snapshot(str(config["table"]))
-    FeatureLoader(**{**config, "table": snapshot}).close()
-    arguments = {key: config[key] for key in _ARGUMENTS if key in config}
-    negatives = as_options(Negatives, config.get("negatives"), "negatives")
-    request = resolve(snapshot.schema, **arguments, negatives=negatives)
+    made = described(**{**config, "table": snapshot})
+    Rendezvous(made.dispatch, made.job.key, made.job.num_epochs).close()
+    request = made.job.request
     matching = matching_files(snapshot, request)
     files = [file for file, _ in matching.values()]
-    splits = make_splits(
-        files, split_size(_dispatch(config)), accepts_bad=config.get("on_bad_file") == "skip"
-    )
     # The newest files are among them: where labels are not known yet, they are so there.
     sampled = files[:: -max(1, -(-len(files) // _MAX_FOOTERS))]
     sizes = ColumnSizes.of(sampled, request.selection)
@@ -285,13 +279,13 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
         table=redact(snapshot.url),
         version=snapshot.version,
         num_files=len(files),
-        num_splits=sum(1 for _ in splits),
+        num_splits=sum(1 for _ in made.job.cut(files)),
         num_rows=sum(file.num_rows for file in files),
         files_bytes=sum(part.size_bytes for file in files for part in file.parts),
-        order=_order(config),
+        order=made.job.ordering.kind,
         num_footers=len(sampled),
         columns=tuple(_columns(request, sizes)),
-        cache_bytes=_cache_bytes(config, snapshot),
+        cache_bytes=_cache_bytes(made.staging, snapshot),
         null_labels=tuple(map(str, nulls)),
         head=first,
         names=_names(snapshot, request, first) if first else ValueNames(),
@@ -313,8 +307,7 @@ def _nulls(request: Request, sizes: ColumnSizes, url: str) -> list[MissingValueE
     ]
 
 
-def _cache_bytes(config: Mapping[str, Any], snapshot: Snapshot) -> int | None:
-    staging = as_options(Staging, config.get("staging"), "staging")
+def _cache_bytes(staging: Staging | None, snapshot: Snapshot) -> int | None:
     if staging is None or staging.directory is None or staging.mode == "ranges":
         return None
     return staging.num_budget_bytes if staging.stages(snapshot.url) else None
@@ -376,17 +369,6 @@ def _span(least: int, most: int) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def _order(config: Mapping[str, Any]) -> str:
-    order = config.get("order", DYNAMIC)
-    return order if isinstance(order, str) else str(order.get("kind", DYNAMIC))
-
-
-def _dispatch(config: Mapping[str, Any]) -> Dispatch:
-    option = config.get("dispatch", {})
-    options = {"store": option} if isinstance(option, str) else option
-    return as_options(Dispatch, options, "dispatch") or Dispatch()
-
-
 def _head(config: Mapping[str, Any], num_rows: int) -> dict[str, list[Any]]:
     """The first rows of a batch by column: slots, labels, weight and extras."""
     alone = {
@@ -398,7 +380,6 @@ def _head(config: Mapping[str, Any], num_rows: int) -> dict[str, list[Any]]:
         "staging": {"ahead_files": 1},
         "dispatch": "memory://",
         "follow": False,
-        "tail": "join",
         "on_stats": None,
         "progress": False,
     }

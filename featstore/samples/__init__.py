@@ -11,8 +11,8 @@
 | sample_fields.py | the fields of a sample, and how their values are stored |
 | sample_imports.py | samples out of JSON lines and Parquet |
 | sample_dataset.py | `SampleDataset`: the rows of a table |
-| open_samples.py, row_index.py | its samples: opened in one process, found by filters |
-| id_index.py, decoded_rows.py | samples by id; rows as batches |
+| open_samples.py | its samples, opened in one process |
+| row_index.py, id_index.py, decoded_rows.py | found by filters and ids, gathered into batches |
 | warming.py | decoding before a run |
 | indices.py | what may stand in brackets: `samples[i]`, `samples[10:20]`, `samples[[3, 1, 2]]` |
 """

@@ -25,7 +25,7 @@ from featstore.base.named_errors import NamedErrors
 from featstore.loader.request.matching import matching_files, require_fresh_files
 from featstore.loader.request.option_values import as_options
 from featstore.loader.request.request import Request, resolve
-from featstore.loader.request.tables import TableLike, naming_table_errors, snapshot_of
+from featstore.loader.request.tables import TableLike, naming_table, snapshot_of
 from featstore.reading.buffers import Array
 from featstore.samples.decoded_rows import SampleBatch
 from featstore.samples.id_index import can_be_ids, ids_of_type
@@ -91,7 +91,6 @@ class SampleDataset(Dataset[Batch], Closing):
         StagingError: The disk is full, or fails.
     """
 
-    @naming_table_errors
     def __init__(
         self,
         table: TableLike | Snapshot | str | Path,
@@ -107,24 +106,30 @@ class SampleDataset(Dataset[Batch], Closing):
         decode_threads: int | str = _AUTO,
         progress: bool = False,
     ) -> None:
-        snapshot = reading(snapshot_of(table), stale_groups)
-        self._named_errors = NamedErrors(snapshot.url)
-        request = resolve(
-            snapshot.schema, slots=slots, labels=labels, weight=weight, extras=extras, where=where
-        )
-        files = matching_files(snapshot, request)
-        require_fresh_files(snapshot, files, request)
-        self._plan = SamplePlan(
-            request=request,
-            files=tuple(files.values()),
-            staging=as_options(Staging, staging, "staging") or Staging(),
-            num_threads=num_cores()
-            if decode_threads == _AUTO
-            else require_integer("decode_threads", decode_threads),
-            id_column=None if id_column is None else _id_field(request, id_column),
-        )
         self._is_closed = False
-        self._open: OpenSamples | None = OpenSamples(self._plan, progress=progress)
+        with naming_table(table):
+            snapshot = reading(snapshot_of(table), stale_groups)
+            self._named_errors = NamedErrors(snapshot.url)
+            request = resolve(
+                snapshot.schema,
+                slots=slots,
+                labels=labels,
+                weight=weight,
+                extras=extras,
+                where=where,
+            )
+            files = matching_files(snapshot, request)
+            require_fresh_files(snapshot, files, request)
+            self._plan = SamplePlan(
+                request=request,
+                files=tuple(files.values()),
+                staging=as_options(Staging, staging, "staging") or Staging(),
+                num_threads=num_cores()
+                if decode_threads == _AUTO
+                else require_integer("decode_threads", decode_threads),
+                id_column=None if id_column is None else _id_field(request, id_column),
+            )
+            self._open: OpenSamples | None = OpenSamples(self._plan, progress=progress)
         self._num_samples = self._open.num_samples
         # Also at the end of a worker; never in a forked copy, which uses the same files.
         self._release: Callable[[], object] = when_gone(self, self._open.close)

@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 from featstore.base.errors import ConfigError
 from featstore.loader.request.option_values import as_options
-from featstore.loader.request.train_config import load_train_config
+from featstore.loader.request.train_config import column_arguments, load_of_table
 from featstore.samples.sample_dataset import SampleDataset
 from featstore.staging.budget import format_bytes
 from featstore.staging.options import Staging
-
-_ARGUMENTS = ("slots", "labels", "weight", "extras", "where")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +43,16 @@ def warm_decoded(config_url: str, *, table: str | None = None) -> DecodedReport:
         ConfigError: The config is invalid, or names no `staging.directory`.
         Everything that `SampleDataset` raises.
     """
-    config = load_train_config(config_url, {} if table is None else {"table": table})
+    config = load_of_table(config_url, table)
     if "tables" in config:
         raise ConfigError(
             "tables: expected `table`, since a SampleDataset is of one table, found `tables`: warm "
             "each of them with a config of its own"
         )
     options = as_options(Staging, config.get("staging"), "staging") or Staging()
-    if options.directory is None:
-        raise ConfigError("staging.directory: expected the cache to fill, found none in the config")
-    chosen = {key: config[key] for key in _ARGUMENTS if key in config}
-    with SampleDataset(str(config["table"]), **chosen, staging=options, progress=True) as dataset:
+    options.require_directory()
+    chosen = {**column_arguments(config), "staging": options}
+    with SampleDataset(str(config["table"]), **chosen, progress=True) as dataset:
         return DecodedReport(
             num_samples=len(dataset),
             num_files=dataset.num_files,

@@ -106,6 +106,13 @@ class Staging:
             max_files=self.ahead_files,
         )
 
+    def require_directory(self) -> None:
+        """ConfigError if no directory is named, which a run that is to come could share."""
+        if self.directory is None:
+            raise ConfigError(
+                "staging.directory: expected the cache to fill, found none in the config"
+            )
+
     def stages(self, url: str) -> bool:
         """Whether a file at `url` is staged before it is read."""
         return self.mode != AUTO or scheme(url) != "file"

@@ -151,8 +151,7 @@ def vacuum(
 
     Raises:
         TableNotFoundError: There is no Delta table.
-        InputError: The grace is too short, or the retention negative, or the table has features
-            that ask more of a vacuum.
+        InputError: The grace is too short, the retention negative, or the table needs more.
         DataFileError: It cannot be told which files are referenced; nothing is removed.
         OSError: The store cannot be written to, or a removal failed.
     """
@@ -185,10 +184,8 @@ def vacuum(
         for name, group_url in groups.items()
     }
     # Marks first: a run that was taken for dead and wakes up then finds its mark gone.
-    leftovers = sorted(
-        find_leftovers(entries, references, group_references),
-        key=lambda leftover: leftover.kind != _MARK,
-    )
+    found = find_leftovers(entries, references, group_references)
+    leftovers = sorted(found, key=lambda leftover: leftover.kind != _MARK)
     outcomes = [
         _remove(url, leftover, running_tags, now_s - grace_s, dry_run=dry_run)
         for leftover in leftovers

@@ -16,9 +16,11 @@ from featstore.dispatch.terms import Claim
 from featstore.loader.batches.split_reader import Window
 from featstore.loader.batches.work import Work
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.iteration.iteration import Iteration
 from featstore.loader.iteration.job import Job
 from featstore.loader.request.matching import Partition
 from featstore.loader.request.request import Request, resolve
+from featstore.loader.table_source import TableSource
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
 from featstore.tensors.batch import Batch
@@ -124,6 +126,19 @@ def rows_in(windows: Iterable[Window]) -> list[list[int]]:
         index, _ = window.select()
         rows = window.rows if index is None else window.rows.take(index)
         found.append(rows.table.column("row").to_pylist())
+    return found
+
+
+def source_of(loader: FeatureLoader) -> TableSource:
+    """What a loader of one table is made of."""
+    assert isinstance(loader._source, TableSource)
+    return loader._source
+
+
+def iteration_of(loader: FeatureLoader) -> Iteration:
+    """Its iteration under way."""
+    found = source_of(loader).iteration
+    assert found is not None
     return found
 
 

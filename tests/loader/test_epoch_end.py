@@ -24,6 +24,7 @@ from featstore.dispatch.terms import SYSTEM_CLOCK, Clock, WaitFor
 from featstore.dispatch.unfinished import open_leases
 from featstore.loader.feature_loader import FeatureLoader
 from tests.dispatch.simulated_clock import SimulatedClock
+from tests.loader.conftest import iteration_of, source_of
 from tests.parquet_files import put_row_files
 
 NUM_FILES, FILE_ROWS, LEASE_S = 4, 40, 1.0
@@ -66,11 +67,11 @@ class Other:
     """
 
     def __init__(self, loader: FeatureLoader, store: str) -> None:
-        prefix = f"featstore/a/0/{loader._job.key}-0/"
+        prefix = f"featstore/a/0/{source_of(loader).job.key}-0/"
         self.keys, self.store = EpochKeys(prefix, 0), bind(store).open()
         self.coordinator = Coordinator(
             store,
-            plan=loader._job.plan(0),
+            plan=source_of(loader).job.plan(0),
             prefix=prefix,
             worker="7-777",
             boundaries=lambda split: (),
@@ -216,9 +217,8 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
         other = other or Other(loaders[0], store)  # Before a feeder claims all that there is.
         batches.append(iter(loaders[-1].to_device("cpu") if is_fed else loaders[-1]))
         batches[-1].state_dict()  # It begins, as this rank.
-    assert loaders[0]._run is not None
     assert other is not None
-    assert other.keys.prefix == loaders[0]._run._started.prefix
+    assert other.keys.prefix == iteration_of(loaders[0]).meeting.prefix
     words = [f"{other.keys.prefix}0/tail/{rank}" for rank in range(2)]
 
     def has_ended() -> bool:
@@ -325,7 +325,7 @@ def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_e
     other = Other(loader, store)
     with Coordinator(
         store,
-        plan=loader._job.plan(0),
+        plan=source_of(loader).job.plan(0),
         prefix=other.keys.prefix,
         worker="8-888",
         boundaries=lambda split: (),
@@ -401,8 +401,7 @@ def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(
         batches.append(iter(loaders[-1]))
         batches[-1].state_dict()  # It begins, as this rank.
     late, early = batches
-    assert loaders[0]._run is not None
-    keys = EpochKeys(loaders[0]._run._started.prefix, 0)
+    keys = EpochKeys(iteration_of(loaders[0]).meeting.prefix, 0)
     with closing(bind(store).open()) as opened, ThreadPoolExecutor(1) as threads:
         rows = threads.submit(rows_of, early)
         deadline = time.monotonic() + 30

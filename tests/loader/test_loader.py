@@ -38,7 +38,7 @@ from featstore.loader.request.matching import Partition
 from featstore.loader.request.request import resolve
 from featstore.staging import StageItem, Stager, Staging
 from featstore.table.open import open_snapshot
-from tests.loader.conftest import rows_of
+from tests.loader.conftest import rows_of, source_of
 from tests.parquet_files import put_parquet
 from tests.process import our_files, our_threads
 from tests.programs import run_python
@@ -502,7 +502,7 @@ def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(
 
     def close() -> None:
         assert loopback.half_sent.wait(30)
-        run = loader._run
+        run = source_of(loader).iteration
         assert run is not None
         with beside(loader.close):
             while not run.delivery.is_closed:

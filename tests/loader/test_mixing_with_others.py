@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from featstore import FeatureLoader
-from tests.loader.conftest import rows_of
+from tests.loader.conftest import iteration_of, rows_of, source_of
 from tests.parquet_files import put_row_files
 
 NUM_FILES, FILE_ROWS, LEASE_S = 6, 400, 0.4
@@ -105,5 +105,7 @@ def test_rows_of_splits_that_are_lost_are_left_out_of_batches_with_those_that_ar
 
 
 def _num_takeovers(loader: FeatureLoader) -> int:
-    coordinator = None if loader._run is None else loader._run._reports.coordinator
+    coordinator = (
+        None if source_of(loader).iteration is None else iteration_of(loader)._reports.coordinator
+    )
     return 0 if coordinator is None else coordinator.num_takeovers

@@ -22,7 +22,7 @@ from featstore.base.errors import DataFileError, DispatchError, StateError
 from featstore.dispatch.receipt import receipts
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch, Jagged
-from tests.loader.conftest import merged_state, rows_of, rows_table
+from tests.loader.conftest import iteration_of, merged_state, rows_of, rows_table
 from tests.parquet_files import put_parquet
 
 NUM_ROWS = 280
@@ -350,8 +350,7 @@ def pause(loader: FeatureLoader) -> None:
     """What a stopped process looks like to others, once it has told the store all: its leases are
     no longer renewed.
     """
-    assert loader._run is not None
-    reports = loader._run._reports
+    reports = iteration_of(loader)._reports
     reports.settle()
     assert reports.coordinator is not None
     reports.coordinator._renewer._renew = lambda store: None

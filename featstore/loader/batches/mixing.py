@@ -34,6 +34,55 @@ _MIXTURES_PER_WINDOW, _LEAST_MIXED_ROWS = 2, 32_768
 OpenSplit = Callable[[Work], SplitReader]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """The splits to read.
+
+    Attributes:
+        work: The claims. The next one is taken when another split is to be opened.
+        open_split: Opens the split of a claim.
+        skip: Called for a split that cannot be read, whose remaining rows are then left out. None:
+            a file that cannot be read is an error.
+        is_ready: Whether `work` gives the next claim, or ends, without waiting for its files.
+    """
+
+    work: Iterator[Work]
+    open_split: OpenSplit
+    skip: Skip | None = None
+    is_ready: Callable[[], bool] = lambda: True
+
+    def opened(self, item: Work) -> SplitReader | None:
+        """The open split of a claim; None if it cannot be read and is left out."""
+        try:
+            return self.open_split(item)
+        except BaseException as error:
+            item.fail()
+            item.release()
+            if self.skip is None or not is_bad_file(error):
+                raise
+            self.skip(item.claim, item.claim.start_row, error)
+            return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixTerms:
+    """How the rows of several splits are mixed.
+
+    Attributes:
+        order: The order of rows.
+        width: How many splits are open at once at most. Fewer are as long as the largest windows of
+            so many would take more than half of the memory budget.
+        section_of: The positions of the plan with which a position may be mixed.
+        num_sharing: How many workers share the splits of a section. Each opens its part of them at
+            most, and at least one.
+    """
+
+    order: RowOrder
+    width: int
+    section_of: Callable[[int], range]
+    num_sharing: int = 1
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WindowShare:
     """Consecutive rows of one window in a mixture.
@@ -77,44 +126,25 @@ class Mixture:
         return cls(shares=(WindowShare(window=window, begin=0, end=window.num_rows),), draws=None)
 
 
-def read_in_order(
-    work: Iterator[Work], open_split: OpenSplit, skip: Skip | None = None
-) -> Generator[Mixture, None, None]:
-    """Reads all splits, one after the other. Closes every split that it opened, however it ends.
-
-    Args:
-        work: The claims to read. The next one is taken when the one before is read.
-        open_split: Opens the split of a claim.
-        skip: Called for a split that cannot be read, whose remaining rows are then left out. None:
-            a file that cannot be read is an error.
-    """
-    for item in work:
-        if (split := _opened(item, open_split, skip)) is None:
+def read_in_order(splits: Splits) -> Generator[Mixture, None, None]:
+    """Reads all splits, one after the other. Closes every split that it opened, however it ends."""
+    for item in splits.work:
+        if (split := splits.opened(item)) is None:
             continue
         with closing(split):
             while not split.is_finished:
                 windows = split.read()
                 read = partial(next, windows, None)
-                while (window := _next_window(read, split, skip)) is not None:
+                while (window := _next_window(read, split, splits.skip)) is not None:
                     yield Mixture.in_order(window)
                     del window  # Otherwise its rows stay in memory while the next ones are read.
 
 
 def read_mixed(
-    work: Iterator[Work],
-    open_split: OpenSplit,
-    order: RowOrder,
-    *,
-    width: int,
-    section_of: Callable[[int], range],
-    budget: Budget,
-    stats: Stats,
-    skip: Skip | None = None,
-    num_sharing: int = 1,
-    is_ready: Callable[[], bool] = lambda: True,
+    splits: Splits, terms: MixTerms, budget: Budget, stats: Stats
 ) -> Generator[Mixture, None, None]:
-    """Reads all splits, `width` of them at once, and mixes their rows. Closes every split that it
-    opened, however it ends.
+    """Reads all splits, `terms.width` of them at once, and mixes their rows. Closes every split
+    that it opened, however it ends.
 
     Each row is drawn from one of the open splits, and is the next row of that split's stream. When
     a split ends, the next one takes its place; one of another section waits until all that are open
@@ -122,22 +152,12 @@ def read_mixed(
     is opened if its files are there, and its first window is read if it fits into the budget.
 
     Args:
-        work: The claims to read. The next one is taken when another split is opened.
-        open_split: Opens the split of a claim.
-        order: The order of rows.
-        width: How many splits are open at once at most. Fewer are as long as the largest windows of
-            so many would take more than half of the memory budget.
-        section_of: The positions of the plan with which a position may be mixed.
+        splits: The splits to read.
+        terms: How they are mixed.
         budget: The memory budget.
-        stats: Where that is counted.
-        skip: As of `read_in_order`.
-        num_sharing: How many workers share the splits of a section. Each opens its part of them at
-            most, and at least one.
-        is_ready: Whether `work` gives the next claim, or ends, without waiting for its files.
+        stats: Where splits that have to wait for it are counted.
     """
-    mixer = _Mixer(
-        work, open_split, order, width, section_of, budget, stats, skip, num_sharing, is_ready
-    )
+    mixer = _Mixer(splits, terms, budget, stats)
     try:
         while mixer.fill():
             yield from mixer.ended()
@@ -240,22 +260,8 @@ class _Stream:
 class _Mixer:
     """The open splits, and the draws among them. For one thread."""
 
-    def __init__(
-        self,
-        work: Iterator[Work],
-        open_split: OpenSplit,
-        order: RowOrder,
-        width: int,
-        section_of: Callable[[int], range],
-        budget: Budget,
-        stats: Stats,
-        skip: Skip | None,
-        num_sharing: int,
-        is_ready: Callable[[], bool],
-    ) -> None:
-        self._section_of, self._num_sharing, self._is_ready = section_of, num_sharing, is_ready
-        self._work, self._open_split, self._order = work, open_split, order
-        self._width, self._budget, self._stats, self._skip = width, budget, stats, skip
+    def __init__(self, splits: Splits, terms: MixTerms, budget: Budget, stats: Stats) -> None:
+        self._splits, self._terms, self._budget, self._stats = splits, terms, budget, stats
         self._coming = deque[_Stream]()  # Open, but not mixed with the others yet.
         self._error: BaseException | None = None  # Of opening the split after these.
         self._noted: _Stream | None = None  # The last one that did not fit.
@@ -326,11 +332,11 @@ class _Mixer:
     def _most_open(self) -> int:
         """How many splits may be open: as many as belong to the round of the first open one."""
         if not self.streams:
-            return self._width
+            return self._terms.width
         first = min(stream.reader.claim.index for stream in self.streams)
-        section = self._section_of(first)
-        share = max(1, len(section) // self._num_sharing)
-        return round_size(first - section.start, len(section), min(self._width, share))
+        section = self._terms.section_of(first)
+        share = max(1, len(section) // self._terms.num_sharing)
+        return round_size(first - section.start, len(section), min(self._terms.width, share))
 
     def _may_mix(self, stream: _Stream) -> bool:
         if not self._is_of_section(stream):
@@ -347,7 +353,9 @@ class _Mixer:
         """Whether a split may be mixed with those that are open, if there are any."""
         if not self.streams:
             return True
-        return stream.reader.claim.index in self._section_of(self.streams[0].reader.claim.index)
+        return stream.reader.claim.index in self._terms.section_of(
+            self.streams[0].reader.claim.index
+        )
 
     def ended(self) -> Iterator[Mixture]:
         """Reads the next window of every split that has none. Gives those without rows to draw,
@@ -355,7 +363,7 @@ class _Mixer:
         """
         for stream in self.streams:
             while stream.window is None and not stream.is_finished:
-                window = _next_window(stream.next_window, stream.reader, self._skip)
+                window = _next_window(stream.next_window, stream.reader, self._splits.skip)
                 if window is None:
                     continue
                 stream.begin(window)
@@ -406,7 +414,7 @@ class _Mixer:
         """Opens the next split if its files are there. An error is raised when the split is asked
         for, since the rows before it are to be delivered.
         """
-        if self._is_exhausted or self._error is not None or not self._is_ready():
+        if self._is_exhausted or self._error is not None or not self._splits.is_ready():
             return False
         try:
             return self._open_next()
@@ -449,7 +457,7 @@ class _Mixer:
         split_rows = np.array([max(1, claim.split.num_rows) for claim in claims])
         left = np.array([stream.num_left for stream in streams])
         expected = int((left * (split_rows.sum() / split_rows)).min()) + _MORE_DRAWS
-        draws = self._order.draws(
+        draws = self._terms.order.draws(
             [claim.index for claim in claims],
             split_rows.tolist(),
             sum(stream.position for stream in streams),
@@ -476,7 +484,7 @@ class _Mixer:
         has_all = self._replace_ended()
         for stream in self.streams:
             if stream.window is None and stream.has_rows_ahead:
-                window = _next_window(stream.next_window, stream.reader, self._skip)
+                window = _next_window(stream.next_window, stream.reader, self._splits.skip)
                 assert window is not None
                 stream.begin(window)
         windows = [stream.window for stream in self.streams]
@@ -500,8 +508,8 @@ class _Mixer:
         """Opens the next split. Returns whether there is one."""
         if self._error is not None:
             raise self._error
-        while (item := next(self._work, None)) is not None:
-            if (reader := _opened(item, self._open_split, self._skip)) is not None:
+        while (item := next(self._splits.work, None)) is not None:
+            if (reader := self._splits.opened(item)) is not None:
                 self._coming.append(_Stream(reader))
                 return True
         self._is_exhausted = True
@@ -531,17 +539,4 @@ def _next_window(
         if skip is None or not is_bad_file(error):
             raise
         split.skip(skip, error)
-        return None
-
-
-def _opened(item: Work, open_split: OpenSplit, skip: Skip | None) -> SplitReader | None:
-    """The open split; None if it cannot be read and is left out."""
-    try:
-        return open_split(item)
-    except BaseException as error:
-        item.fail()
-        item.release()
-        if skip is None or not is_bad_file(error):
-            raise
-        skip(item.claim, item.claim.start_row, error)
         return None

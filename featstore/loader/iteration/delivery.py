@@ -1,21 +1,23 @@
-"""What a run has delivered: batch slices that are pending, given to the consumer, acknowledged, and
-reported to the dispatch store. Imports no torch.
+"""What an iteration has delivered: batch slices that are pending, given to the consumer,
+acknowledged, and reported to the dispatch store. Imports no torch.
 """
 
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice, takewhile
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from featstore.base.errors import DispatchError
 from featstore.dispatch.delivered import Done, Rows
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.progress import ClaimKey, Progress, Segment, delivered
-from featstore.loader.iteration.claims import Claims, Kind, Limits, Report
 from featstore.loader.iteration.state import LoaderState
+
+Kind = Literal["complete", "advanced", "failed"]
+Limits = Mapping[ClaimKey, int | None]
 
 _FORKED = (
     "this iteration is of process {parent}, and was copied into {child} by a fork: iterate anew in "
@@ -38,6 +40,103 @@ class _Pending(NamedTuple):
     check: Checked | None
 
 
+class Report(NamedTuple):
+    """A report about a claim to the store.
+
+    Attributes:
+        claim: The claim.
+        kind: `advanced`: delivered up to row `through`; `complete`: delivered to its end; `failed`:
+            it cannot be read.
+        through: Rows before this one are delivered.
+    """
+
+    claim: Claim
+    kind: Kind
+    through: int = 0
+
+
+class Claims:
+    """What is delivered of one worker's claims of an epoch, and what of that is not yet reported.
+
+    It has no lock: only its `Delivery` uses it, under its own lock.
+
+    Args:
+        tells: Whether there is a store to report to; there is none in the orders in which claims
+            are computed.
+    """
+
+    def __init__(self, tells: bool) -> None:
+        self._tells = tells
+        self.open: dict[ClaimKey, Claim] = {}
+        self._through: dict[ClaimKey, int] = {}
+        self._advanced: dict[ClaimKey, int] = {}
+        self.complete: dict[ClaimKey, Claim] = {}
+        self.failed: dict[ClaimKey, Claim] = {}
+        self._lost: set[ClaimKey] = set()
+
+    def num_rows_left(self, limits: Limits | None, num_own_rows: int | None = None) -> int:
+        """How many rows of the claims are not delivered.
+
+        Args:
+            limits: The row at which each claim ends now, since other workers may have cut off rows
+                (None: at its original end). Claims that are not in it have ended or are lost. None:
+                no store is asked for claims.
+            num_own_rows: Where no store is asked: the rows of all claims of the epoch, and of later
+                ones, also of those that were not made yet.
+        """
+        if num_own_rows is not None:
+            begun = ((key, self.open[key].start_row) for key in self._through)
+            return num_own_rows - sum(max(0, self._through[key] - row) for key, row in begun)
+        num_rows = 0
+        for key, claim in self.open.items():
+            if limits is not None and key not in limits:
+                continue
+            end = (limits or {}).get(key) or claim.end_row or claim.split.num_rows
+            num_rows += max(0, end - max(claim.start_row, self._through.get(key, 0)))
+        return num_rows
+
+    def note(self, segment: Segment) -> None:
+        """Records that the segment is delivered."""
+        key = segment.claim_key
+        self._through[key] = segment.through
+        if not self._tells or key in self._lost:
+            return
+        if segment.is_complete:
+            self._advanced.pop(key, None)
+            self._through.pop(key)
+            self.complete[key] = self.open.pop(key)
+        else:
+            self._advanced[key] = segment.through
+
+    def untold(self, kind: Kind) -> list[Report]:
+        """The reports of this kind that the store has not got."""
+        if kind == "advanced":
+            return [Report(self.open[key], kind, row) for key, row in self._advanced.items()]
+        claims = self.complete if kind == "complete" else self.failed
+        return [Report(claim, kind) for claim in claims.values()]
+
+    def told(self, report: Report) -> None:
+        """Records that the store has got the report."""
+        key = report.claim.key
+        if report.kind != "advanced":
+            (self.complete if report.kind == "complete" else self.failed).pop(key, None)
+        elif self._advanced.get(key) == report.through:
+            del self._advanced[key]
+
+    def lose(self, key: ClaimKey) -> bool:
+        """Records that another worker has the claim. Returns whether that is new."""
+        is_new = key not in self._lost
+        self._lost.add(key)
+        self._advanced.pop(key, None)
+        self.complete.pop(key, None)
+        return is_new
+
+    def clear(self) -> None:
+        for notes in (self.open, self._through, self._advanced, self.complete, self.failed):
+            notes.clear()
+        self._lost.clear()
+
+
 class Delivery:
     """The queue of progress between the making of batches and their delivery, and the state of what
     is delivered.
@@ -50,12 +149,12 @@ class Delivery:
     Safe to use from any thread. Locks: `_lock` guards everything and is the last in the order of
     locks. A thread that holds it takes no other lock, asks no store, and calls nothing that may
     wait; `Reports` takes its own lock before this one. The lock is reentrant because a finalizer or
-    a signal handler that closes the run, or saves its state, may run in the thread that holds it.
-    In a forked process, where the lock may be held forever, every call is refused before it touches
-    the lock.
+    a signal handler that closes the iteration, or saves its state, may run in the thread that holds
+    it. In a forked process, where the lock may be held forever, every call is refused before it
+    touches the lock.
 
     Args:
-        start: The state in which the run begins.
+        start: The state in which the iteration begins.
         counts: Where `rows_dropped_last`, `rows_dropped_tail` and `leases_lost` are counted.
         tells: As of `Claims`.
     """
@@ -139,11 +238,11 @@ class Delivery:
     def stop(
         self, epoch: int, limits: Limits | None = None, num_own_rows: int | None = None
     ) -> None:
-        """Ends the run before its rows end. Takes effect once everything that was added before is
-        delivered.
+        """Ends the iteration before its rows end. Takes effect once everything that was added
+        before is delivered.
 
         Args:
-            epoch: The epoch with which the next run begins.
+            epoch: The epoch with which the next iteration begins.
             limits: As of `Claims.num_rows_left`.
             num_own_rows: As of `Claims.num_rows_left`.
         """
@@ -156,7 +255,7 @@ class Delivery:
         """Moves the state to the next epoch, once all of this one is delivered.
 
         Args:
-            is_last: Whether the run ends, so that the next epoch is of another run.
+            is_last: Whether the iteration ends, so that the next epoch is of another one.
             keeps_done: Whether the state keeps what is delivered of this one even if it is not the
                 last.
             plan: The fields of a state that change with the plan of a followed table.
@@ -168,8 +267,8 @@ class Delivery:
             self._claims.clear()
 
     def reopen(self) -> None:
-        """Takes the end of the run back, since rows of its last epoch are unread: the state is
-        again that of the last epoch.
+        """Takes the end of the iteration back, since rows of its last epoch are unread: the state
+        is again that of the last epoch.
         """
         self.require_own_process()
         with self._lock:
@@ -184,8 +283,8 @@ class Delivery:
             self._position = replace(at, **plan), done
 
     def wait(self) -> None:
-        """Waits until everything that was added is delivered, or the run is closed. Returns at once
-        if no thread runs ahead, since the consumer acknowledges before it adds.
+        """Waits until everything that was added is delivered, or the iteration is closed. Returns
+        at once if no thread runs ahead, since the consumer acknowledges before it adds.
         """
         self.require_own_process()
         with self._lock:
@@ -228,8 +327,8 @@ class Delivery:
 
     @property
     def state_with_given(self) -> LoaderState:
-        """The state as if everything that was given were acknowledged. After the run's end it is at
-        the end of the last epoch, not at the beginning of the next.
+        """The state as if everything that was given were acknowledged. After the iteration's end it
+        is at the end of the last epoch, not at the beginning of the next.
         """
         self.require_own_process()
         with self._lock:

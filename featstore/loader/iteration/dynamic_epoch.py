@@ -16,8 +16,8 @@ from featstore.dispatch.terms import Claim, WaitFor
 from featstore.files.storage import local_path, open_read
 from featstore.loader.batches.stats import Stats
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.iterations import StartedIteration
 from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.iteration.reporting import Reports
 from featstore.loader.plan.fair_shares import claims_of_share
 from featstore.loader.plan.shuffle import split_boundaries
@@ -31,7 +31,7 @@ class DynamicEpoch:
 
     Args:
         job: What is read.
-        started: The iteration.
+        meeting: The iteration.
         epoch: The epoch.
         worker: The worker's name in the store.
         in_step: Whether the worker is one of several ranks that train in step.
@@ -49,7 +49,7 @@ class DynamicEpoch:
     def __init__(
         self,
         job: Job,
-        started: StartedIteration,
+        meeting: Meeting,
         epoch: int,
         *,
         worker: str,
@@ -60,22 +60,22 @@ class DynamicEpoch:
         is_staged: Callable[[DataFile], bool] | None,
     ) -> None:
 
-        self._job, self._started, self._epoch, self._in_step = job, started, epoch, in_step
+        self._job, self._meeting, self._epoch, self._in_step = job, meeting, epoch, in_step
         self._delivery, self._reports, self._stats = delivery, reports, stats
         self._has_claimed = self._is_last_sibling = False
         self.found_all_done, self.quarantined = False, list[str]()
         if in_step:
-            started.left_open.log_unread()
+            meeting.left_open.log_unread()
         plan = job.plan(epoch)
         self._size = EpochSize.of(plan, delivery.done)
         self._coordinator = Coordinator(
-            started.address,
+            meeting.address,
             plan=plan,
-            prefix=started.prefix,
+            prefix=meeting.prefix,
             worker=worker,
             terms=replace(job.terms, in_step=in_step),
             done=delivery.done,
-            clock=started.clock,
+            clock=meeting.clock,
             boundaries=self._boundaries,
             is_staged=None if is_staged is None else lambda path: is_staged(job.files[path][0]),
         )
@@ -89,16 +89,16 @@ class DynamicEpoch:
         Otherwise the one that begins first would read far ahead, and claim what is the others'.
         """
         num_left = self._size.num_splits - len(self._size.complete_before)
-        while not self._is_closed and (first := self._awaited()) is not None:
+        while not self._delivery.is_closed and (first := self._awaited()) is not None:
             self._has_claimed = True
             claims = chain([first], self._coordinator.claims(WaitFor.NOTHING))
             yield self._fair(claims, num_left) if self._has_one_pace else claims
-            if self._is_closed:
+            if self._delivery.is_closed:
                 break
             if self._delivery.has_failed:
                 self._reports.settle()  # A failed split is offered again, until it is quarantined.
             num_left = self._coordinator.num_unclaimed() if self._has_one_pace else 0
-        if not self._is_closed:
+        if not self._delivery.is_closed:
             self.found_all_done = not self._has_claimed and bool(self._coordinator.found_all_done)
             self.quarantined = self._coordinator.quarantined
 
@@ -106,9 +106,9 @@ class DynamicEpoch:
         """Notes that the epoch ends for this worker while others may still hold rows of it. Of a
         DataLoader's workers, the last one notes it.
         """
-        is_last = not self._started.is_dataloader or self._is_last_sibling
-        if is_last and not self._is_closed and not self._coordinator.is_done:
-            self._started.left_open.note(EpochKeys(self._started.prefix, self._epoch))
+        is_last = not self._meeting.worker.is_dataloader or self._is_last_sibling
+        if is_last and not self._delivery.is_closed and not self._coordinator.is_done:
+            self._meeting.left_open.note(EpochKeys(self._meeting.prefix, self._epoch))
 
     def __enter__(self) -> "DynamicEpoch":
         return self
@@ -132,20 +132,16 @@ class DynamicEpoch:
         """Whether this is one of a known number of workers that are asked for batches in turn, or
         meet at each step.
         """
-        started = self._started
-        return started.worker.num_workers > 1 and (self._in_step or started.is_dataloader)
+        meeting = self._meeting
+        return meeting.worker.num_workers > 1 and (self._in_step or meeting.worker.is_dataloader)
 
     def _fair(self, claims: Iterable[Claim], num_left: int) -> Iterator[Claim]:
         """The claims of a worker's fair share of the rows of `num_left` splits."""
         size = self._size
         num_splits = max(1, size.num_splits - len(size.complete_before))
         num_rows = size.num_rows - size.rows_before
-        share_rows = num_rows * num_left // (num_splits * self._started.worker.num_workers)
+        share_rows = num_rows * num_left // (num_splits * self._meeting.worker.num_workers)
         return claims_of_share(claims, share_rows, num_rows // num_splits)
-
-    @property
-    def _is_closed(self) -> bool:
-        return self._delivery.is_closed
 
     def _awaited(self) -> Claim | None:
         """Waits for the first claim of a round; None at the end of the epoch.
@@ -159,9 +155,9 @@ class DynamicEpoch:
         have nothing left to deliver then. Independent workers wait until every lease is final.
         """
         claims = self._coordinator.claims
-        if self._started.is_dataloader and not self._is_last_sibling:
+        if self._meeting.worker.is_dataloader and not self._is_last_sibling:
             claim = next(claims(WaitFor.NOTHING), None)
-            self._is_last_sibling = claim is None and self._started.is_last_sibling(self._epoch)
+            self._is_last_sibling = claim is None and self._meeting.is_last_sibling(self._epoch)
             if not self._is_last_sibling:
                 return claim
         # In the thread that asks for batches, so the training loop waits, too.

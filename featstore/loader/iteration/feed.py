@@ -3,8 +3,9 @@ consumer.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
@@ -22,7 +23,7 @@ from featstore.loader.batches.bad_files import SKIP, Skip
 from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
 from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import read_in_order, read_mixed
+from featstore.loader.batches.mixing import MixTerms, Mixture, Splits, read_in_order, read_mixed
 from featstore.loader.batches.pipeline import Pipeline, Prefetcher
 from featstore.loader.batches.split_reader import SplitReader, WindowCache
 from featstore.loader.batches.stats import Stats
@@ -52,6 +53,25 @@ Coming = tuple[Claimed, bool]
 _FILE_DESCRIPTORS, _SPLITS_AHEAD, _SPARE_DESCRIPTORS = 3, 2, 64
 
 
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a loader keeps in one process from one iteration to the next.
+
+    Attributes:
+        stats: Metrics.
+        pools: Memory for batches.
+        demand: Whether columns of batches are asked for.
+        stager: Stages files; None reads them in place.
+        decoded: Decoded columns of files, in the stager's cache; None decodes each time.
+    """
+
+    stats: Stats = field(default_factory=Stats)
+    pools: BufferPools = field(default_factory=BufferPools)
+    demand: ColumnDemand = field(default_factory=ColumnDemand)
+    stager: Stager | None = None
+    decoded: DecodedFiles | None = None
+
+
 class Feed:
     """The threads of one iteration, with the caches and the memory budget that they share.
 
@@ -61,38 +81,25 @@ class Feed:
     close the feed in the thread that holds it.
 
     Args:
-        job: What is read; only options that do not change with a plan are taken from it.
+        resources: What the process has for it.
         delivery: Where claims are recorded.
         reports: Where the coordinator is, which is asked before rows are read.
-        stats: Metrics.
-        stager: Stages files; None reads them in place.
-        pools: Memory for batches.
         share: The threads that decode, and the memory budget.
-        demand: Whether columns of batches are asked for.
-        decoded: Decoded columns of files, in the stager's cache; None decodes each time.
-        num_sharing: As of `read_mixed`.
+        num_sharing: As of `MixTerms`.
     """
 
     def __init__(
         self,
-        job: Job,
+        resources: Resources,
         delivery: Delivery,
         reports: Reports,
-        stats: Stats,
-        stager: Stager | None,
-        pools: BufferPools,
         share: HostShare,
-        demand: ColumnDemand,
-        decoded: DecodedFiles | None = None,
         num_sharing: int = 1,
     ) -> None:
-        self._decoded, self._num_sharing = decoded, num_sharing
-        self._delivery, self._reports, self._stats = delivery, reports, stats
-        self._pools, self._demand = pools, demand
-        self._stager, self._share = stager, share
-        self._skips = job.on_bad_file == SKIP
-        # The consumer waits for the last thread: the transform's if there is one.
-        self._waits = "wait_s" if job.transform is None else "transform_wait_s"
+        self._stats, self._pools, self._demand = resources.stats, resources.pools, resources.demand
+        self._stager, self._decoded = resources.stager, resources.decoded
+        self._delivery, self._reports = delivery, reports
+        self._share, self._num_sharing = share, num_sharing
         self._open: list[Closing] = []
         self._opening = threading.RLock()
         self._is_closed = False
@@ -109,42 +116,10 @@ class Feed:
         """
         most_files = job.most_parts * (1 if job.shuffle is None else _SPLITS_AHEAD * job.num_open)
         allow_descriptors(_FILE_DESCRIPTORS * most_files + _SPARE_DESCRIPTORS)
-        order = RowOrder(seed=job.seed, epoch=epoch, shuffle=job.shuffle)
         column_cache = ColumnCache()
         budget = Budget(self._share.budget_bytes, job.num_sharing)
-        open_split = partial(
-            SplitReader,
-            request=job.request,
-            order=order,
-            stats=self._stats,
-            num_threads=self._share.num_threads,
-            # In order `dynamic` a claim ends at the end of a window, so the next one is another.
-            window_cache=None if job.ordering.is_dynamic else WindowCache(),
-            budget=budget,
-            column_cache=column_cache,
-            # Batches of rows in the file's order are views of the columns, each of which may be
-            # kept without the others.
-            take=None if job.shuffle is None else self._pools.windows.take,
-        )
-        skip = self._skip() if self._skips else None
-        work, is_ready = self._work_on(job, claims, budget)
-        mixtures = (
-            read_in_order(work, open_split, skip)
-            if job.shuffle is None
-            else read_mixed(
-                work,
-                open_split,
-                order,
-                width=job.num_open,
-                section_of=job.section_of(epoch),
-                budget=budget,
-                stats=self._stats,
-                skip=skip,
-                num_sharing=self._num_sharing,
-                is_ready=is_ready,
-            )
-        )
-        mixtures = self._stats.paced(mixtures, "decode_room_s")
+        skip = self._skip() if job.on_bad_file == SKIP else None
+        mixtures = self._mixtures(job, epoch, claims, budget, column_cache, skip)
         assembler = Assembler(
             job.request,
             job.batch_size,
@@ -155,7 +130,10 @@ class Feed:
             self._demand,
             self._share.num_threads,
         )
-        pipeline = Pipeline(mixtures, assembler, budget, self._stats, self._waits)
+        # The consumer waits for the last thread: the transform's if there is one.
+        waits = "wait_s" if job.transform is None else "transform_wait_s"
+        paced = self._stats.paced(mixtures, "decode_room_s")
+        pipeline = Pipeline(paced, assembler, budget, self._stats, waits)
         self._begin(pipeline)
         slices = slice_batches(
             pipeline.blocks(),
@@ -179,9 +157,42 @@ class Feed:
         with self._opening:
             self._open.clear()
 
-    def end_epoch(self) -> None:
-        """Ends an epoch: in the next one bad files are counted and warned of again."""
-        self._reports.bad_files.clear()
+    def _mixtures(
+        self,
+        job: Job,
+        epoch: int,
+        claims: Iterable[Claim],
+        budget: Budget,
+        column_cache: ColumnCache,
+        skip: Skip | None,
+    ) -> Generator[Mixture, None, None]:
+        """The rows of the claims, decoded, in the order of delivery."""
+        order = RowOrder(seed=job.seed, epoch=epoch, shuffle=job.shuffle)
+        open_split = partial(
+            SplitReader,
+            request=job.request,
+            order=order,
+            stats=self._stats,
+            num_threads=self._share.num_threads,
+            # In order `dynamic` a claim ends at the end of a window, so the next one is another.
+            window_cache=None if job.ordering.is_dynamic else WindowCache(),
+            budget=budget,
+            column_cache=column_cache,
+            # Batches of rows in the file's order are views of the columns, each of which may be
+            # kept without the others.
+            take=None if job.shuffle is None else self._pools.windows.take,
+        )
+        work, is_ready = self._work_on(job, claims, budget)
+        splits = Splits(work=work, open_split=open_split, skip=skip, is_ready=is_ready)
+        if job.shuffle is None:
+            return read_in_order(splits)
+        terms = MixTerms(
+            order=order,
+            width=job.num_open,
+            section_of=job.section_of(epoch),
+            num_sharing=self._num_sharing,
+        )
+        return read_mixed(splits, terms, budget, self._stats)
 
     @property
     def stages(self) -> bool:

@@ -1,211 +1,382 @@
-"""The iterator of a training loop."""
+"""One iteration over a loader's epochs in one process: its parts, its epochs and its end."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
+import logging
+import os
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any
 
-from featstore.base.cleanup import when_gone
-from featstore.base.errors import StateError
-from featstore.base.named_errors import NamedErrors
+from featstore.base.errors import ConfigError, DispatchError, StateError
+from featstore.dispatch.delivered import Done
+from featstore.dispatch.orders import WorkerInfo
+from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
+from featstore.dispatch.store_keys import EpochKeys
+from featstore.dispatch.terms import Claim
+from featstore.loader.batches.bad_files import SKIP
 from featstore.loader.batches.batch_slices import BatchSlice
-from featstore.loader.iteration.epochs import Run
-from featstore.loader.iteration.worker import LoaderWorker
+from featstore.loader.batches.stats import EpochTimes, padding_note, verdict
+from featstore.loader.iteration.delivery import Delivery
+from featstore.loader.iteration.dynamic_epoch import DynamicEpoch
+from featstore.loader.iteration.feed import Feed, Resources
+from featstore.loader.iteration.hand_over import HandOver, MadeBatch, RankSteps, RowBar, agreement
+from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.rendezvous import Meeting
+from featstore.loader.iteration.reporting import Reports
+from featstore.loader.iteration.state import LoaderState
+from featstore.loader.plan.fair_shares import uneven_shares
+from featstore.loader.plan.follow import Follower, NewFiles
 from featstore.tensors.batch import Batch
 
-
-class Owner(Protocol):
-    """The loader over which an iteration runs."""
-
-    @property
-    def named_errors(self) -> NamedErrors:
-        """Names the table in errors of the operating system."""
-
-    @property
-    def is_awaiting_shares(self) -> bool:
-        """Whether the next iteration begins with a state of which other DataLoader workers have
-        their parts.
-        """
-
-    def begin_run(self, worker: LoaderWorker) -> Run:
-        """Begins a new iteration over the loader's epochs, which replaces the current one."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-    def tell_stats(self, *, is_last: bool) -> None:
-        """Called for each batch before it is handed out, and at the end of the iteration."""
-
-
-@runtime_checkable
-class RunsAhead(Iterator[Batch], Protocol):
-    """An iteration that a thread may run ahead of its consumer: of a loader, or of a mixture."""
-
-    def run_ahead(self) -> Self: ...
-
-    def give(self) -> None: ...
-
-    def acknowledge(self) -> None: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def close(self) -> None: ...
+# The documented name of the logger for the verdicts of epochs.
+_LOG = logging.getLogger("featstore.loader")
+_SHARES_LOG = logging.getLogger(__name__)
 
 
 class Iteration:
-    """The batches of one iteration. Its threads end when it is dropped, as by a loop that ends or
-    breaks.
-
-    It begins when its first batch, or its state, is asked for. So an iterator that a framework
-    makes and does not use skips no epoch, and does not end another one.
+    """One iteration: owns its parts and runs its epochs. For one consumer; `close` may be called
+    from any thread.
 
     Args:
-        owner: The loader. The iteration keeps it alive, since it owns the directories that the run
-            uses.
-        worker: Which worker this process is.
+        job: What is read.
+        meeting: The iteration, as the workers agreed on it.
+        start: The state in which it begins.
+        resources: What the process has for it.
+
+    Attributes:
+        delivery: What is pending and delivered.
+        steps: The steps on which ranks agree; None if ranks may make different numbers of steps.
+        meeting: The iteration, as the workers agreed on it.
+        follows: Whether the table is followed.
+        pauses: Whether `slices` yields None between two epochs.
+        is_between_epochs: Whether it has just done so.
+
+    Raises:
+        ConfigError: A table is followed in a DataLoader worker.
     """
 
-    def __init__(self, owner: Owner, worker: LoaderWorker) -> None:
-        self._owner, self._worker = owner, worker
-        self._run: Run | None = None
-        # Kept here, since in the run the generator and the run would keep each other alive.
-        self._slices: Iterator[BatchSlice | None] = iter(())
-        self._close: Callable[[], object] = lambda: None  # Until it begins.
+    def __init__(
+        self,
+        job: Job,
+        meeting: Meeting,
+        start: LoaderState,
+        resources: Resources,
+    ) -> None:
+        self._job, self.meeting = job.at(start.followed), meeting
+        self._stats = stats = resources.stats
+        self.pauses = self.is_between_epochs = False
+        self.follows = job.follow is not None
+        if self.follows and meeting.worker.is_dataloader:
+            raise ConfigError(
+                "follow: expected a process that reads by itself, found a worker of a DataLoader, "
+                "which asks its workers in turn: one that waits for new partitions would hold up "
+                "the others; iterate the loader without a DataLoader"
+            )
+        self._follower = None
+        if job.follow is not None and start.followed is not None:
+            self._follower = Follower(job.follow, start.followed)
+        self._worker = f"{start.workers[0]}-{os.getpid()}"
+        self._in_step = meeting.worker.in_step if job.in_step is None else job.in_step
+        self.delivery = Delivery(start, stats.counts, tells=job.ordering.is_dynamic)
+        self._reports = Reports(self.delivery, stats, job.terms.lease_s)
+        self._feed = Feed(
+            resources,
+            self.delivery,
+            self._reports,
+            job.share_of_host(meeting.worker),
+            meeting.worker.num_workers if job.ordering.has_whole_splits else 1,
+        )
+        self._row_bar = None
+        if job.shows(start):
+            wait_s = stats.seconds["wait_s"]
+            self._row_bar = RowBar("train", job.num_rows_left(start), wait_s=wait_s)
+        self._hand_over = HandOver(
+            self.delivery,
+            stats,
+            resources.stager,
+            row_bar=self._row_bar,
+            is_shared=meeting.worker.is_dataloader,
+            debug=job.debug,
+        )
+        steps, self.steps = agreement(job, meeting, start), None
+        if steps is not None:
+            self.steps = RankSteps(
+                steps,
+                job,
+                meeting,
+                lambda: self._job.parts(meeting.worker),
+                self.delivery,
+                self._hand_over,
+                self._reports.limits,
+                lambda: self._num_own_rows(start),
+            )
+        self._quarantined: list[str] = []
+        self._has_ended = False
+        # The epoch, the batches before it, and the clocks at its begin.
+        self._begun: tuple[int, int, EpochTimes] | None = None
+        self._steps_before = self._num_steps()
+        if self._in_step and job.ordering.is_dynamic:
+            self._warn_of_uneven_shares()
 
-    def __iter__(self) -> "Iteration":
-        return self
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the iteration ended by itself: no rows are left, or the ranks agreed to stop."""
+        return self._has_ended or self.delivery.is_stopped
 
-    def __next__(self) -> Batch:
-        batch = self._next_of_epoch()
-        if batch is None:
-            raise StopIteration
-        return batch
+    @property
+    def state_handed_over(self) -> LoaderState:
+        """The state in which the batch that was handed over last counts as delivered. After the end
+        it is at the end of the last epoch.
 
-    def begin(self) -> Run:
-        """Begins the iteration, unless it has begun."""
-        if self._run is not None:
-            return self._run
-        with self._owner.named_errors:
-            return self._take(self._owner.begin_run(self._worker))
-
-    def pause_at_epochs(self) -> None:
-        """From now on StopIteration is raised at the end of each epoch, and the next epoch follows
-        when a batch is asked for after it.
+        Raises:
+            StateError: In one of several DataLoader workers, in an iteration of several epochs: the
+                others may be in another epoch.
         """
-        self.begin().pauses = True
+        is_one_of_several = (
+            self.meeting.worker.is_dataloader and self.meeting.worker.num_workers > 1
+        )
+        if is_one_of_several and self._job.num_epochs > 1:
+            raise StateError(
+                "a StatefulDataLoader of several workers: expected a loader with num_epochs 1, "
+                f"found {self._job.num_epochs}: workers may be in different epochs, whose states "
+                "cannot be merged; iterate once for each epoch"
+            )
+        return self.delivery.state_with_given
 
-    def wait_delivered(self) -> None:
-        """Waits until the consumer has acknowledged all batches, if a thread runs ahead of it."""
-        if self._run is not None:
-            self._run.delivery.wait()
+    def slices(self) -> Generator[BatchSlice | None, None, None]:
+        """The batch slices of all remaining epochs. The consumer takes the next one only when the
+        last one is added to the delivery. If it `pauses`, None comes between two epochs.
 
-    def _next_of_epoch(self) -> Batch | None:
-        """The next batch; None at a pause."""
-        run = self.begin()
-        _require_open(run)
-        if run.delivery.is_closed:
-            raise StopIteration
-        run.delivery.require_own_process()
-        try:
-            if not run.delivery.is_ahead:
-                run.acknowledge()
-            rows = self._next_slice(run)
-            if run.is_between_epochs:
-                return None
-            made = run.batch(rows)
-            if made is None:
-                run.finish()
-                self._owner.tell_stats(is_last=True)
-                raise StopIteration
-            self._owner.tell_stats(is_last=False)
-            return run.hand_over(made)  # The last step.
-        except BaseException as error:
-            was_closed = run.delivery.is_closed
-            # A loop that is behind still gets the batches from before the error.
-            run.delivery.wait()
-            self._close()
-            if was_closed and isinstance(error, StateError):
-                _require_open(run)
-            raise
-
-    def run_ahead(self) -> "Iteration":
-        """From now on a thread other than the consumer's asks for batches. A batch counts as given,
-        and then as delivered, only when the consumer calls `give` and `acknowledge`.
+        Raises:
+            DispatchError: An earlier start of the run has read all rows, or no worker could read
+                some of them.
         """
-        self.begin().delivery.run_ahead()
-        return self
+        end = self.meeting.first_epoch + self._job.num_epochs
+        finds_all_done = self.meeting.is_repeated and self._job.ordering.is_dynamic
+        for epoch in self._epochs(end):
+            self._begun = epoch, self._stats.counts["batches"], self._times()
+            if self._job.ordering.is_dynamic:
+                with self._dynamic_epoch(epoch) as dynamic:
+                    for claims in dynamic.rounds():
+                        yield from self._feed.slices(self._job, epoch, claims)
+                    if self._in_step and self.steps is None:
+                        dynamic.note_left_open()
+                self._quarantined += [f"epoch {epoch}: {split}" for split in dynamic.quarantined]
+                finds_all_done &= dynamic.found_all_done
+            else:
+                yield from self._in_order(epoch)
+            if self.delivery.is_closed:
+                return
+            self._judge()
+            self._end_epoch(is_last=epoch + 1 == end and not self.follows)
+            if self.pauses and epoch + 1 < end:
+                self.is_between_epochs = True
+                yield None
+                self.is_between_epochs = False
+        if finds_all_done and not self.follows:
+            self._report_all_done(end)
+        self._has_ended = True
+        self._report_quarantined()
 
-    def give(self) -> None:
-        """Records that the consumer got the next batch."""
-        if self._run is not None:
-            self._run.delivery.give()
+    def batch(self, rows: BatchSlice | None) -> MadeBatch | None:
+        """The next batch, to be handed over with `hand_over`.
+
+        Args:
+            rows: Its rows; None if there are no more.
+
+        Returns:
+            The batch, which is padding if ranks in step need one without rows; None at the end.
+        """
+        if self.steps is not None:
+            return self.steps.batch(rows)
+        return None if rows is None else self._hand_over.made(rows)
+
+    def hand_over(self, made: MadeBatch) -> Batch:
+        """As of `HandOver`."""
+        return self._hand_over.hand_over(made)
 
     def acknowledge(self) -> None:
-        """Counts the batches that the consumer has as delivered."""
-        if self._run is not None:
-            self._run.acknowledge()
+        """Counts the batch that the consumer has as delivered."""
+        self._reports.tell(is_complete=self.delivery.acknowledge())
+
+    def add_without_batch(self, rows: BatchSlice) -> None:
+        """Adds progress without a batch, which is delivered once everything before it is."""
+        if self.delivery.add(rows.progress):
+            self._reports.tell(is_complete=True)
+
+    def finish(self) -> None:
+        """Called when no step follows, because the ranks agreed to stop or no rows are left.
+
+        Raises:
+            DispatchError: The ranks have agreed to stop while a silent worker holds unread rows.
+        """
+        self._judge()
+        self._judge_padding()
+        self._reports.await_delivery()
+        # From here on the last batch is acknowledged, the store has its report, and an agreed stop
+        # has taken effect, unless the iteration was closed. One that stopped still holds its
+        # leases.
+        if self.steps is None or self.delivery.is_closed:
+            return
+        if self.delivery.is_stopped:
+            self.close()  # Releases the claims of rows that tail `drop` leaves out on purpose.
+        try:
+            self.steps.require_nothing_unread()
+        except DispatchError:
+            self.delivery.reopen()
+            raise
 
     def close(self) -> None:
-        """Ends the iteration before its end. May be called more than once, from any thread."""
-        self._close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The loader's state in which the batch that was handed out last counts as delivered, as
-        torchdata's StatefulDataLoader expects of an iterator. After the last batch it is at the end
-        of the epoch that was read, not at the beginning of the next.
+        """Releases claims, ends and joins the threads, and closes files. May be called more than
+        once, from any thread.
         """
-        if self._run is None and self._owner.is_awaiting_shares:
-            return self._owner.state_dict()
-        return self.begin().state_handed_over.to_json()
+        if not self.delivery.close():
+            return
+        with ExitStack() as parts:  # Runs from the last line to the first, even if one fails.
+            if self.steps is not None:
+                parts.callback(self.steps.leave)
+            parts.callback(self._feed.close)
+            if self._row_bar is not None:
+                parts.callback(self._row_bar.close)
+            parts.callback(self._reports.close)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a state. Waits for the other workers of the DataLoader, each of which
-        loads its own state.
+    def _epochs(self, end: int) -> Iterator[int]:
+        """The remaining epochs of the iteration. A followed table has one epoch per plan, for which
+        the job is replaced.
         """
-        self._close()
-        self._owner.load_state_dict(state)
-        self._take(self._owner.begin_run(self._worker))
+        epoch = self.delivery.epoch
+        if self._follower is None:
+            yield from range(epoch, end)
+            return
+        address, closed = self.meeting.address, self.delivery.closed
+        while True:
+            new = self._follower.next(address, EpochKeys(self.meeting.prefix, epoch), closed)
+            if new is None:
+                return
+            self._job = self._job.of_plan(new)
+            self.delivery.begin_plan(**self._plan_of_state())
+            yield epoch
+            epoch += 1
 
-    def _take(self, run: Run) -> Run:
-        slices = run.slices()
-        self._run, self._slices = run, slices
-        self._close = when_gone(self, partial(_end, run, slices))
-        return run
+    def _end_epoch(self, *, is_last: bool) -> None:
+        """Moves on to the next epoch. All of this one is delivered, unless ranks stopped."""
+        if self._follower is not None:
+            self._follower.finish(self._job.files)
+            self._job = self._job.of_plan(NewFiles(files={}, table=self._job.table))
+        plan = self._plan_of_state()
+        self.delivery.end_epoch(is_last=is_last, keeps_done=self.pauses, **plan)
+        self._reports.bad_files.clear()  # They are counted and warned of again.
 
-    def _next_slice(self, run: Run) -> BatchSlice | None:
-        """The next slice with rows; None at the end, or at a pause. Progress of slices without rows
-        is added to the delivery.
-        """
-        # Here errors of the threads that read, decode and stage come out.
-        with self._owner.named_errors:
-            for rows in self._slices:
-                if rows is None:
-                    return None
-                if rows.blocks:
-                    return rows
-                run.add_without_batch(rows)
-        _require_open(run)
-        return None
+    def _plan_of_state(self) -> dict[str, Any]:
+        """The fields of a state that change with the plan of a followed table."""
+        if self._follower is None:
+            return {}
+        plan = {"table": self._job.table, "plan": self._job.plan_digest}
+        return {"followed": self._follower.followed, **plan}
 
-
-def _end(run: Run, slices: Generator[BatchSlice | None, None, None]) -> None:
-    """Closes a run, and leaves the blocks in which its generator stands: it may be closed at the
-    interpreter's end, after which their modules are gone.
-    """
-    run.close()
-    with suppress(ValueError):  # Another thread is in it, and leaves them since the run is closed.
-        slices.close()
-
-
-def _require_open(run: Run) -> None:
-    """StateError if the run was closed before its end; StopIteration if the table is followed,
-    where closing is the end.
-    """
-    if run.delivery.is_closed and not run.is_exhausted:
-        if run.follows:
-            raise StopIteration
-        raise StateError(
-            "this iteration was closed before its end, by close(), an error or a newer one; "
-            "iterate anew"
+    def _dynamic_epoch(self, epoch: int) -> DynamicEpoch:
+        return DynamicEpoch(
+            self._job,
+            self.meeting,
+            epoch,
+            worker=self._worker,
+            in_step=self._in_step,
+            delivery=self.delivery,
+            reports=self._reports,
+            stats=self._stats,
+            is_staged=self._feed.is_staged if self._feed.stages else None,
         )
+
+    def _in_order(self, epoch: int) -> Iterator[BatchSlice]:
+        """The worker's batch slices of an epoch in order `static`, `rank` or `replay`."""
+        for job, claims in self._turns(epoch, self.delivery.done):
+            if not self.delivery.is_closed:
+                yield from self._feed.slices(job, epoch, claims)
+            del job  # The files of a part are freed before those of the next are listed.
+
+    def _num_own_rows(self, start: LoaderState) -> int | None:
+        """The rows of this worker's claims from the current epoch on; None in order `dynamic`."""
+        if self._job.ordering.is_dynamic:
+            return None
+        end = start.first_epoch + self._job.num_epochs
+        return sum(
+            (claim.end_row or claim.split.num_rows) - claim.start_row
+            for epoch in range(self.delivery.epoch, end)
+            for _, claims in self._turns(epoch, start.done if epoch == start.epoch else {})
+            for claim in claims
+        )
+
+    def _turns(self, epoch: int, done: Done) -> Iterator[tuple[Job, Iterator[Claim]]]:
+        worker = self.meeting.worker
+        worker_info = WorkerInfo(index=worker.static_index, num_workers=worker.num_workers)
+        return self._job.turns(epoch, worker_info, done, partial(self._recorded, epoch))
+
+    def _recorded(self, epoch: int, loader: str) -> Recording:
+        with closing(self.meeting.address.open()) as store:
+            found = recorded_by(store, loader, self.meeting.run_id, epoch)
+        if found is None:
+            raise DispatchError(NOT_RECORDED.format(epoch=epoch, run_id=self.meeting.run_id))
+        return found
+
+    def _times(self) -> EpochTimes:
+        return self._stats.times(self._feed.staging_wait_s())
+
+    def _judge(self) -> None:
+        """Counts and judges the epoch that was begun, once: at its end, or where ranks stop."""
+        if self._begun is None:
+            return
+        (epoch, batches_before, before), self._begun = self._begun, None
+        self._stats.counts["epochs"] += 1
+        num_batches = self._stats.counts["batches"] - batches_before
+        told = verdict(self._times().since(before), num_batches)
+        self._stats.verdict = f"epoch {epoch}: {told}"
+        _LOG.info("%s", self._stats.verdict)
+
+    def _warn_of_uneven_shares(self) -> None:
+        """Warns once of a table of too few splits, in the first worker."""
+        worker = self.meeting.worker
+        text = uneven_shares(len(self._job.splits), worker.num_workers)
+        if text and worker.index == 0:
+            self._stats.counts["uneven_shares"] += 1
+            if self._stats.counts["uneven_shares"] == 1:
+                _SHARES_LOG.warning("%s (logged once)", text)
+
+    def _num_steps(self) -> tuple[int, int]:
+        """Padding batches, and all batches, of the loader."""
+        counts = self._stats.counts
+        return counts["padding_batches"], counts["padding_batches"] + counts["batches"]
+
+    def _judge_padding(self) -> None:
+        """Adds to the verdict of the last epoch if much of the iteration was padding."""
+        padding, steps = (
+            now - before for now, before in zip(self._num_steps(), self._steps_before, strict=True)
+        )
+        if note := padding_note(padding, steps):
+            self._stats.verdict += f"; {note}"
+            _LOG.info("%s", note)
+
+    def _report_all_done(self, end: int) -> None:
+        text = (
+            f"epochs {self.meeting.first_epoch} to {end - 1}: nothing is left to read: in "
+            f"dispatch store {self.meeting.address.url} an earlier run, or another loader "
+            "with the same selection, has read every row under this run_id; give each run, and "
+            "each loader that is to read all rows itself, its own run_id; to continue after a "
+            "checkpoint, call load_state_dict; if a launcher restarts workers that had ended, "
+            "dispatch.finished: end lets them end empty"
+        )
+        if not self._job.ends_finished:
+            raise DispatchError(text)
+        _LOG.warning("%s", text)
+
+    def _report_quarantined(self) -> None:
+        if not self._quarantined:
+            return
+        text = (
+            "some rows could not be read by any worker: each of these splits failed "
+            f"{self._job.terms.max_failures} times in a row, or killed its worker: "
+            f"{'; '.join(self._quarantined)}; all other rows were delivered; see the errors of the "
+            "workers, and `featstore dispatch receipt`"
+        )
+        if self._job.on_bad_file != SKIP:
+            raise DispatchError(text)
+        _LOG.warning("%s", text)

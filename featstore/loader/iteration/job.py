@@ -15,7 +15,7 @@ from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.batches.bad_files import ERROR
 from featstore.loader.batches.transform import Transform
 from featstore.loader.iteration.state import LoaderState
-from featstore.loader.iteration.step_agreement import DROP, JOIN
+from featstore.loader.iteration.step_agreement import JOIN, Tail
 from featstore.loader.iteration.worker import HostShare, LoaderWorker
 from featstore.loader.plan.data_files import Census, Listing
 from featstore.loader.plan.follow import Followed, Following, NewFiles
@@ -30,16 +30,50 @@ from featstore.table.snapshot import DataFile
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """What a loader reads and how: equal in all of its workers.
+class EpochOptions:
+    """Parameters of `FeatureLoader` that say which epochs are read, in which order."""
 
-    Attributes that are not listed here are parameters of `FeatureLoader`, parsed.
+    seed: int = 0
+    num_epochs: int = 1
+    ordering: Ordering = field(default_factory=Ordering)
+    shuffle: Shuffle | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """Parameters of `FeatureLoader` that say what batches are made."""
+
+    batch_size: int = 8192
+    drop_last: bool = False
+    tail: Tail = JOIN
+    transform: Transform | None = None
+    debug: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessOptions:
+    """Parameters of `FeatureLoader` that say what a worker takes and does.
+
+    Attributes:
+        budget_bytes: The memory budget; None: its share of the host's memory.
+        decode_threads: Decoding threads; None: its share of the host's cores.
+        on_bad_file: What becomes of files that cannot be read.
+        progress: Whether the first worker shows a progress bar.
+    """
+
+    budget_bytes: int | None = None
+    decode_threads: int | None = None
+    on_bad_file: str = ERROR
+    progress: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(EpochOptions, BatchOptions, ProcessOptions):
+    """What a loader reads and how: equal in all of its workers.
 
     Attributes:
         files: The data files by path, each with its partition; empty in order `rank`.
         table: Digest of the snapshot.
-        budget_bytes: The memory budget of each worker; None: its share of the host's memory.
-        decode_threads: Decoding threads of each worker; None: its share of the host's cores.
         terms: Lease times and limits of dispatch.
         splits: The splits of the files, in the order of the files.
         positions: The positions of the epoch's order at which the splits of a part are, in order
@@ -60,26 +94,13 @@ class Job:
     request: Request
     files: Files
     table: str
-    seed: int = 0
-    num_epochs: int = 1
-    batch_size: int = 8192
-    drop_last: bool = False
-    shuffle: Shuffle | None = None
-    budget_bytes: int | None = None
-    decode_threads: int | None = None
     terms: Terms = field(default_factory=Terms)
-    ordering: Ordering = field(default_factory=Ordering)
     splits: Sequence[Split] = ()
     positions: range | None = None
     cut: Callable[[Iterable[DataFile]], Iterator[Split]] = make_splits
     follow: Following | None = None
-    tail: str = JOIN
     listing: Listing | None = None
-    debug: bool = False
     census: Census | None = None
-    progress: bool = False
-    on_bad_file: str = ERROR
-    transform: Transform | None = None
     in_step: bool | None = None
     ends_finished: bool = False
     most_open: int | None = None
@@ -93,11 +114,6 @@ class Job:
             num_threads=max(1, (self.decode_threads or share.num_threads) // self.num_sharing),
             budget_bytes=max(1, (self.budget_bytes or share.budget_bytes) // self.num_sharing),
         )
-
-    def in_parts(self, listing: Listing) -> "Job":
-        """The job in order `rank`: it only counts the files, which each part then lists."""
-        census = listing.count(self.seed, shuffle=self.shuffle is not None)
-        return replace(self, listing=listing, census=census, table=self.table or census.table)
 
     def part(self, part: MiniEpoch) -> "Job":
         """The job with the files of one part only. Its `splits` are in the order of its
@@ -266,17 +282,14 @@ class Job:
         """How many steps a worker makes if all ranks make the same number, as `tail` says; None if
         that cannot be counted in advance.
         """
-        if self.ordering.kind != STATIC or self.filters_rows or self.tail == JOIN:
+        if self.ordering.kind != STATIC or self.filters_rows or not self.tail.agrees:
             return None
         worker_infos = [
             WorkerInfo(index=rank, num_workers=worker.num_ranks) for rank in range(worker.num_ranks)
         ]
         counts = [self.num_static_batches(start, worker_info) for worker_info in worker_infos]
         per_rank = worker.num_workers // worker.num_ranks
-        return -(
-            (worker.index % per_rank - (min(counts) if self.tail == DROP else max(counts)))
-            // per_rank
-        )
+        return -((worker.index % per_rank - self.tail.num_steps(counts)) // per_rank)
 
     @property
     def key(self) -> str:

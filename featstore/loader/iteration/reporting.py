@@ -10,8 +10,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.loader.batches.bad_files import BadFiles
 from featstore.loader.batches.blocks import Block
 from featstore.loader.batches.stats import Stats
-from featstore.loader.iteration.claims import Kind, Limits, Report
-from featstore.loader.iteration.delivery import Delivery
+from featstore.loader.iteration.delivery import Delivery, Kind, Limits, Report
 
 # How often progress within a claim is reported. If the worker dies, another one reads again what it
 # delivered since. Chosen, not measured: each report is one write to the store.
@@ -100,8 +99,8 @@ class Reports:
                 self.settle()
 
     def await_delivery(self) -> None:
-        """Waits until everything that was added is delivered, or the run is closed, and reports it.
-        Claims may be released only after that.
+        """Waits until everything that was added is delivered, or the iteration is closed, and
+        reports it. Claims may be released only after that.
         """
         self._delivery.wait()
         self.tell(is_complete=True)

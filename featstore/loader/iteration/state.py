@@ -159,6 +159,16 @@ class LoaderState:
         known = self.ended if epoch == self.epoch - 1 else None
         return replace(self, epoch=epoch, done=known or {}, ended=None)
 
+    def require_own(self, index: int, num_workers: int) -> None:
+        """StateError if the state is not that of this worker alone."""
+        if (self.workers, self.num_workers) != ((index,), num_workers):
+            raise StateError(
+                f"loader state: of worker {list(self.workers)} of {self.num_workers}, loaded by "
+                f"worker {index} of {num_workers}: use the same number of workers, or merge the "
+                "states with FeatureLoader.merge_states([...]) and load them before the DataLoader "
+                "is made"
+            )
+
     def require_complete(self) -> None:
         """StateError if workers of the step are missing."""
         missing = sorted(set(range(self.num_workers)) - set(self.workers))

@@ -19,11 +19,56 @@ from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.dispatch.stores.address import Store
 from featstore.loader.iteration.worker import LoaderWorker
 
-DROP, PAD, JOIN = TAILS = ("drop", "pad", "join")
 _LOG = logging.getLogger(__name__)
 _GOES, _ENDED, _LEFT = "goes", "ended", "left"
 # Seconds between two looks at the announcements: doubled from the first to the second value.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tail:
+    """What ranks do at the end of an iteration if they have different numbers of batches: all that
+    is known of the values of the option `tail`.
+
+    Attributes:
+        name: The value.
+        agrees: Whether all ranks make the same number of steps.
+        pads: Whether these are the steps of the rank with the most batches, which the others make
+            with padding; otherwise those of the rank with the fewest.
+    """
+
+    name: str
+    agrees: bool = True
+    pads: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    def num_steps(self, num_batches: Sequence[int]) -> int:
+        """The steps that ranks with these numbers of batches make."""
+        return max(num_batches) if self.pads else min(num_batches)
+
+
+JOIN = Tail(name="join", agrees=False)
+_TAILS = (Tail(name="drop"), Tail(name="pad", pads=True), JOIN)
+
+
+def tail_of(value: str) -> Tail:
+    """The option `tail`. ConfigError for an unknown one."""
+    for tail in _TAILS:
+        if tail.name == value:
+            return tail
+    known = ", ".join(tail.name for tail in _TAILS)
+    raise ConfigError(f"tail: expected one of {known}, found {value!r}")
+
+
+def require_in_step(tail: Tail, in_step: object) -> None:
+    """ConfigError if `dispatch.in_step` contradicts the tail."""
+    if tail.agrees and in_step is False:
+        raise ConfigError(
+            f"tail {tail} and dispatch.in_step false contradict each other: with this tail "
+            "all ranks make the same steps; leave in_step out, or choose tail join"
+        )
 
 
 class StepDecision(Enum):
@@ -110,7 +155,7 @@ class Agreed:
     """Steps on which ranks agree through announcements in the store. For one consumer.
 
     Args:
-        kind: The tail, `drop` or `pad`.
+        tail: A tail with which ranks agree.
         store: A handle of its own, which `leave` closes.
         prefix: Prefix of the iteration's keys.
         worker: Which worker this process is.
@@ -122,9 +167,9 @@ class Agreed:
     """
 
     def __init__(
-        self, kind: str, store: Store, prefix: str, worker: LoaderWorker, *, patience_s: float
+        self, tail: Tail, store: Store, prefix: str, worker: LoaderWorker, *, patience_s: float
     ) -> None:
-        self._kind, self._store, self._worker, self._patience_s = kind, store, worker, patience_s
+        self._tail, self._store, self._worker, self._patience_s = tail, store, worker, patience_s
         self._keys = {index: f"{prefix}tail/{index}" for index in range(worker.num_workers)}
         self._announced = self._known = self._step = 0
         self._has_ended, self._closed = False, Event()
@@ -134,7 +179,7 @@ class Agreed:
         if step > self._announced:
             self._announced = step + ahead
             self._announce(_GOES, self._announced)
-        if self._kind == PAD or step <= self._known or self._agree(step, is_mine=True):
+        if self._tail.pads or step <= self._known or self._agree(step, is_mine=True):
             return True
         self._end(step - 1)
         return False
@@ -147,7 +192,7 @@ class Agreed:
         if step <= self._announced:
             return True
         self._end(step - 1)
-        return self._kind == PAD and self._agree(step, is_mine=False)
+        return self._tail.pads and self._agree(step, is_mine=False)
 
     def leave(self) -> None:
         self._closed.set()
@@ -161,7 +206,7 @@ class Agreed:
                 "all ranks at the same step",
                 self._name(self._worker.index),
                 self._step,
-                self._kind,
+                self._tail,
             )
         self._store.close()
 
@@ -200,8 +245,8 @@ class Agreed:
                 raise DispatchError(
                     f"{self._name(index)} left its loop at step {other.steps}, before the end of "
                     f"the epoch, and {self._name(self._worker.index)} waits for it at step {step}: "
-                    f"with tail {self._kind} a loop may be left early only by all ranks at the "
-                    "same step; see that rank's log, or choose tail join"
+                    f"with tail {self._tail} a loop may be left early only by all ranks at "
+                    "the same step; see that rank's log, or choose tail join"
                 )
         if waited_s > self._patience_s:
             silent = [
@@ -218,17 +263,3 @@ class Agreed:
         per_rank = self._worker.num_workers // self._worker.num_ranks
         rank = f"rank {index // per_rank}"
         return rank if per_rank == 1 else f"worker {index % per_rank} of {rank}"
-
-
-def require_tail(value: object, *, in_step: object) -> str:
-    """The option `tail`. ConfigError for an unknown one, or one that `dispatch.in_step`
-    contradicts.
-    """
-    if value not in TAILS:
-        raise ConfigError(f"tail: expected one of {', '.join(TAILS)}, found {value!r}")
-    if value != JOIN and in_step is False:
-        raise ConfigError(
-            f"tail {value} and dispatch.in_step false contradict each other: with this tail all "
-            "ranks make the same steps; leave in_step out, or choose tail join"
-        )
-    return str(value)

@@ -1,11 +1,15 @@
 """Which of a loader's workers this process is, and its share of the host's cores and memory."""
 
+import inspect
 import os
+import traceback
 from dataclasses import dataclass
+from typing import Any
 
 from torch import distributed
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
+from featstore.base.errors import ConfigError, StateError
 from featstore.base.host import cores_of_rank, may_be_bound, memory_bytes, num_cores, ranks_on_host
 
 # One process takes this much, and all of a host together at most a quarter of its memory, which is
@@ -65,31 +69,19 @@ class LoaderWorker:
         """The worker that this process is, from torch's worker info, RANK, WORLD_SIZE and what the
         launcher tells of the host.
         """
-        worker, in_step = get_worker_info(), _is_one_of_several_ranks()
-        rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
-        on_host, is_bound = ranks_on_host(os.environ), may_be_bound(os.environ)
-        if worker is None:
-            return cls(
-                index=rank,
-                num_workers=world,
-                session="direct",
-                is_dataloader=False,
-                rank=rank,
-                num_ranks=world,
-                ranks_on_host=on_host,
-                is_bound=is_bound,
-                in_step=in_step,
-            )
+        worker, rank = get_worker_info(), int(os.environ.get("RANK") or 0)
+        num_ranks = int(os.environ.get("WORLD_SIZE") or 1)
+        num_siblings = worker.num_workers if worker else 1
         return cls(
-            index=rank * worker.num_workers + worker.id,
-            num_workers=world * worker.num_workers,
-            session=f"{worker.num_workers}-{worker.seed - worker.id}",
-            is_dataloader=True,
+            index=rank * num_siblings + (worker.id if worker else 0),
+            num_workers=num_ranks * num_siblings,
+            session=f"{num_siblings}-{worker.seed - worker.id}" if worker else "direct",
+            is_dataloader=worker is not None,
             rank=rank,
-            num_ranks=world,
-            ranks_on_host=on_host,
-            is_bound=is_bound,
-            in_step=in_step,
+            num_ranks=num_ranks,
+            ranks_on_host=ranks_on_host(os.environ),
+            is_bound=may_be_bound(os.environ),
+            in_step=_is_one_of_several_ranks(),
         )
 
 
@@ -132,3 +124,48 @@ class HostShare:
             num_threads=1 if worker.is_dataloader else cores,
             budget_bytes=min(most_bytes, memory_bytes() // (_SHARE * worker.num_on_host)),
         )
+
+
+def require_exact_states(num_ranks: int) -> None:
+    """Looks at the DataLoader that is starting workers, if one is: in a forked worker it is on the
+    stack, and elsewhere while the loader is pickled for one.
+
+    With `snapshot_every_n_steps` above 1 a StatefulDataLoader saves the workers' last states and
+    the number of batches since. After a restart it asks the workers for as many batches and drops
+    them, but these need not be the same: which worker reads which rows is decided again. So rows
+    would come twice, and others never. Nothing that a worker is given says so: the DataLoader
+    itself has to be found, to refuse it.
+
+    Args:
+        num_ranks: The number of ranks, which share an epoch as workers do.
+
+    Raises:
+        ConfigError: It saves the states of several workers not after each batch.
+        StateError: It goes on from a state that was saved so.
+    """
+    starting = _starting()
+    if starting is None or starting.num_workers == 0 or starting.num_workers * num_ranks == 1:
+        return
+    steps = getattr(starting, "snapshot_every_n_steps", 1)
+    if steps != 1:
+        raise ConfigError(
+            "a StatefulDataLoader of several workers: expected snapshot_every_n_steps 1, found "
+            f"{steps}: after a restart, rows of the batches since the last snapshot would come "
+            "twice, and others never; leave the option out"
+        )
+    state = getattr(starting, "next_iter_state", None) or {}
+    if num_steps := state.get("_steps_since_snapshot", 0):
+        raise StateError(
+            "a StatefulDataLoader of several workers: expected a state that was saved with "
+            f"snapshot_every_n_steps 1, found one that lacks the last {num_steps} batches: rows "
+            "would come twice, and others never; load an exact one, or start the epoch again"
+        )
+
+
+def _starting() -> "DataLoader[Any] | None":
+    for frame, _ in traceback.walk_stack(inspect.currentframe()):
+        if frame.f_code.co_name == "_get_iterator":
+            found = frame.f_locals.get("self")
+            if isinstance(found, DataLoader):
+                return found
+    return None

@@ -49,12 +49,6 @@ def mixed_tables(config: Mapping[str, Any]) -> MixedTables:
         raise ConfigError(
             f"stop: expected one of {', '.join(STOPS)}, found {stop!r}{nearest(str(stop), STOPS)}"
         )
-    if stop == ALL_EXHAUSTED and config.get("tail", "join") != "join":
-        raise ConfigError(
-            f"tail: {config['tail']!r} with stop {ALL_EXHAUSTED}: ranks read different numbers of "
-            f"passes, so they cannot agree on a last step: expected tail join, or stop "
-            f"{FIRST_EXHAUSTED}"
-        )
     return MixedTables(
         configs=[_arguments(i, entry, common) for i, entry in enumerate(entries)],
         weights=[_weight(i, entry) for i, entry in enumerate(entries)],

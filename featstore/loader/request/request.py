@@ -13,7 +13,7 @@ import pyarrow as pa
 from featstore.base.errors import ConfigError, SelectionError, nearest, require_text
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.loader.request.negatives import Negatives
-from featstore.loader.request.option_values import as_list, require_keys
+from featstore.loader.request.option_values import as_list, as_options, require_keys
 from featstore.loader.request.slot_options import SlotRequest, requested_slots
 from featstore.reading.file_columns import Selection
 from featstore.selection.where import Where, parse_where
@@ -153,7 +153,7 @@ def resolve(
     weight: str | None = None,
     extras: Iterable[str] = (),
     where: str | None = None,
-    negatives: Negatives | None = None,
+    negatives: Negatives | Mapping[str, Any] | None = None,
 ) -> Request:
     """The request for these arguments of `FeatureLoader`.
 
@@ -203,12 +203,12 @@ def _label(schema: SlotSchema, item: Any) -> LabelRequest:
 
 
 def _checked_negatives(
-    schema: SlotSchema, negatives: Negatives | None, labels: Sequence[str]
+    schema: SlotSchema, option: Negatives | Mapping[str, Any] | None, labels: Sequence[str]
 ) -> Negatives | None:
     """The option `negatives`. ConfigError if its label is not requested, or its column has no
     value hash.
     """
-    if negatives is None:
+    if (negatives := as_options(Negatives, option, "negatives")) is None:
         return None
     if negatives.label not in labels:
         raise ConfigError(

@@ -1,16 +1,13 @@
 """The table that an argument names: an open one, its snapshot, or a URL."""
 
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol
+from typing import Protocol
 
 from featstore.base.errors import ConfigError
 from featstore.base.named_errors import NamedErrors
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
-
-Parameters = ParamSpec("Parameters")
 
 
 class TableLike(Protocol):
@@ -45,15 +42,6 @@ def snapshot_of(
     return snapshot
 
 
-def naming_table_errors(make: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """Lets errors of the operating system that leave a constructor name its first argument `table`,
-    as of `NamedErrors`.
-    """
-
-    @wraps(make)
-    def named(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
-        table: Any = options["table"] if "table" in options else [*arguments, None][1]
-        with NamedErrors(str(getattr(getattr(table, "snapshot", table), "url", table))):
-            make(*arguments, **options)
-
-    return named
+def naming_table(table: object) -> NamedErrors:
+    """Names a table, given as of `snapshot_of`, in errors of the operating system."""
+    return NamedErrors(str(getattr(getattr(table, "snapshot", table), "url", table)))

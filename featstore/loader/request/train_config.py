@@ -36,6 +36,7 @@ KEYS = (
     "progress",
     "debug",
 )
+_COLUMN_KEYS = ("slots", "labels", "weight", "extras", "where")
 # Instead of `table`: several tables, and when an epoch of them ends.
 MIX_KEYS = ("tables", "stop")
 
@@ -76,6 +77,16 @@ def load_train_config(
         "extras": (),
         **{key: value for key, value in config.items() if value is not None},
     }
+
+
+def load_of_table(config_url: str, table: str | None) -> dict[str, Any]:
+    """As of `load_train_config`, with another table if one is given."""
+    return load_train_config(config_url, {} if table is None else {"table": table})
+
+
+def column_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the arguments say of the columns and rows that are read, without `negatives`."""
+    return {key: config[key] for key in _COLUMN_KEYS if key in config}
 
 
 def _require_one_source(name: str, config: Mapping[str, Any]) -> None:

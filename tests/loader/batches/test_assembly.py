@@ -18,7 +18,7 @@ from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import slice_batches
 from featstore.loader.batches.blocks import Block, BlockColumns
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import Mixture, read_in_order, read_mixed
+from featstore.loader.batches.mixing import MixTerms, Mixture, Splits, read_in_order, read_mixed
 from featstore.loader.batches.progress import delivered
 from featstore.loader.batches.split_reader import SplitReader
 from featstore.loader.batches.stats import Stats
@@ -78,17 +78,11 @@ def mixtures(
         work_on(file, index, start_row=start)
         for index, (file, start) in enumerate(zip(files, start_rows, strict=True))
     )
+    splits = Splits(work=work, open_split=opened)
     if shuffle is None:
-        return read_in_order(work, opened)
-    return read_mixed(
-        work,
-        opened,
-        order,
-        width=len(files),
-        section_of=lambda index: range(len(files)),
-        budget=Budget(None),
-        stats=Stats(),
-    )
+        return read_in_order(splits)
+    terms = MixTerms(order=order, width=len(files), section_of=lambda index: range(len(files)))
+    return read_mixed(splits, terms, Budget(None), Stats())
 
 
 def blocks_of(found: Iterable[Mixture], batch_size: int) -> list[Block]:

@@ -18,7 +18,7 @@ from featstore.dispatch.terms import Claim
 from featstore.loader.batches import mixing
 from featstore.loader.batches.bad_files import Skip
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import Mixture, read_in_order, read_mixed
+from featstore.loader.batches.mixing import MixTerms, Mixture, Splits, read_in_order, read_mixed
 from featstore.loader.batches.split_reader import SplitReader, Window
 from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.work import Work
@@ -119,16 +119,15 @@ def mixed(
     budget, stats = budget or Budget(None), stats or Stats()
     opened = partial(OPEN, order=order, budget=budget, stats=stats)
     return read_mixed(
-        work,
-        opened,
-        order,
-        width=width,
-        section_of=section_of or (lambda index: range(1000)),
-        budget=budget,
-        stats=stats,
-        skip=skip,
-        num_sharing=num_sharing,
-        is_ready=is_ready,
+        Splits(work=work, open_split=opened, skip=skip, is_ready=is_ready),
+        MixTerms(
+            order=order,
+            width=width,
+            section_of=section_of or (lambda index: range(1000)),
+            num_sharing=num_sharing,
+        ),
+        budget,
+        stats,
     )
 
 
@@ -160,7 +159,7 @@ def test_splits_are_read_one_after_the_other_in_order(files: list[DataFile]) -> 
     noted = Noted()
     work = noted.drawing([noted.of(file, index) for index, file in enumerate(files)])
     found = []
-    for mixture in read_in_order(work, OPEN):
+    for mixture in read_in_order(Splits(work=work, open_split=OPEN)):
         found += windows_of([mixture])
         assert len(noted.drawn) - len(noted.released) == 1
     assert [window.work.claim.index for window in found] == [0, 0, 0, 1, 2, 3, 3, 3]
@@ -343,7 +342,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_or_left_out_whole_and_let_go(
     Path(files[2].url).write_bytes(b"no Parquet")
     noted = Noted()
     work = iter([noted.of(file, index) for index, file in enumerate(files)])
-    mixtures = read_in_order(work, OPEN, noted.skip if skips else None)
+    mixtures = read_in_order(Splits(work=work, open_split=OPEN, skip=noted.skip if skips else None))
     if skips:
         assert {window.work.claim.index for window in windows_of(mixtures)} == {0, 1, 3}
         assert noted.skipped == [(2, 0)]
@@ -360,9 +359,9 @@ def test_a_split_that_breaks_in_the_middle_is_an_error_or_left_out_from_there(
 ) -> None:
     noted = Noted()
     broken = noted.of(files[0], 0, fails(DataFileError("damaged"), at=32))
-    mixtures = read_in_order(
-        iter([broken, noted.of(files[2], 2)]), OPEN, noted.skip if skips else None
-    )
+    work = iter([broken, noted.of(files[2], 2)])
+    skip = noted.skip if skips else None
+    mixtures = read_in_order(Splits(work=work, open_split=OPEN, skip=skip))
     found = windows_of([next(mixtures)])
     if skips:
         found += windows_of(mixtures)
@@ -391,7 +390,7 @@ def test_what_is_no_bad_file_is_raised_and_a_lost_store_is_no_failure_of_the_spl
     noted = Noted()
     broken = noted.of(files[0], 0, fails(error, at=16))
     with pytest.raises(type(error), match=str(error)):
-        list(read_in_order(iter([broken]), OPEN, noted.skip))
+        list(read_in_order(Splits(work=iter([broken]), open_split=OPEN, skip=noted.skip)))
     assert noted.skipped == []
     assert noted.failed == ([0] if is_the_files else [])
     assert noted.released == [0]
@@ -405,7 +404,7 @@ def test_a_window_is_let_go_before_the_next_one_is_read(files: list[DataFile]) -
         return row
 
     work = Noted().of(files[0], 0, reserve)
-    mixtures = read_in_order(iter([work]), OPEN)
+    mixtures = read_in_order(Splits(work=iter([work]), open_split=OPEN))
     while (mixture := next(mixtures, None)) is not None:
         alive.append(weakref.ref(mixture.shares[0].window))
         del mixture

@@ -13,7 +13,7 @@ import pytest
 from featstore.base.errors import DataFileError, StateError
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import read_in_order
+from featstore.loader.batches.mixing import Splits, read_in_order
 from featstore.loader.batches.pipeline import Pipeline, Prefetcher, StageQueue
 from featstore.loader.batches.split_reader import SplitReader
 from featstore.loader.batches.stats import Stats
@@ -107,7 +107,9 @@ def pipeline_over(
     order = RowOrder(seed=0, epoch=0, shuffle=None)
     opened = partial(SplitReader, request=request, order=order, stats=stats, budget=budget)
     assembler = Assembler(request, 16, stats, budget=budget)
-    return Pipeline(read_in_order(iter([work]), opened), assembler, budget, stats)
+    return Pipeline(
+        read_in_order(Splits(work=iter([work]), open_split=opened)), assembler, budget, stats
+    )
 
 
 def test_what_goes_wrong_in_assembling_is_raised_after_the_blocks_before_it(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.progress import Segment
-from featstore.loader.iteration.claims import Claims, Kind, Report
+from featstore.loader.iteration.delivery import Claims, Kind, Report
 
 NUM_ROWS = 6
 CLAIMS = [

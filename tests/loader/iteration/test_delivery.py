@@ -34,6 +34,7 @@ from featstore.tensors.batch import Batch
 from featstore.tensors.column_keys import SLOT
 from featstore.tensors.tensor_columns import TensorColumns
 from tests.forks import in_a_fork
+from tests.loader.conftest import iteration_of, source_of
 from tests.loader.iteration.states import START
 from tests.programs import run_python
 from tests.threads import beside
@@ -363,7 +364,7 @@ def test_what_is_delivered_while_the_store_is_told_is_told_next() -> None:
 
 
 def test_the_modules_of_delivery_import_no_torch() -> None:
-    names = ("run.claims", "run.delivery", "batches.progress", "run.state")
+    names = ("iteration.delivery", "batches.progress", "iteration.state")
     modules = [f"featstore.loader.{name}" for name in names]
     code = f"import sys, {', '.join(modules)}; assert 'torch' not in sys.modules"
     run_python(code)
@@ -427,8 +428,7 @@ def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_tol
     with FeatureLoader(table_url, slots=["row"], batch_size=40) as loader:
         batches = iter(loader)
         next(batches)
-        assert loader._run is not None
-        telling = loader._run._reports._telling
+        telling = iteration_of(loader)._reports._telling
         is_held, may_end = threading.Event(), threading.Event()
 
         def tell() -> None:
@@ -438,7 +438,7 @@ def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_tol
 
         def forget() -> None:
             nonlocal batches
-            loader._run = None
+            source_of(loader).iteration = None
             del batches
             gc.collect()
 

@@ -15,8 +15,8 @@ from featstore.loader.batches.progress import Progress, Segment
 from featstore.loader.batches.stats import Stats
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.dynamic_epoch import DynamicEpoch
-from featstore.loader.iteration.iterations import Iterations
 from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.rendezvous import Rendezvous
 from featstore.loader.iteration.reporting import Reports
 from featstore.loader.iteration.worker import LoaderWorker
 from tests.loader.conftest import data_file, job_on
@@ -44,7 +44,7 @@ class Worker:
         place: LoaderWorker = PLACE,
     ) -> None:
         dispatch = Dispatch(store=f"sqlite://{path}/store.db", run_id="r")
-        started = Iterations(dispatch, job.key, 1).begin(place)
+        started = Rendezvous(dispatch, job.key, 1).begin(place)
         self.delivery = Delivery(job.start(0, 0, place), Counter(), tells=True)
         self.stats = Stats()
         self.reports = Reports(self.delivery, self.stats, 60.0)

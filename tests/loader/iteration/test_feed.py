@@ -11,16 +11,14 @@ import pytest
 from featstore.base.errors import DataFileError, StateError
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.batch_slices import BatchSlice
-from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.batches.stats import Stats
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.feed import Feed
+from featstore.loader.iteration.feed import Feed, Resources
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.reporting import Reports
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
-from featstore.tensors.buffer_pool import BufferPools
 from tests.loader.conftest import data_file, job_on, work_on
 from tests.process import our_threads
 
@@ -39,16 +37,12 @@ class Fed:
         self.stats = Stats()
         start = self.job.start(0, 0, PLACE)
         self.delivery = Delivery(start, self.stats.counts, tells=False)
-        reports = Reports(self.delivery, self.stats, 60.0)
+        self.reports = Reports(self.delivery, self.stats, 60.0)
         self.feed = Feed(
-            self.job,
+            Resources(stats=self.stats, stager=self.stager),
             self.delivery,
-            reports,
-            self.stats,
-            self.stager,
-            BufferPools(),
+            self.reports,
             self.job.share_of_host(PLACE),
-            ColumnDemand(),
         )
 
     def claims(self) -> list[Claim]:
@@ -119,7 +113,7 @@ def test_a_bad_file_is_left_out_and_told_of_once_in_each_epoch(
             assert sum(one.batch().num_rows for one in fed.slices()) == 40
             numbers.append(len(caplog.records))
             if is_end:
-                fed.feed.end_epoch()
+                fed.reports.bad_files.clear()
     assert numbers == [1, 1, 2]
     fed.feed.close()
 

@@ -11,6 +11,7 @@ from featstore import FeatureLoader
 from featstore.base.errors import ConfigError
 from featstore.loader.iteration import worker
 from featstore.loader.iteration.worker import HostShare, LoaderWorker
+from tests.loader.conftest import source_of
 
 ALONE = LoaderWorker(index=0, num_workers=1, session="s", is_dataloader=False)
 ONE_OF_EIGHT = replace(ALONE, num_workers=8, num_ranks=8, ranks_on_host=8)
@@ -65,6 +66,6 @@ def test_a_number_of_threads_that_is_none_is_refused(tmp_path: Path, value: obje
 def test_what_a_job_says_comes_before_the_share(tmp_path: Path) -> None:
     pq.write_table(pa.table({"row": range(4)}), tmp_path / "a.parquet")
     loader = FeatureLoader(str(tmp_path), slots=["row"], decode_threads=3, memory_budget="1MB")
-    share = loader._job.share_of_host(ONE_OF_EIGHT)
+    share = source_of(loader).job.share_of_host(ONE_OF_EIGHT)
     assert share == HostShare(num_threads=3, budget_bytes=1_000_000)
     assert [row for batch in loader for row in batch["row"].tolist()] == [0, 1, 2, 3]

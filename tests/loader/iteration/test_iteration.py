@@ -1,167 +1,168 @@
-"""What a loop iterates: when a run begins and ends, and what is delivered at each step."""
+"""One run over its epochs, on real files and a real store: what it delivers, and how it ends."""
 
-from collections.abc import Iterator
-from itertools import islice
-from typing import Any
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from featstore.base.errors import StateError
-from featstore.base.named_errors import NamedErrors
-from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.iteration.epochs import Run
+from featstore.base.errors import ConfigError, DataFileError, DispatchError, StateError
+from featstore.dispatch.options import Dispatch
+from featstore.dispatch.terms import Terms
+from featstore.loader.batches.stats import Stats
+from featstore.loader.iteration.feed import Resources
 from featstore.loader.iteration.iteration import Iteration
+from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.rendezvous import Rendezvous
 from featstore.loader.iteration.worker import LoaderWorker
-from tests.loader.conftest import NUM_ROWS, rows_of
+from featstore.loader.plan.follow import Follow, Following
+from featstore.loader.plan.ordering import Ordering
+from tests.loader.conftest import data_file, job_on
 from tests.process import our_threads
 
-ALONE = LoaderWorker(index=0, num_workers=1, session="direct", is_dataloader=False)
-
-
-class Owner:
-    """A loader, and how often it began a run."""
-
-    def __init__(self, loader: FeatureLoader) -> None:
-        self.loader, self.num_runs = loader, 0
-        self.told: list[bool] = []
-        self.run: Run | None = None
-
-    @property
-    def is_awaiting_shares(self) -> bool:
-        return self.loader.is_awaiting_shares
-
-    @property
-    def named_errors(self) -> NamedErrors:
-        return self.loader.named_errors
-
-    def begin_run(self, worker: LoaderWorker) -> Run:
-        self.num_runs += 1
-        self.run = self.loader.begin_run(worker)
-        return self.run
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-    def tell_stats(self, *, is_last: bool) -> None:
-        self.told.append(is_last)
+ALONE = LoaderWorker(index=0, num_workers=1, session="s", is_dataloader=False)
+OF_A_DATALOADER = replace(ALONE, num_workers=2, is_dataloader=True)
+SCHEMA = pa.schema([("row", pa.int64())])
 
 
 @pytest.fixture
-def owner(table_url: str) -> Iterator[Owner]:
-    with FeatureLoader(table_url, slots=["row"], batch_size=60) as loader:
-        yield Owner(loader)
+def job(tmp_path: Path) -> Job:
+    """Two files of 40 rows."""
+    files = [
+        data_file(tmp_path / f"{index}.parquet", pa.table({"row": range(first, first + 40)}))
+        for index, first in enumerate((0, 40))
+    ]
+    return job_on(*files, schema=SCHEMA, terms=Terms(max_failures=2))
+
+
+Begin = Callable[..., Iteration]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    """Begins a run of one worker; each has the same store and run_id."""
+    runs: list[Iteration] = []
+
+    def made(job: Job, worker: LoaderWorker = ALONE, stats: Stats | None = None) -> Iteration:
+        dispatch = Dispatch(store=f"sqlite://{tmp_path}/store.db", run_id="r")
+        meeting = Rendezvous(dispatch, job.key, job.num_epochs).begin(worker)
+        start = job.start(0, 0, worker)
+        runs.append(Iteration(job, meeting, start, Resources(stats=stats or Stats())))
+        return runs[-1]
+
+    yield made
+    for run in runs:
+        run.close()
     assert not our_threads()
 
 
-def test_a_run_begins_when_the_first_batch_is_asked_for_and_only_once(owner: Owner) -> None:
-    iteration = Iteration(owner, ALONE)
-    assert owner.num_runs == 0
-    assert rows_of(iteration) == list(range(NUM_ROWS))
-    assert list(iteration) == []
-    assert owner.num_runs == 1
+def read(run: Iteration) -> list[int]:
+    """All rows that a loop gets which acknowledges each batch when it asks for the next."""
+    rows: list[int] = []
+    slices = run.slices()
+    while True:
+        run.acknowledge()
+        if (one := next(slices, None)) is None:
+            run.finish()
+            return rows
+        if one.blocks:
+            made = run.batch(one)
+            assert made is not None
+            rows += run.hand_over(made)["row"].tolist()
+        else:
+            run.add_without_batch(one)
 
 
-def test_an_iteration_that_nobody_has_any_more_ends_its_threads(owner: Owner) -> None:
-    iteration = Iteration(owner, ALONE)
-    next(iteration)
-    assert our_threads()
-    del iteration
-    assert not our_threads()
-
-
-def test_a_closed_iteration_says_so_and_may_be_closed_again(owner: Owner) -> None:
-    iteration = Iteration(owner, ALONE)
-    next(iteration)
-    for _ in range(2):
-        iteration.close()
-        assert not our_threads()
-        with pytest.raises(StateError, match="closed before its end"):
-            next(iteration)
-
-
-def test_its_state_counts_the_batch_that_was_handed_out_and_goes_on_behind_it(
-    owner: Owner,
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_every_epoch_delivers_every_row_and_is_counted_and_judged(
+    job: Job, begin: Begin, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    iteration = Iteration(owner, ALONE)
-    before = rows_of(islice(iteration, 2))
-    state = iteration.state_dict()
-    iteration.close()
-    other = Iteration(owner, ALONE)
-    other.load_state_dict(state)
-    assert before + rows_of(other) == list(range(NUM_ROWS))
+    caplog.set_level(logging.INFO, "featstore.loader")
+    stats = Stats()
+    run = begin(replace(job, ordering=Ordering(kind=kind), num_epochs=3), stats=stats)
+    assert sorted(read(run)) == sorted(list(range(80)) * 3)
+    assert run.is_exhausted
+    assert (stats.counts["epochs"], stats.counts["rows"]) == (3, 240)
+    assert stats.verdict.startswith("epoch 2: ")
+    assert [record.getMessage()[:9] for record in caplog.records] == [
+        f"epoch {epoch}: " for epoch in range(3)
+    ]
 
 
-def test_a_batch_that_was_made_ahead_is_delivered_only_when_the_consumer_says_so(
-    owner: Owner,
+def test_after_the_end_the_state_is_that_of_the_next_epoch_and_what_was_handed_over_of_the_last(
+    job: Job, begin: Begin
 ) -> None:
-    iteration = Iteration(owner, ALONE).run_ahead()
-    list(islice(iteration, 3))
-    run = owner.run
-    assert run is not None
-    iteration.acknowledge()
-    assert dict(run.delivery.done) == {}
-    iteration.give()
-    iteration.acknowledge()
-    assert dict(run.delivery.done) == {0: 60}
-    iteration.close()
+    run = begin(replace(job, ordering=Ordering(kind="static")))
+    read(run)
+    assert (run.delivery.state.epoch, run.delivery.state.done) == (1, {})
+    assert run.state_handed_over.epoch == 0
+    assert run.state_handed_over.done == {0: "complete", 1: "complete"}
 
 
-def test_an_iterator_that_is_not_used_skips_no_epoch_and_ends_no_other(
-    table_url: str,
+def test_a_worker_among_several_has_no_state_of_an_iteration_of_several_epochs(
+    job: Job, begin: Begin
 ) -> None:
-    with FeatureLoader(table_url, slots=["row"], batch_size=60, shuffle=True) as loader:
-        epochs = [rows_of(loader) for _ in range(2)]
-        loader.set_epoch(0)
-        iter(loader)
-        used = iter(loader)
-        found = next(used)["row"].tolist()
-        iter(loader)
-        assert found + rows_of(used) == epochs[0]
-        iter(loader)
-        assert rows_of(loader) == epochs[1]
+    run = begin(replace(job, num_epochs=2), OF_A_DATALOADER)
+    with pytest.raises(StateError, match="expected a loader with num_epochs 1, found 2"):
+        _ = run.state_handed_over
+    assert begin(job, OF_A_DATALOADER).state_handed_over.epoch == 0
 
 
-def test_an_iteration_ends_the_one_before_when_its_first_batch_is_asked_for(owner: Owner) -> None:
-    first, second = iter(owner.loader), iter(owner.loader)
-    next(first)
-    next(second)
-    with pytest.raises(StateError, match="closed before its end"):
-        next(first)
-
-
-@pytest.mark.parametrize("is_ahead", [False, True])
-def test_an_iteration_that_pauses_stops_at_the_end_of_each_epoch(
-    table_url: str, is_ahead: bool
+def test_a_run_that_begins_again_after_all_was_read_is_an_error_or_ends_empty(
+    job: Job, begin: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with FeatureLoader(table_url, slots=["row"], batch_size=60, num_epochs=3) as loader:
-        owner = Owner(loader)
-        iteration = Iteration(owner, ALONE)
-        iteration.pause_at_epochs()
-        if is_ahead:
-            iteration.run_ahead()
-        for epoch in range(3):
-            assert iteration.begin().delivery.epoch == epoch
-            rows = []
-            for _ in range(5):
-                rows += next(iteration)["row"].tolist()
-                if is_ahead:
-                    iteration.give()
-                    iteration.acknowledge()
-            assert rows == list(range(NUM_ROWS))
-            assert next(iteration, None) is None
-        assert list(iteration) == []
-        assert owner.num_runs == 1
-        assert owner.told == [*[False] * 15, True]
+    assert len(read(begin(job))) == 80
+    with pytest.raises(DispatchError, match="epochs 0 to 0: nothing is left to read"):
+        read(begin(job))
+    assert read(begin(replace(job, ends_finished=True))) == []
+    assert "nothing is left to read" in caplog.text
 
 
-def test_at_a_pause_the_state_is_at_the_begin_of_the_next_epoch(table_url: str) -> None:
-    with FeatureLoader(table_url, slots=["row"], batch_size=60, num_epochs=2) as loader:
-        iteration = Iteration(Owner(loader), ALONE)
-        iteration.pause_at_epochs()
-        assert rows_of(iteration) == list(range(NUM_ROWS))
-        state = iteration.state_dict()
-        assert (state["epoch"], state["first_epoch"], state["complete"]) == (1, 0, [])
-        assert rows_of(iteration) == list(range(NUM_ROWS))
+@pytest.mark.parametrize("on_bad_file", ["error", "skip"])
+def test_a_split_that_no_worker_can_read_is_named_at_the_end(
+    job: Job, begin: Begin, tmp_path: Path, on_bad_file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "0.parquet").write_bytes(b"PAR1, but no more")
+    job = replace(job, on_bad_file=on_bad_file)
+    if on_bad_file == "error":
+        for _ in range(2):
+            with pytest.raises(DataFileError, match=r"0\.parquet"):
+                read(begin(job))
+        with pytest.raises(DispatchError, match=r"could not be read by any worker.*0\.parquet"):
+            read(begin(job))
+        return
+    assert sorted(read(begin(job))) == list(range(40, 80))
+    assert "could not be read by any worker" in caplog.text
+
+
+def test_a_run_that_is_closed_gives_its_claims_to_the_next_one_at_once(
+    job: Job, begin: Begin
+) -> None:
+    run = begin(job)
+    slices = run.slices()
+    made = run.batch(next(slices))
+    assert made is not None
+    batch = run.hand_over(made)
+    run.acknowledge()
+    run.close()
+    run.close()
+    assert not run.is_exhausted
+    delivered = batch["row"].tolist()
+    assert sorted(delivered + read(begin(job))) == list(range(80))
+
+
+def test_a_table_is_not_followed_in_a_worker_that_a_dataloader_asks_in_turn(
+    job: Job, begin: Begin
+) -> None:
+    table = Following(
+        options=Follow(),
+        url="/t",
+        version=0,
+        until=None,
+        select=lambda snapshot: job.files,
+        require=lambda snapshot, files: None,
+    )
+    with pytest.raises(ConfigError, match="iterate the loader without a DataLoader"):
+        begin(replace(job, follow=table), OF_A_DATALOADER)

@@ -14,6 +14,7 @@ from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Split
 from featstore.dispatch.recording import Recording
 from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.step_agreement import tail_of
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.loader.plan.data_files import Listing
 from featstore.loader.plan.ordering import Ordering
@@ -112,7 +113,7 @@ def test_rows_that_filters_leave_out_cannot_be_counted_before_they_are_read(
     labels = [{"name": "click", "null": null}]
     request = resolve(snapshot.schema, slots=["row"], labels=labels, where=where)
     files = matching(snapshot, request)
-    job = job_of(snapshot, request=request, files=files, ordering=STATIC, tail="drop")
+    job = job_of(snapshot, request=request, files=files, ordering=STATIC, tail=tail_of("drop"))
     assert job.filters_rows
     assert job.num_rows_left(job.start(0, 0, ALONE)) is None
     assert job.num_steps(job.start(0, 0, ALONE), replace(ALONE, num_workers=2, num_ranks=2)) is None
@@ -142,7 +143,7 @@ def test_ranks_make_as_many_steps_as_the_one_with_the_fewest_or_the_most_batches
     for tail, of_each_rank in (("drop", min(counts)), ("pad", max(counts))):
         for rank in range(num_ranks):
             steps = [
-                replace(job, tail=tail).num_steps(
+                replace(job, tail=tail_of(tail)).num_steps(
                     start,
                     LoaderWorker(
                         index=rank * per_rank + worker,
@@ -157,7 +158,7 @@ def test_ranks_make_as_many_steps_as_the_one_with_the_fewest_or_the_most_batches
             ]
             # A DataLoader asks its workers in turn.
             assert steps == [len(range(w, of_each_rank, per_rank)) for w in range(per_rank)]
-    assert replace(job, tail="join").num_steps(start, ALONE) is None
+    assert replace(job, tail=tail_of("join")).num_steps(start, ALONE) is None
 
 
 def test_loaders_share_their_leases_only_if_they_read_the_same(snapshot: Snapshot) -> None:
@@ -184,7 +185,9 @@ def test_in_rank_order_the_turns_of_all_workers_are_the_epoch_each_with_its_own_
         cut=make_splits,
     )
     ordering = Ordering(kind="rank", mini_epochs=mini_epochs)
-    job = replace(whole, files={}, splits=(), ordering=ordering).in_parts(listing)
+    census = listing.count(whole.seed, shuffle=True)
+    parts: dict[str, Any] = {"files": {}, "splits": (), "listing": listing, "census": census}
+    job = replace(whole, ordering=ordering, **parts)
     assert (job.plan_digest, job.key) == (whole.plan_digest, whole.key)
     paths, positions = [], list[int]()
     for worker in range(2):

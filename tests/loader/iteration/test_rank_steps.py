@@ -14,11 +14,16 @@ from featstore.dispatch.options import Dispatch
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.progress import Progress
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.hand_over import MadeBatch
-from featstore.loader.iteration.iterations import Iterations, StartedIteration
+from featstore.loader.iteration.hand_over import (
+    MadeBatch,
+    RankSteps,
+    agreement,
+    padding_of,
+    some_rows,
+)
 from featstore.loader.iteration.job import Job
-from featstore.loader.iteration.rank_steps import RankSteps, agreement, padding_of, some_rows
-from featstore.loader.iteration.step_agreement import Agreed, Counted
+from featstore.loader.iteration.rendezvous import Meeting, Rendezvous
+from featstore.loader.iteration.step_agreement import Agreed, Counted, tail_of
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.loader.plan.ordering import Ordering
 from featstore.tensors.batch import Batch
@@ -39,12 +44,12 @@ def job(tmp_path: Path) -> Job:
         for size in (0, 20)
     ]
     request = request_of(SCHEMA, "row", weight="cost")
-    return job_on(*files, schema=SCHEMA, request=request, tail="pad")
+    return job_on(*files, schema=SCHEMA, request=request, tail=tail_of("pad"))
 
 
-def begin(job: Job, path: Path, worker: LoaderWorker = TWO) -> StartedIteration:
+def begin(job: Job, path: Path, worker: LoaderWorker = TWO) -> Meeting:
     dispatch = Dispatch(store=f"sqlite://{path}/store.db", run_id="r")
-    return Iterations(dispatch, job.key, 1).begin(worker)
+    return Rendezvous(dispatch, job.key, 1).begin(worker)
 
 
 def test_ranks_count_their_steps_where_they_can_and_ask_the_store_where_not(
@@ -55,7 +60,7 @@ def test_ranks_count_their_steps_where_they_can_and_ask_the_store_where_not(
     assert isinstance(agreement(job, started, start), Agreed)
     static = replace(job, ordering=Ordering(kind="static"))
     assert isinstance(agreement(static, started, start), Counted)
-    assert agreement(replace(job, tail="join"), started, start) is None
+    assert agreement(replace(job, tail=tail_of("join")), started, start) is None
     alone = replace(TWO, num_workers=1, num_ranks=1)
     assert agreement(job, replace(started, worker=alone), start) is None
 

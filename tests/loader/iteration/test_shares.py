@@ -10,8 +10,8 @@ import pytest
 
 from featstore.base.errors import StateError
 from featstore.dispatch.stores.address import StoreAddress, bind
-from featstore.loader.iteration import shares
-from featstore.loader.iteration.shares import require_own, united
+from featstore.loader.iteration import rendezvous
+from featstore.loader.iteration.rendezvous import united
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.worker import LoaderWorker
 from tests.loader.iteration.states import START
@@ -71,13 +71,13 @@ def test_workers_of_several_ranks_meet_though_their_dataloaders_are_apart(
 def test_dataloaders_of_one_process_do_not_meet_each_other(
     address: StoreAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shares, "_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(rendezvous, "_TIMEOUT_S", 0.0)
     with pytest.raises(StateError, match="waited 0 s for the state of worker 1, which did not"):
         meet(address, [worker(0, "a"), worker(1, "b")])
 
 
 def test_a_worker_takes_no_share_but_its_own() -> None:
-    require_own(share(1), worker(1))
+    share(1).require_own(1, NUM_WORKERS)
     for other in (share(0), replace(share(1), num_workers=2), replace(share(1), workers=(0, 1))):
         with pytest.raises(StateError, match=r"loaded by worker 1 of 3: use the same number"):
-            require_own(other, worker(1))
+            other.require_own(1, NUM_WORKERS)

@@ -12,7 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from featstore.base.errors import ConfigError, StateError
 from featstore.loader.device import DeviceFeed
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.iteration.shares import require_exact_states
+from featstore.loader.iteration.worker import require_exact_states
 from featstore.loader.lightning_feed import LightningFeed
 from featstore.samples.sample_dataset import SampleDataset
 from tests.loader.conftest import rows_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.mixed_loader import MixedLoader
+from featstore.loader.mixed_source import MixedSource
 from tests.loader.conftest import rows_table
 from tests.parquet_files import put_parquet
 
@@ -32,11 +32,14 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
     ]
 
 
-def mixed(tables: Tables, **options: Any) -> MixedLoader:
+def mixed(tables: Tables, **options: Any) -> FeatureLoader:
     known = {"slots": ["row"], "labels": ["click"], "batch_size": 7, "shuffle": True}
-    found = FeatureLoader.from_config({**known, "tables": tables, **options})
-    assert isinstance(found, MixedLoader)
-    return found
+    return FeatureLoader.from_config({**known, "tables": tables, **options})
+
+
+def sources_of(loader: FeatureLoader) -> MixedSource:
+    assert isinstance(loader._source, MixedSource)
+    return loader._source
 
 
 def drawn(batches: Iterable[Any]) -> list[list[int]]:

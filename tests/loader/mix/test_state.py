@@ -9,8 +9,7 @@ import pytest
 from featstore.base.errors import ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.state import LoaderState
-from featstore.loader.mixed_state import MOST_PASSES, MixedState, merge_any_states, naming
-from featstore.loader.turns import Turns
+from featstore.loader.mixed_state import MOST_PASSES, MixedState, Turns, merge_any_states, naming
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "mixed_state.json"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.turns import Turns
+from featstore.loader.mixed_state import Turns
 
 WEIGHTS = st.lists(st.floats(0.001, 1000), min_size=1, max_size=8)
 

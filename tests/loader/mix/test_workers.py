@@ -11,7 +11,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from featstore.base.errors import StateError
 from featstore.dispatch.receipt import Receipt, receipts
-from featstore.loader.mixed_loader import MixedLoader
+from featstore.loader.feature_loader import FeatureLoader
 from tests.loader.conftest import merged_state, rows_of
 from tests.loader.mix.conftest import LARGE, SMALL, STOPS, Tables, drawn, mixed, round_trip
 from tests.programs import Program, start_together
@@ -40,7 +40,7 @@ def test_dataloader_workers_share_each_pass(tables: Tables, stop: str) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 def test_a_stateful_dataloader_goes_on_after_any_batch(tables: Tables, num_workers: int) -> None:
-    def batches_of(loader: MixedLoader) -> StatefulDataLoader:
+    def batches_of(loader: FeatureLoader) -> StatefulDataLoader:
         return StatefulDataLoader(loader, batch_size=None, num_workers=num_workers)
 
     steps: list[tuple[list[int], Any]] = []
@@ -69,14 +69,14 @@ def test_a_stateful_dataloader_of_several_workers_needs_a_single_pass(tables: Ta
 
 def ranks(
     tables: Tables, store: Path, num_ranks: int, monkeypatch: pytest.MonkeyPatch, **options: Any
-) -> list[MixedLoader]:
+) -> list[FeatureLoader]:
     """The loaders of several ranks, for one thread to read in turn."""
     dispatch = {"store": f"sqlite://{store}", "run_id": "a"}
     monkeypatch.setenv("WORLD_SIZE", str(num_ranks))
     return [mixed(tables, dispatch=dispatch, **options) for _ in range(num_ranks)]
 
 
-def begun(loaders: list[MixedLoader], monkeypatch: pytest.MonkeyPatch, state: Any = None) -> Any:
+def begun(loaders: list[FeatureLoader], monkeypatch: pytest.MonkeyPatch, state: Any = None) -> Any:
     found = []
     for rank, loader in enumerate(loaders):
         monkeypatch.setenv("RANK", str(rank))
@@ -112,7 +112,7 @@ def test_merged_states_of_ranks_go_on_with_another_number_of_them(
 ) -> None:
     saved = ranks(tables, tmp_path / "saved.sqlite", num_saved, monkeypatch)
     before = in_turn(begun(saved, monkeypatch), num_steps)
-    state = round_trip(merged_state(saved))  # type: ignore[arg-type]
+    state = round_trip(merged_state(saved))
     assert sum(state["num_batches"]) == num_steps
     resumed = ranks(tables, tmp_path / "resumed.sqlite", num_resumed, monkeypatch)
     counts = Counter(before + in_turn(begun(resumed, monkeypatch, state), 60))
@@ -161,7 +161,7 @@ def test_ranks_that_are_in_different_passes_go_on_without_losing_a_row(
     before = Counter(in_turn(begun(saved, monkeypatch), num_steps))
     passes = [loader.state_dict()["tables"][1]["epoch"] for loader in saved]
     assert passes[0] < passes[1] or num_steps not in (10, 28)
-    state = round_trip(merged_state(saved))  # type: ignore[arg-type]
+    state = round_trip(merged_state(saved))
     resumed = ranks(even, tmp_path / "resumed.sqlite", num_resumed, monkeypatch, **options)
     counts = before + Counter(in_turn(begun(resumed, monkeypatch, state), 200))
     assert {counts[row] for row in LARGE} == {1}  # It is read in one pass.

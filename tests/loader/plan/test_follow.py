@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 import featstore
 from featstore.base.errors import ConfigError, StateError
-from tests.loader.conftest import rows_of
+from tests.loader.conftest import iteration_of, rows_of
 from tests.threads import beside
 
 
@@ -191,7 +191,8 @@ def test_new_partitions_are_split_as_the_first_ones_are(url: Path) -> None:
             pq.write_table(pq.read_table(path), path, row_group_size=10)
         rows += next(batches)["row"].tolist()
         assert [
-            (split.num_rows, split.id.partition("#")[2]) for split in loader._run._job.splits
+            (split.num_rows, split.id.partition("#")[2])
+            for split in iteration_of(loader)._job.splits
         ] == [(10, f"{number}-{number}") for number in range(4)]
         assert sorted(rows + rows_of(batches)) == list(range(1, 61))
 

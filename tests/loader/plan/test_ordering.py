@@ -20,7 +20,9 @@ from featstore.base.errors import ConfigError, DispatchError
 from featstore.loader.iteration.feed import Feed
 from featstore.loader.iteration.job import Job
 from featstore.loader.plan.ordering import Ordering
+from featstore.staging.stager import Stager
 from featstore.tools.cli import cli
+from tests.loader.conftest import iteration_of, source_of
 
 SHUFFLE = {"window_rows": 40, "interleave": 1}
 
@@ -55,6 +57,12 @@ def of_all_ranks(as_rank: Any, url: Any, tmp_path: Path, world: Any, **options: 
         with loader(url, dispatch=store, **options) as one:
             found.append(batches(one))
             assert options.get("order") != "static" or len(found[-1]) == len(one)
+    return found
+
+
+def stager_of(loader: featstore.FeatureLoader) -> Stager:
+    found = source_of(loader)._resources_here().stager
+    assert found is not None
     return found
 
 
@@ -167,7 +175,7 @@ def test_in_rank_order_a_worker_keeps_the_files_of_its_part_and_no_others(
             dispatch=store,
             memory_budget=1,
         ) as one:
-            assert (len(one._job.files), len(one._job.splits)) == (0, 0)
+            assert (len(source_of(one).job.files), len(source_of(one).job.splits)) == (0, 0)
             for batch in one:
                 found += batch["row"].tolist()
     assert sorted(found) == list(range(1, 401))
@@ -381,13 +389,13 @@ def test_a_host_prefers_files_that_it_has_staged(table_url: str, tmp_path: Path)
     with loader(table_url, staging=staging) as one:
         assert sorted(itertools.chain(*batches(one))) == list(range(280))
         staged = {
-            path: one._stager_here().has(file.url, file.size_bytes, file.version)
-            for path, (file, _) in one._job.files.items()
+            path: stager_of(one).has(file.url, file.size_bytes, file.version)
+            for path, (file, _) in source_of(one).job.files.items()
         }
         assert all(
-            one._run._feed.is_staged(one._job.files[path][0]) is is_there
+            iteration_of(one)._feed.is_staged(source_of(one).job.files[path][0]) is is_there
             for path, is_there in staged.items()
         )
         asked = list(staged.values())
-        assert not one._stager_here().has("file:///nowhere", 1)
+        assert not stager_of(one).has("file:///nowhere", 1)
     assert all(asked)

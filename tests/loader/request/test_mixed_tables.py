@@ -51,7 +51,6 @@ def test_names_tell_the_number_and_no_secret() -> None:
             for weight in (0, -1, "3", True, float("nan"), float("inf"))
         ),
         ({"stop": "never"}, "stop: expected one of first_exhausted, all_exhausted, found 'never'"),
-        ({"stop": "all_exhausted", "tail": "pad"}, "tail: 'pad' with stop all_exhausted"),
         ({"num_epochs": 2}, "num_epochs: with `tables` expected 1; iterate once for each epoch"),
         ({"follow": True}, "follow: with `tables` expected false"),
         ({"order": "replay"}, "order: with `tables` expected dynamic, static or rank"),

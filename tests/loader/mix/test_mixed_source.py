@@ -1,6 +1,5 @@
 """Batches of several tables: shares, ends, states, workers, and the methods of a loader."""
 
-import inspect
 import itertools
 from collections import Counter
 from pathlib import Path
@@ -16,17 +15,21 @@ from featstore.base.errors import (
     SelectionError,
     StateError,
 )
-from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.worker import LoaderWorker
-from featstore.loader.mixed_loader import MixedLoader
 from featstore.loader.prometheus import LoaderCollector
 from tests.loader.conftest import rows_of, rows_table
-from tests.loader.mix.conftest import LARGE, SMALL, STOPS, Tables, drawn, mixed, round_trip
+from tests.loader.mix.conftest import (
+    LARGE,
+    SMALL,
+    STOPS,
+    Tables,
+    drawn,
+    mixed,
+    round_trip,
+    sources_of,
+)
 from tests.parquet_files import put_parquet
 from tests.tiers import tiered
-
-# Methods that other parts of featstore call, not users.
-INTERNAL = {"to_tf", "begin_run", "tell_stats", "require_fit", "share_with", "job", "from_config"}
 
 
 def table_of(rows: list[int]) -> int:
@@ -62,7 +65,9 @@ def test_a_table_that_gives_no_batch_is_named_where_it_ends_the_epoch(
         num_batches = len(drawn(loader))
     assert num_batches <= 3
     [record] = [one for one in caplog.records if "gave this worker no batch" in one.message]
-    assert record.message.startswith(f"{loader.names[1]} gave this worker no batch, so its epoch ")
+    assert record.message.startswith(
+        f"{sources_of(loader).names[1]} gave this worker no batch, so its epoch "
+    )
     assert f"ends after {num_batches} batches" in record.message
     caplog.clear()
     with mixed(tables) as loader:
@@ -260,23 +265,6 @@ def test_a_newer_iteration_and_close_end_the_one_before(tables: Tables) -> None:
         assert rows_of(loader)
 
 
-def test_it_has_the_methods_of_a_loader() -> None:
-    def public(kind: type) -> dict[str, Any]:
-        return {
-            name: list(inspect.signature(getattr(kind, name)).parameters)
-            for name in dir(kind)
-            if name in vars(FeatureLoader)
-            and callable(getattr(kind, name))
-            and name[0] != "_"
-            and name not in INTERNAL
-        }
-
-    assert public(MixedLoader) == public(FeatureLoader)
-    assert FeatureLoader.merge_states is MixedLoader.merge_states
-    assert issubclass(MixedLoader, FeatureLoader.__bases__)
-    assert {"__len__", "__bool__", "__enter__", "__iter__"} <= set(dir(MixedLoader))
-
-
 def test_what_a_mixture_does_not_have_says_so(tables: Tables) -> None:
     with mixed(tables, order="static") as loader:
         assert loader
@@ -284,8 +272,18 @@ def test_what_a_mixture_does_not_have_says_so(tables: Tables) -> None:
             len(loader)
         with pytest.raises(DispatchError, match="a mixture, which has no order replay"):
             loader.recorded_order()
+        with pytest.raises(ConfigError, match="of one table, found a mixture"):
+            loader.to_tf()
         with pytest.raises(ConfigError, match="epoch"):
             loader.set_epoch(-1)
+
+
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+def test_ranks_cannot_agree_on_a_step_where_they_read_tables_several_times(
+    tables: Tables, tail: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"tail: '{tail}' with stop all_exhausted"):
+        mixed(tables, tail=tail, stop="all_exhausted")
 
 
 def test_metrics_are_those_of_all_tables(tables: Tables) -> None:
@@ -305,7 +303,7 @@ def test_metrics_are_those_of_all_tables(tables: Tables) -> None:
 
 def test_memory_and_threads_are_divided(tables: Tables) -> None:
     with mixed(tables, memory_budget=1000, decode_threads=7) as loader:
-        for each in loader._loaders:
+        for each in sources_of(loader).sources:
             share = each.job.share_of_host(LoaderWorker.here())
             assert (share.budget_bytes, share.num_threads) == (500, 3)
 

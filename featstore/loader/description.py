@@ -1,0 +1,268 @@
+"""What a `FeatureLoader` is made of: its keywords are read into frozen groups, and these, with the
+table, into a `LoaderDescription`. No loader is made here, and no store is asked.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from featstore.base.byte_sizes import parse_bytes
+from featstore.base.errors import ConfigError, require_boolean, require_integer
+from featstore.dispatch.options import AUTO, END, Dispatch
+from featstore.dispatch.plan import Split
+from featstore.loader.batches.bad_files import SKIP, checked
+from featstore.loader.batches.transform import checked_transform
+from featstore.loader.iteration.job import BatchOptions, EpochOptions, Job, ProcessOptions
+from featstore.loader.iteration.staging_share import divided, limited, staging_for
+from featstore.loader.iteration.step_agreement import require_in_step, tail_of
+from featstore.loader.on_stats import OnStats, on_stats_options
+from featstore.loader.plan.data_files import Listing
+from featstore.loader.plan.follow import Follow, Following
+from featstore.loader.plan.ordering import DYNAMIC, RANK, STATIC, Ordering
+from featstore.loader.plan.sections import in_sections, matching_in_sections, section_key
+from featstore.loader.plan.shuffle import Shuffle
+from featstore.loader.plan.split_list import PackedSplits, WholeFiles
+from featstore.loader.plan.splitting import make_splits, split_size
+from featstore.loader.request.matching import (
+    SelectedFiles,
+    matching,
+    matching_files,
+    require_fresh_files,
+    selected,
+)
+from featstore.loader.request.option_values import as_options
+from featstore.loader.request.request import Request, resolve
+from featstore.loader.request.tables import TableLike, naming_table, snapshot_of
+from featstore.selection.where import parse_where
+from featstore.staging.options import Staging
+from featstore.statistics.stale_groups import ERROR, reading
+from featstore.table.open import open_snapshot, open_without_files, stream_data_files
+from featstore.table.snapshot import DataFile, Snapshot
+
+Group = TypeVar("Group")
+Cut = Callable[[Iterable[DataFile]], Iterator[Split]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions:
+    """Which columns and rows are read, as of `resolve`."""
+
+    slots: Any
+    labels: Any = ()
+    weight: Any = None
+    extras: Any = ()
+    where: Any = None
+    negatives: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """Where files come from and where workers meet; the other parameters of `FeatureLoader`."""
+
+    dispatch: Dispatch = field(default_factory=Dispatch)
+    staging: Staging | None = None
+    follow: Follow | None = None
+    stale_groups: str = ERROR
+    on_stats: OnStats | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderDescription:
+    """What a loader is made of.
+
+    Attributes:
+        job: What is read and how.
+        url: The table.
+        dispatch: Where workers meet.
+        staging: How files come to the local disk; None if none is staged.
+        on_stats: What is called with metrics.
+    """
+
+    job: Job
+    url: str
+    dispatch: Dispatch
+    staging: Staging | None
+    on_stats: OnStats | None
+
+    def shared(self, num_loaders: int) -> "LoaderDescription":
+        """The description of one of several loaders that one loop reads in turn. It takes an equal
+        part of memory, threads and staging budget, and does not wait for rows that living workers
+        hold, as these may wait for it.
+
+        Args:
+            num_loaders: How many there are, this one included.
+        """
+        job, staging = replace(self.job, num_sharing=num_loaders, in_step=True), self.staging
+        if staging is not None:
+            if staging.directory is None:
+                staging = divided(staging, num_loaders)
+            staging = staging_for(staging, job)
+            job = replace(job, most_open=limited(staging, job).most_open)
+        return replace(self, job=job, staging=staging)
+
+
+def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> LoaderDescription:
+    """The description of a loader with these arguments of `FeatureLoader`, which says what is
+    raised.
+    """
+    given = {
+        _FIELDS.get(key, key): _READERS[key](value) if key in _READERS else value
+        for key, value in keywords.items()
+    }
+    columns, source = _group(ColumnOptions, given), _group(SourceOptions, given)
+    epochs, process = _group(EpochOptions, given), _group(ProcessOptions, given)
+    batches, dispatch = _group(BatchOptions, given), source.dispatch
+    require_in_step(batches.tail, dispatch.in_step)
+    with naming_table(table):
+        # Data files that can be streamed later are left out if they will be.
+        opened = open_without_files if epochs.ordering.kind == RANK else open_snapshot
+        snapshot = reading(snapshot_of(table, opened), source.stale_groups)
+        request = resolve(snapshot.schema, **vars(columns))
+        if snapshot.groups:
+            require_fresh_files(snapshot, matching(snapshot, request), request)
+        key = section_key(epochs.shuffle, snapshot.schema, epochs.ordering)
+        size = split_size(dispatch)
+        cut = partial(make_splits, size=size, accepts_bad=process.on_bad_file == SKIP)
+        parts = (
+            _listed_later(snapshot, request, cut, epochs)
+            if epochs.ordering.kind == RANK
+            else _listed_now(snapshot, request, key, cut, whole=size is None)
+        )
+        job = Job(
+            **vars(epochs) | vars(batches) | vars(process),
+            **parts,
+            request=request,
+            cut=cut,
+            section_key=key,
+            terms=dispatch.terms,
+            in_step=None if dispatch.in_step == AUTO else bool(dispatch.in_step),
+            ends_finished=dispatch.finished == END,
+            follow=_followed(source.follow, snapshot, request, key, epochs),
+        )
+        largest = job if job.census is None else replace(job, files=job.census.largest)
+        staging = staging_for(source.staging, largest)
+        return LoaderDescription(
+            job=replace(job, most_open=limited(staging, largest).most_open),
+            url=snapshot.url,
+            dispatch=dispatch,
+            staging=staging,
+            on_stats=source.on_stats,
+        )
+
+
+def _group(kind: type[Group], given: Mapping[str, Any]) -> Group:
+    """The group, of those parameters that are given."""
+    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: given[name] for name in names if name in given})
+
+
+def _short(kind: type[Group], key: str, what: str, value: Any) -> Group:
+    """Options that a text may stand for: the value of their field `key`."""
+    return as_options(kind, {key: value} if isinstance(value, str) else value, what) or kind()
+
+
+def _switched(kind: type[Group], what: str, value: Any) -> Group | None:
+    """Options that true takes the defaults of, and false leaves out."""
+    if isinstance(value, bool):
+        return kind() if value else None
+    return as_options(kind, value, what)
+
+
+def _unless_auto(reader: Callable[[Any], int], value: Any) -> int | None:
+    return None if value == AUTO else reader(value)
+
+
+# Parameters that have another name in their group.
+_FIELDS = {"order": "ordering", "memory_budget": "budget_bytes"}
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "seed": partial(require_integer, "seed", minimum=0),
+    **{name: partial(require_integer, name) for name in ("num_epochs", "batch_size")},
+    **{name: partial(require_boolean, name) for name in ("drop_last", "debug", "progress")},
+    "order": partial(_short, Ordering, "kind", "order"),
+    "shuffle": partial(_switched, Shuffle, "shuffle"),
+    "tail": tail_of,
+    "transform": checked_transform,
+    "memory_budget": partial(_unless_auto, partial(parse_bytes, option="memory_budget")),
+    "decode_threads": partial(_unless_auto, partial(require_integer, "decode_threads")),
+    "on_bad_file": checked,
+    "dispatch": partial(_short, Dispatch, "store", "dispatch"),
+    "staging": partial(as_options, Staging, what="staging"),
+    "follow": partial(_switched, Follow, "follow"),
+    "on_stats": on_stats_options,
+}
+
+
+def _listed_now(
+    snapshot: Snapshot, request: Request, key: pa.Field | None, cut: Cut, *, whole: bool
+) -> dict[str, Any]:
+    """The files, and the splits of all of them. SelectionError if `where` matches no file."""
+    files = in_sections(matching_files(snapshot, request), key)
+    splits: Sequence[Split] = (
+        WholeFiles(files) if whole else PackedSplits(files, _cut_in_order(files, cut))
+    )
+    return {"files": files, "splits": splits, "table": snapshot.digest}
+
+
+def _listed_later(
+    snapshot: Snapshot, request: Request, cut: Cut, epochs: EpochOptions
+) -> dict[str, Any]:
+    """How to list the files of each part, and their census. They are not kept if the snapshot can
+    be opened again. SelectionError if `where` matches no file.
+    """
+    kept = snapshot if snapshot.version is None else replace(snapshot, data_files=())
+    stream = partial(stream_data_files, kept)
+    listing = Listing(stream=stream, select=partial(selected, kept, request), cut=cut)
+    census = listing.count(epochs.seed, shuffle=epochs.shuffle is not None)
+    if census.num_splits == 0 and request.where is not None:
+        matching_files(replace(snapshot, data_files=tuple(stream_data_files(snapshot))), request)
+    table = snapshot.digest if snapshot.data_files else census.table
+    return {"files": {}, "listing": listing, "census": census, "table": table}
+
+
+def _cut_in_order(files: SelectedFiles, cut: Cut) -> Iterator[tuple[int, Split]]:
+    """The splits of files, each with the index of its file."""
+    for index, (file, _) in enumerate(files.values()):
+        for split in cut((file,)):
+            yield index, split
+
+
+def _followed(
+    options: Follow | None,
+    snapshot: Snapshot,
+    request: Request,
+    key: pa.Field | None,
+    epochs: EpochOptions,
+) -> Following | None:
+    """How the table is followed. ConfigError if it cannot be followed."""
+    if options is None:
+        return None
+    if snapshot.version is None:
+        raise ConfigError(
+            "follow: expected a Delta table, each partition of which is read once, found plain "
+            "Parquet files"
+        )
+    if epochs.num_epochs != 1:
+        raise ConfigError(
+            f"follow: each partition is read once: expected num_epochs 1, found num_epochs "
+            f"{epochs.num_epochs}"
+        )
+    if epochs.ordering.kind not in (DYNAMIC, STATIC):
+        raise ConfigError(f"follow: expected order dynamic or static, found {epochs.ordering.kind}")
+    until = (
+        None
+        if options.until is None
+        else parse_where(options.until, {f.name: f.type for f in snapshot.schema.partition_keys})
+    )
+    return Following(
+        options=options,
+        url=snapshot.url,
+        version=snapshot.version,
+        until=until,
+        select=partial(matching_in_sections, request=request, key=key),
+        require=partial(require_fresh_files, request=request),
+        reads_stale=snapshot.reads_stale,
+    )
