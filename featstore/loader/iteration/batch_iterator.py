@@ -1,7 +1,6 @@
 """The iterator of a training loop."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -188,7 +187,9 @@ def _end(iteration: Iteration, slices: Generator[BatchSlice | None, None, None])
     the interpreter's end, after which their modules are gone.
     """
     iteration.close()
-    with suppress(ValueError):  # Another thread is in it, and leaves them now.
+    # A thread that is in it leaves them now that the iteration is closed. To close a generator that
+    # runs may crash Python 3.11, which may take an inline cache of its code for a `yield from`.
+    if not slices.gi_running:
         slices.close()
 
 
