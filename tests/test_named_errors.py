@@ -51,7 +51,7 @@ def test_an_error_without_a_number_is_named_without_its_secrets() -> None:
 def test_an_error_of_a_data_file_names_the_table_once_and_what_to_do() -> None:
     error = DataFileError("a.parquet: cannot be read: no page")
     with pytest.raises(DataFileError) as raised, NAMED, NAMED:
-        raise error
+        raise error from ValueError("no page")
     assert raised.value is error
     assert str(error) == (
         "a.parquet: cannot be read: no page; table s3://bucket/t: restore the file from a copy, or "
@@ -59,9 +59,16 @@ def test_an_error_of_a_data_file_names_the_table_once_and_what_to_do() -> None:
     )
 
 
-def test_a_null_that_no_option_treats_is_no_damage() -> None:
-    with pytest.raises(MissingValueError, match=r"^a\.parquet: null; table s3://bucket/t$"), NAMED:
-        raise MissingValueError("a.parquet: null")
+@pytest.mark.parametrize("kind", [DataFileError, MissingValueError])
+def test_what_is_wrong_with_a_sound_file_says_itself_what_to_do(kind: type[DataFileError]) -> None:
+    with pytest.raises(kind, match=r"^a\.parquet: no; upgrade it; table s3://bucket/t$"), NAMED:
+        raise kind("a.parquet: no; upgrade it")
+
+
+def test_the_words_of_arrow_and_of_sockets_name_what_failed() -> None:
+    said = r"the system failed: Failed to open '/t/a\.parquet'; check the disk"
+    with pytest.raises(StoreError, match=said), NAMED:
+        raise OSError(errno.EIO, "Failed to open '/t/a.parquet'")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from featstore.base.errors import (
     DataFileError,
     DiskFullError,
     FeatstoreError,
-    MissingValueError,
     StagingError,
     StoreError,
 )
@@ -33,6 +32,8 @@ _OTHERWISE = "check the disk, mount or store, and who may use it"
 _MEND = (
     ": restore the file from a copy, or write it again, such as by extracting its partition anew"
 )
+# What Python and Arrow raise for damaged bytes, or a file that is gone: causes of a DataFileError.
+_OF_DAMAGE = (OSError, ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError)
 _Told = TypeVar("_Told", StoreError, StagingError)
 
 
@@ -45,7 +46,9 @@ def told_as(kind: type[_Told], what: str, error: OSError, then: str = "then run 
         error: The system's error.
         then: What to do after the advice, or else.
     """
-    words = os.strerror(error.errno) if error.errno else redact_text(str(error).partition("\n")[0])
+    # Arrow and sockets name in the words what failed.
+    said = redact_text((error.strerror or str(error)).partition("\n")[0])
+    words = said or (os.strerror(error.errno) if error.errno else "")
     advice = _ADVICE.get(error.errno, _OTHERWISE)
     told = kind(f"{what}: {words or type(error).__name__}; {advice}, {then}")
     told.errno = error.errno
@@ -83,8 +86,8 @@ class NamedErrors:
     ) -> None:
         table = f"table {self._place}"
         if isinstance(error, DataFileError) and table not in str(error):
-            # A null in a sound file is its own matter.
-            mend = "" if isinstance(error, MissingValueError) else _MEND
+            # What is wrong with sound files, such as a null, says itself what to do.
+            mend = _MEND if isinstance(error.__cause__, _OF_DAMAGE) else ""
             error.args = (f"{str(error).rstrip('.')}; {table}{mend}",)
         if isinstance(error, OSError) and not isinstance(error, FeatstoreError):
             what = table

@@ -6,6 +6,7 @@ downloads of staging, count their failures with `Failures`.
 """
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ class RetryPolicy:
             tried_s: Seconds since the first of them.
             asked_s: The least pause that the store asks for.
         """
-        if tried_s >= self.retry_s or num_failures == self.max_attempts:
+        if tried_s >= self.retry_s or num_failures >= (self.max_attempts or math.inf):
             return None
         # The exponent is bounded because 2.0 ** 1024 overflows.
         longest_s = min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(num_failures - 1, 64))

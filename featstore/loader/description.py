@@ -100,9 +100,14 @@ class LoaderDescription:
         if staging is not None:
             if staging.directory is None:
                 staging = divided(staging, num_loaders)
-            staging = staging_for(staging, job)
-            job = replace(job, most_open=limited(staging, job).most_open)
+            staging = staging_for(staging, with_largest(job))
+            job = replace(job, most_open=limited(staging, with_largest(job)).most_open)
         return replace(self, job=job, staging=staging)
+
+
+def with_largest(job: Job) -> Job:
+    """The job with its largest files, where it lists its files later: what staging has to hold."""
+    return job if job.census is None else replace(job, files=job.census.largest)
 
 
 def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> LoaderDescription:
@@ -143,7 +148,7 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
             ends_finished=dispatch.finished == END,
             follow=_followed(source.follow, snapshot, request, key, epochs),
         )
-        largest = job if job.census is None else replace(job, files=job.census.largest)
+        largest = with_largest(job)
         staging = staging_for(source.staging, largest)
         return LoaderDescription(
             job=replace(job, most_open=limited(staging, largest).most_open),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from featstore.base.errors import ConfigError
+from featstore.base.errors import ConfigError, StagingError
 from featstore.base.host import num_cores
 from featstore.base.redaction import redact
 from featstore.base.text_table import text_table
@@ -97,8 +97,15 @@ def _warm(config: Mapping[str, Any]) -> WarmReport:
             return WarmReport(
                 num_files=len(files), counts=stager.stats(), decoded_bytes=decoded_bytes
             )
+        left: tuple[str, ...] = ()
         for staged in stager.stage(item for file in chosen for item in stage_items(file, file)):
+            left += () if staged.path else (redact(staged.key.url),)
             staged.release()
+        if left:
+            raise StagingError(
+                f"{len(left)} files cannot be staged, as the warnings say, {left[0]} first; "
+                f"restore them, or write their partitions again"
+            )
         return WarmReport(num_files=len(chosen), counts=stager.stats())
 
 

@@ -37,7 +37,7 @@ def damage_as(make: Callable[[Exception], Exception], where: str | None = None) 
 
     An OSError with a number other than ENOENT is the system's or the store's, and a MemoryError is
     the process's. What a file declares is compared with what its bytes may hold before they are
-    decoded (`parquet/bounds.py`).
+    decoded (`native/bounds.py`).
 
     Args:
         make: Makes the error to raise of the one that was raised, or gives that one back.

@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -60,6 +61,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "GT": operator.gt,
     "GTE": operator.ge,
 }
+# A number with a point or an exponent that a decimal can hold, with few digits.
+_FRACTION = re.compile(r"\d*\.?\d*(?:[eE][+-]?\d{1,3})?")
 _SYMBOLS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _SIGNS = (
     "; a slot of ids holds signs, which are numbers: take the sign from "
@@ -315,9 +318,9 @@ class _Builder:
         if pa.types.is_integer(type_):
             can_be = np.iinfo(str(type_))  # Arrow names integers as numpy does
             literals = [
-                number
+                int(number)
                 for number in literals
-                if isinstance(number, int) and can_be.min <= number <= can_be.max
+                if number == int(number) and can_be.min <= number <= can_be.max
             ]
         return self.operand(node, time), pa.array(
             literals, type_
@@ -469,7 +472,10 @@ class _Builder:
             raise self.refuse(node)
         if unsigned.is_string:
             return str(unsigned.this)
-        number = sign * (int(unsigned.this) if unsigned.is_int else float(unsigned.this))
+        try:
+            number = sign * (int(unsigned.this) if unsigned.is_int else float(unsigned.this))
+        except ValueError:  # such as `1e`
+            raise self.refuse(node) from None
         if isinstance(number, int) and not -(2**63) <= number < 2**63:
             raise SelectionError(
                 f"where {self.text!r}: expected an integer of 64 bits, found {_sql(node)}"
@@ -571,8 +577,11 @@ def _bare(node: Node) -> Node:
 def _with_whole_numbers(tree: Node) -> Node:
     """The tree, in which `7.0` and `1e3` are 7 and 1000: a double does not keep every integer."""
     for literal in tree.find_all(exp.Literal):
-        if _is_fraction(literal) and abs(number := Decimal(literal.this)) < 2**63:
-            literal.set("this", str(int(number)) if number == int(number) else literal.this)
+        # Of more digits none are an integer of 64 bits, and a double tells what they are.
+        if _is_fraction(literal) and _FRACTION.fullmatch(literal.this):
+            number = Decimal(literal.this)
+            if abs(number) < 2**63 and number == int(number):
+                literal.set("this", str(int(number)))
     return tree
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from featstore.base.errors import DataFileError, ReplacedError, StagingError
+from featstore.base.errors import BudgetError, DataFileError, ReplacedError, StagingError
 from featstore.base.intervals import Span, united
 from featstore.base.redaction import redact, redact_text, without_user
 from featstore.files import storage
 from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import ReadSpan, read_span
-from featstore.staging.budget import require_fits
+from featstore.staging.budget import format_bytes, require_fits
 from featstore.staging.cache import (
     Cache,
     Download,
@@ -43,8 +43,8 @@ _LOG = logging.getLogger(__name__)
 Key = TypeVar("Key")
 # How much of a file's end is fetched first, since its footer is there. Larger footers raise it.
 _TAIL_BYTES = 64 << 10
-# In mode `auto` a file of which ranges would take at least this share is downloaded whole: that
-# costs a third more bytes at most, needs no footer first, and serves any later selection.
+# In mode `auto` a file of which at least this share is selected is downloaded whole: that takes a
+# third more bytes at most, in fewer requests, and serves any later selection.
 _WHOLE_SHARE = 0.75
 # How often a download starts again because somebody removes the cache under it.
 _MOST_REMOVED = 5
@@ -144,7 +144,7 @@ class Fetcher:
         self._retry = replace(source.retry, retry_s=options.retry_s)
         self._throttle = Throttle(cache.limits_path, options.num_bytes_per_s)
         self._remotes: dict[str, Remote] = {}
-        # The share of its bytes that ranges take of the last file whose footer was seen.
+        # The selected share of the last file whose footer was seen: an estimate for the next one.
         self._range_share: float | None = None
         self._under_way: list[tuple[threading.Event, Download]] = []
         self._damaged = set[str]()
@@ -252,31 +252,26 @@ class Fetcher:
         return False, False
 
     def _is_whole(self, item: StageItem[Any]) -> bool:
-        """Whether the whole file is staged.
-
-        In mode `auto` that is a file of which ranges would take at least three quarters, as far as
-        the last footer tells, or that comes within a round trip, which its footer would take too;
-        never one that is larger than the budget.
+        """Whether the whole file is staged without a look at its footer: in mode `auto` one that
+        comes within a round trip, which its footer would take, too.
         """
         if self._source.plan_ranges is None or self._options.mode == WHOLE:
             return True
-        if self._options.mode != AUTO or item.size_bytes > self._options.num_budget_bytes:
-            return False
-        remote = self.remote(item.url)
-        # Under the prior bandwidth, the holes of a slow remote would seem cheap to fetch.
-        is_most = remote.has_bandwidth and (self._range_share or 0) >= _WHOLE_SHARE
-        return is_most or item.size_bytes <= remote.round_trip_bytes
+        is_short = item.size_bytes <= self.remote(item.url).round_trip_bytes
+        return is_short and self._may_be_whole(item)
+
+    def _may_be_whole(self, item: StageItem[Any]) -> bool:
+        is_auto = self._options.mode == AUTO
+        return is_auto and item.size_bytes <= self._options.num_budget_bytes
 
     def _first_bytes(self, item: StageItem[Any], base: Pin | None) -> int:
         """How much to reserve at first: the whole file, or its tail and what is held already."""
         if self._is_whole(item):
-            self._require_fits(item, item.size_bytes)
+            named = [(redact(item.url), item.size_bytes)]
+            require_fits(named, self._options.num_budget_bytes)
             return item.size_bytes
         held_bytes = 0 if base is None else base.record.held_bytes
         return min(item.size_bytes, held_bytes + self._tail_bytes)
-
-    def _require_fits(self, item: StageItem[Any], wanted_bytes: int) -> None:
-        require_fits([(redact(item.url), wanted_bytes)], self._options.num_budget_bytes)
 
     def _serves(self, item: StageItem[Any], pin: Pin) -> bool:
         """Whether the file in the cache has everything that is wanted of it."""
@@ -444,14 +439,20 @@ class Fetcher:
         if self._source.plan_ranges is None or (not filling.held and self._is_whole(item)):
             return whole
         spans = self._plan(item, min(item.size_bytes, self._tail_bytes), filling.tail)
-        self._range_share = num_bytes(self._bridged(item, spans)) / max(item.size_bytes, 1)
-        return whole if self._is_whole(item) else spans
+        self._range_share = num_bytes(spans) / max(item.size_bytes, 1)
+        is_most = self._range_share >= _WHOLE_SHARE and self._may_be_whole(item)
+        return whole if is_most or self._options.mode == WHOLE else spans
 
     def _reserve(
         self, item: StageItem[Any], download: Download, wanted_bytes: int, waiting: Waiting
     ) -> None:
         """Waits until the cache has room for `wanted_bytes` of the file."""
-        self._require_fits(item, wanted_bytes)
+        if wanted_bytes > (budget_bytes := self._options.num_budget_bytes):
+            raise BudgetError(
+                f"staging.budget_bytes is {format_bytes(budget_bytes)}, but the selected columns "
+                f"of {redact(item.url)} take {format_bytes(wanted_bytes)}; raise the budget, or "
+                f"select fewer columns"
+            )
         while (refusal := download.reserve(wanted_bytes)) is not None:
             # All of it, since what is reserved for this file is not among what the reader holds.
             waiting.await_room(refusal, wanted_bytes)

@@ -28,6 +28,7 @@ from featstore.ingest.hive_registration import register
 from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
+from featstore.tools.jobs import leave_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -215,4 +216,5 @@ def dataframe(options: argparse.Namespace, spark: SparkSession) -> DataFrame | N
 
 
 if __name__ == "__main__":
+    leave_folder()
     end_with(main)

@@ -35,6 +35,7 @@ from featstore.ingest.join_options import (
     parse_lookup,
     parse_time,
 )
+from featstore.tools.jobs import leave_folder
 
 LABEL = (
     "name= key=COLUMN,... event_time= window=1h [horizon=2h log_time= event_id=COLUMN,... value= "
@@ -154,4 +155,5 @@ def label_join(options: argparse.Namespace) -> LabelJoin:
 
 
 if __name__ == "__main__":
+    leave_folder()
     end_with(main)

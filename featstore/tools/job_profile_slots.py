@@ -24,6 +24,7 @@ from featstore.explore.spark_profile import profile_dataframe, profile_table
 from featstore.explore.table import open_table
 from featstore.extraction.spark.runners import spark_session
 from featstore.statistics.stale_groups import ERROR, MISSING
+from featstore.tools.jobs import leave_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,4 +97,5 @@ def profile(options: argparse.Namespace, spark: SparkSession) -> Profile:
 
 
 if __name__ == "__main__":
+    leave_folder()
     end_with(main)

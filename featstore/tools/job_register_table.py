@@ -15,6 +15,7 @@ from featstore.base.ending import end_with
 from featstore.base.errors import FeatstoreError
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.hive_registration import register
+from featstore.tools.jobs import leave_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,4 +41,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    leave_folder()
     end_with(main)

@@ -272,7 +272,7 @@ def wide_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A table of 40 slots in files of several MB; the hole limit, which follows the latency of a
     busy machine, is fixed.
     """
-    monkeypatch.setattr("featstore.staging.cost._MAX_HOLE_BYTES", 16 << 10)
+    monkeypatch.setattr("featstore.staging.remote._MAX_HOLE_BYTES", 16 << 10)
     random = np.random.default_rng(1)
     for number in range(3):
         columns = {f"s{i}": pa.array(random.integers(1, 1 << 60, 20_000)) for i in range(40)}

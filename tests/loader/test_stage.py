@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from featstore.base.errors import ConfigError
+from featstore.base.errors import ConfigError, StagingError
 from featstore.loader import stage
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.open import open_snapshot
@@ -87,6 +87,19 @@ staging: {{directory: {cache}, mode: whole}}
     with FeatureLoader.from_config(str(url), stop="all_exhausted") as loader:
         assert sum(batch.num_rows for batch in loader) >= 5100
         assert loader.stats()["staging_fetched_bytes"] == 0
+
+
+def test_a_file_that_is_gone_is_no_success(tmp_path: Path) -> None:
+    delta, config = tmp_path / "delta", tmp_path / "gone.yaml"
+    for first in (0, 10):
+        rows = pa.table({"user": pa.array(range(first, first + 10), pa.int64())})
+        deltalake.write_deltalake(str(delta), rows, mode="append")
+    gone = next(delta.glob("*.parquet"))
+    gone.unlink()
+    staging = f"{{directory: {tmp_path / 'cache'}, mode: whole}}"
+    config.write_text(f"table: {delta}\nslots: [user]\nstaging: {staging}\n")
+    with pytest.raises(StagingError, match=rf"1 files cannot be staged.*{gone.name} first"):
+        stage.warm(str(config))
 
 
 def test_a_config_without_a_directory_cannot_be_warmed(tmp_path: Path, table: str) -> None:

@@ -313,6 +313,18 @@ def test_integers_of_any_size_are_compared_with_fractions(text: str, expected: A
     assert [row for row, kept in enumerate(mask.to_pylist()) if kept] == expected
 
 
+@pytest.mark.parametrize("text", ["u = 1e19", "u in (1e19, 1.5)", "u between 1e19 and 1.1e19"])
+def test_unsigned_integers_beyond_those_with_a_sign_are_found_by_their_exponents(text: str) -> None:
+    table = pa.table({"u": pa.array([1, 10**19], pa.uint64())})
+    assert parse_where(text, {"u": pa.uint64()}).mask(table).to_pylist() == [False, True]
+
+
+@pytest.mark.parametrize("number", ["1e99999999999999999999", "1e"])
+def test_a_number_that_nothing_holds_is_refused(number: str) -> None:
+    with pytest.raises(SelectionError, match="where "):
+        parse_where(f"n > {number}", {"n": pa.int64()})
+
+
 @given(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\\"), max_size=6),
     st.sampled_from("'\""),

@@ -23,8 +23,24 @@ def test_each_module_of_a_job_has_a_name() -> None:
 
 def test_no_job_is_named_like_a_library() -> None:
     """Spark puts their folder on Python's path, before the libraries."""
-    names = {file.removesuffix(".py") for file in JOBS.values()}
+    names = {path.stem for path in job_path("extract").parent.iterdir()} - {"__init__"}
+    assert {"cli", "job_extract", "pack"} <= names
     assert not names & (sys.stdlib_module_names | set(importlib.metadata.packages_distributions()))
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_leaves_its_folder_to_users_modules(name: str, tmp_path: Path) -> None:
+    (tmp_path / "pack.py").write_text("")
+    program = f"""
+import runpy, sys
+from featstore.base import ending
+ending.end_with = print  # which would end the process
+sys.path[:0] = [{str(job_path(name).parent)!r}, {str(tmp_path)!r}]
+runpy.run_path({str(job_path(name))!r}, run_name="__main__")
+import pack
+print(pack.__file__)
+"""
+    assert run_python(program).stdout.splitlines()[-1] == str(tmp_path / "pack.py")
 
 
 @pytest.mark.parametrize("name", JOBS)

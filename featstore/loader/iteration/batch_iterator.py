@@ -1,5 +1,6 @@
 """The iterator of a training loop."""
 
+import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, Self, runtime_checkable
@@ -189,7 +190,7 @@ def _end(iteration: Iteration, slices: Generator[BatchSlice | None, None, None])
     iteration.close()
     # A thread that is in it leaves them now that the iteration is closed. To close a generator that
     # runs may crash Python 3.11, which may take an inline cache of its code for a `yield from`.
-    if not slices.gi_running:
+    if inspect.getgeneratorstate(slices) != inspect.GEN_RUNNING:
         slices.close()
 
 

@@ -10,7 +10,7 @@ from featstore.base.errors import BudgetError
 from featstore.base.redaction import redact
 from featstore.loader.iteration.job import Job
 from featstore.staging.budget import require_fits
-from featstore.staging.options import AUTO, RANGES, Staging
+from featstore.staging.options import AUTO, RANGES, WHOLE, Staging
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,7 +25,8 @@ def staging_for(options: Staging | None, job: Job) -> Staging | None:
     sizes = _staged_sizes(options, job)
     if not sizes:
         return options if options.decoded else None
-    return _fitting(options, sizes, _budget_bytes(options, job), _num_parts(job))
+    num_open = _num_parts(job) if options.mode == WHOLE else _num_files(job, job.num_open, 0)
+    return _fitting(options, sizes, _budget_bytes(options, job), num_open)
 
 
 def _fitting(
@@ -67,8 +68,8 @@ def divided(options: Staging, num_loaders: int) -> Staging:
 
 
 def limited(options: Staging | None, job: Job, num_workers: int = 0) -> Job:
-    """The job with as many splits open at once as their files fit into the staging budget. Warns if
-    these are fewer than `shuffle.interleave`.
+    """The job with as many splits open at once as their whole files fit into the staging budget.
+    Warns if these are fewer than `shuffle.interleave`. In mode `auto` ranges are staged instead.
 
     Args:
         options: The staging options; None if no file is staged.
@@ -76,7 +77,7 @@ def limited(options: Staging | None, job: Job, num_workers: int = 0) -> Job:
         num_workers: How many DataLoader workers share the cache; 0 is a process without a
             DataLoader.
     """
-    sizes = [] if options is None or options.mode == RANGES else _staged_sizes(options, job)
+    sizes = _staged_sizes(options, job) if options and options.mode == WHOLE else []
     if options is None or not sizes or (num_workers and options.directory is None):
         return job
     budget_bytes = _budget_bytes(options, job)

@@ -57,6 +57,14 @@ def test_a_table_without_rows_is_refused_by_name(
         mixed([*tables, {"table": str(empty.parent)}], order=order)
 
 
+@pytest.mark.parametrize("order", ["dynamic", "static", "rank"])
+def test_files_are_staged_in_each_order(tables: Tables, tmp_path: Path, order: str) -> None:
+    staging = {"directory": str(tmp_path), "mode": "whole"}
+    with mixed(tables, order=order, staging=staging, stop="all_exhausted") as loader:
+        assert {row for batch in drawn(loader) for row in batch} == LARGE | SMALL
+        assert loader.stats()["staging_num_staged"] == 6
+
+
 def test_a_table_that_gives_no_batch_is_named_where_it_ends_the_epoch(
     tables: Tables, caplog: pytest.LogCaptureFixture
 ) -> None:
