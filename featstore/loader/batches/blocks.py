@@ -212,6 +212,8 @@ class Block:
         """
         if end == self.num_rows:
             return self
+        # `slice` keeps what its sources cover, since the rest of the block may follow. Here nothing
+        # does, so the sources end with the rows, too: the rest was not read from them.
         sources = tuple(source.between(0, end, self.num_rows) for source in self.sources)
         found = self.slice(self.begin, end)
         found.sources, found.num_rows = sources, end

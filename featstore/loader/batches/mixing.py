@@ -427,10 +427,14 @@ class _Mixer:
         split that takes its place, is not read yet.
         """
         most_rows, num_rows, draws = self._most_rows, 0, list[Array]()
+        # A mixture takes this part of the rows of the open windows, so about as many of them end
+        # with it, rounded up, and their next windows should be read by then.
         self._ahead_due = -(-len(self.streams) * most_rows // self._open_rows)
         shares = dict[Window, WindowShare]()
         numbers = dict[Window, int]()
         while True:
+            # A window that goes on from one call to the next stays one share of the mixture; draws
+            # by stream become draws by share.
             more, drawn = self._draw_to_end(most_rows - num_rows)
             of_place = np.zeros(len(more), np.uint16)
             for place, share in enumerate(more):
@@ -454,8 +458,12 @@ class _Mixer:
         streams = self.streams
         streams.sort(key=lambda stream: (stream.reader.claim.index, stream.position))
         claims = [stream.reader.claim for stream in streams]
+        # Splits are drawn in proportion to their rows, whatever is left of their windows: so draws
+        # are a function of the open splits and their positions, which a state has.
         split_rows = np.array([max(1, claim.split.num_rows) for claim in claims])
         left = np.array([stream.num_left for stream in streams])
+        # After so many draws the first window is expected to be empty. Draws beyond its end are cut
+        # off below, and made again by the next call.
         expected = int((left * (split_rows.sum() / split_rows)).min()) + _MORE_DRAWS
         draws = self._terms.order.draws(
             [claim.index for claim in claims],
@@ -463,6 +471,7 @@ class _Mixer:
             sum(stream.position for stream in streams),
             min(expected, int(left.sum()), most_rows),
         )
+        # Where each window has given its last row: the first of these ends the draws.
         ends = [np.flatnonzero(draws == number)[num - 1 : num] for number, num in enumerate(left)]
         draws = draws[: min([len(draws) - 1, *(int(end[0]) for end in ends if len(end))]) + 1]
         counts = np.bincount(draws, minlength=len(streams)).tolist()
