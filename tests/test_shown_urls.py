@@ -34,6 +34,7 @@ from featstore.dispatch.receipt import receipts
 from featstore.dispatch.recording import recorded
 from featstore.dispatch.status import status
 from featstore.files import listings, storage
+from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import read_span
 from featstore.ingest.hive_locations import locations
 from featstore.ingest.join_options import LabelJoin, parse_impressions, parse_label
@@ -227,6 +228,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value.format(port=port))
     monkeypatch.setattr(sys, "argv", sys.argv)
+    # An extraction asks a store that does not answer again for two minutes.
+    monkeypatch.setattr("featstore.api.RetryPolicy", lambda retry_s: RetryPolicy(retry_s=0.1))
     forget_clients()
     put_parquet(tmp_path / "raw" / "x.parquet", {"user": ["a", "b"]})
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
