@@ -83,7 +83,7 @@ class LoaderDescription:
     """
 
     job: Job
-    url: str
+    url: str = field(repr=False)
     dispatch: Dispatch
     staging: Staging | None
     on_stats: OnStats | None

@@ -97,7 +97,9 @@ def test_where_staging_is_closed_before_the_last_group_came_those_that_came_are_
 def test_where_a_groups_file_cannot_be_staged_those_that_came_are_let_go(
     file: DataFile, stager: Stager
 ) -> None:
-    Path(file.groups[1].url).unlink()
+    group = Path(file.groups[1].url)
+    group.unlink()
+    group.mkdir()
     released = list[str]()
     stream = noted(stager, file, released, [part.url for part in file.parts])
     with pytest.raises((DataFileError, OSError)):

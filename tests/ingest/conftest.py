@@ -7,6 +7,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests.extraction.conftest import document as document
+from tests.extraction.conftest import raw as raw
+from tests.extraction.conftest import spec as spec
+from tests.extraction.conftest import write_raw as write_raw
 from tests.table.conftest import schema as schema
 
 Rows = Callable[[Path], list[dict[str, Any]]]
