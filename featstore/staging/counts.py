@@ -13,7 +13,7 @@ class StagingStats:
         staged_bytes: Bytes that those hold.
         fetched_bytes: Bytes that came over the network.
         num_ranges: Published files that hold ranges only.
-        num_direct: Files left in place, to be read from the remote directly.
+        num_direct: Files left to their reader, since they are gone or damaged at the store.
         num_hits: Files that were in the cache already.
         num_retries: Attempts after a failed one.
         num_evicted: Files that the cache evicted to make room.

@@ -436,12 +436,13 @@ class Fetcher:
     def _wanted(self, item: StageItem[Any], filling: Filling) -> tuple[Span, ...]:
         """The spans to stage: the selected ones, which the file's footer names, or the file."""
         whole = ((0, item.size_bytes),)
-        if self._source.plan_ranges is None or (not filling.held and self._is_whole(item)):
+        is_whole = not filling.held and self._is_whole(item)
+        if self._source.plan_ranges is None or self._options.mode == WHOLE or is_whole:
             return whole
         spans = self._plan(item, min(item.size_bytes, self._tail_bytes), filling.tail)
         self._range_share = num_bytes(spans) / max(item.size_bytes, 1)
         is_most = self._range_share >= _WHOLE_SHARE and self._may_be_whole(item)
-        return whole if is_most or self._options.mode == WHOLE else spans
+        return whole if is_most else spans
 
     def _reserve(
         self, item: StageItem[Any], download: Download, wanted_bytes: int, waiting: Waiting
