@@ -48,9 +48,10 @@ def _parameters() -> dict[str, list[list[str]]]:
         for made in tree.body:
             if isinstance(made, ast.FunctionDef):
                 found[made.name].append(_positional(made))
-            for method in made.body if isinstance(made, ast.ClassDef) else ():
-                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
-                    found[made.name].append(_positional(method)[1:])
+            elif isinstance(made, ast.ClassDef):
+                for method in made.body:
+                    if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                        found[made.name].append(_positional(method)[1:])
     return found
 
 
