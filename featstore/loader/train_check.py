@@ -292,13 +292,13 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
     )
 
 
-def _nulls(request: Request, sizes: ColumnSizes, url: str) -> list[MissingValueError]:
+def _nulls(request: Request, sizes: ColumnSizes, table: str) -> list[MissingValueError]:
     """What a run would raise of labels and the weight that are null in rows of the read files."""
     return [
         null_error(
             number,
             "weight" if number is request.weight else "label",
-            url,
+            table,
             sizes.num_nulls[number.name],
             sizes.num_rows,
         )

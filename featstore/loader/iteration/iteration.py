@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
+from featstore.base.redaction import redact
 from featstore.dispatch.delivered import Done
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
@@ -358,7 +359,7 @@ class Iteration:
     def _report_all_done(self, end: int) -> None:
         text = (
             f"epochs {self.meeting.first_epoch} to {end - 1}: nothing is left to read: in "
-            f"dispatch store {self.meeting.address.url} an earlier run, or another loader "
+            f"dispatch store {redact(self.meeting.address.url)} an earlier run, or another loader "
             "with the same selection, has read every row under this run_id; give each run, and "
             "each loader that is to read all rows itself, its own run_id; to continue after a "
             "checkpoint, call load_state_dict; if a launcher restarts workers that had ended, "

@@ -19,6 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
+from featstore.base.redaction import redact
 from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.store_keys import restores_key, run_prefix
@@ -107,9 +108,9 @@ class Rendezvous:
             and options.store.startswith(("sqlite:", "tcp:", "torch:"))
         ):
             raise ConfigError(
-                f"dispatch: expected a run_id with store {options.store!r}, found none: what a run "
-                "has read stays in the store, so a second run under the same name would find "
-                "nothing left; give each run its own run_id, equal in all of its workers "
+                f"dispatch: expected a run_id with store {redact(options.store)!r}, found none: "
+                "what a run has read stays in the store, so a second run under the same name would "
+                "find nothing left; give each run its own run_id, equal in all of its workers "
                 "(torchrun --rdzv-id does)"
             )
         self._options, self._loader_key, self.num_epochs = options, loader_key, num_epochs
@@ -230,8 +231,8 @@ class Rendezvous:
         if self._shared is not None and not self._in_job:
             raise StateError(
                 "loader state: of one DataLoader worker, for a loader with store "
-                f"{self._options.store!r}: expected auto, in which workers know those of their own "
-                "launch; merge the states with FeatureLoader.merge_states([...])"
+                f"{redact(self._options.store)!r}: expected auto, in which workers know those of "
+                "their own launch; merge the states with FeatureLoader.merge_states([...])"
             )
         own_prefix = self._prefix
         common_prefix = (
