@@ -54,6 +54,15 @@ def test_no_secret_is_left_in_the_name_of_a_url(
     assert "Sk3y" not in redact_text(f"GET {quoted} failed, as did <{quoted}> and '{quoted}'")
 
 
+@pytest.mark.parametrize("scheme", ["abfss", "abfs", "ABFSS"])
+def test_the_container_of_azure_is_no_user(scheme: str) -> None:
+    url = f"{scheme}://logs@account.dfs.core.windows.net/t/a.parquet"
+    assert redact(url) == without_user(url) == url
+    assert secrets_of(url) == set()
+    with_password = f"{scheme}://logs:Sk3y@account.dfs.core.windows.net/t"
+    assert redact(with_password) == f"{scheme}://account.dfs.core.windows.net/t"
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -16,7 +16,11 @@ LINKS = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:::|://))")
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]+://"
 # The user part ends with the last @ before the path. A password that is not escaped may contain a
 # slash: then the user part ends with the first @ of the URL.
-_USER = re.compile(rf"^({_SCHEME})([^/?#]*@|(?!\[)[^/?#@:]*:(?!\d*(?:[/?#]|$))[^@]*@)")
+# What stands before the @ of Azure's abfss://container@account is a container, which identifies.
+_CONTAINER = r"(?!(?:abfss?|wasbs?)://[^/?#@:]*@)"
+_USER = re.compile(
+    rf"^{_CONTAINER}({_SCHEME})([^/?#]*@|(?!\[)[^/?#@:]*:(?!\d*(?:[/?#]|$))[^@]*@)", re.IGNORECASE
+)
 # A port follows the colon of a host. Anything else there may be a password whose @ was cut off.
 _NO_PORT = re.compile(rf"^({_SCHEME}(?:\[[0-9A-Fa-f:.]*\]|[^/?#:\[]*)):(?!\d*(?:[/?#]|$))([^/?#]*)")
 _REST = re.compile(r"[?#].*$", re.DOTALL)

@@ -79,6 +79,8 @@ def test_names_tell_urls_sizes_and_versions_apart_but_not_credentials() -> None:
     ]
     assert len(set(names)) == 4
     assert entry_name("https://u:p@h/a", 1) == entry_name("https://h/a", 1)
+    containers = {entry_name(f"abfss://{name}@account.dfs.net/a", 1) for name in ("x", "y")}
+    assert len(containers) == 2
     assert entry_name("https://h/a?x=1", 1) != entry_name("https://h/a?x=2", 1)
 
 
