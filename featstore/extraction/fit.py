@@ -168,7 +168,7 @@ def _fit_level(spec: Spec, ready: Mapping[str, str], input_url: str, run: FitRun
     task = FitTask(
         spec=_pass_spec(spec, labels),
         ops={label: spec.by_name[name].op for label, name in labels.items()},
-        names={file.url: file.name for file in files},
+        names={file.listed.url: file.listed.name for file in files},
     )
     states, *others = run(task, units)
     for other in others:

@@ -284,7 +284,7 @@ def _earlier(run: ExtractionRun, base: Snapshot, files: Sequence[RawFile]) -> Ex
     if run.base is None or not matches_base(run.base, run.partitions, base):
         return None
     return report_of_commit(
-        run, commit_of_input(run, run.base), sum(file.size_bytes for file in files)
+        run, commit_of_input(run, run.base), sum(file.listed.size_bytes for file in files)
     )
 
 
@@ -311,7 +311,7 @@ def _write(
     with marked(task.table_url, task.tag) as mark:
         with run.written.removed_on_failure():
             reports = run_units(task, units)
-        return end_run(run, reports, commit, sum(file.size_bytes for file in files), mark)
+        return end_run(run, reports, commit, sum(file.listed.size_bytes for file in files), mark)
 
 
 def _check_same_input(
@@ -343,7 +343,7 @@ def _targets_by_unit(
     units: Sequence[Unit], files: Sequence[RawFile], base_files: Sequence[BaseFile], digest: str
 ) -> dict[int, tuple[Target, ...]]:
     """The base files that hold each unit's rows, found by the numbers in their names."""
-    names = {file.url: file.name for file in files}
+    names = {file.listed.url: file.listed.name for file in files}
     by_unit = _by_unit(base_files)
     num_known = sum(map(len, by_unit.values()))
     if num_known < len(base_files) or not by_unit.keys() <= {unit.index for unit in units}:

@@ -261,7 +261,7 @@ def extract_files(
         begin_run(job, base, partitions, digest, started_s),
         num_raw_files=tuple(num_files[to_json(partition)] for partition in partitions),
     )
-    input_bytes = sum(file.size_bytes for file in files)
+    input_bytes = sum(file.listed.size_bytes for file in files)
     earlier = earlier_report(run, input_bytes)
     if earlier is not None:
         return earlier
@@ -513,7 +513,7 @@ def check_raw_schemas(spec: Spec, files: Sequence[RawFile]) -> None:
     checked: list[pa.Schema] = []
     for file in files:
         if file.schema not in checked:
-            bind(file.url, extractor, file.schema)
+            bind(file.listed.url, extractor, file.schema)
             checked.append(file.schema)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from featstore.base.cleanup import cleaned_up_on_failure
 from featstore.base.errors import InputError, not_once
-from featstore.base.redaction import redact_text
+from featstore.extraction.spark.spark_errors import refused_by_spark
 from featstore.files.storage import join as join_url
 from featstore.files.storage import spark_url
 from featstore.ingest import join_query as query
@@ -356,9 +356,7 @@ def read_source(spark: "SparkSession", source: LogSource) -> "DataFrame":
     Raises:
         InputError: Spark cannot read it.
     """
-    from pyspark.errors import AnalysisException, ParseException
-
-    try:
+    with refused_by_spark(f"read {source}"):
         if source.sql is not None:
             return spark.sql(source.sql)
         if source.table is not None:
@@ -366,9 +364,6 @@ def read_source(spark: "SparkSession", source: LogSource) -> "DataFrame":
         # Without mergeSchema Spark takes the columns of one file, and drops what others add.
         paths = _matching(spark, spark_url(source.url or ""))
         return spark.read.option("mergeSchema", "true").parquet(*paths)
-    except (AnalysisException, ParseException) as error:
-        said = redact_text(str(error).strip().splitlines()[0])
-        raise InputError(f"Spark cannot read {source}: {said}") from None
 
 
 def _matching(spark: "SparkSession", url: str) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from featstore.base.errors import ConfigError, nearest
 from featstore.base.redaction import redact, redact_text
-from featstore.table.layout import check_partition_name
+from featstore.extraction.units.raw import check_partition_value
 
 KINDS = ("any", "count", "sum", "first", "last")
 ATTRIBUTIONS = ("last", "first", "all")
@@ -254,7 +254,7 @@ class LabelJoin:
 
     Raises:
         ConfigError: The options do not fit each other.
-        InputError: A partition cannot be the name of a directory.
+        InputError: A partition value is empty, or cannot be the name of a directory.
     """
 
     impressions: Impressions
@@ -285,7 +285,7 @@ class LabelJoin:
             f"negatives: no label {drawn!r} among {known}{nearest(drawn or '', known)}",
         )
         for key, value in self.partition.items():
-            check_partition_name(key, value, "partition")
+            check_partition_value(key, value, "partition")
 
     @property
     def added(self) -> tuple[str, ...]:

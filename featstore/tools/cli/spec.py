@@ -8,17 +8,16 @@ import click
 from featstore.tools.cli.command import (
     SPEC,
     CommandGroup,
-    Subject,
-    input_option,
     json_option,
     load,
     stale_groups_option,
     subjects,
 )
 from featstore.tools.cli.output import show as show_report
+from featstore.tools.options import input_option
 
-_OLD = Subject(option=("--old",), name="old", metavar="URL", help="The spec as it was.")
-_SLOT = Subject(option=("--slot",), name="slot", metavar="SLOT", help="A slot, by name or number.")
+_OLD = click.Option(["--old"], metavar="URL", help="The spec as it was.")
+_SLOT = click.Option(["--slot"], metavar="SLOT", help="A slot, by name or number.")
 
 
 @click.group(
