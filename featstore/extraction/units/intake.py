@@ -98,11 +98,6 @@ class Intake:
             name: self._form(name, found[name], types.get(name)) for name in self._columns
         }
 
-    def names(self, present: Iterable[str]) -> list[str]:
-        """Returns those of the present columns that are read."""
-        present_names = set(present)
-        return [name for name in self._columns if name in present_names]
-
     def take(
         self, batch: pa.RecordBatch, origin: BatchOrigin, findings: Findings, *, skips: bool = True
     ) -> Taken:
