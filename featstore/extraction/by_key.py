@@ -19,8 +19,7 @@ from featstore.extraction.units.unit_values import ValueGathering, store_values
 from featstore.files.retry import thread_pool
 from featstore.files.storage import join
 from featstore.statistics.column_statistics import add_counts
-from featstore.table.metadata import to_json
-from featstore.table.snapshot import DataFile
+from featstore.table.snapshot import DataFile, by_partition
 from featstore.table.writer import open_data_file
 
 
@@ -47,14 +46,13 @@ def keyed_partitions(
     key: str, files: Sequence[DataFile], units: Sequence[Unit]
 ) -> list[KeyedPartition]:
     """Groups the run's base files and units by partition, in the order of the units."""
-    partitions = {to_json(unit.partition): unit.partition for unit in units}.values()
     return [
         KeyedPartition(
             key=key,
-            files={i: file for i, file in enumerate(files) if file.partition == partition},
-            units=tuple(unit for unit in units if unit.partition == partition),
+            files={i: file for i, file in enumerate(files) if file.partition == own[0].partition},
+            units=tuple(own),
         )
-        for partition in partitions
+        for own in by_partition(units).values()
     ]
 
 

@@ -1,7 +1,6 @@
 """Removes rows from a table: rewrites the data files that hold them, in one commit."""
 
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -10,31 +9,28 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.base.errors import CommitConflictError, InputError, TableNotFoundError
+from featstore.base.errors import CommitConflictError, InputError
 from featstore.base.host import num_cores
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.remains import store_remains
 from featstore.extraction.rewriting import (
+    CommitFunction,
     copy_file,
     drop_folded,
     named_partitions,
     new_paths,
     open_part,
-    replacement,
+    replace_files,
     rewrite_file,
 )
-from featstore.extraction.written import WrittenFiles
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
 from featstore.selection.where import Where, parse_where
 from featstore.statistics.stale_groups import require_fresh, stale_groups
 from featstore.table import delta
-from featstore.table.layout import new_tag
-from featstore.table.metadata import to_json
-from featstore.table.open import open_for_writing
-from featstore.table.running import check_not_removed, marked
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.open import open_existing
+from featstore.table.snapshot import DataFile, Snapshot, by_partition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +78,7 @@ def delete_rows(
     where: str,
     *,
     dry_run: bool = False,
-    commit: Callable[[str, delta.Change], int] = delta.commit,
+    commit: CommitFunction = delta.commit,
 ) -> DeletionReport:
     """Removes the rows that match a predicate, in one commit.
 
@@ -108,9 +104,7 @@ def delete_rows(
             is unchanged.
         DataFileError: A file is damaged; the table is unchanged.
     """
-    snapshot = open_for_writing(table_url, "delete")
-    if snapshot is None:
-        raise TableNotFoundError(f"no table at {redact(table_url)}: expected a Delta table")
+    snapshot = open_existing(table_url, "delete")
     seen = snapshot.schema.with_foreign_kept(only_rounded=True)
     columns = seen.to_arrow(nullable=True, partition_keys=True)
     condition = parse_where(where, {column.name: column.type for column in columns})
@@ -133,7 +127,7 @@ def delete_rows(
         version=snapshot.version or 0,
         num_rows=num_rows,
         num_files=len(touched),
-        num_partitions=len(_partitions(touched)),
+        num_partitions=len(by_partition(touched)),
         rows_left=snapshot.num_rows - num_rows,
         dry_run=dry_run,
     )
@@ -146,24 +140,22 @@ def _replace(
     snapshot: Snapshot,
     condition: Where,
     matching: Mapping[str, int],
-    commit: Callable[[str, delta.Change], int],
+    commit: CommitFunction,
 ) -> int:
-    run_id, url = uuid.uuid4().hex, snapshot.url
-    touched = [file for file in snapshot.data_files if matching[file.path]]
-    wanted = _replaceable(_partitions(touched).values(), snapshot.partitions)
-    partitions = named_partitions(url, wanted)
-    base, tag = snapshot.in_partitions(partitions), new_tag(run_id)
+    touched = by_partition(file for file in snapshot.data_files if matching[file.path])
+    wanted = _replaceable([files[0].partition for files in touched.values()], snapshot.partitions)
+    partitions = named_partitions(snapshot.url, wanted)
+    base = snapshot.in_partitions(partitions)
     # Older labels in a file that is written anew would pass for those of a run.
     require_fresh(snapshot, base, [field.name for field in snapshot.schema.others], "")
-    own = WrittenFiles(table_url=url, tag=tag, partitions=partitions)
-    with marked(url, tag) as mark:
-        with own.removed_on_failure():
-            files = _write(snapshot, condition, matching, base, tag)
-            change = replacement(snapshot, partitions, files, run_id)
-            check_not_removed(mark, url, files)
-        again = "Run it again: it deletes what rows still match."
-        with own.kept_if_committed(mark, "the deletion", len(files), again):
-            version = _commit(url, change, commit)
+    version, files = replace_files(
+        snapshot,
+        partitions,
+        partial(_write, snapshot, condition, matching),
+        "the deletion",
+        "Run it again: it deletes what rows still match.",
+        partial(_commit, commit),
+    )
     emptied = _emptied(snapshot, {file.path for file in base})
     return drop_folded(snapshot, files, emptied, version) if emptied else version
 
@@ -174,7 +166,7 @@ def _write(
     matching: Mapping[str, int],
     base: Sequence[DataFile],
     tag: str,
-) -> tuple[DataFile, ...]:
+) -> list[DataFile]:
     """Writes the files that take the place of `base`, and what is stored beside them."""
     left = [
         (file, path)
@@ -184,12 +176,9 @@ def _write(
     # The pool ends, and with it each of its writes, before files of a failed run are removed.
     with ThreadPoolExecutor(num_cores(), "featstore-delete") as threads:
         done = threads.map(lambda pair: _without_rows(snapshot, condition, matching, *pair), left)
-        files = tuple(sorted(done, key=lambda file: file.path))
-        remains: dict[str, list[DataFile]] = {}
-        for file in files:
-            remains.setdefault(to_json(file.partition), []).append(file)
-        for _ in threads.map(partial(store_remains, snapshot, tag), remains.values()):
-            pass  # raises the first error
+        files = sorted(done, key=lambda file: file.path)
+        remains = by_partition(files).values()
+        list(threads.map(partial(store_remains, snapshot, tag), remains))  # raises the first error
     return files
 
 
@@ -204,7 +193,7 @@ def _emptied(snapshot: Snapshot, replaced: Set[str]) -> list[str]:
     return sorted(beside - {bound.group for file in left for bound in file.groups} - stale)
 
 
-def _commit(url: str, change: delta.Change, commit: Callable[[str, delta.Change], int]) -> int:
+def _commit(commit: CommitFunction, url: str, change: delta.Change) -> int:
     try:
         return commit(url, change)
     except InputError as error:
@@ -215,17 +204,12 @@ def _commit(url: str, change: delta.Change, commit: Callable[[str, delta.Change]
         ) from error
 
 
-def _partitions(files: Iterable[DataFile]) -> dict[str, Mapping[str, str | None]]:
-    return {to_json(file.partition): file.partition for file in files}
-
-
 def _replaceable(
-    wanted: Iterable[Mapping[str, str | None]], existing: Iterable[Mapping[str, str | None]]
+    wanted: Sequence[Mapping[str, str | None]], existing: Iterable[Mapping[str, str | None]]
 ) -> list[Mapping[str, str | None]]:
     """The wanted partitions, and with several keys those that one commit replaces with them:
     delta-rs selects partitions by the values of each key alone.
     """
-    wanted = list(wanted)
     values = {key: {partition[key] for partition in wanted} for key in wanted[0]}
     return [p for p in existing if all(p[key] in texts for key, texts in values.items())]
 

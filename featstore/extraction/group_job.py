@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from featstore.base.cleanup import noted_on_failure
-from featstore.base.errors import CommitConflictError, InputError, TableNotFoundError
+from featstore.base.errors import CommitConflictError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.by_key import KeyRunner, keyed_partitions, run_by_key
@@ -26,10 +26,10 @@ from featstore.extraction.job import (
     check_apart,
     check_raw_schemas,
     commit_of_input,
-    end_run,
     raw_files_of,
     report_of_commit,
     runs_here,
+    write_and_commit,
 )
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.units.extractor import Extractor
@@ -54,11 +54,9 @@ from featstore.table.layout import (
     partition_path,
     unit_and_part,
 )
-from featstore.table.metadata import to_json
-from featstore.table.open import open_for_writing
+from featstore.table.open import open_existing
 from featstore.table.parquet_dir import each_footer
-from featstore.table.running import marked
-from featstore.table.snapshot import DataFile, Snapshot, files_digest
+from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,15 +120,11 @@ def extract_group(
     """
     started_s, job = time.monotonic(), group.job
     check_apart(job.input_url, job.table_url)
-    base = open_for_writing(job.table_url, "add a slot group")
-    if base is None:
-        raise TableNotFoundError(
-            f"no table at {redact(job.table_url)}: expected one to add slot group {group.name!r} to"
-        )
+    expected = f"one to add slot group {group.name!r} to"
+    base = open_existing(job.table_url, "add a slot group", expected)
     files = _raw_files(job, base, with_text=runs_here(runner))
-    partitions = tuple(
-        {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()
-    )
+    with_rows = by_partition(file for file in files if any(file.row_groups))
+    partitions = tuple(found[0].partition for found in with_rows.values())
     base_files = _base_files(base, partitions)
     part, schema = _part(group, base, base_files)
     check_raw_schemas(part.spec, files)
@@ -308,10 +302,8 @@ def _write(
         task = replace(
             task, targets={i: (_target(base_file, ""),) for i, base_file in enumerate(base_files)}
         )
-    with marked(task.table_url, task.tag) as mark:
-        with run.written.removed_on_failure():
-            reports = run_units(task, units)
-        return end_run(run, reports, commit, sum(file.listed.size_bytes for file in files), mark)
+    input_bytes = sum(file.listed.size_bytes for file in files)
+    return write_and_commit(run, lambda: run_units(task, units), commit, input_bytes)
 
 
 def _check_same_input(

@@ -8,7 +8,6 @@ names any of its files, so a run that dies at any point leaves the table unchang
 import logging
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -42,7 +41,7 @@ from featstore.extraction.units.unit_statistics import merge_partition
 from featstore.extraction.units.unit_values import merge_partition_values
 from featstore.extraction.written import WrittenFiles
 from featstore.files.listings import list_own, listing_digest
-from featstore.files.storage import absolute, join
+from featstore.files.storage import join, lies_within
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
@@ -56,7 +55,13 @@ from featstore.table.layout import is_data_file, new_tag
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import open_for_writing
 from featstore.table.running import Mark, check_not_removed, marked
-from featstore.table.snapshot import DataFile, Snapshot, files_digest, overwrite_filters
+from featstore.table.snapshot import (
+    DataFile,
+    Snapshot,
+    by_partition,
+    files_digest,
+    overwrite_filters,
+)
 
 CommitFunction = Callable[[str, delta.Change], int]
 _LOG = logging.getLogger(__name__)
@@ -252,25 +257,19 @@ def extract_files(
     base = open_for_writing(job.table_url, "extract")
     files = raw_files_of(job, base, with_text=runs_here(runner))
     check_raw_schemas(job.spec, files)
-    partitions = tuple(
-        {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()
-    )
+    listed, with_rows = by_partition(files), by_partition(f for f in files if any(f.row_groups))
+    partitions = tuple(found[0].partition for found in with_rows.values())
     digest = listing_digest(file.listed for file in files)
-    num_files = Counter(to_json(file.partition) for file in files)
-    run = replace(
-        begin_run(job, base, partitions, digest, started_s),
-        num_raw_files=tuple(num_files[to_json(partition)] for partition in partitions),
-    )
+    num_raw_files = tuple(len(listed[key]) for key in with_rows)
+    run = begin_run(job, base, partitions, digest, started_s, num_raw_files)
     input_bytes = sum(file.listed.size_bytes for file in files)
     earlier = earlier_report(run, input_bytes)
     if earlier is not None:
         return earlier
     units = plan_units(files, job.spec.output.rows_per_file)
-    # The mark tells a concurrent vacuum that files of this tag are not orphans.
-    with marked(job.table_url, run.task.tag) as mark:
-        with run.written.removed_on_failure():
-            reports = (runner or LocalRunner())(run.task, units, progress)
-        return end_run(run, reports, commit, input_bytes, mark)
+    return write_and_commit(
+        run, lambda: (runner or LocalRunner())(run.task, units, progress), commit, input_bytes
+    )
 
 
 def runs_here(runner: Runner | None) -> bool:
@@ -312,6 +311,7 @@ def begin_run(
     partitions: tuple[Mapping[str, str], ...],
     digest: str | None,
     started_s: float,
+    num_raw_files: tuple[int, ...] = (),
 ) -> ExtractionRun:
     """Checks that the run's files may join the table, before any work is done.
 
@@ -320,6 +320,7 @@ def begin_run(
         partitions: The partitions to replace, with keys in the table's order.
         digest: Digest of the raw input, None if the input has no files.
         started_s: Start time of the run on the monotonic clock.
+        num_raw_files: The raw files of each partition; empty if unknown.
 
     Raises:
         InputError: The schema or partitions do not fit the table, or the input has no rows.
@@ -340,8 +341,23 @@ def begin_run(
         partitions=partitions,
         input_digest=digest,
         started_s=started_s,
+        num_raw_files=num_raw_files,
         replaced=() if base is None else base.in_partitions(partitions),
     )
+
+
+def write_and_commit(
+    run: ExtractionRun,
+    write: Callable[[], Sequence[UnitReport]],
+    commit: CommitFunction,
+    input_bytes: int | None,
+) -> ExtractReport:
+    """Has the units write, and commits their files; see `end_run`. Files are removed on failure."""
+    # The mark tells a concurrent vacuum that files of this tag are not orphans.
+    with marked(run.task.table_url, run.task.tag) as mark:
+        with run.written.removed_on_failure():
+            reports = write()
+        return end_run(run, reports, commit, input_bytes, mark)
 
 
 def end_run(
@@ -396,7 +412,8 @@ def end_run(
     )
     with run.written.removed_on_failure():
         check_not_removed(mark, url, files)
-        replaced = _replaced(run, files, metadata)
+        commits = delta.history(url) if run.replaced else ()
+        replaced = replaced_partitions(run.replaced, commits, files, metadata)
     again = (
         "Run it again with this run id: that commits the files, or reports the version that holds "
         "them."
@@ -433,24 +450,13 @@ def _prepare(
     return check_before_commit(run.task.spec, run.schema, url, files, run.partitions, run.base)
 
 
-def _replaced(
-    run: ExtractionRun, files: Sequence[DataFile], metadata: CommitMetadata
-) -> tuple[ReplacedPartition, ...]:
-    commits = delta.history(run.task.table_url) if run.replaced else ()
-    return replaced_partitions(run.replaced, commits, files, metadata)
-
-
 def _stale_groups(run: ExtractionRun) -> dict[str, tuple[str, ...]]:
     """Of the slot groups of what the run replaces, the slots that its own files lack."""
-    if run.base is None:
-        return {}
-    replaced = {
-        bound.group for file in run.base.in_partitions(run.partitions) for bound in file.groups
-    }
+    replaced = {bound.group for file in run.replaced for bound in file.groups}
     own = {slot.name for slot in run.schema.slots}
     lacking = {
         group.name: tuple(slot.name for slot in group.schema.slots if slot.name not in own)
-        for group in run.base.groups
+        for group in (run.base.groups if run.base is not None else ())
         if group.name in replaced
     }
     return {name: slots for name, slots in lacking.items() if slots}
@@ -484,23 +490,19 @@ def _no_rows_error(
 def _merge_statistics(
     run: ExtractionRun, reports: Sequence[UnitReport], files: Sequence[DataFile]
 ) -> None:
-    spec = run.task.spec
+    spec, table_url, tag = run.task.spec, run.task.table_url, run.task.tag
     kept = kept_values(spec, build_graph(spec))
     unlimited = [name for name, values in kept.items() if values == "top"]
-    by_partition: dict[str, list[DataFile]] = {}
-    for file in files:
-        by_partition.setdefault(to_json(file.partition), []).append(file)
-    for key, of_partition in by_partition.items():
-        own = [report for report in reports if to_json(report.partition) == key]
+    reported = by_partition(reports)
+    for key, of_partition in by_partition(files).items():
+        own = reported[key]
         paths = sorted(report.path for report in own if report.has_statistics)
-        counts = (report.counts for report in own)
         if paths:
-            merge_partition(run.task.table_url, run.task.tag, of_partition, counts, paths)
+            counts = (report.counts for report in own)
+            merge_partition(table_url, tag, of_partition, counts, paths)
         with_values = sorted(report.path for report in own if report.has_values)
         if with_values:
-            merge_partition_values(
-                run.task.table_url, run.task.tag, of_partition, with_values, unlimited
-            )
+            merge_partition_values(table_url, tag, of_partition, with_values, unlimited)
 
 
 def check_raw_schemas(spec: Spec, files: Sequence[RawFile]) -> None:
@@ -522,8 +524,7 @@ def check_apart(input_url: str, table_url: str) -> None:
 
     Its data files would otherwise become raw input of the next run.
     """
-    source, target = (f"{absolute(url).rstrip('/')}/" for url in (input_url, table_url))
-    if target.startswith(source):
+    if lies_within(table_url, input_url):
         raise InputError(
             f"the table {redact(table_url)} lies within the input {redact(input_url)}; use "
             f"separate directories"
@@ -584,17 +585,14 @@ def _commit_of_run(run: ExtractionRun) -> delta.Commit | None:
         run.task.spec.hash,
         run.input_digest,
     )
-    if not same or _as_set(own.metadata.partitions) != _as_set(run.partitions):
+    found, asked = (set(map(to_json, of.partitions)) for of in (own.metadata, run))
+    if not same or found != asked:
         where = f"version {own.version} of {redact(run.task.table_url)}"
         raise InputError(
             f"run id {run.task.run_id!r} is already used by {where}, with another spec, input or "
             f"partition; choose a new id"
         )
     return own
-
-
-def _as_set(partitions: Sequence[Mapping[str, str]]) -> set[str]:
-    return {to_json(partition) for partition in partitions}
 
 
 def commit_of_input(run: ExtractionRun, base: Snapshot) -> delta.Commit | None:

@@ -9,7 +9,7 @@ from typing import Any
 from featstore.table.delta import Commit, with_origins
 from featstore.table.layout import partition_path
 from featstore.table.metadata import CommitMetadata, to_json
-from featstore.table.snapshot import DataFile
+from featstore.table.snapshot import DataFile, by_partition
 
 _NUM_SHOWN = 10  # partitions of a run that its text names
 
@@ -101,7 +101,7 @@ def replaced_partitions(
         files: The data files of the run.
         written: The metadata of its commit.
     """
-    old, new, holdings = _by_partition(before), _by_partition(files), KnownHoldings(commits)
+    old, new, holdings = by_partition(before), by_partition(files), KnownHoldings(commits)
     raw_files = num_raw_files_by_partition(written)
     return tuple(
         ReplacedPartition(
@@ -152,13 +152,6 @@ def _holding(files: Sequence[DataFile], num_raw_files: int | None) -> Holding:
         num_files=len(files),
         num_rows=sum(file.num_rows for file in files),
     )
-
-
-def _by_partition(files: Iterable[DataFile]) -> dict[str, list[DataFile]]:
-    found: dict[str, list[DataFile]] = {}
-    for file in files:
-        found.setdefault(to_json(file.partition), []).append(file)
-    return found
 
 
 def _change(before: int | None, now: int | None, what: str) -> str:

@@ -16,6 +16,7 @@ from featstore.base.cleanup import noted_on_failure
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
+from featstore.extraction.written import WrittenFiles
 from featstore.files.storage import join, local_path, open_read, open_write
 from featstore.native.checks import CHUNK
 from featstore.reading.aligned import RowsReader, aligned_reader
@@ -28,16 +29,19 @@ from featstore.table.layout import (
     attempt_name,
     data_file_name,
     is_whole,
+    new_tag,
     partition_path,
     unit_and_part,
 )
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
+from featstore.table.running import check_not_removed, marked
 from featstore.table.snapshot import DataFile, Snapshot, TableFile, files_digest, in_partitions
 from featstore.table.writer import open_data_file
 
 _COPIED_BYTES = 8 << 20
 _ZSTD = 6  # CompressionCodec.ZSTD in parquet.thrift
 
+CommitFunction = Callable[[str, delta.Change], int]
 # For each row group of a data file, which of its rows are kept: bool (num_rows,), without nulls.
 Masks = Callable[[OpenFile, Sequence[OpenFile]], Iterator[pa.ChunkedArray]]
 
@@ -91,6 +95,34 @@ def replacement(
         unchanged=tuple(p for text, p in written.items() if text not in replaced),
         group_versions=snapshot.group_versions,
     )
+
+
+def replace_files(
+    snapshot: Snapshot,
+    partitions: Sequence[Mapping[str, str]],
+    write: Callable[[Sequence[DataFile], str], Iterable[DataFile]],
+    what: str,
+    again: str,
+    commit: CommitFunction,
+) -> tuple[int, tuple[DataFile, ...]]:
+    """Puts new files in place of all files of some partitions. Returns the version and the files.
+
+    Args:
+        write: Writes the new files, given the old ones and the tag of the new names.
+        what: What is committed, for the note of an error.
+        again: What the same call does if it is repeated.
+    """
+    run_id, url = uuid.uuid4().hex, snapshot.url
+    tag = new_tag(run_id)
+    own = WrittenFiles(table_url=url, tag=tag, partitions=partitions)
+    with marked(url, tag) as mark:
+        with own.removed_on_failure():
+            written = write(snapshot.in_partitions(partitions), tag)
+            files = tuple(sorted(written, key=lambda file: file.path))
+            change = replacement(snapshot, partitions, files, run_id)
+            check_not_removed(mark, url, files)
+        with own.kept_if_committed(mark, what, len(files), again):
+            return commit(url, change), files
 
 
 def drop_folded(

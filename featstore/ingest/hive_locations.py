@@ -19,7 +19,7 @@ from featstore.files.listings import list_own
 from featstore.files.storage import delete, join, link, spark_url
 from featstore.files.walking import is_hidden
 from featstore.table.layout import partition_path
-from featstore.table.snapshot import DataFile, Snapshot, files_digest
+from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
 
 HIVE_DIR = "_hive"
 _DIGEST_CHARS = 32  # 128 bits of the SHA-256
@@ -122,10 +122,7 @@ def locations(snapshot: Snapshot) -> tuple[Location, ...]:
     Raises:
         InputError: A partition key is null, or two files of one partition have the same name.
     """
-    partitions: dict[str, list[DataFile]] = {}
-    for file in snapshot.data_files:
-        partitions.setdefault(partition_path(file.partition), []).append(file)
-    return tuple(_location(snapshot, files) for files in partitions.values())
+    return tuple(_location(snapshot, files) for files in by_partition(snapshot.data_files).values())
 
 
 def make_locations(wanted: Iterable[Location]) -> int:

@@ -29,8 +29,8 @@ from featstore.extraction.job import (
     ExtractReport,
     begin_run,
     earlier_report,
-    end_run,
     in_key_order,
+    write_and_commit,
 )
 from featstore.extraction.local import kept_memory
 from featstore.extraction.spark.java import java_environment
@@ -51,7 +51,6 @@ from featstore.extraction.units.unit import (
 from featstore.files.retry import retrying
 from featstore.table import delta
 from featstore.table.open import open_for_writing
-from featstore.table.running import marked
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
@@ -231,12 +230,13 @@ def extract_dataframe(
     check_workers(context)
     counters = _ProgressAccumulators(context, progress, 0)
     write = partial(_write_partition, run.task, partition, counters.num_files, counters.num_rows)
-    with marked(job.table_url, run.task.tag) as mark:
-        with run.written.removed_on_failure():
-            rows = _collect(context, chosen.mapInArrow(write, "report binary").collect, counters)
+
+    def write_files() -> list[UnitReport]:
+        rows = _collect(context, chosen.mapInArrow(write, "report binary").collect, counters)
         # Unpickling is safe here: the bytes come from our own tasks.
-        reports = [pickle.loads(row["report"]) for row in rows]
-        return end_run(run, reports, commit, None, mark)
+        return [pickle.loads(row["report"]) for row in rows]
+
+    return write_and_commit(run, write_files, commit, None)
 
 
 class _ProgressAccumulators:
