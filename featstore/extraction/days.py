@@ -8,7 +8,7 @@ made the table's partitions, and of the current input.
 import enum
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
@@ -68,19 +68,6 @@ class Days:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Provenance:
-    """The commit version, spec hash and input digest from which a partition's files were made.
-
-    Where slot groups beside the files, or folded into them, add what the spec to extract with has
-    besides, it is the hash of that spec.
-    """
-
-    version: int
-    spec_hash: str
-    input_digest: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Day:
     """One day, or one hour of a day: its partition and the URL of its raw files."""
 
@@ -93,12 +80,19 @@ class Day:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """The table's current data of a day. `origin` is None if no commit in the log tells how it was
-    made.
+    """The table's current data of a day, and from what it was made.
+
+    Attributes:
+        version: The commit that made it; None if no commit in the log tells, nor what follows.
+        spec_hash: The hash of its spec. Where slot groups beside the files, or folded into them,
+            add what the spec to extract with has besides, it is the hash of that spec.
+        input_digest: The digest of its raw files.
     """
 
-    origin: Provenance | None
     holding: Holding
+    version: int | None = None
+    spec_hash: str = ""
+    input_digest: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,40 +285,28 @@ def find_held(days: Sequence[Day], table: Snapshot | None, spec: Spec) -> list[H
         for commit in with_origins(every)
         if commit.metadata is not None
     }
-    holdings = KnownHoldings(every)
-    groups, hash_of = GroupOrigins(table), _hashes(spec)
+    holdings, groups = KnownHoldings(every), GroupOrigins(table)
+
+    @functools.cache  # most days were made alike, and a large spec takes time to compare
+    def hash_of(made_by: str, beside: tuple[GroupOrigin, ...]) -> str:
+        return spec.hash if is_made_by(spec, made_by, beside) else made_by
 
     def held(day: Day) -> Held | None:
         files = table.in_partitions([day.partition])
         if not files:
             return None
-        version, made = commits.get(files_digest(files), (0, None))
         holding = holdings.of(day.partition, files)
-        if made is None:
-            return Held(origin=None, holding=holding)
-        beside = (*made.folded, *groups.of([day.partition]))
+        if (digest := files_digest(files)) not in commits:
+            return Held(holding=holding)
+        version, made = commits[digest]
         return Held(
             holding=holding,
-            origin=Provenance(
-                version=version,
-                spec_hash=hash_of(made.spec_hash, beside),
-                input_digest=made.input_digest,
-            ),
+            version=version,
+            spec_hash=hash_of(made.spec_hash, (*made.folded, *groups.of([day.partition]))),
+            input_digest=made.input_digest,
         )
 
     return list(map(held, days))
-
-
-def _hashes(spec: Spec) -> Callable[[str, tuple[GroupOrigin, ...]], str]:
-    """Returns the function that gives `Provenance.spec_hash`. Most days were made alike, so it
-    compares a large spec once.
-    """
-
-    @functools.cache
-    def hash_of(made_by: str, groups: tuple[GroupOrigin, ...]) -> str:
-        return spec.hash if is_made_by(spec, made_by, groups) else made_by
-
-    return hash_of
 
 
 def find_inputs(days: Sequence[Day]) -> list[DayInput | None]:
@@ -332,14 +314,13 @@ def find_inputs(days: Sequence[Day]) -> list[DayInput | None]:
 
     Files are listed, not opened.
     """
-    # Days lie beside each other, so what is above one is above all.
-    listed = [
-        list_raw_files(day.input_url, looks_above=not index) for index, day in enumerate(days)
-    ]
-    return [
-        DayInput(digest=listing_digest(files), num_files=len(files)) if files else None
-        for files in listed
-    ]
+    found: list[DayInput | None] = []
+    for day in days:
+        # Days lie beside each other, so what is above one is above all.
+        files = list_raw_files(day.input_url, looks_above=not found)
+        digest = listing_digest(files)
+        found.append(DayInput(digest=digest, num_files=len(files)) if files else None)
+    return found
 
 
 def check_input(actions: Sequence[Action]) -> None:
@@ -422,20 +403,22 @@ def _extract_day(
 
 
 def _plan_day(day: Day, held: Held | None, found: DayInput | None, spec_hash: str) -> Action:
-    holding, origin = (None, None) if held is None else (held.holding, held.origin)
+    holding = None if held is None else held.holding
     if found is None:
         return Action(day=day, reason=Reason.NO_INPUT, held=holding)
     action = Action(day=day, reason=Reason.MISSING, held=holding, num_raw_files=found.num_files)
-    if held is None or origin is None:
-        return action if held is None else replace(action, reason=Reason.UNKNOWN)
-    stale = (origin.spec_hash != spec_hash, origin.input_digest != found.digest)
+    if held is None:
+        return action
+    if held.version is None:
+        return replace(action, reason=Reason.UNKNOWN)
     reasons = {
         (False, False): Reason.UP_TO_DATE,
         (True, False): Reason.STALE_SPEC,
         (False, True): Reason.STALE_INPUT,
         (True, True): Reason.STALE_BOTH,
     }
-    return replace(action, reason=reasons[stale], version=origin.version)
+    stale = (held.spec_hash != spec_hash, held.input_digest != found.digest)
+    return replace(action, reason=reasons[stale], version=held.version)
 
 
 def _progress_note(failed: Action, done: Sequence[DayReport]) -> str:
@@ -452,6 +435,7 @@ def _progress_note(failed: Action, done: Sequence[DayReport]) -> str:
 
 
 def _filled(url: str, values: Mapping[str, str]) -> str:
+    # Not `str.format`: a URL may have other braces.
     return _PLACEHOLDER.sub(lambda found: values[found[1]], url)
 
 
