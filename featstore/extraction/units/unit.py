@@ -2,7 +2,7 @@
 Runners decide where units run.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -231,12 +231,22 @@ class _RowQueue:
         return batch.slice(0, most)
 
 
-def run_batch(
-    extractor: Extractor, batch: pa.RecordBatch, partition: Mapping[str, str], origin: BatchOrigin
-) -> pa.RecordBatch:
-    """Checks a raw batch against the partition and extracts it."""
-    check_constant(batch, partition, origin.rows(0, batch.num_rows - 1))
-    return extractor(batch, origin)
+def extract_batches(
+    batches: Iterable[pa.RecordBatch],
+    extractor: Extractor,
+    partition: Mapping[str, str],
+    origin: BatchOrigin,
+) -> Iterator[pa.RecordBatch]:
+    """Yields raw batches, which must agree with the partition, as they are extracted.
+
+    Args:
+        origin: The place of the first row; the others follow it.
+    """
+    for batch in batches:
+        if batch.num_rows:
+            check_constant(batch, partition, origin.rows(0, batch.num_rows - 1))
+            yield extractor(batch, origin)
+            origin = origin.after(batch.num_rows)
 
 
 def raw_columns(
@@ -272,8 +282,6 @@ def extract_range(
     origin = BatchOrigin(source=redact(raw.url), first_row=raw.first_row)
     with open_range(raw) as file:
         bind(raw.url, extractor, file.schema_arrow)
-        for batch in read_batches(
-            file, raw, raw_columns(extractor, file.schema_arrow.names, partition)
-        ):
-            yield run_batch(extractor, batch, partition, origin)
-            origin = origin.after(batch.num_rows)
+        columns = raw_columns(extractor, file.schema_arrow.names, partition)
+        batches = read_batches(file, raw, columns)
+        yield from extract_batches(batches, extractor, partition, origin)
