@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from featstore.base.errors import CommitConflictError, InputError
 from featstore.base.host import num_cores
 from featstore.base.redaction import redact
-from featstore.base.schema import SlotSchema
 from featstore.extraction.remains import store_remains
 from featstore.extraction.rewriting import (
     CommitFunction,
@@ -249,17 +248,5 @@ def _matches(
 ) -> Iterator[pa.ChunkedArray]:
     """Which rows of each row group match: bool (num_rows,), without nulls."""
     seen = snapshot.schema.with_foreign_kept(only_rounded=True)
-    schema = _only(seen, condition.columns)
+    schema = seen.only(condition.columns)
     return map(condition.mask, read_tables(footer, schema, file.partition, groups))
-
-
-def _only(schema: SlotSchema, names: frozenset[str]) -> SlotSchema:
-    """The schema of some columns and the partition keys."""
-    weight = schema.weight
-    return replace(
-        schema,
-        slots=tuple(slot for slot in schema.slots if slot.name in names),
-        labels=tuple(label for label in schema.labels if label.name in names),
-        weight=weight if weight is not None and weight.name in names else None,
-        kept=tuple(column for column in schema.kept if column.name in names),
-    )

@@ -220,9 +220,7 @@ def rewrite_file(
     schema, url = snapshot.schema.with_foreign_kept(), join(snapshot.url, path)
     with ExitStack() as stack:
         footer, *groups = (stack.enter_context(open_part(part)) for part in file.parts)
-        reader = aligned_reader(
-            footer, groups, Selection(slots=schema.slots, others=other_columns(schema))
-        )
+        reader = aligned_reader(footer, groups, Selection(slots=schema.slots, others=schema.others))
         stored, cut = _stored(schema, reader.columns), max(footer.row_group_rows[:1] or (1,))
         metadata = _file_metadata(footer, file.path)
         writer = stack.enter_context(
@@ -271,23 +269,11 @@ def open_part(part: TableFile) -> OpenFile:
     return OpenFile(local_path(part.url) or partial(open_read, part.url), part.path)
 
 
-def other_columns(schema: SlotSchema) -> tuple[pa.Field, ...]:
-    """The columns beside slots and partition keys: labels, the weight and kept columns."""
-    return tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
-
-
 def _stored(schema: SlotSchema, columns: FileColumns) -> SlotSchema:
     """Returns the columns that any of the files has; a column that none has stays missing."""
-    others = {name for name, found in columns.others.items() if found is not None}
-    weight = schema.weight if schema.weight is not None and schema.weight.name in others else None
-    return replace(
-        schema,
-        slots=tuple(slot for slot in schema.slots if columns.slots[slot.name] is not None),
-        labels=tuple(field for field in schema.labels if field.name in others),
-        weight=weight,
-        kept=tuple(field for field in schema.kept if field.name in others),
-        partition_keys=(),
-    )
+    of_files = {**columns.slots, **columns.others}
+    names = {name for name, found in of_files.items() if found is not None}
+    return schema.only(names).with_partition_keys(())
 
 
 def _tables(reader: RowsReader, footer: OpenFile, stored: SlotSchema) -> Iterator[pa.Table]:

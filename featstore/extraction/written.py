@@ -5,6 +5,7 @@ whether its commit landed.
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from featstore.base.cleanup import cleaned_up_on_failure
@@ -53,11 +54,9 @@ class WrittenFiles:
                         delete(entry.url)
         remove_if_empty(self.table_url, directory)
 
-    @contextlib.contextmanager
-    def removed_on_failure(self) -> Iterator[None]:
+    def removed_on_failure(self) -> AbstractContextManager[None]:
         """Removes the files if the block fails, which must not commit."""
-        with cleaned_up_on_failure(self.remove):
-            yield
+        return cleaned_up_on_failure(self.remove)
 
     @contextlib.contextmanager
     def kept_if_committed(

@@ -26,11 +26,7 @@ class Part:
 
     def stored(self, schema: SlotSchema) -> SlotSchema:
         """Returns the group's columns out of those that the spec yields."""
-        return replace(
-            schema,
-            slots=tuple(slot for slot in schema.slots if slot.name in self.names),
-            kept=tuple(field for field in schema.kept if field.name in self.names),
-        )
+        return schema.only(self.names)
 
 
 def slots_part(spec: Spec, names: Iterable[str], keep: Iterable[str] = ()) -> Part:
