@@ -66,16 +66,13 @@ class JoinReport:
         return to_json(self.document)
 
     def __str__(self) -> str:
-        return "\n".join([self.headline(), "", report_text(self.document)])
-
-    def headline(self) -> str:
         output = self.document["output"]
         done = "wrote" if self.written else "nothing to do: an equal join wrote"
         size = (
             f"{output['num_rows']:,} rows in {output['num_files']:,} files, "
             f"{output['size_bytes']:,} bytes"
         )
-        return f"{done} {size}, {redact(self.url)}"
+        return f"{done} {size}, {redact(self.url)}\n\n{report_text(self.document)}"
 
 
 def digest(counts: Counts, prefix: str = "key", num_rows: str = "num_rows") -> Digest:
