@@ -83,19 +83,29 @@ def train(
     options = options or TrainOptions()
     # The model is made when the first batch shows its slots.
     torch.manual_seed(options.seed)
-    trainer: _Trainer | None = None
+    model: DeepFM | None = None
+    optimizers: list[torch.optim.Optimizer] = []
     num_rows, loss_sum, wait_s = 0, 0.0, 0.0
     started_s = printed_s = asked_s = time.monotonic()
     for batch in batches:
         wait_s += time.monotonic() - asked_s
-        trainer = trainer or _Trainer(batch)
-        loss_sum += trainer.step(batch) * batch.num_rows
+        if model is None:
+            model = _model_of(batch)
+            optimizers = model.optimizers(lr=_LR, sparse_lr=_SPARSE_LR)
+        label = next(iter(batch.labels.values()))
+        loss = functional.binary_cross_entropy_with_logits(model(batch), label)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for optimizer in optimizers:
+            optimizer.step()
+        loss_sum += loss.item() * batch.num_rows
         num_rows += batch.num_rows
         if time.monotonic() - printed_s > _SECONDS_PER_LINE:
             printed_s = time.monotonic()
             print(f"  {num_rows:,} rows, mean loss {loss_sum / num_rows:.4f}", flush=True)
         asked_s = time.monotonic()
-    if trainer is None:
+    if model is None:
         raise ConfigError(
             "expected rows to train on, found none; check `where` in the training config"
         )
@@ -106,35 +116,20 @@ def train(
         wait_seconds=wait_s + ended_s - asked_s,
         loss=loss_sum / num_rows,
     )
-    return trainer.model, report
+    return model, report
 
 
-class _Trainer:
-    """A model for the slots of a first batch, and its optimizers."""
-
-    def __init__(self, batch: Batch) -> None:
-        slots = slots_of(batch)
-        if not slots or not batch.labels:
-            raise ConfigError(
-                f"expected slots and a label to train on, found slots {list(batch.slots)}, labels "
-                f"{[*batch.labels]}"
-            )
-        self.model = DeepFM(slots)
-        self._label = next(iter(batch.labels))
-        self.model.start_at(batch.labels[self._label].mean())
-        self._optimizers = self.model.optimizers(lr=_LR, sparse_lr=_SPARSE_LR)
-
-    def step(self, batch: Batch) -> float:
-        """Makes one optimizer step on the mean cross entropy, which it returns."""
-        loss = functional.binary_cross_entropy_with_logits(
-            self.model(batch), batch.labels[self._label]
+def _model_of(batch: Batch) -> DeepFM:
+    """A model for the slots of a batch, which starts at its share of positives."""
+    slots = slots_of(batch)
+    if not slots or not batch.labels:
+        raise ConfigError(
+            f"expected slots and a label to train on, found slots {list(batch.slots)}, labels "
+            f"{[*batch.labels]}"
         )
-        for optimizer in self._optimizers:
-            optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        for optimizer in self._optimizers:
-            optimizer.step()
-        return loss.item()
+    model = DeepFM(slots)
+    model.start_at(next(iter(batch.labels.values())).mean())
+    return model
 
 
 def slots_of(batch: Batch) -> tuple[Slot, ...]:
