@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from featstore.base.errors import InputError, not_once
 from featstore.base.host import num_cores
-from featstore.extraction.group_task import GroupTask
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.findings import first_examples
+from featstore.extraction.units.part import GroupTask
 from featstore.extraction.units.raw import Unit, as_input_errors, open_raw
 from featstore.extraction.units.unit import Progress, UnitReport, extract_range
 from featstore.extraction.units.unit_values import ValueGathering, store_values

@@ -6,13 +6,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.base.errors import CommitConflictError, InputError
 from featstore.base.host import num_cores
 from featstore.base.redaction import redact
-from featstore.extraction.remains import store_remains
+from featstore.base.schema import SlotSchema
 from featstore.extraction.rewriting import (
     CommitFunction,
     copy_file,
@@ -23,13 +24,19 @@ from featstore.extraction.rewriting import (
     replace_files,
     rewrite_file,
 )
+from featstore.extraction.units.unit_statistics import gather_rows
+from featstore.ops.arrays import Integers, values_of
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
 from featstore.selection.where import Where, parse_where
 from featstore.statistics.stale_groups import require_fresh, stale_groups
+from featstore.statistics.statistics_file import StoredStatistics, write_statistics
+from featstore.statistics.stored_names import partition_values
+from featstore.statistics.values_file import StoredValues, recounted, write_values
 from featstore.table import delta
+from featstore.table.layout import statistics_path, values_path
 from featstore.table.open import open_existing
-from featstore.table.snapshot import DataFile, Snapshot, by_partition
+from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,3 +257,67 @@ def _matches(
     seen = snapshot.schema.with_foreign_kept(only_rounded=True)
     schema = seen.only(condition.columns)
     return map(condition.mask, read_tables(footer, schema, file.partition, groups))
+
+
+class TextCounter:
+    """Counts how often the values with a text occur. One thread uses it.
+
+    Args:
+        values: The texts of a partition.
+        schema: The table's slots. Texts of other slots do not occur.
+    """
+
+    def __init__(self, values: StoredValues, schema: SlotSchema) -> None:
+        self._values = values
+        ids = values_of(values.table["id"].combine_chunks())
+        numbers = values_of(values.table["number"].combine_chunks())
+        self._counts: Integers = np.zeros(len(ids), np.int64)
+        # By slot: the places of its texts in the table, in ascending order of ids, and the ids.
+        self._known: dict[str, tuple[Integers, Integers]] = {}
+        for slot in schema:
+            places = np.flatnonzero(numbers == slot.number)
+            if len(places):
+                places = places[np.argsort(ids[places], kind="stable")]
+                self._known[slot.name] = places, ids[places]
+
+    def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Passes batches on and counts their values."""
+        for batch in batches:
+            for name, (places, ids) in self._known.items():
+                column = batch.column(name)
+                flat = pc.list_flatten(column) if pa.types.is_nested(column.type) else column
+                found = values_of(pc.drop_null(flat))
+                at = np.minimum(np.searchsorted(ids, found), len(ids) - 1)
+                at = at[ids[at] == found]
+                self._counts[places] += np.bincount(at, minlength=len(ids))
+            yield batch
+
+    def counted(self) -> StoredValues:
+        """The texts of values that occurred, with their counts."""
+        return recounted(self._values, self._counts)
+
+
+def store_remains(snapshot: Snapshot, tag: str, files: Sequence[DataFile]) -> None:
+    """Writes the statistics of a partition's new files, and the texts of values in them.
+
+    Args:
+        snapshot: The table as it was.
+        tag: The run's tag.
+        files: The partition's new files, at least one.
+    """
+    partition = files[0].partition
+    schema = snapshot.schema.with_partition_keys(())
+    counter = TextCounter(partition_values(snapshot, partition), schema)
+    statistics = gather_rows(schema, counter.watch(_rows(schema, files)))
+    stored = StoredStatistics(statistics=statistics, data_digest=files_digest(files))
+    write_statistics(snapshot.url, statistics_path(partition, tag), stored)
+    texts = counter.counted()
+    if texts.table.num_rows or texts.left_out:
+        write_values(snapshot.url, values_path(partition, tag), texts)
+
+
+def _rows(schema: SlotSchema, files: Sequence[DataFile]) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        with open_part(file) as opened:
+            for table in read_tables(opened, schema, file.partition):
+                yield from table.combine_chunks().to_batches()

@@ -17,7 +17,6 @@ from featstore.base.errors import CommitConflictError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.by_key import KeyRunner, keyed_partitions, run_by_key
-from featstore.extraction.group_task import GroupTask, Target
 from featstore.extraction.job import (
     CommitFunction,
     ExtractionRun,
@@ -33,7 +32,7 @@ from featstore.extraction.job import (
 )
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.units.extractor import Extractor
-from featstore.extraction.units.part import Part, labels_part, slots_part
+from featstore.extraction.units.part import GroupTask, Part, Target, labels_part, slots_part
 from featstore.extraction.units.raw import RawFile, Unit, plan_units
 from featstore.extraction.units.unit import Progress, Runner, UnitReport, ignore_progress
 from featstore.files.listings import listing_digest

@@ -150,7 +150,7 @@ class DeepFM(nn.Module):
         if not slots:
             raise ValueError("expected at least one slot, found none")
         options = options or ModelOptions()
-        # Scalars first: the order decides over the initial weights, so over the AUC in docs/demo.md.
+        # Scalars first: the order decides over the initial weights, and so over the AUC.
         ids = sorted(
             (slot for slot in slots if slot.kind is SlotKind.ID), key=lambda slot: len(slot.shape)
         )

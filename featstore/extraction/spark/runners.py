@@ -22,7 +22,6 @@ import pyarrow as pa
 from featstore.base.errors import InputError, MissingDependencyError, WorkerError, missing_extra
 from featstore.extraction.by_key import KeyedPartition, write_by_key
 from featstore.extraction.fit import FitTask, States, fit_units, merge_states
-from featstore.extraction.group_task import GroupTask
 from featstore.extraction.job import (
     CommitFunction,
     ExtractJob,
@@ -37,6 +36,7 @@ from featstore.extraction.spark.java import java_environment
 from featstore.extraction.spark.spark_errors import spark_error
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.findings import BatchOrigin
+from featstore.extraction.units.part import GroupTask
 from featstore.extraction.units.raw import Unit
 from featstore.extraction.units.unit import (
     Progress,

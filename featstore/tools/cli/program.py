@@ -8,16 +8,13 @@ import click
 from featstore.base.ending import end_with
 from featstore.tools.cli.command import CommandGroup
 from featstore.tools.cli.dispatch import dispatch
+from featstore.tools.cli.explore import report, whatis
 from featstore.tools.cli.features import demo, extract, replay
 from featstore.tools.cli.importing import import_
-from featstore.tools.cli.report import report
-from featstore.tools.cli.schema import schema
 from featstore.tools.cli.spark import spark, spark_job
-from featstore.tools.cli.spec import spec
-from featstore.tools.cli.stage import stage
+from featstore.tools.cli.spec import schema, spec
 from featstore.tools.cli.table import table
-from featstore.tools.cli.train import train
-from featstore.tools.cli.whatis import whatis
+from featstore.tools.cli.train import stage, train
 from featstore.tools.jobs import run_program
 
 
