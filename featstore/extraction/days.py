@@ -134,8 +134,9 @@ class Action:
         )
 
     def __str__(self) -> str:
-        version_text = "" if self.version is None else f" (version {self.version})"
-        return f"{self.day}: {self.reason}{version_text}"
+        return f"{self.day}: {self.reason}" + (
+            "" if self.version is None else f" (version {self.version})"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -164,14 +164,14 @@ class ExtractReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON types."""
-        texts = {"table": redact(self.table_url), "examples": list(map(str, self.examples))}
-        lists = {
+        return {
+            **{key: value for key, value in vars(self).items() if key != "table_url"},
+            "table": redact(self.table_url),
+            "examples": list(map(str, self.examples)),
             "partitions": list(map(dict, self.partitions)),
             "warnings": [warning.as_dict() for warning in self.warnings],
             "replaced": [partition.as_dict() for partition in self.replaced],
         }
-        of_self = {key: value for key, value in vars(self).items() if key != "table_url"}
-        return {**of_self, **texts, **lists}
 
     def __str__(self) -> str:
         done = (
@@ -414,12 +414,13 @@ def end_run(
         check_not_removed(mark, url, files)
         commits = delta.history(url) if run.replaced else ()
         replaced = replaced_partitions(run.replaced, commits, files, metadata)
-    again = (
+    with run.written.kept_if_committed(
+        mark,
+        f"run {run.task.run_id!r}",
+        len(files),
         "Run it again with this run id: that commits the files, or reports the version that holds "
-        "them."
-    )
-    what = f"run {run.task.run_id!r}"
-    with run.written.kept_if_committed(mark, what, len(files), again):
+        "them.",
+    ):
         version = commit(url, change)
     for partition in replaced:
         level = logging.WARNING if partition.loses_rows else logging.INFO

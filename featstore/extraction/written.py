@@ -43,16 +43,13 @@ class WrittenFiles:
         with retrying(BRIEF):
             for partition in map(partition_path, self.partitions):
                 for directory in (partition, join(STATISTICS_DIR, partition)):
-                    self._remove_in(directory)
-
-    def _remove_in(self, directory: str) -> None:
-        url = join(self.table_url, directory)
-        with _left_to_vacuum(url):
-            for entry in list_own(url, hidden=False):
-                if has_tag(entry.name, self.tag):
-                    with _left_to_vacuum(entry.url):
-                        delete(entry.url)
-        remove_if_empty(self.table_url, directory)
+                    url = join(self.table_url, directory)
+                    with _left_to_vacuum(url):
+                        own = [e for e in list_own(url, hidden=False) if has_tag(e.name, self.tag)]
+                        for entry in own:
+                            with _left_to_vacuum(entry.url):
+                                delete(entry.url)
+                    remove_if_empty(self.table_url, directory)
 
     def removed_on_failure(self) -> AbstractContextManager[None]:
         """Removes the files if the block fails, which must not commit."""

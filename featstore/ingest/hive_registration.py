@@ -109,7 +109,13 @@ def _register_once(
     properties = _properties(spark, name)
     new_columns = tuple(columns(snapshot.schema))
     if properties is None:
-        _create(spark, snapshot, name, new_columns)
+        keys = partition_columns(snapshot.schema)
+        spark.sql(
+            f"CREATE EXTERNAL TABLE {name} ({_declared(new_columns)}) "
+            f"{f'PARTITIONED BY ({_declared(keys)})' if keys else ''} STORED AS PARQUET LOCATION "
+            f"{_text(hive_root(snapshot.url))} "
+            f"TBLPROPERTIES ({_pairs({_TABLE: _identity(snapshot)})})"
+        )
         known: set[str] = set()
     else:
         _check_ours(snapshot, name, properties)
@@ -199,15 +205,6 @@ def _registered(snapshot: Snapshot, properties: Mapping[str, str], since: int | 
     if before is None or (since is None and before.digest != properties.get(_DIGEST)):
         return set()
     return {location.url for location in locations(before)}
-
-
-def _create(spark: "SparkSession", snapshot: Snapshot, name: str, wanted: Sequence[Column]) -> None:
-    keys = partition_columns(snapshot.schema)
-    spark.sql(
-        f"CREATE EXTERNAL TABLE {name} ({_declared(wanted)}) "
-        f"{f'PARTITIONED BY ({_declared(keys)})' if keys else ''} STORED AS PARQUET LOCATION "
-        f"{_text(hive_root(snapshot.url))} TBLPROPERTIES ({_pairs({_TABLE: _identity(snapshot)})})"
-    )
 
 
 def _show(

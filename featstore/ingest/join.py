@@ -41,6 +41,7 @@ from featstore.ingest.join_report import (
     report_text,
 )
 from featstore.table.layout import partition_path
+from featstore.table.metadata import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -88,11 +89,12 @@ def join_labels(
     output, logs = JoinOutput(spark, url), list_logs(join)
     inputs_digest = input_digest(join, logs)
     earlier = output.earlier()
-    same = earlier is not None and (earlier["join_digest"], earlier["input_digest"]) == (
-        join.digest,
-        inputs_digest,
-    )
-    if earlier is not None and inputs_digest is not None and same:
+    digests = (join.digest, inputs_digest)
+    if (
+        earlier is not None
+        and inputs_digest is not None
+        and (earlier["join_digest"], earlier["input_digest"]) == digests
+    ):
         return JoinReport(url=url, written=False, document=earlier)
     check_columns(logs)
     with output.removing_on_failure(), _settings(spark):
@@ -105,7 +107,7 @@ def join_labels(
             join, figures, input_digest=inputs_digest, num_files=num_files, size_bytes=size_bytes
         )
         report = JoinReport(url=url, written=True, document=report_document)
-        output.publish(report.to_json(), report_text(report_document))
+        output.publish(to_json(report_document), report_text(report_document))
     return report
 
 

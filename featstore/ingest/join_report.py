@@ -10,7 +10,6 @@ from featstore.base.errors import InputError, JoinError
 from featstore.base.redaction import redact
 from featstore.ingest.join_options import Label, LabelJoin, Lookup
 from featstore.ingest.join_query import DELAY_BOUNDARIES_S, NUM_BUCKETS
-from featstore.table.metadata import to_json
 
 FORMAT = 1
 Counts = Mapping[str, Any]  # integers, and histograms as lists of (x, y)
@@ -61,9 +60,6 @@ class JoinReport:
     url: str = field(repr=False)
     written: bool
     document: Mapping[str, Any]
-
-    def to_json(self) -> str:
-        return to_json(self.document)
 
     def __str__(self) -> str:
         output = self.document["output"]

@@ -228,7 +228,8 @@ def submit_lines(archive: str, version: str) -> tuple[SubmitLine, ...]:
         SubmitLine(
             cluster="Databricks and others that install packages",
             about="without the archive, and without the extra `spark`",
-            command=f"install the wheel of featstore {version} on the cluster as a library, upload\n"
+            command=f"install the wheel of featstore {version} on the cluster as a library, "
+            "upload\n"
             "$(featstore spark-job extract), and make a job with a Python script task of that file",
         ),
     )

@@ -1,5 +1,5 @@
-"""The part of a spec that a slot group needs: its columns and what they are made of; and the task of
-a group's run, in which a unit writes a file for each base data file of its rows.
+"""The part of a spec that a slot group needs, its columns and what they are made of; and the task
+of a group's run, in which a unit writes a file for each base data file of its rows.
 """
 
 import sys
