@@ -250,22 +250,20 @@ def _begin(
     schema: SlotSchema,
     started_s: float,
 ) -> ExtractionRun:
-    job, url = group.job, group_url(group.job.table_url, group.name)
-    bound_by = "input" if group.key is None else f"key {group.key}"
+    job = group.job
     task = GroupTask(
         spec=part.spec,
-        table_url=url,
+        table_url=group_url(job.table_url, group.name),
         run_id=job.run_id,
         tag=new_tag(job.run_id),
         part=part,
         targets={},
-        bound_by=bound_by,
+        bound_by="input" if group.key is None else f"key {group.key}",
     )
-    now = open_group_or_none(base.url, group.name)
     return ExtractionRun(
         task=task,
         schema=schema,
-        base=now,
+        base=open_group_or_none(base.url, group.name),
         partitions=partitions,
         input_digest=digest,
         started_s=started_s,

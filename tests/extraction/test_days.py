@@ -50,7 +50,7 @@ def job(spec: Spec, raw: Path, tmp_path: Path, write_raw: Any) -> ExtractJob:
 
 
 def reasons(job: ExtractJob, days: str = DAYS, **options: Any) -> list[str]:
-    return [str(day.action.reason) for day in extract_days(job, Days(days=days, **options)).days]
+    return [str(day.reason) for day in extract_days(job, Days(days=days, **options)).days]
 
 
 def rows_by_day(job: ExtractJob) -> dict[str | None, int]:
