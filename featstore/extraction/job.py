@@ -257,6 +257,7 @@ def extract_files(
     base = open_for_writing(job.table_url, "extract")
     files = raw_files_of(job, base, with_text=runs_here(runner))
     check_raw_schemas(job.spec, files)
+    # A partition without any row is left as it is. Of one with rows, files without any count too.
     listed, with_rows = by_partition(files), by_partition(f for f in files if any(f.row_groups))
     partitions = tuple(found[0].partition for found in with_rows.values())
     digest = listing_digest(file.listed for file in files)
@@ -352,26 +353,14 @@ def write_and_commit(
     commit: CommitFunction,
     input_bytes: int | None,
 ) -> ExtractReport:
-    """Has the units write, and commits their files; see `end_run`. Files are removed on failure."""
-    # The mark tells a concurrent vacuum that files of this tag are not orphans.
-    with marked(run.task.table_url, run.task.tag) as mark:
-        with run.written.removed_on_failure():
-            reports = write()
-        return end_run(run, reports, commit, input_bytes, mark)
-
-
-def end_run(
-    run: ExtractionRun,
-    reports: Sequence[UnitReport],
-    commit: CommitFunction,
-    input_bytes: int | None,
-    mark: Mark,
-) -> ExtractReport:
-    """Commits the files named in the unit reports as one version.
+    """Has the units write, and commits their files as one version.
 
     If the commit fails, files are removed only if it is certain that no commit names them. If the
-    reply to a commit was lost, the commit may still land, so its files are kept; `mark` protects
-    them from vacuum until it expires.
+    reply to a commit was lost, the commit may still land, so its files are kept; the run's mark
+    protects them from a vacuum until it expires.
+
+    Args:
+        write: Runs the units and returns their reports.
 
     Raises:
         InputError: All rows were skipped, or there were none.
@@ -379,22 +368,56 @@ def end_run(
         CommitConflictError: The mark or one of the files no longer exists. Nothing is committed.
     """
     url = run.task.table_url
-    files = tuple(
-        sorted(
-            (_data_file(url, report) for report in reports if report.num_rows),
-            key=lambda file: file.path,
+    # The mark tells a concurrent vacuum that files of this tag are not orphans.
+    with marked(url, run.task.tag) as mark:
+        # Whatever fails in this block fails before the commit, so no snapshot names the files.
+        with run.written.removed_on_failure():
+            reports = write()
+            files = sorted(
+                (_data_file(url, report) for report in reports if report.num_rows),
+                key=lambda file: file.path,
+            )
+            metadata = _metadata(run, reports, tuple(files), mark)
+            change = delta.Change(
+                base=run.base,
+                schema=run.schema,
+                partitions=run.partitions,
+                files=tuple(files),
+                metadata=metadata,
+            )
+            # The last look, as late as can be: statistics and checks of many files take minutes.
+            check_not_removed(mark, url, files)
+            commits = delta.history(url) if run.replaced else ()
+            replaced = replaced_partitions(run.replaced, commits, files, metadata)
+        again = (
+            "Run it again with this run id: that commits the files, or reports the version that "
+            "holds them."
         )
+        with run.written.kept_if_committed(mark, f"run {run.task.run_id!r}", len(files), again):
+            version = commit(url, change)
+    for partition in replaced:
+        level = logging.WARNING if partition.loses_rows else logging.INFO
+        _LOG.log(level, "%s, version %d: %s", redact(url), version, partition)
+    return replace(
+        _report(run, version, metadata, committed=True, input_bytes=input_bytes),
+        examples=first_examples(example for report in reports for example in report.examples),
+        stale_groups=_stale_groups(run),
+        replaced=replaced,
     )
-    num_rows_skipped = sum(report.num_rows_skipped for report in reports)
-    examples = first_examples(example for report in reports for example in report.examples)
-    with run.written.removed_on_failure():
-        if not files:
-            raise _no_rows_error(run, num_rows_skipped, examples)
-        warnings = _prepare(run, reports, files, mark)
-    metadata = CommitMetadata(
+
+
+def _metadata(
+    run: ExtractionRun, reports: Sequence[UnitReport], files: tuple[DataFile, ...], mark: Mark
+) -> CommitMetadata:
+    """What the commit tells of the run, whose statistics are stored and whose checks are run."""
+    spec, num_rows_skipped = run.task.spec, sum(report.num_rows_skipped for report in reports)
+    if not files:
+        raise _no_rows_error(run, reports, num_rows_skipped)
+    warnings = _prepare(run, reports, files, mark)
+    return CommitMetadata(
         run_id=run.task.run_id,
-        spec_hash=run.task.spec.hash,
-        spec_version=run.task.spec.version,
+        spec_hash=spec.hash,
+        spec_version=spec.version,
         input_digest=run.input_digest,
         data_digest=files_digest(files),
         partitions=run.partitions,
@@ -404,32 +427,8 @@ def end_run(
         counts=add_counts(report.counts for report in reports),
         num_rows_skipped=num_rows_skipped,
         num_raw_files=run.num_raw_files,
-        checks=tuple(check.as_entry() for check in run.task.spec.checks),
+        checks=tuple(check.as_entry() for check in spec.checks),
         warnings=tuple(warning.as_dict() for warning in warnings),
-    )
-    change = delta.Change(
-        base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata
-    )
-    with run.written.removed_on_failure():
-        check_not_removed(mark, url, files)
-        commits = delta.history(url) if run.replaced else ()
-        replaced = replaced_partitions(run.replaced, commits, files, metadata)
-    with run.written.kept_if_committed(
-        mark,
-        f"run {run.task.run_id!r}",
-        len(files),
-        "Run it again with this run id: that commits the files, or reports the version that holds "
-        "them.",
-    ):
-        version = commit(url, change)
-    for partition in replaced:
-        level = logging.WARNING if partition.loses_rows else logging.INFO
-        _LOG.log(level, "%s, version %d: %s", redact(url), version, partition)
-    return replace(
-        _report(run, version, metadata, committed=True, input_bytes=input_bytes),
-        examples=examples,
-        stale_groups=_stale_groups(run),
-        replaced=replaced,
     )
 
 
@@ -464,7 +463,7 @@ def _stale_groups(run: ExtractionRun) -> dict[str, tuple[str, ...]]:
 
 
 def _no_rows_error(
-    run: ExtractionRun, num_rows_skipped: int, examples: Sequence[Malformed]
+    run: ExtractionRun, reports: Sequence[UnitReport], num_rows_skipped: int
 ) -> InputError:
     spec = run.task.spec
     if not num_rows_skipped and run.input_digest is None:
@@ -477,9 +476,10 @@ def _no_rows_error(
     skipping = {name for name, on_error in spec.on_error.items() if on_error == "skip"} | {
         s.name for s in spec.sequences
     }
+    # There is one: only malformed values of these columns and sequences skip a row.
     example_text = next(
         f"{example.column}: {example.what} {example}"
-        for example in examples
+        for example in first_examples(one for report in reports for one in report.examples)
         if example.column in skipping
     )
     return InputError(
@@ -495,6 +495,8 @@ def _merge_statistics(
     kept = kept_values(spec, build_graph(spec))
     unlimited = [name for name, values in kept.items() if values == "top"]
     reported = by_partition(reports)
+    # One partition at a time, and of it one file at a time: so the driver's memory holds what is
+    # merged of a single partition, whatever the number of units.
     for key, of_partition in by_partition(files).items():
         own = reported[key]
         paths = sorted(report.path for report in own if report.has_statistics)
@@ -549,6 +551,7 @@ def _check_target(
         overwrite_filters(partitions, base.partitions)
         return
     check_case(schema, redact(url))
+    # With the log of a new table the directory is a Delta table, and files of others are not seen.
     own = list_own(url, ".parquet", hidden=False)
     foreign = [file.name for file in own if not is_data_file(file.name)]
     if foreign:
@@ -565,6 +568,7 @@ def earlier_report(run: ExtractionRun, input_bytes: int | None) -> ExtractReport
     """
     if run.base is None:
         return None
+    # The run id first: it also finds a run of a DataFrame, whose input has no digest.
     earlier = _commit_of_run(run) or commit_of_input(run, run.base)
     return report_of_commit(run, earlier, input_bytes)
 
