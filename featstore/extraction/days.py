@@ -271,11 +271,7 @@ def find_held(days: Sequence[Day], table: Snapshot | None, spec: Spec) -> list[H
     if table is None:
         return [None] * len(days)
     every = history(table.url)
-    commits = {
-        commit.metadata.data_digest: (commit.version, commit.metadata)
-        for commit in with_origins(every)
-        if commit.metadata is not None
-    }
+    commits = {made.data_digest: (commit.version, made) for commit, made in with_origins(every)}
     holdings, groups = KnownHoldings(every), GroupOrigins(table)
 
     @functools.cache  # most days were made alike, and a large spec takes time to compare

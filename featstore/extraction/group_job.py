@@ -308,9 +308,9 @@ def _check_same_input(
 ) -> None:
     """Checks that the raw files made the base files, and that the same rows were skipped."""
     expected = (run.input_digest, files_digest(base_file.file for base_file in base_files))
-    commits = (c.metadata for c in delta.with_origins(delta.history(group.job.table_url)))
+    commits = delta.with_origins(delta.history(group.job.table_url))
     maker = next(
-        (m for m in commits if m is not None and (m.input_digest, m.data_digest) == expected), None
+        (made for _, made in commits if (made.input_digest, made.data_digest) == expected), None
     )
     names = ", ".join(partition_path(partition) or "the table" for partition in run.partitions)
     if maker is None:

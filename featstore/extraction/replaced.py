@@ -84,7 +84,12 @@ class KnownHoldings:
         """What these data files of a partition, all that it has, hold."""
         makers = [self._makers.get(file.path) for file in files]
         maker = makers[0] if all(other is makers[0] for other in makers) else None
-        return _holding(files, _num_raw_files(maker, partition))
+        # Of a commit that rewrote the rows, an origin tells it.
+        told = (
+            num_raw_files_by_partition(made).get(to_json(partition))
+            for _, made in with_origins([maker] if maker is not None else [])
+        )
+        return _holding(files, next((number for number in told if number is not None), None))
 
 
 def replaced_partitions(
@@ -135,15 +140,6 @@ def num_raw_files_by_partition(metadata: CommitMetadata) -> dict[str, int]:
     """
     numbers = metadata.num_raw_files
     return dict(zip(map(to_json, metadata.partitions), numbers, strict=bool(numbers)))
-
-
-def _num_raw_files(maker: Commit | None, partition: Mapping[str, str]) -> int | None:
-    """The raw files of a partition that a commit wrote, or of which it rewrote the rows."""
-    for commit in with_origins([maker] if maker is not None else []):
-        found = num_raw_files_by_partition(commit.metadata) if commit.metadata is not None else {}
-        if (number := found.get(to_json(partition))) is not None:
-            return number
-    return None
 
 
 def _holding(files: Sequence[DataFile], num_raw_files: int | None) -> Holding:

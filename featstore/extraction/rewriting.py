@@ -170,12 +170,8 @@ def _origins(
         *files,
         *(file for file in snapshot.data_files if to_json(file.partition) not in folded),
     ]
-    for found in (maker.metadata for maker in delta.with_origins(delta.history(snapshot.url))):
-        if (
-            found is None
-            or found.input_digest is None
-            or folded.isdisjoint(map(to_json, found.partitions))
-        ):
+    for _, found in delta.with_origins(delta.history(snapshot.url)):
+        if found.input_digest is None or folded.isdisjoint(map(to_json, found.partitions)):
             continue
         if found.data_digest == files_digest(snapshot.in_partitions(found.partitions)):
             now = files_digest(in_partitions(after, found.partitions))
