@@ -38,16 +38,6 @@ from featstore.ingest.join_options import (
 from featstore.tools.jobs import leave_folder, run_program
 from featstore.tools.options import partition_option
 
-LABEL = (
-    "name= key=COLUMN,... event_time= window=1h [horizon=2h log_time= event_id=COLUMN,... value= "
-    "kind=any|count|sum|first|last attribution=last|first|all with_time=true] and where from; "
-    "repeatable"
-)
-LOOKUP = (
-    "name= key=COLUMN,... event_time= columns=COLUMN,... [log_time= max_age=30d] and where from; "
-    "repeatable"
-)
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one join and prints its report; returns the exit code."""
@@ -63,8 +53,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     metavar="PAIRS",
     help="row_id=COLUMN,... event_time=COLUMN [log_time=COLUMN] and where from",
 )
-@click.option("--label", "labels", multiple=True, required=True, metavar="PAIRS", help=LABEL)
-@click.option("--lookup", "lookups", multiple=True, metavar="PAIRS", help=LOOKUP)
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    required=True,
+    metavar="PAIRS",
+    help="name= key=COLUMN,... event_time= window=1h [horizon=2h log_time= "
+    "event_id=COLUMN,... value= "
+    "kind=any|count|sum|first|last attribution=last|first|all with_time=true] and where from; "
+    "repeatable",
+)
+@click.option(
+    "--lookup",
+    "lookups",
+    multiple=True,
+    metavar="PAIRS",
+    help="name= key=COLUMN,... event_time= columns=COLUMN,... [log_time= max_age=30d] "
+    "and where from; "
+    "repeatable",
+)
 @click.option(
     "--cut-off",
     required=True,
