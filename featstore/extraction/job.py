@@ -25,7 +25,6 @@ from featstore.extraction.units.part import is_made_by
 from featstore.extraction.units.raw import (
     RawFile,
     check_partition_given,
-    check_partition_value,
     find_raw_files,
     plan_units,
 )
@@ -51,7 +50,7 @@ from featstore.statistics.gates import CheckResult, check_before_commit
 from featstore.table import delta
 from featstore.table.evolution import check_case, check_foreign, merge_schemas
 from featstore.table.groups import GroupOrigins
-from featstore.table.layout import is_data_file, new_tag
+from featstore.table.layout import check_partition_value, is_data_file, new_tag
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import open_for_writing
 from featstore.table.running import Mark, check_not_removed, marked

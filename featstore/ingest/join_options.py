@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from featstore.base.errors import ConfigError, nearest
 from featstore.base.redaction import redact, redact_text
-from featstore.extraction.units.raw import check_partition_value
+from featstore.table.layout import check_partition_value
 
 KINDS = ("any", "count", "sum", "first", "last")
 ATTRIBUTIONS = ("last", "first", "all")

@@ -18,7 +18,7 @@ from featstore.base.errors import (
     not_once,
 )
 from featstore.base.host import num_cores
-from featstore.base.redaction import redact, shown
+from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, check_unchanged, find_file
 from featstore.files.retry import thread_pool
 from featstore.files.storage import local_path, open_read
@@ -30,8 +30,7 @@ from featstore.native.footers import CheckedFooter, read_checked
 from featstore.native.walk import FooterError
 from featstore.reading.kept import InPlaceFile, is_below
 from featstore.table.layout import (
-    NULL_PARTITION,
-    check_partition_name,
+    check_partition_value,
     parse_partition,
     partition_path,
 )
@@ -297,29 +296,6 @@ def _require_within(file: int, footer: CheckedFooter, row_groups: Iterable[int])
             raise FooterError(
                 f"column {footer.leaves[damaged_leaf].path!r}: row group {index}: {CLAIMS_MORE}"
             )
-
-
-def check_partition_value(key: str, value: object, where: str) -> None:
-    """Checks that Delta will return a partition's value unchanged.
-
-    Delta stores an empty value as null, and a commit cannot replace a null partition; its rows
-    would be added to the existing ones.
-
-    Raises:
-        InputError: The value is not text, is empty, or cannot be the name of a directory.
-    """
-    if not isinstance(value, str):
-        raise InputError(
-            f"{where}: key {key!r}: expected the value as text, found {shown(value)}; write "
-            f"'{shown(value)}'"
-        )
-    if not key or value in ("", NULL_PARTITION):
-        raise InputError(
-            f"{where}: expected a key and a value, found {key!r} and {value!r}: a partition "
-            f"without a value cannot be "
-            f"replaced; give its rows a value of their own, such as 'unknown'"
-        )
-    check_partition_name(key, value, where)
 
 
 def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: str) -> None:
