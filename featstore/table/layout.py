@@ -69,6 +69,20 @@ def check_partition_value(key: str, value: object, where: str) -> None:
             f"without a value cannot be "
             f"replaced; give its rows a value of their own, such as 'unknown'"
         )
+    check_partition_name(key, value, where)
+
+
+def check_partition_name(key: str, value: str, where: str) -> None:
+    """Checks that `key=value` is short enough for the name of a directory.
+
+    Args:
+        key: The partition key.
+        value: Its value.
+        where: The beginning of the error message.
+
+    Raises:
+        InputError: The name is too long.
+    """
     num_bytes = len(partition_path({key: value}).encode())
     if num_bytes > _NAME_BYTES:
         raise InputError(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from featstore.base.errors import InputError
 from featstore.table.layout import (
     attempt_name,
-    check_partition_value,
+    check_partition_name,
     data_file_name,
     decode_path,
     has_tag,
@@ -153,13 +153,13 @@ def test_a_partition_value_too_long_for_a_directory_name_is_refused(
     tmp_path: Path, value: str, num_bytes: int
 ) -> None:
     if not num_bytes:
-        check_partition_value("dt", value, "partition")
+        check_partition_name("dt", value, "partition")
         (tmp_path / partition_path({"dt": value})).mkdir()
         return
     with pytest.raises(
         InputError,
         match=f"partition: key 'dt': .* a name of {num_bytes} bytes: expected at most 255",
     ):
-        check_partition_value("dt", value, "partition")
+        check_partition_name("dt", value, "partition")
     with pytest.raises(OSError, match="File name too long"):
         (tmp_path / partition_path({"dt": value})).mkdir()
