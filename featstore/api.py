@@ -18,7 +18,6 @@ from featstore.extraction.deletion import delete_rows as delete_rows_of_table
 from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
-from featstore.extraction.local import LocalRunner
 from featstore.extraction.spark.runners import (
     SparkFitRunner,
     SparkKeyRunner,
@@ -104,12 +103,10 @@ def extract(
     Args:
         spec: The spec, or the URL of its YAML file.
         input_url: Raw rows: a file, a directory or a glob of Parquet or, without `spark`, of CSV or
-            JSON lines. None with `dataframe`. With `days` it contains `{dt}`, and may contain
-            `{hour}`.
+            JSON lines. None with `dataframe`. With `days` it has `{dt}`, and may have `{hour}`.
         table_url: The table to write. It is created if it does not exist.
         partition: Partition values for all of the input.
-        partition_from_path: Partition keys whose values come from the `key=value/` directories of
-            the input.
+        partition_from_path: Partition keys to take from `key=value/` directories of the input.
         no_partition: Make a table without partitions of an input in `key=value/` directories. By
             default such an input without a partition is an InputError.
         days: A range `FIRST..LAST`. Each day, and with `{hour}` in `input_url` each hour, becomes
@@ -118,8 +115,7 @@ def extract(
         allow_missing: With `days`: skip days without input. By default they are an InputError,
             raised before any work.
         dry_run: With `days`: only report what would be done.
-        spark: A Spark session whose tasks read the files. By default they are read by threads of
-            this process.
+        spark: A Spark session whose tasks read the files. By default threads of this process do.
         dataframe: A Spark DataFrame whose rows are the input, in place of `input_url`.
         run_id: The name of this run, stored in the commit. Random by default.
         progress: Called as `progress(num_files, num_files_total, num_rows)` while the run goes on.
@@ -141,37 +137,39 @@ def extract(
         OperatorError: An operator failed on a row.
         CommitConflictError: Another writer committed the same partition first.
     """
-    _check_extract(
-        input_url,
-        dataframe,
-        days=days,
-        group=group,
-        key=key,
-        only_with_days=allow_missing or dry_run,
-    )
+    _check_extract(input_url, dataframe, days, group, key, allow_missing or dry_run)
     with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
-        job = ExtractJob(
-            spec=spec if isinstance(spec, Spec) else load_spec(spec),
-            input_url="DataFrame" if input_url is None else str(input_url),
-            table_url=str(table_url),
-            partition=partition or {},
-            partition_from_path=partition_from_path,
-            no_partition=no_partition,
-            run_id=run_id or new_run_id(),
-        )
+        where = (partition, partition_from_path, no_partition)
+        job = _job(spec, input_url, table_url, *where, run_id)
         if dataframe is not None:
             return extract_dataframe(job, dataframe, progress=progress)
         if group is not None:
             return _extract_group(GroupJob(job=job, name=group, key=key), spark, progress)
-        runner = LocalRunner() if spark is None else SparkRunner(spark)
+        runner = None if spark is None else SparkRunner(spark)
         if days is None:
             return extract_files(job, runner=runner, progress=progress)
-        return extract_days(
-            job,
-            Days(days=days, allow_missing=allow_missing, dry_run=dry_run),
-            runner=runner,
-            progress=progress,
-        )
+        asked = Days(days=days, allow_missing=allow_missing, dry_run=dry_run)
+        return extract_days(job, asked, runner=runner, progress=progress)
+
+
+def _job(
+    spec: Spec | str | Path,
+    input_url: str | Path | None,
+    table_url: str | Path,
+    partition: Mapping[str, str] | None,
+    partition_from_path: Sequence[str],
+    no_partition: bool,
+    run_id: str | None,
+) -> ExtractJob:
+    return ExtractJob(
+        spec=spec if isinstance(spec, Spec) else load_spec(spec),
+        input_url="DataFrame" if input_url is None else str(input_url),
+        table_url=str(table_url),
+        partition=partition or {},
+        partition_from_path=partition_from_path,
+        no_partition=no_partition,
+        run_id=run_id or new_run_id(),
+    )
 
 
 def import_raw(
@@ -241,16 +239,15 @@ def _extract_group(group: GroupJob, spark: Any, progress: Progress) -> ExtractRe
 def _check_extract(
     input_url: object,
     dataframe: object,
-    *,
     days: str | None,
     group: str | None,
     key: str | None,
-    only_with_days: bool,
+    is_only_with_days: bool,
 ) -> None:
     """InputError for arguments of `extract` that do not go together."""
     if (input_url is None) == (dataframe is None):
         raise InputError("expected either an input URL or a DataFrame to extract from")
-    if days is None and only_with_days:
+    if days is None and is_only_with_days:
         raise InputError(
             "allow_missing and dry_run go with days: expected days=FIRST..LAST, found none"
         )
@@ -311,15 +308,8 @@ def relabel(
             as it was.
     """
     with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
-        job = ExtractJob(
-            spec=spec if isinstance(spec, Spec) else load_spec(spec),
-            input_url=str(input_url),
-            table_url=str(table_url),
-            partition=partition or {},
-            partition_from_path=partition_from_path,
-            no_partition=no_partition,
-            run_id=run_id or new_run_id(),
-        )
+        where = (partition, partition_from_path, no_partition)
+        job = _job(spec, input_url, table_url, *where, run_id)
         return _extract_group(GroupJob(job=job, name=LABELS, key=key, labels=True), spark, progress)
 
 

@@ -23,8 +23,7 @@ import featstore
 from featstore import FeatureLoader
 from featstore.tools import demo_flights as flights
 from featstore.tools.demo_deepfm import DeepFM
-from featstore.tools.demo_metrics import auc
-from featstore.tools.demo_train import TrainOptions, train
+from featstore.tools.demo_train import TrainOptions, auc, train
 
 DEMO = Path(flights.__file__).parent
 TRAINED, EVALUATED = "month < '2013-11'", "month >= '2013-11'"

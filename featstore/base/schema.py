@@ -7,7 +7,7 @@ schema (nullable).
 
 import enum
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -266,6 +266,16 @@ class SlotSchema:
         fields = [_with_role(column, Role.LABEL) for column in self.labels]
         fields += [_with_role(self.weight, Role.WEIGHT)] if self.weight is not None else []
         return (*fields, *(_with_role(column, Role.KEPT) for column in self.kept))
+
+    def only(self, names: Collection[str]) -> "SlotSchema":
+        """The schema of the slots and other columns with these names, and the partition keys."""
+        return replace(
+            self,
+            slots=tuple(slot for slot in self.slots if slot.name in names),
+            labels=tuple(column for column in self.labels if column.name in names),
+            weight=self.weight if self.weight is not None and self.weight.name in names else None,
+            kept=tuple(column for column in self.kept if column.name in names),
+        )
 
     def to_arrow(self, *, nullable: bool = False, partition_keys: bool = False) -> pa.Schema:
         """The Arrow schema: slots, labels, weight, kept columns, and optionally partition keys.

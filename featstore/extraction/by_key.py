@@ -10,17 +10,16 @@ import pyarrow.compute as pc
 
 from featstore.base.errors import InputError, not_once
 from featstore.base.host import num_cores
-from featstore.extraction.group_task import GroupTask
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.findings import first_examples
+from featstore.extraction.units.part import GroupTask
 from featstore.extraction.units.raw import Unit, as_input_errors, open_raw
 from featstore.extraction.units.unit import Progress, UnitReport, extract_range
 from featstore.extraction.units.unit_values import ValueGathering, store_values
 from featstore.files.retry import thread_pool
 from featstore.files.storage import join
 from featstore.statistics.column_statistics import add_counts
-from featstore.table.metadata import to_json
-from featstore.table.snapshot import DataFile
+from featstore.table.snapshot import DataFile, by_partition
 from featstore.table.writer import open_data_file
 
 
@@ -47,14 +46,13 @@ def keyed_partitions(
     key: str, files: Sequence[DataFile], units: Sequence[Unit]
 ) -> list[KeyedPartition]:
     """Groups the run's base files and units by partition, in the order of the units."""
-    partitions = {to_json(unit.partition): unit.partition for unit in units}.values()
     return [
         KeyedPartition(
             key=key,
-            files={i: file for i, file in enumerate(files) if file.partition == partition},
-            units=tuple(unit for unit in units if unit.partition == partition),
+            files={i: file for i, file in enumerate(files) if file.partition == own[0].partition},
+            units=tuple(own),
         )
-        for partition in partitions
+        for own in by_partition(units).values()
     ]
 
 
@@ -87,9 +85,8 @@ def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -
         InputError: A key is null or occurs twice on either side, or a row of the base has no raw
             row.
     """
-    extractors: list[Extractor] = []
-    gatherings: list[ValueGathering] = []
-    raw, key = _raw_rows(task, partition.units, extractors, gatherings), partition.key
+    raw, extractors, gatherings = _raw_rows(task, partition.units)
+    key = partition.key
     files, key_type = list(partition.files.values()), raw.schema.field(key).type
     keys = [_base_keys(file, key, key_type) for file in files]
     raw_places = _match_rows(pa.chunked_array(keys, key_type), raw.column(key), key, files)
@@ -102,10 +99,17 @@ def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -
         bound = {place: (replace(target, rows_digest=rows_digest(of_file)),)}
         reports.append(_write_file(replace(task, targets=bound), file, rows, attempt))
         first += len(of_file)
-    last = _with_findings(reports[-1], extractors)
     size_bytes = sum(report.size_bytes for report in reports)
-    has_values = store_values(gatherings, task.table_url, last.path, size_bytes)
-    return [*reports[:-1], replace(last, has_values=has_values)]
+    found = [extractor.findings for extractor in extractors]
+    # The findings of the whole partition are in the report of its last file.
+    reports[-1] = replace(
+        reports[-1],
+        counts=add_counts(findings.counts for findings in found),
+        num_rows_skipped=sum(findings.num_rows_skipped for findings in found),
+        examples=first_examples(example for findings in found for example in findings.examples),
+        has_values=store_values(gatherings, task.table_url, reports[-1].path, size_bytes),
+    )
+    return reports
 
 
 def rows_digest(keys: pa.Array) -> str:
@@ -128,26 +132,23 @@ def rows_digest(keys: pa.Array) -> str:
 
 
 def _raw_rows(
-    task: GroupTask,
-    units: Sequence[Unit],
-    extractors: list[Extractor],
-    gatherings: list[ValueGathering],
-) -> pa.Table:
-    """The group's columns and the key, for all raw rows of a partition."""
+    task: GroupTask, units: Sequence[Unit]
+) -> tuple[pa.Table, list[Extractor], list[ValueGathering]]:
+    """The group's columns and the key, for all raw rows of a partition; and what extracted them."""
 
-    def extract(unit: Unit) -> list[pa.RecordBatch]:
+    def extract(unit: Unit) -> tuple[list[pa.RecordBatch], Extractor, ValueGathering]:
         extractor = Extractor(task.spec)
         gathering = ValueGathering(extractor, task.stored(extractor.schema).names)
-        extractors.append(extractor)
-        gatherings.append(gathering)
         batches = (
             batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition)
         )
-        return list(gathering.watch(batches))
+        return list(gathering.watch(batches)), extractor, gathering
 
     with thread_pool(num_cores(), "featstore-extract") as threads:
-        batches = [batch for found in threads.map(extract, units) for batch in found]
-    return pa.Table.from_batches(batches, Extractor(task.spec).schema.to_arrow())
+        of_units, extractors, gatherings = zip(*threads.map(extract, units), strict=True)
+    schema = Extractor(task.spec).schema.to_arrow()
+    rows = pa.Table.from_batches([batch for of_unit in of_units for batch in of_unit], schema)
+    return rows, list(extractors), list(gatherings)
 
 
 def _base_keys(file: DataFile, key: str, key_type: pa.DataType) -> pa.Array:
@@ -176,7 +177,11 @@ def _match_rows(
                 f"key {key!r} is null in {keys.null_count:,} rows of {what}; choose a "
                 f"column that is set in every row"
             )
-    codes = _codes(pa.chunked_array([*raw.chunks, *base.chunks], raw.type))
+    encoded = pa.chunked_array([*raw.chunks, *base.chunks], raw.type).dictionary_encode()
+    # The code of a key is the number of distinct keys before its first occurrence.
+    codes = np.concatenate(
+        [np.zeros(0, np.int32), *(np.asarray(chunk.indices) for chunk in encoded.chunks)]
+    )
     _require_once(len(raw) - int(codes[: len(raw)].max(initial=-1)) - 1, key, "the raw rows")
     places = codes[len(raw) :]
     # A code beyond the raw rows belongs to a key that first occurs in the base.
@@ -189,14 +194,6 @@ def _match_rows(
         )
     _require_once(len(places) - int(np.count_nonzero(np.bincount(places))), key, "the table")
     return places
-
-
-def _codes(keys: pa.ChunkedArray) -> np.ndarray:
-    """For each key, the number of distinct keys before its first occurrence."""
-    encoded = keys.dictionary_encode()
-    return np.concatenate(
-        [np.zeros(0, np.int32), *(np.asarray(chunk.indices) for chunk in encoded.chunks)]
-    )
 
 
 def _require_once(num_twice: int, key: str, where: str) -> None:
@@ -226,16 +223,4 @@ def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -
         partition=partition,
         **vars(done),
         counts={},
-    )
-
-
-def _with_findings(report: UnitReport, extractors: Sequence[Extractor]) -> UnitReport:
-    """Adds the findings of a whole partition to the report of one of its files."""
-    return replace(
-        report,
-        counts=add_counts(extractor.counts for extractor in extractors),
-        num_rows_skipped=sum(extractor.findings.num_rows_skipped for extractor in extractors),
-        examples=first_examples(
-            example for extractor in extractors for example in extractor.findings.examples
-        ),
     )

@@ -1,30 +1,25 @@
 """Folds slot groups into the base: rewrites base files with all columns, in one commit."""
 
-import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from featstore.base.errors import TableNotFoundError
 from featstore.base.host import num_cores
 from featstore.base.redaction import redact
 from featstore.extraction.rewriting import (
+    CommitFunction,
     drop_folded,
     named_partitions,
     new_paths,
-    replacement,
+    replace_files,
     rewrite_file,
 )
-from featstore.extraction.written import WrittenFiles
 from featstore.statistics.stale_groups import require_fresh
 from featstore.statistics.stored_names import copy_values
 from featstore.table import delta
-from featstore.table.layout import new_tag
-from featstore.table.metadata import to_json
-from featstore.table.open import open_for_writing
-from featstore.table.running import check_not_removed, marked
-from featstore.table.snapshot import DataFile
+from featstore.table.open import open_existing
+from featstore.table.snapshot import DataFile, by_partition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +46,7 @@ class CompactReport:
         )
 
 
-def compact(
-    table_url: str, *, commit: Callable[[str, delta.Change], int] = delta.commit
-) -> CompactReport:
+def compact(table_url: str, *, commit: CommitFunction = delta.commit) -> CompactReport:
     """Rewrites base files that have slot groups beside them, with the columns of both.
 
     Rows and their order stay the same. The commit makes the groups' files stale; a second commit
@@ -67,34 +60,23 @@ def compact(
         CommitConflictError: A partition or one of its groups was written in the meantime; the table
             is unchanged.
     """
-    snapshot = open_for_writing(table_url, "compact")
-    if snapshot is None:
-        raise TableNotFoundError(
-            f"no table at {redact(table_url)}: expected a Delta table with slot groups"
-        )
+    snapshot = open_existing(table_url, "compact", "a Delta table with slot groups")
     require_fresh(snapshot, snapshot.data_files, snapshot.schema.to_arrow().names, "")
-    run_id = uuid.uuid4().hex
-    grouped = {
-        to_json(file.partition): file.partition for file in snapshot.data_files if file.groups
-    }
-    partitions = named_partitions(table_url, grouped.values())
+    grouped = by_partition(file for file in snapshot.data_files if file.groups)
+    partitions = named_partitions(table_url, (files[0].partition for files in grouped.values()))
     version, files = snapshot.version or 0, tuple[DataFile, ...]()
+
+    def write(base: Sequence[DataFile], tag: str) -> list[DataFile]:
+        # The pool ends, and with it each of its writes, before files of a failed run are removed.
+        with ThreadPoolExecutor(num_cores(), "featstore-compact") as threads:
+            done = list(threads.map(partial(rewrite_file, snapshot), base, new_paths(base, tag)))
+        for partition in partitions:
+            copy_values(snapshot, partition, tag)
+        return done
+
     if partitions:
-        tag, base = new_tag(run_id), snapshot.in_partitions(partitions)
-        own = WrittenFiles(table_url=table_url, tag=tag, partitions=partitions)
-        with marked(table_url, tag) as mark:
-            with own.removed_on_failure():
-                # The pool ends, and with it each of its writes, before files are removed.
-                with ThreadPoolExecutor(num_cores(), "featstore-compact") as threads:
-                    done = threads.map(partial(rewrite_file, snapshot), base, new_paths(base, tag))
-                    files = tuple(sorted(done, key=lambda file: file.path))
-                for partition in partitions:
-                    copy_values(snapshot, partition, tag)
-                change = replacement(snapshot, partitions, files, run_id)
-                check_not_removed(mark, table_url, files)
-            again = "Run it again: it does what is left to do."
-            with own.kept_if_committed(mark, "the compaction", len(files), again):
-                version = commit(table_url, change)
+        again = "Run it again: it does what is left to do."
+        version, files = replace_files(snapshot, partitions, write, "the compaction", again, commit)
     if snapshot.groups:
         version = drop_folded(snapshot, files, [group.name for group in snapshot.groups], version)
     return CompactReport(

@@ -8,7 +8,7 @@ made the table's partitions, and of the current input.
 import enum
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
@@ -68,19 +68,6 @@ class Days:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Provenance:
-    """The commit version, spec hash and input digest from which a partition's files were made.
-
-    Where slot groups beside the files, or folded into them, add what the spec to extract with has
-    besides, it is the hash of that spec.
-    """
-
-    version: int
-    spec_hash: str
-    input_digest: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Day:
     """One day, or one hour of a day: its partition and the URL of its raw files."""
 
@@ -93,12 +80,19 @@ class Day:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """The table's current data of a day. `origin` is None if no commit in the log tells how it was
-    made.
+    """The table's current data of a day, and from what it was made.
+
+    Attributes:
+        version: The commit that made it; None if no commit in the log tells, nor what follows.
+        spec_hash: The hash of its spec. Where slot groups beside the files, or folded into them,
+            add what the spec to extract with has besides, it is the hash of that spec.
+        input_digest: The digest of its raw files.
     """
 
-    origin: Provenance | None
     holding: Holding
+    version: int | None = None
+    spec_hash: str = ""
+    input_digest: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +104,14 @@ class DayInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Action:
-    """The decision about one day.
+class DayReport:
+    """The decision about one day, and what came of it.
 
     Attributes:
-        held: What the table holds of the day; None for nothing.
+        held: What the table held of the day; None for nothing.
         num_raw_files: The raw files that the day has now.
-        version: The commit that made what the table holds, None if unknown.
+        version: The commit that made what the table held, None if unknown.
+        report: The extraction; None if nothing was extracted.
     """
 
     day: Day
@@ -124,9 +119,18 @@ class Action:
     held: Holding | None = None
     num_raw_files: int = 0
     version: int | None = None
+    report: ExtractReport | None = None
+
+    def __str__(self) -> str:
+        version_text = "" if self.version is None else f" (version {self.version})"
+        decided = f"{self.day}: {self.reason}{version_text}"
+        if self.report is None:
+            return f"{decided}{self._held_text}"
+        first, *rest = str(self.report).splitlines()
+        return "\n".join([f"{decided}: {first}", *(f"  {line}" for line in rest)])
 
     @property
-    def held_text(self) -> str:
+    def _held_text(self) -> str:
         """What the table holds, where that is not what the raw files make; else empty."""
         if self.held is None or self.reason is Reason.UP_TO_DATE:
             return ""
@@ -139,33 +143,14 @@ class Action:
             f"{self.num_raw_files:,} raw files"
         )
 
-    def __str__(self) -> str:
-        version_text = "" if self.version is None else f" (version {self.version})"
-        return f"{self.day}: {self.reason}{version_text}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DayReport:
-    """The result of one day; `report` is None if nothing was extracted."""
-
-    action: Action
-    report: ExtractReport | None = None
-
-    def __str__(self) -> str:
-        if self.report is None:
-            return f"{self.action}{self.action.held_text}"
-        first, *rest = str(self.report).splitlines()
-        return "\n".join([f"{self.action}: {first}", *(f"  {line}" for line in rest)])
-
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON types."""
-        held = self.action.held
         return {
-            "partition": dict(self.action.day.partition),
-            "reason": str(self.action.reason),
-            "version": self.action.version,
-            "held": None if held is None else asdict(held),
-            "num_raw_files": self.action.num_raw_files,
+            "partition": dict(self.day.partition),
+            "reason": str(self.reason),
+            "version": self.version,
+            "held": None if self.held is None else asdict(self.held),
+            "num_raw_files": self.num_raw_files,
             "report": None if self.report is None else self.report.as_dict(),
         }
 
@@ -192,7 +177,7 @@ class DaysReport:
         }
 
     def __str__(self) -> str:
-        num_wanted = sum(day.action.reason.extracts for day in self.days)
+        num_wanted = sum(day.reason.extracts for day in self.days)
         summary = f"{num_wanted} to extract" if self.dry_run else f"{self.num_extracted} extracted"
         return "\n".join(
             [*map(str, self.days), f"{redact(self.table_url)}: {len(self.days)} in all, {summary}"]
@@ -261,7 +246,7 @@ def plan_days(
     held: Sequence[Held | None],
     inputs: Sequence[DayInput | None],
     spec_hash: str,
-) -> tuple[Action, ...]:
+) -> tuple[DayReport, ...]:
     """Decides for each day whether to extract it. Pure.
 
     Args:
@@ -286,45 +271,29 @@ def find_held(days: Sequence[Day], table: Snapshot | None, spec: Spec) -> list[H
     if table is None:
         return [None] * len(days)
     every = history(table.url)
-    commits = {
-        commit.metadata.data_digest: (commit.version, commit.metadata)
-        for commit in with_origins(every)
-        if commit.metadata is not None
-    }
-    holdings = KnownHoldings(every)
-    groups, hash_of = GroupOrigins(table), _hashes(spec)
+    commits = {made.data_digest: (commit.version, made) for commit, made in with_origins(every)}
+    holdings, groups = KnownHoldings(every), GroupOrigins(table)
+
+    @functools.cache  # most days were made alike, and a large spec takes time to compare
+    def hash_of(made_by: str, beside: tuple[GroupOrigin, ...]) -> str:
+        return spec.hash if is_made_by(spec, made_by, beside) else made_by
 
     def held(day: Day) -> Held | None:
         files = table.in_partitions([day.partition])
         if not files:
             return None
-        version, made = commits.get(files_digest(files), (0, None))
         holding = holdings.of(day.partition, files)
-        if made is None:
-            return Held(origin=None, holding=holding)
-        beside = (*made.folded, *groups.of([day.partition]))
+        if (digest := files_digest(files)) not in commits:
+            return Held(holding=holding)
+        version, made = commits[digest]
         return Held(
             holding=holding,
-            origin=Provenance(
-                version=version,
-                spec_hash=hash_of(made.spec_hash, beside),
-                input_digest=made.input_digest,
-            ),
+            version=version,
+            spec_hash=hash_of(made.spec_hash, (*made.folded, *groups.of([day.partition]))),
+            input_digest=made.input_digest,
         )
 
     return list(map(held, days))
-
-
-def _hashes(spec: Spec) -> Callable[[str, tuple[GroupOrigin, ...]], str]:
-    """Returns the function that gives `Provenance.spec_hash`. Most days were made alike, so it
-    compares a large spec once.
-    """
-
-    @functools.cache
-    def hash_of(made_by: str, groups: tuple[GroupOrigin, ...]) -> str:
-        return spec.hash if is_made_by(spec, made_by, groups) else made_by
-
-    return hash_of
 
 
 def find_inputs(days: Sequence[Day]) -> list[DayInput | None]:
@@ -332,19 +301,18 @@ def find_inputs(days: Sequence[Day]) -> list[DayInput | None]:
 
     Files are listed, not opened.
     """
-    # Days lie beside each other, so what is above one is above all.
-    listed = [
-        list_raw_files(day.input_url, looks_above=not index) for index, day in enumerate(days)
-    ]
-    return [
-        DayInput(digest=listing_digest(files), num_files=len(files)) if files else None
-        for files in listed
-    ]
+    found: list[DayInput | None] = []
+    for day in days:
+        # Days lie beside each other, so what is above one is above all.
+        files = list_raw_files(day.input_url, looks_above=not found)
+        digest = listing_digest(files)
+        found.append(DayInput(digest=digest, num_files=len(files)) if files else None)
+    return found
 
 
-def check_input(actions: Sequence[Action]) -> None:
+def check_input(planned: Sequence[DayReport]) -> None:
     """Raises InputError that names the days without input."""
-    without = [action.day for action in actions if action.reason is Reason.NO_INPUT]
+    without = [plan.day for plan in planned if plan.reason is Reason.NO_INPUT]
     if without:
         shown = ", ".join(f"{day} (at {redact(day.input_url)})" for day in without[:3])
         more = f" and {len(without) - 3} more" if len(without) > 3 else ""
@@ -372,20 +340,20 @@ def extract_days(
     Raises:
         InputError: Some days have no input and `allow_missing` is false; raised before any work.
     """
-    actions = _plan(job, days)
+    planned = _plan(job, days)
     if not (days.allow_missing or days.dry_run):
-        check_input(actions)
+        check_input(planned)
     done: list[DayReport] = []
-    for action in actions:
+    for plan in planned:
         try:
-            done.append(_extract_day(job, action, days, runner, progress))
+            done.append(_extract_day(job, plan, days, runner, progress))
         except BaseException as error:
-            error.add_note(_progress_note(action, done))
+            error.add_note(_progress_note(plan, done))
             raise
     return DaysReport(table_url=job.table_url, days=tuple(done), dry_run=days.dry_run)
 
 
-def _plan(job: ExtractJob, days: Days) -> tuple[Action, ...]:
+def _plan(job: ExtractJob, days: Days) -> tuple[DayReport, ...]:
     if job.partition_from_path:
         raise InputError(
             "days: partition_from_path and days cannot be combined; put {dt} in place of the "
@@ -403,43 +371,43 @@ def _plan(job: ExtractJob, days: Days) -> tuple[Action, ...]:
 
 
 def _extract_day(
-    job: ExtractJob, action: Action, days: Days, runner: Runner | None, progress: Progress
+    job: ExtractJob, plan: DayReport, days: Days, runner: Runner | None, progress: Progress
 ) -> DayReport:
-    if days.dry_run or not action.reason.extracts:
-        return DayReport(action=action)
-    day = action.day
+    if days.dry_run or not plan.reason.extracts:
+        return plan
+    day = plan.day
     of_day = replace(
         job, input_url=day.input_url, partition=day.partition, run_id=f"{job.run_id}/{day}"
     )
     try:
-        return DayReport(
-            action=action, report=extract_files(of_day, runner=runner, progress=progress)
-        )
+        return replace(plan, report=extract_files(of_day, runner=runner, progress=progress))
     except EmptyInputError:
         if not days.allow_missing:
             raise
-        return DayReport(action=replace(action, reason=Reason.NO_INPUT, version=None))
+        return replace(plan, reason=Reason.NO_INPUT, version=None)
 
 
-def _plan_day(day: Day, held: Held | None, found: DayInput | None, spec_hash: str) -> Action:
-    holding, origin = (None, None) if held is None else (held.holding, held.origin)
+def _plan_day(day: Day, held: Held | None, found: DayInput | None, spec_hash: str) -> DayReport:
+    holding = None if held is None else held.holding
     if found is None:
-        return Action(day=day, reason=Reason.NO_INPUT, held=holding)
-    action = Action(day=day, reason=Reason.MISSING, held=holding, num_raw_files=found.num_files)
-    if held is None or origin is None:
-        return action if held is None else replace(action, reason=Reason.UNKNOWN)
-    stale = (origin.spec_hash != spec_hash, origin.input_digest != found.digest)
+        return DayReport(day=day, reason=Reason.NO_INPUT, held=holding)
+    plan = DayReport(day=day, reason=Reason.MISSING, held=holding, num_raw_files=found.num_files)
+    if held is None:
+        return plan
+    if held.version is None:
+        return replace(plan, reason=Reason.UNKNOWN)
     reasons = {
         (False, False): Reason.UP_TO_DATE,
         (True, False): Reason.STALE_SPEC,
         (False, True): Reason.STALE_INPUT,
         (True, True): Reason.STALE_BOTH,
     }
-    return replace(action, reason=reasons[stale], version=origin.version)
+    stale = (held.spec_hash != spec_hash, held.input_digest != found.digest)
+    return replace(plan, reason=reasons[stale], version=held.version)
 
 
-def _progress_note(failed: Action, done: Sequence[DayReport]) -> str:
-    committed = [str(day.action.day) for day in done if day.report is not None]
+def _progress_note(failed: DayReport, done: Sequence[DayReport]) -> str:
+    committed = [str(day.day) for day in done if day.report is not None]
     kept_text = (
         f"{', '.join(committed)} {'stays' if len(committed) == 1 else 'stay'} committed"
         if committed
@@ -452,6 +420,7 @@ def _progress_note(failed: Action, done: Sequence[DayReport]) -> str:
 
 
 def _filled(url: str, values: Mapping[str, str]) -> str:
+    # Not `str.format`: a URL may have other braces.
     return _PLACEHOLDER.sub(lambda found: values[found[1]], url)
 
 

@@ -1,40 +1,42 @@
 """Removes rows from a table: rewrites the data files that hold them, in one commit."""
 
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.base.errors import CommitConflictError, InputError, TableNotFoundError
+from featstore.base.errors import CommitConflictError, InputError
 from featstore.base.host import num_cores
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
-from featstore.extraction.remains import store_remains
 from featstore.extraction.rewriting import (
+    CommitFunction,
     copy_file,
     drop_folded,
     named_partitions,
     new_paths,
     open_part,
-    replacement,
+    replace_files,
     rewrite_file,
 )
-from featstore.extraction.written import WrittenFiles
+from featstore.extraction.units.unit_statistics import gather_rows
+from featstore.ops.arrays import Integers, values_of
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
 from featstore.selection.where import Where, parse_where
 from featstore.statistics.stale_groups import require_fresh, stale_groups
+from featstore.statistics.statistics_file import StoredStatistics, write_statistics
+from featstore.statistics.stored_names import partition_values
+from featstore.statistics.values_file import StoredValues, recounted, write_values
 from featstore.table import delta
-from featstore.table.layout import new_tag
-from featstore.table.metadata import to_json
-from featstore.table.open import open_for_writing
-from featstore.table.running import check_not_removed, marked
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.layout import statistics_path, values_path
+from featstore.table.open import open_existing
+from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,7 @@ def delete_rows(
     where: str,
     *,
     dry_run: bool = False,
-    commit: Callable[[str, delta.Change], int] = delta.commit,
+    commit: CommitFunction = delta.commit,
 ) -> DeletionReport:
     """Removes the rows that match a predicate, in one commit.
 
@@ -108,9 +110,7 @@ def delete_rows(
             is unchanged.
         DataFileError: A file is damaged; the table is unchanged.
     """
-    snapshot = open_for_writing(table_url, "delete")
-    if snapshot is None:
-        raise TableNotFoundError(f"no table at {redact(table_url)}: expected a Delta table")
+    snapshot = open_existing(table_url, "delete")
     seen = snapshot.schema.with_foreign_kept(only_rounded=True)
     columns = seen.to_arrow(nullable=True, partition_keys=True)
     condition = parse_where(where, {column.name: column.type for column in columns})
@@ -133,7 +133,7 @@ def delete_rows(
         version=snapshot.version or 0,
         num_rows=num_rows,
         num_files=len(touched),
-        num_partitions=len(_partitions(touched)),
+        num_partitions=len(by_partition(touched)),
         rows_left=snapshot.num_rows - num_rows,
         dry_run=dry_run,
     )
@@ -146,24 +146,22 @@ def _replace(
     snapshot: Snapshot,
     condition: Where,
     matching: Mapping[str, int],
-    commit: Callable[[str, delta.Change], int],
+    commit: CommitFunction,
 ) -> int:
-    run_id, url = uuid.uuid4().hex, snapshot.url
-    touched = [file for file in snapshot.data_files if matching[file.path]]
-    wanted = _replaceable(_partitions(touched).values(), snapshot.partitions)
-    partitions = named_partitions(url, wanted)
-    base, tag = snapshot.in_partitions(partitions), new_tag(run_id)
+    touched = by_partition(file for file in snapshot.data_files if matching[file.path])
+    wanted = _replaceable([files[0].partition for files in touched.values()], snapshot.partitions)
+    partitions = named_partitions(snapshot.url, wanted)
+    base = snapshot.in_partitions(partitions)
     # Older labels in a file that is written anew would pass for those of a run.
     require_fresh(snapshot, base, [field.name for field in snapshot.schema.others], "")
-    own = WrittenFiles(table_url=url, tag=tag, partitions=partitions)
-    with marked(url, tag) as mark:
-        with own.removed_on_failure():
-            files = _write(snapshot, condition, matching, base, tag)
-            change = replacement(snapshot, partitions, files, run_id)
-            check_not_removed(mark, url, files)
-        again = "Run it again: it deletes what rows still match."
-        with own.kept_if_committed(mark, "the deletion", len(files), again):
-            version = _commit(url, change, commit)
+    version, files = replace_files(
+        snapshot,
+        partitions,
+        partial(_write, snapshot, condition, matching),
+        "the deletion",
+        "Run it again: it deletes what rows still match.",
+        partial(_commit, commit),
+    )
     emptied = _emptied(snapshot, {file.path for file in base})
     return drop_folded(snapshot, files, emptied, version) if emptied else version
 
@@ -174,7 +172,7 @@ def _write(
     matching: Mapping[str, int],
     base: Sequence[DataFile],
     tag: str,
-) -> tuple[DataFile, ...]:
+) -> list[DataFile]:
     """Writes the files that take the place of `base`, and what is stored beside them."""
     left = [
         (file, path)
@@ -184,12 +182,9 @@ def _write(
     # The pool ends, and with it each of its writes, before files of a failed run are removed.
     with ThreadPoolExecutor(num_cores(), "featstore-delete") as threads:
         done = threads.map(lambda pair: _without_rows(snapshot, condition, matching, *pair), left)
-        files = tuple(sorted(done, key=lambda file: file.path))
-        remains: dict[str, list[DataFile]] = {}
-        for file in files:
-            remains.setdefault(to_json(file.partition), []).append(file)
-        for _ in threads.map(partial(store_remains, snapshot, tag), remains.values()):
-            pass  # raises the first error
+        files = sorted(done, key=lambda file: file.path)
+        remains = by_partition(files).values()
+        list(threads.map(partial(store_remains, snapshot, tag), remains))  # raises the first error
     return files
 
 
@@ -204,7 +199,7 @@ def _emptied(snapshot: Snapshot, replaced: Set[str]) -> list[str]:
     return sorted(beside - {bound.group for file in left for bound in file.groups} - stale)
 
 
-def _commit(url: str, change: delta.Change, commit: Callable[[str, delta.Change], int]) -> int:
+def _commit(commit: CommitFunction, url: str, change: delta.Change) -> int:
     try:
         return commit(url, change)
     except InputError as error:
@@ -215,17 +210,12 @@ def _commit(url: str, change: delta.Change, commit: Callable[[str, delta.Change]
         ) from error
 
 
-def _partitions(files: Iterable[DataFile]) -> dict[str, Mapping[str, str | None]]:
-    return {to_json(file.partition): file.partition for file in files}
-
-
 def _replaceable(
-    wanted: Iterable[Mapping[str, str | None]], existing: Iterable[Mapping[str, str | None]]
+    wanted: Sequence[Mapping[str, str | None]], existing: Iterable[Mapping[str, str | None]]
 ) -> list[Mapping[str, str | None]]:
     """The wanted partitions, and with several keys those that one commit replaces with them:
     delta-rs selects partitions by the values of each key alone.
     """
-    wanted = list(wanted)
     values = {key: {partition[key] for partition in wanted} for key in wanted[0]}
     return [p for p in existing if all(p[key] in texts for key, texts in values.items())]
 
@@ -265,17 +255,69 @@ def _matches(
 ) -> Iterator[pa.ChunkedArray]:
     """Which rows of each row group match: bool (num_rows,), without nulls."""
     seen = snapshot.schema.with_foreign_kept(only_rounded=True)
-    schema = _only(seen, condition.columns)
+    schema = seen.only(condition.columns)
     return map(condition.mask, read_tables(footer, schema, file.partition, groups))
 
 
-def _only(schema: SlotSchema, names: frozenset[str]) -> SlotSchema:
-    """The schema of some columns and the partition keys."""
-    weight = schema.weight
-    return replace(
-        schema,
-        slots=tuple(slot for slot in schema.slots if slot.name in names),
-        labels=tuple(label for label in schema.labels if label.name in names),
-        weight=weight if weight is not None and weight.name in names else None,
-        kept=tuple(column for column in schema.kept if column.name in names),
-    )
+class TextCounter:
+    """Counts how often the values with a text occur. One thread uses it.
+
+    Args:
+        values: The texts of a partition.
+        schema: The table's slots. Texts of other slots do not occur.
+    """
+
+    def __init__(self, values: StoredValues, schema: SlotSchema) -> None:
+        self._values = values
+        ids = values_of(values.table["id"].combine_chunks())
+        numbers = values_of(values.table["number"].combine_chunks())
+        self._counts: Integers = np.zeros(len(ids), np.int64)
+        # By slot: the places of its texts in the table, in ascending order of ids, and the ids.
+        self._known: dict[str, tuple[Integers, Integers]] = {}
+        for slot in schema:
+            places = np.flatnonzero(numbers == slot.number)
+            if len(places):
+                places = places[np.argsort(ids[places], kind="stable")]
+                self._known[slot.name] = places, ids[places]
+
+    def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Passes batches on and counts their values."""
+        for batch in batches:
+            for name, (places, ids) in self._known.items():
+                column = batch.column(name)
+                flat = pc.list_flatten(column) if pa.types.is_nested(column.type) else column
+                found = values_of(pc.drop_null(flat))
+                at = np.minimum(np.searchsorted(ids, found), len(ids) - 1)
+                at = at[ids[at] == found]
+                self._counts[places] += np.bincount(at, minlength=len(ids))
+            yield batch
+
+    def counted(self) -> StoredValues:
+        """The texts of values that occurred, with their counts."""
+        return recounted(self._values, self._counts)
+
+
+def store_remains(snapshot: Snapshot, tag: str, files: Sequence[DataFile]) -> None:
+    """Writes the statistics of a partition's new files, and the texts of values in them.
+
+    Args:
+        snapshot: The table as it was.
+        tag: The run's tag.
+        files: The partition's new files, at least one.
+    """
+    partition = files[0].partition
+    schema = snapshot.schema.with_partition_keys(())
+    counter = TextCounter(partition_values(snapshot, partition), schema)
+    statistics = gather_rows(schema, counter.watch(_rows(schema, files)))
+    stored = StoredStatistics(statistics=statistics, data_digest=files_digest(files))
+    write_statistics(snapshot.url, statistics_path(partition, tag), stored)
+    texts = counter.counted()
+    if texts.table.num_rows or texts.left_out:
+        write_values(snapshot.url, values_path(partition, tag), texts)
+
+
+def _rows(schema: SlotSchema, files: Sequence[DataFile]) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        with open_part(file) as opened:
+            for table in read_tables(opened, schema, file.partition):
+                yield from table.combine_chunks().to_batches()

@@ -168,7 +168,7 @@ def _fit_level(spec: Spec, ready: Mapping[str, str], input_url: str, run: FitRun
     task = FitTask(
         spec=_pass_spec(spec, labels),
         ops={label: spec.by_name[name].op for label, name in labels.items()},
-        names={file.url: file.name for file in files},
+        names={file.listed.url: file.listed.name for file in files},
     )
     states, *others = run(task, units)
     for other in others:
@@ -184,10 +184,13 @@ def _fitted_nodes(
     """Returns the fitted nodes; one InputError names all that cannot be fitted."""
     fitted, failures = dict[str, Fitted](), list[str]()
     for label, name in labels.items():
+        node, state = spec.by_name[name], states[label]
         try:
-            fitted[name] = _fitted(spec.by_name[name], ready[name], states[label])
+            params = state.fit(check.read_params(node, check.operator_of(node)))
+            fitted[name] = Fitted(
+                op=node.op, hash=ready[name], num_values=state.num_values, params=params
+            )
         except ValueError as error:
-            node = spec.by_name[name]
             failures.append(
                 f"{node.where}: {node.op} ({name!r}) cannot be fitted on {redact(input_url)}: "
                 f"{error}"
@@ -196,11 +199,6 @@ def _fitted_nodes(
         source = f"{redact(spec.source)}: " if spec.source else ""
         raise InputError(f"{source}{'; '.join(failures)}; {_UNFITTABLE}")
     return fitted
-
-
-def _fitted(node: Node, found: str, state: State) -> Fitted:
-    params = state.fit(check.read_params(node, check.operator_of(node)))
-    return Fitted(op=node.op, hash=found, num_values=state.num_values, params=params)
 
 
 def _pass_spec(spec: Spec, labels: Mapping[str, str]) -> Spec:

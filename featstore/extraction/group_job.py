@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from featstore.base.cleanup import noted_on_failure
-from featstore.base.errors import CommitConflictError, InputError, TableNotFoundError
+from featstore.base.errors import CommitConflictError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.by_key import KeyRunner, keyed_partitions, run_by_key
-from featstore.extraction.group_task import GroupTask, Target
 from featstore.extraction.job import (
     CommitFunction,
     ExtractionRun,
@@ -26,14 +25,14 @@ from featstore.extraction.job import (
     check_apart,
     check_raw_schemas,
     commit_of_input,
-    end_run,
     raw_files_of,
     report_of_commit,
     runs_here,
+    write_and_commit,
 )
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.units.extractor import Extractor
-from featstore.extraction.units.part import Part, labels_part, slots_part
+from featstore.extraction.units.part import GroupTask, Part, Target, labels_part, slots_part
 from featstore.extraction.units.raw import RawFile, Unit, plan_units
 from featstore.extraction.units.unit import Progress, Runner, UnitReport, ignore_progress
 from featstore.files.listings import listing_digest
@@ -54,11 +53,9 @@ from featstore.table.layout import (
     partition_path,
     unit_and_part,
 )
-from featstore.table.metadata import to_json
-from featstore.table.open import open_for_writing
+from featstore.table.open import open_existing
 from featstore.table.parquet_dir import each_footer
-from featstore.table.running import marked
-from featstore.table.snapshot import DataFile, Snapshot, files_digest
+from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,15 +119,11 @@ def extract_group(
     """
     started_s, job = time.monotonic(), group.job
     check_apart(job.input_url, job.table_url)
-    base = open_for_writing(job.table_url, "add a slot group")
-    if base is None:
-        raise TableNotFoundError(
-            f"no table at {redact(job.table_url)}: expected one to add slot group {group.name!r} to"
-        )
+    expected = f"one to add slot group {group.name!r} to"
+    base = open_existing(job.table_url, "add a slot group", expected)
     files = _raw_files(job, base, with_text=runs_here(runner))
-    partitions = tuple(
-        {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()
-    )
+    with_rows = by_partition(file for file in files if any(file.row_groups))
+    partitions = tuple(found[0].partition for found in with_rows.values())
     base_files = _base_files(base, partitions)
     part, schema = _part(group, base, base_files)
     check_raw_schemas(part.spec, files)
@@ -257,22 +250,20 @@ def _begin(
     schema: SlotSchema,
     started_s: float,
 ) -> ExtractionRun:
-    job, url = group.job, group_url(group.job.table_url, group.name)
-    bound_by = "input" if group.key is None else f"key {group.key}"
+    job = group.job
     task = GroupTask(
         spec=part.spec,
-        table_url=url,
+        table_url=group_url(job.table_url, group.name),
         run_id=job.run_id,
         tag=new_tag(job.run_id),
         part=part,
         targets={},
-        bound_by=bound_by,
+        bound_by="input" if group.key is None else f"key {group.key}",
     )
-    now = open_group_or_none(base.url, group.name)
     return ExtractionRun(
         task=task,
         schema=schema,
-        base=now,
+        base=open_group_or_none(base.url, group.name),
         partitions=partitions,
         input_digest=digest,
         started_s=started_s,
@@ -284,7 +275,7 @@ def _earlier(run: ExtractionRun, base: Snapshot, files: Sequence[RawFile]) -> Ex
     if run.base is None or not matches_base(run.base, run.partitions, base):
         return None
     return report_of_commit(
-        run, commit_of_input(run, run.base), sum(file.size_bytes for file in files)
+        run, commit_of_input(run, run.base), sum(file.listed.size_bytes for file in files)
     )
 
 
@@ -308,10 +299,8 @@ def _write(
         task = replace(
             task, targets={i: (_target(base_file, ""),) for i, base_file in enumerate(base_files)}
         )
-    with marked(task.table_url, task.tag) as mark:
-        with run.written.removed_on_failure():
-            reports = run_units(task, units)
-        return end_run(run, reports, commit, sum(file.size_bytes for file in files), mark)
+    input_bytes = sum(file.listed.size_bytes for file in files)
+    return write_and_commit(run, lambda: run_units(task, units), commit, input_bytes)
 
 
 def _check_same_input(
@@ -319,9 +308,9 @@ def _check_same_input(
 ) -> None:
     """Checks that the raw files made the base files, and that the same rows were skipped."""
     expected = (run.input_digest, files_digest(base_file.file for base_file in base_files))
-    commits = (c.metadata for c in delta.with_origins(delta.history(group.job.table_url)))
+    commits = delta.with_origins(delta.history(group.job.table_url))
     maker = next(
-        (m for m in commits if m is not None and (m.input_digest, m.data_digest) == expected), None
+        (made for _, made in commits if (made.input_digest, made.data_digest) == expected), None
     )
     names = ", ".join(partition_path(partition) or "the table" for partition in run.partitions)
     if maker is None:
@@ -343,7 +332,7 @@ def _targets_by_unit(
     units: Sequence[Unit], files: Sequence[RawFile], base_files: Sequence[BaseFile], digest: str
 ) -> dict[int, tuple[Target, ...]]:
     """The base files that hold each unit's rows, found by the numbers in their names."""
-    names = {file.url: file.name for file in files}
+    names = {file.listed.url: file.listed.name for file in files}
     by_unit = _by_unit(base_files)
     num_known = sum(map(len, by_unit.values()))
     if num_known < len(base_files) or not by_unit.keys() <= {unit.index for unit in units}:

@@ -8,7 +8,6 @@ names any of its files, so a run that dies at any point leaves the table unchang
 import logging
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,7 +25,6 @@ from featstore.extraction.units.part import is_made_by
 from featstore.extraction.units.raw import (
     RawFile,
     check_partition_given,
-    check_partition_value,
     find_raw_files,
     plan_units,
 )
@@ -42,7 +40,7 @@ from featstore.extraction.units.unit_statistics import merge_partition
 from featstore.extraction.units.unit_values import merge_partition_values
 from featstore.extraction.written import WrittenFiles
 from featstore.files.listings import list_own, listing_digest
-from featstore.files.storage import absolute, join
+from featstore.files.storage import join, lies_within
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
@@ -52,11 +50,17 @@ from featstore.statistics.gates import CheckResult, check_before_commit
 from featstore.table import delta
 from featstore.table.evolution import check_case, check_foreign, merge_schemas
 from featstore.table.groups import GroupOrigins
-from featstore.table.layout import is_data_file, new_tag
+from featstore.table.layout import check_partition_value, is_data_file, new_tag
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import open_for_writing
 from featstore.table.running import Mark, check_not_removed, marked
-from featstore.table.snapshot import DataFile, Snapshot, files_digest, overwrite_filters
+from featstore.table.snapshot import (
+    DataFile,
+    Snapshot,
+    by_partition,
+    files_digest,
+    overwrite_filters,
+)
 
 CommitFunction = Callable[[str, delta.Change], int]
 _LOG = logging.getLogger(__name__)
@@ -159,14 +163,14 @@ class ExtractReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON types."""
-        texts = {"table": redact(self.table_url), "examples": list(map(str, self.examples))}
-        lists = {
+        return {
+            **{key: value for key, value in vars(self).items() if key != "table_url"},
+            "table": redact(self.table_url),
+            "examples": list(map(str, self.examples)),
             "partitions": list(map(dict, self.partitions)),
             "warnings": [warning.as_dict() for warning in self.warnings],
             "replaced": [partition.as_dict() for partition in self.replaced],
         }
-        of_self = {key: value for key, value in vars(self).items() if key != "table_url"}
-        return {**of_self, **texts, **lists}
 
     def __str__(self) -> str:
         done = (
@@ -252,25 +256,20 @@ def extract_files(
     base = open_for_writing(job.table_url, "extract")
     files = raw_files_of(job, base, with_text=runs_here(runner))
     check_raw_schemas(job.spec, files)
-    partitions = tuple(
-        {to_json(file.partition): file.partition for file in files if any(file.row_groups)}.values()
-    )
+    # A partition without any row is left as it is. Of one with rows, files without any count too.
+    listed, with_rows = by_partition(files), by_partition(f for f in files if any(f.row_groups))
+    partitions = tuple(found[0].partition for found in with_rows.values())
     digest = listing_digest(file.listed for file in files)
-    num_files = Counter(to_json(file.partition) for file in files)
-    run = replace(
-        begin_run(job, base, partitions, digest, started_s),
-        num_raw_files=tuple(num_files[to_json(partition)] for partition in partitions),
-    )
-    input_bytes = sum(file.size_bytes for file in files)
+    num_raw_files = tuple(len(listed[key]) for key in with_rows)
+    run = begin_run(job, base, partitions, digest, started_s, num_raw_files)
+    input_bytes = sum(file.listed.size_bytes for file in files)
     earlier = earlier_report(run, input_bytes)
     if earlier is not None:
         return earlier
     units = plan_units(files, job.spec.output.rows_per_file)
-    # The mark tells a concurrent vacuum that files of this tag are not orphans.
-    with marked(job.table_url, run.task.tag) as mark:
-        with run.written.removed_on_failure():
-            reports = (runner or LocalRunner())(run.task, units, progress)
-        return end_run(run, reports, commit, input_bytes, mark)
+    return write_and_commit(
+        run, lambda: (runner or LocalRunner())(run.task, units, progress), commit, input_bytes
+    )
 
 
 def runs_here(runner: Runner | None) -> bool:
@@ -312,6 +311,7 @@ def begin_run(
     partitions: tuple[Mapping[str, str], ...],
     digest: str | None,
     started_s: float,
+    num_raw_files: tuple[int, ...] = (),
 ) -> ExtractionRun:
     """Checks that the run's files may join the table, before any work is done.
 
@@ -320,6 +320,7 @@ def begin_run(
         partitions: The partitions to replace, with keys in the table's order.
         digest: Digest of the raw input, None if the input has no files.
         started_s: Start time of the run on the monotonic clock.
+        num_raw_files: The raw files of each partition; empty if unknown.
 
     Raises:
         InputError: The schema or partitions do not fit the table, or the input has no rows.
@@ -340,22 +341,25 @@ def begin_run(
         partitions=partitions,
         input_digest=digest,
         started_s=started_s,
+        num_raw_files=num_raw_files,
         replaced=() if base is None else base.in_partitions(partitions),
     )
 
 
-def end_run(
+def write_and_commit(
     run: ExtractionRun,
-    reports: Sequence[UnitReport],
+    write: Callable[[], Sequence[UnitReport]],
     commit: CommitFunction,
     input_bytes: int | None,
-    mark: Mark,
 ) -> ExtractReport:
-    """Commits the files named in the unit reports as one version.
+    """Has the units write, and commits their files as one version.
 
     If the commit fails, files are removed only if it is certain that no commit names them. If the
-    reply to a commit was lost, the commit may still land, so its files are kept; `mark` protects
-    them from vacuum until it expires.
+    reply to a commit was lost, the commit may still land, so its files are kept; the run's mark
+    protects them from a vacuum until it expires.
+
+    Args:
+        write: Runs the units and returns their reports.
 
     Raises:
         InputError: All rows were skipped, or there were none.
@@ -363,22 +367,56 @@ def end_run(
         CommitConflictError: The mark or one of the files no longer exists. Nothing is committed.
     """
     url = run.task.table_url
-    files = tuple(
-        sorted(
-            (_data_file(url, report) for report in reports if report.num_rows),
-            key=lambda file: file.path,
+    # The mark tells a concurrent vacuum that files of this tag are not orphans.
+    with marked(url, run.task.tag) as mark:
+        # Whatever fails in this block fails before the commit, so no snapshot names the files.
+        with run.written.removed_on_failure():
+            reports = write()
+            files = sorted(
+                (_data_file(url, report) for report in reports if report.num_rows),
+                key=lambda file: file.path,
+            )
+            metadata = _metadata(run, reports, tuple(files), mark)
+            change = delta.Change(
+                base=run.base,
+                schema=run.schema,
+                partitions=run.partitions,
+                files=tuple(files),
+                metadata=metadata,
+            )
+            # The last look, as late as can be: statistics and checks of many files take minutes.
+            check_not_removed(mark, url, files)
+            commits = delta.history(url) if run.replaced else ()
+            replaced = replaced_partitions(run.replaced, commits, files, metadata)
+        again = (
+            "Run it again with this run id: that commits the files, or reports the version that "
+            "holds them."
         )
+        with run.written.kept_if_committed(mark, f"run {run.task.run_id!r}", len(files), again):
+            version = commit(url, change)
+    for partition in replaced:
+        level = logging.WARNING if partition.loses_rows else logging.INFO
+        _LOG.log(level, "%s, version %d: %s", redact(url), version, partition)
+    return replace(
+        _report(run, version, metadata, committed=True, input_bytes=input_bytes),
+        examples=first_examples(example for report in reports for example in report.examples),
+        stale_groups=_stale_groups(run),
+        replaced=replaced,
     )
-    num_rows_skipped = sum(report.num_rows_skipped for report in reports)
-    examples = first_examples(example for report in reports for example in report.examples)
-    with run.written.removed_on_failure():
-        if not files:
-            raise _no_rows_error(run, num_rows_skipped, examples)
-        warnings = _prepare(run, reports, files, mark)
-    metadata = CommitMetadata(
+
+
+def _metadata(
+    run: ExtractionRun, reports: Sequence[UnitReport], files: tuple[DataFile, ...], mark: Mark
+) -> CommitMetadata:
+    """What the commit tells of the run, whose statistics are stored and whose checks are run."""
+    spec, num_rows_skipped = run.task.spec, sum(report.num_rows_skipped for report in reports)
+    if not files:
+        raise _no_rows_error(run, reports, num_rows_skipped)
+    warnings = _prepare(run, reports, files, mark)
+    return CommitMetadata(
         run_id=run.task.run_id,
-        spec_hash=run.task.spec.hash,
-        spec_version=run.task.spec.version,
+        spec_hash=spec.hash,
+        spec_version=spec.version,
         input_digest=run.input_digest,
         data_digest=files_digest(files),
         partitions=run.partitions,
@@ -388,30 +426,8 @@ def end_run(
         counts=add_counts(report.counts for report in reports),
         num_rows_skipped=num_rows_skipped,
         num_raw_files=run.num_raw_files,
-        checks=tuple(check.as_entry() for check in run.task.spec.checks),
+        checks=tuple(check.as_entry() for check in spec.checks),
         warnings=tuple(warning.as_dict() for warning in warnings),
-    )
-    change = delta.Change(
-        base=run.base, schema=run.schema, partitions=run.partitions, files=files, metadata=metadata
-    )
-    with run.written.removed_on_failure():
-        check_not_removed(mark, url, files)
-        replaced = _replaced(run, files, metadata)
-    again = (
-        "Run it again with this run id: that commits the files, or reports the version that holds "
-        "them."
-    )
-    what = f"run {run.task.run_id!r}"
-    with run.written.kept_if_committed(mark, what, len(files), again):
-        version = commit(url, change)
-    for partition in replaced:
-        level = logging.WARNING if partition.loses_rows else logging.INFO
-        _LOG.log(level, "%s, version %d: %s", redact(url), version, partition)
-    return replace(
-        _report(run, version, metadata, committed=True, input_bytes=input_bytes),
-        examples=examples,
-        stale_groups=_stale_groups(run),
-        replaced=replaced,
     )
 
 
@@ -433,31 +449,20 @@ def _prepare(
     return check_before_commit(run.task.spec, run.schema, url, files, run.partitions, run.base)
 
 
-def _replaced(
-    run: ExtractionRun, files: Sequence[DataFile], metadata: CommitMetadata
-) -> tuple[ReplacedPartition, ...]:
-    commits = delta.history(run.task.table_url) if run.replaced else ()
-    return replaced_partitions(run.replaced, commits, files, metadata)
-
-
 def _stale_groups(run: ExtractionRun) -> dict[str, tuple[str, ...]]:
     """Of the slot groups of what the run replaces, the slots that its own files lack."""
-    if run.base is None:
-        return {}
-    replaced = {
-        bound.group for file in run.base.in_partitions(run.partitions) for bound in file.groups
-    }
+    replaced = {bound.group for file in run.replaced for bound in file.groups}
     own = {slot.name for slot in run.schema.slots}
     lacking = {
         group.name: tuple(slot.name for slot in group.schema.slots if slot.name not in own)
-        for group in run.base.groups
+        for group in (run.base.groups if run.base is not None else ())
         if group.name in replaced
     }
     return {name: slots for name, slots in lacking.items() if slots}
 
 
 def _no_rows_error(
-    run: ExtractionRun, num_rows_skipped: int, examples: Sequence[Malformed]
+    run: ExtractionRun, reports: Sequence[UnitReport], num_rows_skipped: int
 ) -> InputError:
     spec = run.task.spec
     if not num_rows_skipped and run.input_digest is None:
@@ -470,9 +475,10 @@ def _no_rows_error(
     skipping = {name for name, on_error in spec.on_error.items() if on_error == "skip"} | {
         s.name for s in spec.sequences
     }
+    # There is one: only malformed values of these columns and sequences skip a row.
     example_text = next(
         f"{example.column}: {example.what} {example}"
-        for example in examples
+        for example in first_examples(one for report in reports for one in report.examples)
         if example.column in skipping
     )
     return InputError(
@@ -484,23 +490,21 @@ def _no_rows_error(
 def _merge_statistics(
     run: ExtractionRun, reports: Sequence[UnitReport], files: Sequence[DataFile]
 ) -> None:
-    spec = run.task.spec
+    spec, table_url, tag = run.task.spec, run.task.table_url, run.task.tag
     kept = kept_values(spec, build_graph(spec))
     unlimited = [name for name, values in kept.items() if values == "top"]
-    by_partition: dict[str, list[DataFile]] = {}
-    for file in files:
-        by_partition.setdefault(to_json(file.partition), []).append(file)
-    for key, of_partition in by_partition.items():
-        own = [report for report in reports if to_json(report.partition) == key]
+    reported = by_partition(reports)
+    # One partition at a time, and of it one file at a time: so the driver's memory holds what is
+    # merged of a single partition, whatever the number of units.
+    for key, of_partition in by_partition(files).items():
+        own = reported[key]
         paths = sorted(report.path for report in own if report.has_statistics)
-        counts = (report.counts for report in own)
         if paths:
-            merge_partition(run.task.table_url, run.task.tag, of_partition, counts, paths)
+            counts = (report.counts for report in own)
+            merge_partition(table_url, tag, of_partition, counts, paths)
         with_values = sorted(report.path for report in own if report.has_values)
         if with_values:
-            merge_partition_values(
-                run.task.table_url, run.task.tag, of_partition, with_values, unlimited
-            )
+            merge_partition_values(table_url, tag, of_partition, with_values, unlimited)
 
 
 def check_raw_schemas(spec: Spec, files: Sequence[RawFile]) -> None:
@@ -513,7 +517,7 @@ def check_raw_schemas(spec: Spec, files: Sequence[RawFile]) -> None:
     checked: list[pa.Schema] = []
     for file in files:
         if file.schema not in checked:
-            bind(file.url, extractor, file.schema)
+            bind(file.listed.url, extractor, file.schema)
             checked.append(file.schema)
 
 
@@ -522,8 +526,7 @@ def check_apart(input_url: str, table_url: str) -> None:
 
     Its data files would otherwise become raw input of the next run.
     """
-    source, target = (f"{absolute(url).rstrip('/')}/" for url in (input_url, table_url))
-    if target.startswith(source):
+    if lies_within(table_url, input_url):
         raise InputError(
             f"the table {redact(table_url)} lies within the input {redact(input_url)}; use "
             f"separate directories"
@@ -547,6 +550,7 @@ def _check_target(
         overwrite_filters(partitions, base.partitions)
         return
     check_case(schema, redact(url))
+    # With the log of a new table the directory is a Delta table, and files of others are not seen.
     own = list_own(url, ".parquet", hidden=False)
     foreign = [file.name for file in own if not is_data_file(file.name)]
     if foreign:
@@ -563,6 +567,7 @@ def earlier_report(run: ExtractionRun, input_bytes: int | None) -> ExtractReport
     """
     if run.base is None:
         return None
+    # The run id first: it also finds a run of a DataFrame, whose input has no digest.
     earlier = _commit_of_run(run) or commit_of_input(run, run.base)
     return report_of_commit(run, earlier, input_bytes)
 
@@ -584,17 +589,14 @@ def _commit_of_run(run: ExtractionRun) -> delta.Commit | None:
         run.task.spec.hash,
         run.input_digest,
     )
-    if not same or _as_set(own.metadata.partitions) != _as_set(run.partitions):
+    found, asked = (set(map(to_json, of.partitions)) for of in (own.metadata, run))
+    if not same or found != asked:
         where = f"version {own.version} of {redact(run.task.table_url)}"
         raise InputError(
             f"run id {run.task.run_id!r} is already used by {where}, with another spec, input or "
             f"partition; choose a new id"
         )
     return own
-
-
-def _as_set(partitions: Sequence[Mapping[str, str]]) -> set[str]:
-    return {to_json(partition) for partition in partitions}
 
 
 def commit_of_input(run: ExtractionRun, base: Snapshot) -> delta.Commit | None:

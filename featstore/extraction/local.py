@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
 
@@ -27,20 +28,26 @@ class LocalRunner:
     def __call__(
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
-        begin, stop = threading.Event(), threading.Event()
-        totals = _ProgressTotals(progress, len(units))
+        begin, stop, lock = threading.Event(), threading.Event(), threading.Lock()
+        done = Counter[str]()
+
+        def count(**more: int) -> None:
+            # Progress is promised one call at a time, in order, so it is called under the lock.
+            with lock:
+                done.update(more)
+                progress(done["files"], len(units), done["rows"])
 
         def on_rows(num_rows: int) -> None:
             if stop.is_set():
                 raise _StoppedError
-            totals.add(num_rows=num_rows)
+            count(rows=num_rows)
 
         def run(unit: Unit) -> list[UnitReport]:
             begin.wait()
             # Stops here if another unit failed before this one began.
             on_rows(0)
             reports = run_unit(task, unit, on_rows=on_rows)
-            totals.add(num_files=1)
+            count(files=1)
             return reports
 
         with kept_memory(), thread_pool(self._num_threads, "featstore-extract") as threads:
@@ -49,8 +56,8 @@ class LocalRunner:
                 # know and cannot join. So no thread writes before all have been submitted.
                 futures = [threads.submit(run, unit) for unit in units]
                 begin.set()
-                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-                return [report for future in done for report in future.result()]
+                ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
+                return [report for future in ended for report in future.result()]
             except BaseException:
                 # Running units stop at their next batch. `begin` is set too, so that threads which
                 # still wait for it can end.
@@ -62,24 +69,6 @@ class LocalRunner:
 
 class _StoppedError(Exception):
     """Stops a unit because another one failed; never leaves the runner."""
-
-
-class _ProgressTotals:
-    """Adds up the progress of all threads. Thread-safe; calls `progress` under its lock."""
-
-    def __init__(self, progress: Progress, num_files_total: int) -> None:
-        self._progress = progress
-        self._num_files_total = num_files_total
-        self._num_files = 0
-        self._num_rows = 0
-        self._lock = threading.Lock()
-
-    def add(self, *, num_files: int = 0, num_rows: int = 0) -> None:
-        with self._lock:
-            self._num_files += num_files
-            self._num_rows += num_rows
-            # Called under the lock: progress is promised one call at a time, in order.
-            self._progress(self._num_files, self._num_files_total, self._num_rows)
 
 
 @contextlib.contextmanager

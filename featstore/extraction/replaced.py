@@ -9,7 +9,7 @@ from typing import Any
 from featstore.table.delta import Commit, with_origins
 from featstore.table.layout import partition_path
 from featstore.table.metadata import CommitMetadata, to_json
-from featstore.table.snapshot import DataFile
+from featstore.table.snapshot import DataFile, by_partition
 
 _NUM_SHOWN = 10  # partitions of a run that its text names
 
@@ -84,7 +84,12 @@ class KnownHoldings:
         """What these data files of a partition, all that it has, hold."""
         makers = [self._makers.get(file.path) for file in files]
         maker = makers[0] if all(other is makers[0] for other in makers) else None
-        return _holding(files, _num_raw_files(maker, partition))
+        # Of a commit that rewrote the rows, an origin tells it.
+        told = (
+            num_raw_files_by_partition(made).get(to_json(partition))
+            for _, made in with_origins([maker] if maker is not None else [])
+        )
+        return _holding(files, next((number for number in told if number is not None), None))
 
 
 def replaced_partitions(
@@ -101,7 +106,7 @@ def replaced_partitions(
         files: The data files of the run.
         written: The metadata of its commit.
     """
-    old, new, holdings = _by_partition(before), _by_partition(files), KnownHoldings(commits)
+    old, new, holdings = by_partition(before), by_partition(files), KnownHoldings(commits)
     raw_files = num_raw_files_by_partition(written)
     return tuple(
         ReplacedPartition(
@@ -137,28 +142,12 @@ def num_raw_files_by_partition(metadata: CommitMetadata) -> dict[str, int]:
     return dict(zip(map(to_json, metadata.partitions), numbers, strict=bool(numbers)))
 
 
-def _num_raw_files(maker: Commit | None, partition: Mapping[str, str]) -> int | None:
-    """The raw files of a partition that a commit wrote, or of which it rewrote the rows."""
-    for commit in with_origins([maker] if maker is not None else []):
-        found = num_raw_files_by_partition(commit.metadata) if commit.metadata is not None else {}
-        if (number := found.get(to_json(partition))) is not None:
-            return number
-    return None
-
-
 def _holding(files: Sequence[DataFile], num_raw_files: int | None) -> Holding:
     return Holding(
         num_raw_files=num_raw_files,
         num_files=len(files),
         num_rows=sum(file.num_rows for file in files),
     )
-
-
-def _by_partition(files: Iterable[DataFile]) -> dict[str, list[DataFile]]:
-    found: dict[str, list[DataFile]] = {}
-    for file in files:
-        found.setdefault(to_json(file.partition), []).append(file)
-    return found
 
 
 def _change(before: int | None, now: int | None, what: str) -> str:

@@ -16,6 +16,7 @@ from featstore.base.cleanup import noted_on_failure
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
+from featstore.extraction.written import WrittenFiles
 from featstore.files.storage import join, local_path, open_read, open_write
 from featstore.native.checks import CHUNK
 from featstore.reading.aligned import RowsReader, aligned_reader
@@ -28,16 +29,19 @@ from featstore.table.layout import (
     attempt_name,
     data_file_name,
     is_whole,
+    new_tag,
     partition_path,
     unit_and_part,
 )
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
+from featstore.table.running import check_not_removed, marked
 from featstore.table.snapshot import DataFile, Snapshot, TableFile, files_digest, in_partitions
 from featstore.table.writer import open_data_file
 
 _COPIED_BYTES = 8 << 20
 _ZSTD = 6  # CompressionCodec.ZSTD in parquet.thrift
 
+CommitFunction = Callable[[str, delta.Change], int]
 # For each row group of a data file, which of its rows are kept: bool (num_rows,), without nulls.
 Masks = Callable[[OpenFile, Sequence[OpenFile]], Iterator[pa.ChunkedArray]]
 
@@ -93,6 +97,34 @@ def replacement(
     )
 
 
+def replace_files(
+    snapshot: Snapshot,
+    partitions: Sequence[Mapping[str, str]],
+    write: Callable[[Sequence[DataFile], str], Iterable[DataFile]],
+    what: str,
+    again: str,
+    commit: CommitFunction,
+) -> tuple[int, tuple[DataFile, ...]]:
+    """Puts new files in place of all files of some partitions. Returns the version and the files.
+
+    Args:
+        write: Writes the new files, given the old ones and the tag of the new names.
+        what: What is committed, for the note of an error.
+        again: What the same call does if it is repeated.
+    """
+    run_id, url = uuid.uuid4().hex, snapshot.url
+    tag = new_tag(run_id)
+    own = WrittenFiles(table_url=url, tag=tag, partitions=partitions)
+    with marked(url, tag) as mark:
+        with own.removed_on_failure():
+            written = write(snapshot.in_partitions(partitions), tag)
+            files = tuple(sorted(written, key=lambda file: file.path))
+            change = replacement(snapshot, partitions, files, run_id)
+            check_not_removed(mark, url, files)
+        with own.kept_if_committed(mark, what, len(files), again):
+            return commit(url, change), files
+
+
 def drop_folded(
     snapshot: Snapshot, files: Sequence[DataFile], names: Sequence[str], version: int
 ) -> int:
@@ -138,12 +170,8 @@ def _origins(
         *files,
         *(file for file in snapshot.data_files if to_json(file.partition) not in folded),
     ]
-    for found in (maker.metadata for maker in delta.with_origins(delta.history(snapshot.url))):
-        if (
-            found is None
-            or found.input_digest is None
-            or folded.isdisjoint(map(to_json, found.partitions))
-        ):
+    for _, found in delta.with_origins(delta.history(snapshot.url)):
+        if found.input_digest is None or folded.isdisjoint(map(to_json, found.partitions)):
             continue
         if found.data_digest == files_digest(snapshot.in_partitions(found.partitions)):
             now = files_digest(in_partitions(after, found.partitions))
@@ -188,9 +216,7 @@ def rewrite_file(
     schema, url = snapshot.schema.with_foreign_kept(), join(snapshot.url, path)
     with ExitStack() as stack:
         footer, *groups = (stack.enter_context(open_part(part)) for part in file.parts)
-        reader = aligned_reader(
-            footer, groups, Selection(slots=schema.slots, others=other_columns(schema))
-        )
+        reader = aligned_reader(footer, groups, Selection(slots=schema.slots, others=schema.others))
         stored, cut = _stored(schema, reader.columns), max(footer.row_group_rows[:1] or (1,))
         metadata = _file_metadata(footer, file.path)
         writer = stack.enter_context(
@@ -239,23 +265,11 @@ def open_part(part: TableFile) -> OpenFile:
     return OpenFile(local_path(part.url) or partial(open_read, part.url), part.path)
 
 
-def other_columns(schema: SlotSchema) -> tuple[pa.Field, ...]:
-    """The columns beside slots and partition keys: labels, the weight and kept columns."""
-    return tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
-
-
 def _stored(schema: SlotSchema, columns: FileColumns) -> SlotSchema:
     """Returns the columns that any of the files has; a column that none has stays missing."""
-    others = {name for name, found in columns.others.items() if found is not None}
-    weight = schema.weight if schema.weight is not None and schema.weight.name in others else None
-    return replace(
-        schema,
-        slots=tuple(slot for slot in schema.slots if columns.slots[slot.name] is not None),
-        labels=tuple(field for field in schema.labels if field.name in others),
-        weight=weight,
-        kept=tuple(field for field in schema.kept if field.name in others),
-        partition_keys=(),
-    )
+    of_files = {**columns.slots, **columns.others}
+    names = {name for name, found in of_files.items() if found is not None}
+    return schema.only(names).with_partition_keys(())
 
 
 def _tables(reader: RowsReader, footer: OpenFile, stored: SlotSchema) -> Iterator[pa.Table]:

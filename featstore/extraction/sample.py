@@ -1,6 +1,5 @@
 """Tries user operators on raw rows, to find errors that only show when they run."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -68,9 +67,7 @@ def find_dependent_rows(spec: Spec, batch: pa.RecordBatch) -> Iterator[str]:
     values = intake.take(batch, BATCH, Findings()).columns
     for step in graph.steps:
         inputs = [values[i] for i in step.inputs]
-        values.append(
-            step.function(*inputs, **step.params, **({"counts": Counter()} if step.counted else {}))
-        )
+        values.append(step.run(inputs))
         if step.function in own:
             try:
                 check_rows(f"{step.owner} ({step.op})", step.function, inputs, step.params)

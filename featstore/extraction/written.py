@@ -5,6 +5,7 @@ whether its commit landed.
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from featstore.base.cleanup import cleaned_up_on_failure
@@ -42,22 +43,17 @@ class WrittenFiles:
         with retrying(BRIEF):
             for partition in map(partition_path, self.partitions):
                 for directory in (partition, join(STATISTICS_DIR, partition)):
-                    self._remove_in(directory)
+                    url = join(self.table_url, directory)
+                    with _left_to_vacuum(url):
+                        own = [e for e in list_own(url, hidden=False) if has_tag(e.name, self.tag)]
+                        for entry in own:
+                            with _left_to_vacuum(entry.url):
+                                delete(entry.url)
+                    remove_if_empty(self.table_url, directory)
 
-    def _remove_in(self, directory: str) -> None:
-        url = join(self.table_url, directory)
-        with _left_to_vacuum(url):
-            for entry in list_own(url, hidden=False):
-                if has_tag(entry.name, self.tag):
-                    with _left_to_vacuum(entry.url):
-                        delete(entry.url)
-        remove_if_empty(self.table_url, directory)
-
-    @contextlib.contextmanager
-    def removed_on_failure(self) -> Iterator[None]:
+    def removed_on_failure(self) -> AbstractContextManager[None]:
         """Removes the files if the block fails, which must not commit."""
-        with cleaned_up_on_failure(self.remove):
-            yield
+        return cleaned_up_on_failure(self.remove)
 
     @contextlib.contextmanager
     def kept_if_committed(

@@ -97,6 +97,12 @@ def absolute(url: str) -> str:
     return url if path is None else str(path.absolute())
 
 
+def lies_within(url: str, directory: str) -> bool:
+    """Whether a URL is a directory or below it."""
+    inner, outer = (f"{absolute(each).rstrip('/')}/" for each in (url, directory))
+    return inner.startswith(outer)
+
+
 def spark_url(url: str) -> str:
     """The URL in the form that Spark and Hive expect: a path without a scheme is local."""
     path = local_path(url)

@@ -1,8 +1,9 @@
 """One file to one Parquet file."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +14,7 @@ from featstore.files.listings import FileEntry, check_unchanged, find_file
 from featstore.files.storage import open_write
 from featstore.formats.byte_source import errors_of, open_bytes
 from featstore.formats.inferred import unmarked
-from featstore.formats.parsed import MAX_EXAMPLES, ParsedRows, RowFormat
+from featstore.formats.parsed import MAX_EXAMPLES, RowFormat
 
 # A row group ends with the rows that reach one of these, so that memory holds one and a block.
 ROW_GROUP_ROWS, ROW_GROUP_BYTES = 1 << 17, 64 << 20
@@ -47,12 +48,23 @@ class ConvertedFile:
         num_replaced: How often bytes that are not of the file's encoding became U+FFFD.
     """
 
-    num_rows: int
-    size_bytes: int
-    num_malformed: int
-    examples: tuple[str, ...]
-    unknown: dict[str, int]
-    num_replaced: int
+    num_rows: int = 0
+    size_bytes: int = 0
+    num_malformed: int = 0
+    examples: tuple[str, ...] = ()
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    num_replaced: int = 0
+
+    def plus(self, more: "ConvertedFile") -> "ConvertedFile":
+        """What became of both, with the first examples."""
+        return ConvertedFile(
+            num_rows=self.num_rows + more.num_rows,
+            size_bytes=self.size_bytes + more.size_bytes,
+            num_malformed=self.num_malformed + more.num_malformed,
+            examples=(*self.examples, *more.examples)[:MAX_EXAMPLES],
+            unknown=dict(Counter(self.unknown) + Counter(more.unknown)),
+            num_replaced=self.num_replaced + more.num_replaced,
+        )
 
 
 def convert(of: Conversion, on_rows: OnRows = lambda num_rows: None) -> ConvertedFile:
@@ -65,64 +77,44 @@ def convert(of: Conversion, on_rows: OnRows = lambda num_rows: None) -> Converte
         InputError: More rows than allowed are malformed, the file is damaged, or it changed while
             it was read.
     """
-    reading, schema = _Reading(of, on_rows), unmarked(of.schema)
+    schema, url, done = unmarked(of.schema), of.source.url, ConvertedFile()
+
+    def batches(source: IO[bytes]) -> Iterator[pa.RecordBatch]:
+        nonlocal done
+        with errors_of(url):
+            for parsed in of.format.read(source, of.schema):
+                done = done.plus(
+                    ConvertedFile(
+                        num_rows=parsed.batch.num_rows,
+                        num_malformed=parsed.num_bad,
+                        examples=tuple(f"{redact(url)}, {bad}" for bad in parsed.examples),
+                        unknown=parsed.unknown,
+                        num_replaced=parsed.num_replaced,
+                    )
+                )
+                on_rows(parsed.batch.num_rows)
+                if done.num_malformed > of.max_malformed:
+                    break
+                yield parsed.batch
+        if done.num_malformed > of.max_malformed:
+            raise too_many(done.num_malformed, of.max_malformed, done.examples)
+
     with open_write(of.target) as sink:
         try:
             with (
-                open_bytes(of.source.url, of.source.size_bytes, of.format.is_plain) as source,
+                open_bytes(url, of.source.size_bytes, of.format.is_plain) as source,
                 pq.ParquetWriter(
                     sink, schema, compression="snappy", write_page_checksum=True
                 ) as writer,
             ):
-                for rows in row_groups(reading.batches(source), schema):
+                for rows in row_groups(batches(source), schema):
                     writer.write_table(rows, row_group_size=len(rows))
         except InputError:
             check_unchanged(of.source, find_file(of.source.url))
             raise
         check_unchanged(of.source, find_file(of.source.url))
         size_bytes = sink.tell()
-    return reading.report(size_bytes)
-
-
-class _Reading:
-    """Reads a file and counts what it leaves out. Not thread-safe."""
-
-    def __init__(self, of: Conversion, on_rows: OnRows) -> None:
-        self._of, self._on_rows = of, on_rows
-        self._num_rows = self._num_bad = self._num_replaced = 0
-        self._examples: list[str] = []
-        self._unknown: Counter[str] = Counter()
-
-    def batches(self, source: object) -> Iterator[pa.RecordBatch]:
-        of = self._of
-        with errors_of(of.source.url):
-            for parsed in of.format.read(source, of.schema):  # type: ignore[arg-type]
-                self._note(parsed)
-                if self._num_bad > of.max_malformed:
-                    break
-                yield parsed.batch
-        if self._num_bad > of.max_malformed:
-            raise too_many(self._num_bad, of.max_malformed, self._examples)
-
-    def _note(self, parsed: ParsedRows) -> None:
-        self._num_rows += parsed.batch.num_rows
-        self._num_bad += parsed.num_bad
-        self._num_replaced += parsed.num_replaced
-        self._unknown.update(parsed.unknown)
-        wanted = MAX_EXAMPLES - len(self._examples)
-        name = redact(self._of.source.url)
-        self._examples += [f"{name}, {bad}" for bad in parsed.examples[:wanted]]
-        self._on_rows(parsed.batch.num_rows)
-
-    def report(self, size_bytes: int) -> ConvertedFile:
-        return ConvertedFile(
-            num_rows=self._num_rows,
-            size_bytes=size_bytes,
-            num_malformed=self._num_bad,
-            examples=tuple(self._examples),
-            unknown=dict(self._unknown),
-            num_replaced=self._num_replaced,
-        )
+    return replace(done, size_bytes=size_bytes)
 
 
 def row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

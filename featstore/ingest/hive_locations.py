@@ -6,6 +6,7 @@ link to each committed file. Its name is a digest of its content, and it never c
 complete.
 """
 
+import posixpath
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from featstore.files.listings import list_own
 from featstore.files.storage import delete, join, link, spark_url
 from featstore.files.walking import is_hidden
 from featstore.table.layout import partition_path
-from featstore.table.snapshot import DataFile, Snapshot, files_digest
+from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
 
 HIVE_DIR = "_hive"
 _DIGEST_CHARS = 32  # 128 bits of the SHA-256
@@ -122,10 +123,7 @@ def locations(snapshot: Snapshot) -> tuple[Location, ...]:
     Raises:
         InputError: A partition key is null, or two files of one partition have the same name.
     """
-    partitions: dict[str, list[DataFile]] = {}
-    for file in snapshot.data_files:
-        partitions.setdefault(partition_path(file.partition), []).append(file)
-    return tuple(_location(snapshot, files) for files in partitions.values())
+    return tuple(_location(snapshot, files) for files in by_partition(snapshot.data_files).values())
 
 
 def make_locations(wanted: Iterable[Location]) -> int:
@@ -133,7 +131,11 @@ def make_locations(wanted: Iterable[Location]) -> int:
 
     Idempotent, and safe to run concurrently: files never change, so an existing link is right.
     """
-    pairs = [(file.url, _linked(location, file)) for location in wanted for file in location.files]
+    pairs = [
+        (file.url, join(location.url, posixpath.basename(file.path)))
+        for location in wanted
+        for file in location.files
+    ]
     if not pairs:
         return 0
     with ThreadPoolExecutor(min(_NUM_LINK_THREADS, len(pairs))) as threads:
@@ -154,9 +156,13 @@ def remove_vacuumed(snapshot: Snapshot) -> int:
     entries = list_own(snapshot.url, ".parquet")
     links = [entry for entry in entries if entry.name.startswith(f"{HIVE_DIR}/")]
     seen = {
-        _last(entry.name) for entry in entries if not any(map(is_hidden, entry.name.split("/")))
+        posixpath.basename(entry.name)
+        for entry in entries
+        if not any(map(is_hidden, entry.name.split("/")))
     }
-    unseen = sorted(file.path for file in snapshot.data_files if _name(file) not in seen)
+    unseen = sorted(
+        file.path for file in snapshot.data_files if posixpath.basename(file.path) not in seen
+    )
     if unseen:
         raise DataFileError(
             f"{redact(snapshot.url)}: expected all data files of version {snapshot.version} in a "
@@ -164,7 +170,7 @@ def remove_vacuumed(snapshot: Snapshot) -> int:
             f"...); what is registered is up to date, and nothing is removed below {HIVE_DIR}/: "
             f"run it again, or restore the files"
         )
-    stale = [entry for entry in links if _last(entry.name) not in seen]
+    stale = [entry for entry in links if posixpath.basename(entry.name) not in seen]
     for entry in stale:
         delete(entry.url)
     return len(stale)
@@ -183,7 +189,7 @@ def _location(snapshot: Snapshot, files: list[DataFile]) -> Location:
             f"{redact(snapshot.url)}: partition {where} has a null key, which cannot be "
             f"registered; rewrite it"
         )
-    if len({_name(file) for file in files}) < len(files):
+    if len({posixpath.basename(file.path) for file in files}) < len(files):
         raise InputError(
             f"{redact(snapshot.url)}: two data files of {partition_path(partition)} have one name; "
             f"compact the partition"
@@ -193,18 +199,6 @@ def _location(snapshot: Snapshot, files: list[DataFile]) -> Location:
         url=join(hive_root(snapshot.url), files_digest(files)[:_DIGEST_CHARS]),
         files=tuple(files),
     )
-
-
-def _linked(location: Location, file: DataFile) -> str:
-    return join(location.url, _name(file))
-
-
-def _name(file: DataFile) -> str:
-    return _last(file.path)
-
-
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def _slot_comment(slot: Slot) -> str:

@@ -109,14 +109,20 @@ def _register_once(
     properties = _properties(spark, name)
     new_columns = tuple(columns(snapshot.schema))
     if properties is None:
-        _create(spark, snapshot, name, new_columns)
+        keys = partition_columns(snapshot.schema)
+        spark.sql(
+            f"CREATE EXTERNAL TABLE {name} ({_declared(new_columns)}) "
+            f"{f'PARTITIONED BY ({_declared(keys)})' if keys else ''} STORED AS PARQUET LOCATION "
+            f"{_text(hive_root(snapshot.url))} "
+            f"TBLPROPERTIES ({_pairs({_TABLE: _identity(snapshot)})})"
+        )
         known: set[str] = set()
     else:
         _check_ours(snapshot, name, properties)
         known = {column.name.lower() for column in spark.catalog.listColumns(name)}
-        _add_columns(
-            spark, name, [column for column in new_columns if column.name.lower() not in known]
-        )
+        added = [column for column in new_columns if column.name.lower() not in known]
+        if added:
+            spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({_declared(added)})")
     before = _registered(snapshot, properties or {}, since)
     wanted = locations(snapshot)
     changed = [location for location in wanted if location.url not in before]
@@ -201,20 +207,6 @@ def _registered(snapshot: Snapshot, properties: Mapping[str, str], since: int | 
     return {location.url for location in locations(before)}
 
 
-def _create(spark: "SparkSession", snapshot: Snapshot, name: str, wanted: Sequence[Column]) -> None:
-    keys = partition_columns(snapshot.schema)
-    spark.sql(
-        f"CREATE EXTERNAL TABLE {name} ({_declared(wanted)}) "
-        f"{f'PARTITIONED BY ({_declared(keys)})' if keys else ''} STORED AS PARQUET LOCATION "
-        f"{_text(hive_root(snapshot.url))} TBLPROPERTIES ({_pairs({_TABLE: _identity(snapshot)})})"
-    )
-
-
-def _add_columns(spark: "SparkSession", name: str, wanted: Sequence[Column]) -> None:
-    if wanted:
-        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({_declared(wanted)})")
-
-
 def _show(
     spark: "SparkSession", name: str, wanted: Iterable[Location], changed: Iterable[Location]
 ) -> tuple[int, int, int]:
@@ -226,7 +218,10 @@ def _show(
     present = {_path(location.partition): location for location in wanted}
     added = [location for path, location in present.items() if path not in shown]
     for first in range(0, len(added), _NUM_ADDED_AT_ONCE):
-        clauses = (_clause(location) for location in added[first : first + _NUM_ADDED_AT_ONCE])
+        clauses = (
+            f"{_partition(location.partition)} LOCATION {_text(location.url)}"
+            for location in added[first : first + _NUM_ADDED_AT_ONCE]
+        )
         spark.sql(f"ALTER TABLE {name} ADD IF NOT EXISTS {' '.join(clauses)}")
     switched = [location for location in changed if _path(location.partition) in shown]
     for location in switched:
@@ -280,10 +275,6 @@ def _declared(wanted: Iterable[Column]) -> str:
         + (f" COMMENT {_text(column.comment)}" if column.comment else "")
         for column in wanted
     )
-
-
-def _clause(location: Location) -> str:
-    return f"{_partition(location.partition)} LOCATION {_text(location.url)}"
 
 
 def _partition(partition: Mapping[str, str]) -> str:

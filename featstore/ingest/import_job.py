@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from featstore.base.errors import InputError, nearest, require_integer
 from featstore.base.redaction import redact
-from featstore.files.storage import absolute, local_path, scheme
+from featstore.files.storage import lies_within, local_path, scheme
 from featstore.formats.csv_rows import CsvFormat
 from featstore.formats.examples import TfrecordFormat
 from featstore.formats.json_lines import JsonFormat
@@ -59,10 +59,7 @@ class ImportJob:
                 f"which {scheme(self.output_url)}:// cannot do in one step; expected a path on a "
                 f"disk: import there, then copy the finished directory"
             )
-        source, target = (
-            f"{absolute(url).rstrip('/')}/" for url in (self.input_url, self.output_url)
-        )
-        if target.startswith(source):
+        if lies_within(self.output_url, self.input_url):
             raise InputError(
                 f"the output {redact(self.output_url)} lies within the input "
                 f"{redact(self.input_url)}; use separate directories"

@@ -32,10 +32,7 @@ class ImportSchema:
     @classmethod
     def of(cls, schema: pa.Schema) -> "ImportSchema":
         """Those of an Arrow schema."""
-        inputs = {}
-        for column in schema:
-            if (name := _input_type(column.type)) is not None:
-                inputs[column.name] = name
+        inputs = {c.name: name for c in schema if (name := _input_type(c.type)) is not None}
         return cls(
             columns={c.name: name_of(c.type) for c in schema},
             inputs=inputs,

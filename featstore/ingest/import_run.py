@@ -1,9 +1,9 @@
 """Imports files: lists them, infers their columns, converts each, and publishes all at once."""
 
+import functools
 import multiprocessing
 import posixpath
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -14,7 +14,6 @@ from featstore.base.errors import InputError, WorkerError, require_integer
 from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, list_files, listing_digest
 from featstore.files.storage import local_path
-from featstore.formats.parsed import MAX_EXAMPLES
 from featstore.ingest.conversion import Conversion, ConvertedFile, OnRows, convert, too_many
 from featstore.ingest.import_job import ImportJob
 from featstore.ingest.import_report import ImportReport, ImportSchema
@@ -119,13 +118,10 @@ class _Run:
             InputError: More rows than allowed are malformed, or a file cannot be read.
             WorkerError: A process died.
         """
-        unfinished = []
         for task in self._tasks:
-            done = self._target.finished(task.target)
-            if done is None:
-                unfinished.append(task)
-            else:
+            if (done := self._target.finished(task.target)) is not None:
                 self._add(task, done)
+        unfinished = [task for task in self._tasks if task.target not in self._done]
         if num_workers == 1 or len(unfinished) < 2:
             for task in unfinished:
                 self._finish(task, convert(task, self._on_rows()))
@@ -170,15 +166,5 @@ class _Run:
     def totals(self) -> Mapping[str, Any]:
         """The sums over the finished files, as `ImportReport` has them, and as JSON can be."""
         done = [self._done[task.target] for task in self._tasks if task.target in self._done]
-        unknown: Counter[str] = Counter()
-        for file in done:
-            unknown.update(file.unknown)
-        return {
-            "num_files": len(done),
-            "num_rows": sum(file.num_rows for file in done),
-            "size_bytes": sum(file.size_bytes for file in done),
-            "num_malformed": sum(file.num_malformed for file in done),
-            "examples": [text for file in done for text in file.examples][:MAX_EXAMPLES],
-            "unknown": dict(unknown),
-            "num_replaced": sum(file.num_replaced for file in done),
-        }
+        total = functools.reduce(ConvertedFile.plus, done, ConvertedFile())
+        return {"num_files": len(done), **vars(total), "examples": list(total.examples)}

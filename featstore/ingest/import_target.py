@@ -16,6 +16,7 @@ from typing import Any
 
 from featstore.base.cleanup import cleaned_up_on_failure, noted_on_failure
 from featstore.base.errors import InputError
+from featstore.files.listings import list_own
 from featstore.files.looks import exists, is_directory_at, names_in
 from featstore.files.private_directory import try_lock, unlock
 from featstore.files.storage import open_write
@@ -105,7 +106,7 @@ class ImportTarget:
         """
         with open_write(str(self._hidden / REPORT)) as file:
             file.write(json.dumps({"digest": self.digest, "totals": totals}).encode())
-        for path in _files_below(self._hidden):
+        for path in self._files():
             # Notes, and what killed processes left.
             if path.name.startswith(".") and path.suffix in (".json", ".partial"):
                 path.unlink()
@@ -136,24 +137,14 @@ class ImportTarget:
                 finally:
                     unlock(lock)
 
+    def _files(self) -> list[Path]:
+        return [Path(entry.url) for entry in list_own(str(self._hidden))]
+
     def _remove_if_nothing_is_finished(self) -> None:
         """Nobody continues a directory without a finished file."""
-        if not any(path.suffix == ".json" for path in _files_below(self._hidden)):
+        if not any(path.suffix == ".json" for path in self._files()):
             with contextlib.suppress(FileNotFoundError):  # it was published
                 shutil.rmtree(self._hidden)
-
-
-def _files_below(directory: Path) -> Iterator[Path]:
-    """The files of a directory and of those in it; none if there is no such directory.
-
-    Raises:
-        OSError: One of them cannot be listed.
-    """
-    for path in (directory / name for name in names_in(directory)):
-        if is_directory_at(path):
-            yield from _files_below(path)
-        else:
-            yield path
 
 
 def _note(path: str) -> Path:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from featstore.base.cleanup import cleaned_up_on_failure
 from featstore.base.errors import InputError, not_once
-from featstore.base.redaction import redact_text
+from featstore.extraction.spark.spark_errors import refused_by_spark
 from featstore.files.storage import join as join_url
 from featstore.files.storage import spark_url
 from featstore.ingest import join_query as query
@@ -41,6 +41,7 @@ from featstore.ingest.join_report import (
     report_text,
 )
 from featstore.table.layout import partition_path
+from featstore.table.metadata import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -88,11 +89,12 @@ def join_labels(
     output, logs = JoinOutput(spark, url), list_logs(join)
     inputs_digest = input_digest(join, logs)
     earlier = output.earlier()
-    same = earlier is not None and (earlier["join_digest"], earlier["input_digest"]) == (
-        join.digest,
-        inputs_digest,
-    )
-    if earlier is not None and inputs_digest is not None and same:
+    digests = (join.digest, inputs_digest)
+    if (
+        earlier is not None
+        and inputs_digest is not None
+        and (earlier["join_digest"], earlier["input_digest"]) == digests
+    ):
         return JoinReport(url=url, written=False, document=earlier)
     check_columns(logs)
     with output.removing_on_failure(), _settings(spark):
@@ -105,7 +107,7 @@ def join_labels(
             join, figures, input_digest=inputs_digest, num_files=num_files, size_bytes=size_bytes
         )
         report = JoinReport(url=url, written=True, document=report_document)
-        output.publish(report.to_json(), report_text(report_document))
+        output.publish(to_json(report_document), report_text(report_document))
     return report
 
 
@@ -356,9 +358,7 @@ def read_source(spark: "SparkSession", source: LogSource) -> "DataFrame":
     Raises:
         InputError: Spark cannot read it.
     """
-    from pyspark.errors import AnalysisException, ParseException
-
-    try:
+    with refused_by_spark(f"read {source}"):
         if source.sql is not None:
             return spark.sql(source.sql)
         if source.table is not None:
@@ -366,9 +366,6 @@ def read_source(spark: "SparkSession", source: LogSource) -> "DataFrame":
         # Without mergeSchema Spark takes the columns of one file, and drops what others add.
         paths = _matching(spark, spark_url(source.url or ""))
         return spark.read.option("mergeSchema", "true").parquet(*paths)
-    except (AnalysisException, ParseException) as error:
-        said = redact_text(str(error).strip().splitlines()[0])
-        raise InputError(f"Spark cannot read {source}: {said}") from None
 
 
 def _matching(spark: "SparkSession", url: str) -> list[str]:

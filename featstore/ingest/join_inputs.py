@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from featstore.base.errors import DataFileError, InputError, TableFormatError, nearest
 from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, check_unchanged, list_files, listing_digest
-from featstore.files.storage import absolute
+from featstore.files.storage import lies_within
 from featstore.formats.text_files import list_raw_files
 from featstore.ingest.join_options import Label, LabelJoin, LogSource, Lookup
 from featstore.table.parquet_dir import columns_of, each_footer
@@ -129,18 +129,13 @@ def check_apart(join: LabelJoin) -> None:
 
     The join would otherwise read, or replace, its own data.
     """
-    target = _comparable(join.output_url)
     for source in join.sources:
-        log_url = target if source.url is None else _comparable(source.url)
-        if source.url is not None and (target.startswith(log_url) or log_url.startswith(target)):
+        url, output = source.url, join.output_url
+        if url is not None and (lies_within(output, url) or lies_within(url, output)):
             raise InputError(
-                f"the output {redact(join.output_url)} and the log {source} lie within each other; "
+                f"the output {redact(output)} and the log {source} lie within each other; "
                 f"use separate directories"
             )
-
-
-def _comparable(url: str) -> str:
-    return absolute(url).rstrip("/") + "/"
 
 
 def list_logs(join: LabelJoin) -> dict[LogSource, list[FileEntry]]:

@@ -14,11 +14,11 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from featstore.base.errors import ConfigError, nearest
 from featstore.base.redaction import redact, redact_text
-from featstore.table.layout import check_partition_name
+from featstore.table.layout import check_partition_value
 
 KINDS = ("any", "count", "sum", "first", "last")
 ATTRIBUTIONS = ("last", "first", "all")
@@ -254,7 +254,7 @@ class LabelJoin:
 
     Raises:
         ConfigError: The options do not fit each other.
-        InputError: A partition cannot be the name of a directory.
+        InputError: A partition value is empty, or cannot be the name of a directory.
     """
 
     impressions: Impressions
@@ -285,7 +285,7 @@ class LabelJoin:
             f"negatives: no label {drawn!r} among {known}{nearest(drawn or '', known)}",
         )
         for key, value in self.partition.items():
-            check_partition_name(key, value, "partition")
+            check_partition_value(key, value, "partition")
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -321,9 +321,7 @@ def parse_impressions(text: str) -> Impressions:
     Raises:
         ConfigError: The text has another form.
     """
-    return Impressions(
-        **_parse(text, "impressions", {"row_id": _names, "event_time": str, "log_time": str})
-    )
+    return _parse(text, "impressions", Impressions)
 
 
 def parse_label(text: str) -> Label:
@@ -332,17 +330,7 @@ def parse_label(text: str) -> Label:
     Raises:
         ConfigError: The text has another form.
     """
-    known: dict[str, Callable[[str], Any]] = dict.fromkeys(
-        ("name", "event_time", "log_time", "value", "kind", "attribution"), str
-    )
-    known |= {
-        "key": _names,
-        "event_id": _names,
-        "window": duration_s,
-        "horizon": duration_s,
-        "with_time": _boolean,
-    }
-    return Label(**_parse(text, "label", known))
+    return _parse(text, "label", Label)
 
 
 def parse_lookup(text: str) -> Lookup:
@@ -351,10 +339,7 @@ def parse_lookup(text: str) -> Lookup:
     Raises:
         ConfigError: The text has another form.
     """
-    known: dict[str, Callable[[str], Any]] = dict.fromkeys(("name", "event_time", "log_time"), str)
-    return Lookup(
-        **_parse(text, "lookup", known | {"key": _names, "columns": _names, "max_age": duration_s})
-    )
+    return _parse(text, "lookup", Lookup)
 
 
 def duration_s(text: str) -> int:
@@ -384,39 +369,51 @@ def parse_time(text: str) -> datetime.datetime:
     return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
 
 
-_FIELDS = {"window": "window_s", "horizon": "horizon_s", "max_age": "max_age_s"}
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _boolean(text: str) -> bool:
+    _require_one_of(text, ("true", "false"), "with_time")
+    return text == "true"
+
+
 _SOURCES = {"from": "url", "sql": "sql", "table": "table"}
+# How the text of a key is read; of others it is the value.
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("row_id", "key", "event_id", "columns"), _names),
+    **dict.fromkeys(("window", "horizon", "max_age"), duration_s),
+    "with_time": _boolean,
+}
+_Log = TypeVar("_Log", bound=EventLog)
 
 
-def _parse(text: str, where: str, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """Parses `key=value` pairs into the arguments of one of the classes above.
+def _parse(text: str, where: str, log: type[_Log]) -> _Log:
+    """Parses `key=value` pairs, whose keys are the attributes of `log` without units.
 
     Pairs that hold spaces are quoted as in a shell.
     """
-    pairs = _pairs(text, where)
-    for key in pairs:
-        if key not in known and key not in _SOURCES:
-            names = [*_SOURCES, *known]
-            raise ConfigError(
-                f"{where} {redact_text(text)!r}: no key {redact_text(key)!r}; expected "
-                f"{', '.join(names)}{nearest(key, names)}"
-            )
-    source = LogSource(**{_SOURCES[key]: value for key, value in pairs.items() if key in _SOURCES})
-    arguments = {
-        _FIELDS.get(key, key): known[key](value) for key, value in pairs.items() if key in known
+    pairs, shown = _pairs(text, where), f"{where} {redact_text(text)!r}"
+    of_key = {
+        attribute.name.removesuffix("_s"): attribute
+        for attribute in dataclasses.fields(log)
+        if attribute.name != "source"
     }
-    needed = {
-        "impressions": ["row_id"],
-        "label": ["name", "key", "window"],
-        "lookup": ["name", "key", "columns"],
-    }[where]
-    missing = [key for key in ("event_time", *needed) if key not in pairs]
+    names = [*_SOURCES, *of_key]
+    for key in pairs:
+        if key not in names:
+            raise ConfigError(
+                f"{shown}: no key {redact_text(key)!r}; expected {', '.join(names)}"
+                f"{nearest(key, names)}"
+            )
+    given = {key: value for key, value in pairs.items() if key in of_key}
+    source = LogSource(**{_SOURCES[key]: pairs[key] for key in pairs.keys() - given.keys()})
+    arguments = {of_key[key].name: _READERS.get(key, str)(value) for key, value in given.items()}
+    needed = [key for key, one in of_key.items() if one.default is dataclasses.MISSING]
+    missing = [f"{key}=..." for key in needed if key not in given]
     if missing:
-        raise ConfigError(
-            f"{where} {redact_text(text)!r}: expected {', '.join(f'{key}=...' for key in missing)} "
-            f"as well"
-        )
-    return {"source": source, **arguments}
+        raise ConfigError(f"{shown}: expected {', '.join(missing)} as well")
+    return log(source=source, **arguments)
 
 
 def _pairs(text: str, where: str) -> dict[str, str]:
@@ -433,15 +430,6 @@ def _pairs(text: str, where: str) -> dict[str, str]:
     keys = [key for key, _, _ in parts]
     _require(len(set(keys)) == len(keys), f"{where} {redact_text(text)!r}: expected each key once")
     return {key: value for key, _, value in parts}
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _boolean(text: str) -> bool:
-    _require_one_of(text, ("true", "false"), "with_time")
-    return text == "true"
 
 
 def _check_name(name: str, where: str) -> None:

@@ -7,7 +7,7 @@ output. All access goes through Hadoop's file systems, because Spark writes with
 import contextlib
 import json
 import uuid
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from featstore.base.cleanup import cleaned_up_on_failure, noted_on_failure
@@ -72,11 +72,9 @@ class JoinOutput:
             "missing or is not one); it is left as it is: choose another directory, or remove it"
         )
 
-    @contextlib.contextmanager
-    def removing_on_failure(self) -> Iterator[None]:
+    def removing_on_failure(self) -> AbstractContextManager[None]:
         """Removes what was written if the block fails, but not the only earlier output."""
-        with cleaned_up_on_failure(self._remove_hidden):
-            yield
+        return cleaned_up_on_failure(self._remove_hidden)
 
     def size(self) -> tuple[int, int]:
         """Returns the number of files and bytes that are written but not yet published."""

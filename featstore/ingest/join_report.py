@@ -10,7 +10,6 @@ from featstore.base.errors import InputError, JoinError
 from featstore.base.redaction import redact
 from featstore.ingest.join_options import Label, LabelJoin, Lookup
 from featstore.ingest.join_query import DELAY_BOUNDARIES_S, NUM_BUCKETS
-from featstore.table.metadata import to_json
 
 FORMAT = 1
 Counts = Mapping[str, Any]  # integers, and histograms as lists of (x, y)
@@ -62,20 +61,14 @@ class JoinReport:
     written: bool
     document: Mapping[str, Any]
 
-    def to_json(self) -> str:
-        return to_json(self.document)
-
     def __str__(self) -> str:
-        return "\n".join([self.headline(), "", report_text(self.document)])
-
-    def headline(self) -> str:
         output = self.document["output"]
         done = "wrote" if self.written else "nothing to do: an equal join wrote"
         size = (
             f"{output['num_rows']:,} rows in {output['num_files']:,} files, "
             f"{output['size_bytes']:,} bytes"
         )
-        return f"{done} {size}, {redact(self.url)}"
+        return f"{done} {size}, {redact(self.url)}\n\n{report_text(self.document)}"
 
 
 def digest(counts: Counts, prefix: str = "key", num_rows: str = "num_rows") -> Digest:

@@ -7,7 +7,8 @@ structure is found here, before any data is read.
 
 import collections.abc
 import weakref
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -48,6 +49,11 @@ class Step:
     owner: str
     op: str
     counted: bool
+
+    def run(self, inputs: Iterable[pa.Array], counts: Counter[str] | None = None) -> pa.Array:
+        """Calls the function; what it counts is added to `counts`, if given."""
+        more = {"counts": Counter() if counts is None else counts} if self.counted else {}
+        return self.function(*inputs, **self.params, **more)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -337,8 +337,8 @@ def check_before_commit(
 
 def stored_checks(commits: Iterable[Commit]) -> tuple[DataCheck, ...]:
     """The checks of the newest extraction of a table, from its commits, newest first."""
-    made = (commit.metadata for commit in with_origins(commits) if commit.metadata is not None)
-    newest = next((m for m in made if m.groups is None and not m.origins), None)
+    made = with_origins(commits)
+    newest = next((m for _, m in made if m.groups is None and not m.origins), None)
     return () if newest is None else tuple(parse_checks(list(newest.checks)))
 
 
@@ -352,11 +352,11 @@ def stored_warnings(
         partitions: The table's partitions.
     """
     waiting, found = {to_json(partition) for partition in partitions}, list[CheckResult]()
-    for commit in with_origins(commits):
+    for _, metadata in with_origins(commits):
         # A compaction rewrites what its origins made.
-        if commit.metadata is not None and not commit.metadata.origins:
-            made = waiting & {to_json(partition) for partition in commit.metadata.partitions}
-            results = map(CheckResult.from_dict, commit.metadata.warnings)
+        if not metadata.origins:
+            made = waiting & {to_json(partition) for partition in metadata.partitions}
+            results = map(CheckResult.from_dict, metadata.warnings)
             found += [result for result in results if to_json(result.partition) in made]
             waiting -= made
     return tuple(found)

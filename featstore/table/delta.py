@@ -198,16 +198,15 @@ def history(url: str) -> list[Commit]:
     return list(_load_existing(url).commits())
 
 
-def with_origins(commits: Iterable[Commit]) -> Iterator[Commit]:
-    """Yields each commit, and after a compaction one commit for each of its origins, with the
-    compaction's version.
+def with_origins(commits: Iterable[Commit]) -> Iterator[tuple[Commit, CommitMetadata]]:
+    """Yields each of featstore's commits with its metadata, and after a compaction one for each of
+    its origins, with the compaction's version.
     """
     for commit in commits:
-        yield commit
-        yield from (
-            replace(commit, metadata=origin)
-            for origin in (commit.metadata.origins if commit.metadata else ())
-        )
+        if commit.metadata is not None:
+            yield commit, commit.metadata
+            for origin in commit.metadata.origins:
+                yield replace(commit, metadata=origin), origin
 
 
 @_raises_store_errors
@@ -232,9 +231,8 @@ def commits_of_input(
         input_digest: The digest of the raw input.
     """
     wanted = (input_digest, files_digest(snapshot.in_partitions(partitions)))
-    for commit in with_origins(history(snapshot.url)):
-        made = commit.metadata
-        if made is not None and (made.input_digest, made.data_digest) == wanted:
+    for commit, made in with_origins(history(snapshot.url)):
+        if (made.input_digest, made.data_digest) == wanted:
             yield commit, made
 
 

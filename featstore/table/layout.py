@@ -49,6 +49,29 @@ def partition_path(partition: Mapping[str, str | None]) -> str:
     )
 
 
+def check_partition_value(key: str, value: object, where: str) -> None:
+    """Checks that Delta will return a partition's value unchanged.
+
+    Delta stores an empty value as null, and a commit cannot replace a null partition; its rows
+    would be added to the existing ones.
+
+    Raises:
+        InputError: The value is not text, is empty, or too long for the name of a directory.
+    """
+    if not isinstance(value, str):
+        raise InputError(
+            f"{where}: key {key!r}: expected the value as text, found {shown(value)}; write "
+            f"'{shown(value)}'"
+        )
+    if not key or value in ("", NULL_PARTITION):
+        raise InputError(
+            f"{where}: expected a key and a value, found {key!r} and {value!r}: a partition "
+            f"without a value cannot be "
+            f"replaced; give its rows a value of their own, such as 'unknown'"
+        )
+    check_partition_name(key, value, where)
+
+
 def check_partition_name(key: str, value: str, where: str) -> None:
     """Checks that `key=value` is short enough for the name of a directory.
 

@@ -73,3 +73,15 @@ def open_for_writing(url: str, what: str) -> Snapshot | None:
         return None
     check_writable(url, base.rules, what)
     return with_groups(base)
+
+
+def open_existing(url: str, what: str, expected: str = "a Delta table") -> Snapshot:
+    """As `open_for_writing`, of a table that must be there.
+
+    Raises:
+        TableNotFoundError: It is not; the error says what was expected.
+    """
+    found = open_for_writing(url, what)
+    if found is None:
+        raise TableNotFoundError(f"no table at {redact(url)}: expected {expected}")
+    return found

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.schema import SlotSchema
@@ -165,11 +165,29 @@ class Snapshot:
     @property
     def partitions(self) -> tuple[Mapping[str, str | None], ...]:
         """The distinct partitions that hold files, in path order."""
-        return tuple({to_json(file.partition): file.partition for file in self.data_files}.values())
+        return tuple(files[0].partition for files in by_partition(self.data_files).values())
 
     def in_partitions(self, partitions: Iterable[Mapping[str, str | None]]) -> tuple[DataFile, ...]:
         """The data files of the given partitions."""
         return in_partitions(self.data_files, partitions)
+
+
+class OfPartition(Protocol):
+    """A file, or what else belongs to one partition."""
+
+    @property
+    def partition(self) -> Mapping[str, str | None]: ...
+
+
+_Of = TypeVar("_Of", bound=OfPartition)
+
+
+def by_partition(items: Iterable[_Of]) -> dict[str, list[_Of]]:
+    """The items of each partition in their order, by the JSON of the partition."""
+    found: dict[str, list[_Of]] = {}
+    for item in items:
+        found.setdefault(to_json(item.partition), []).append(item)
+    return found
 
 
 def in_partitions(

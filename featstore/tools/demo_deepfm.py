@@ -55,39 +55,25 @@ class IdEmbedding(nn.Module):
 
     def __init__(self, slots: Sequence[Slot], options: ModelOptions) -> None:
         super().__init__()
-        self.scalars = tuple(slot.name for slot in slots if not slot.shape)
-        self.lists = tuple(slot.name for slot in slots if slot.shape)
+        self.names = tuple(slot.name for slot in slots)
         self.buckets = options.buckets
         self.weight = nn.Parameter(
             torch.randn(len(slots) * options.buckets, options.dim + 1) * 0.01
         )
 
     def forward(self, columns: SlotTensors) -> Tensor:
-        """Returns float32 (num_rows, num_slots, 1 + dim): scalars first, then lists."""
-        fields = [
-            self._of_list(columns[name], len(self.scalars) + i) for i, name in enumerate(self.lists)
-        ]
-        if self.scalars:
-            fields.insert(
-                0,
-                self._of_scalars(
-                    torch.stack([_tensor(columns[name]) for name in self.scalars], dim=1)
-                ),
-            )
-        return torch.cat(fields, dim=1)
-
-    def _of_scalars(self, signs: Tensor) -> Tensor:
-        # Slot i has the rows from i * buckets on; scalars come before lists.
-        start = torch.arange(len(self.scalars)) * self.buckets
-        return functional.embedding(bucket(signs, self.buckets) + start, self.weight, sparse=True)
-
-    def _of_list(self, column: Tensor | Jagged, position: int) -> Tensor:
-        values, offsets = _flat(column)
-        indices = bucket(values, self.buckets) + position * self.buckets
+        """Returns float32 (num_rows, num_slots, 1 + dim)."""
+        parts = [_flat(columns[name]) for name in self.names]
+        # Slot i has the rows of the table from i * buckets on. A scalar is a list of one element.
+        indices = torch.cat(
+            [bucket(values, self.buckets) + i * self.buckets for i, (values, _) in enumerate(parts)]
+        )
+        lengths = torch.cat([offsets.diff() for _, offsets in parts])
+        offsets = functional.pad(lengths.cumsum(0), (1, 0))
         bags = functional.embedding_bag(
             indices, self.weight, offsets, mode="mean", sparse=True, include_last_offset=True
         )
-        return bags.unsqueeze(1)
+        return bags.view(len(parts), -1, bags.shape[1]).transpose(0, 1)
 
 
 class FloatEmbedding(nn.Module):
@@ -164,7 +150,10 @@ class DeepFM(nn.Module):
         if not slots:
             raise ValueError("expected at least one slot, found none")
         options = options or ModelOptions()
-        ids = [slot for slot in slots if slot.kind is SlotKind.ID]
+        # Scalars first: the order decides over the initial weights, and so over the AUC.
+        ids = sorted(
+            (slot for slot in slots if slot.kind is SlotKind.ID), key=lambda slot: len(slot.shape)
+        )
         floats = [slot for slot in slots if slot.kind is SlotKind.FLOAT]
         self.ids = IdEmbedding(ids, options) if ids else None
         self.floats = FloatEmbedding(floats, options) if floats else None
@@ -254,7 +243,7 @@ def _tensor(column: Tensor | Jagged) -> Tensor:
 
 
 def _flat(column: Tensor | Jagged) -> tuple[Tensor, Tensor]:
-    """Values and offsets of a list, or of a fixed-width column (num_rows, width)."""
+    """Values and offsets of a list, of a fixed-width column (num_rows, width) or of a scalar."""
     if isinstance(column, Jagged):
         return column.values, column.offsets
-    return column.flatten(), torch.arange(column.shape[0] + 1) * column.shape[1]
+    return column.flatten(), torch.arange(column.shape[0] + 1) * math.prod(column.shape[1:])

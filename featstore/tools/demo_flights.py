@@ -103,12 +103,16 @@ def write_flights(directory: Path, data: FlightData | None = None) -> RawLog:
     """
     data = data or load_flights()
     log = build_log(data)
-    months = pc.strftime(pc.local_timestamp(_new_york(log["scheduled_departure"])), "%Y-%m")
+    departures = log["scheduled_departure"].cast(pa.timestamp("us", tz="America/New_York"))
+    months = pc.strftime(pc.local_timestamp(departures), "%Y-%m")
     size_bytes = 0
     names = sorted(months.unique().to_pylist())
     for name in names:
         url = storage.join(str(directory), f"{PARTITION_KEY}={name}", "flights.parquet")
-        size_bytes += _write_month(url, log.filter(pc.equal(months, name)))
+        month = log.filter(pc.equal(months, name))
+        starts = range(0, month.num_rows, ROWS_PER_ROW_GROUP)
+        row_groups = (month.slice(start, ROWS_PER_ROW_GROUP) for start in starts)
+        size_bytes += write_raw_file(url, row_groups, RAW_SCHEMA)
     dropped = data.flights.num_rows - log.num_rows
     return RawLog(
         url=str(directory),
@@ -117,17 +121,6 @@ def write_flights(directory: Path, data: FlightData | None = None) -> RawLog:
         size_bytes=size_bytes,
         num_dropped=dropped,
     )
-
-
-def _write_month(url: str, rows: pa.Table) -> int:
-    starts = range(0, rows.num_rows, ROWS_PER_ROW_GROUP)
-    return write_raw_file(
-        url, (rows.slice(start, ROWS_PER_ROW_GROUP) for start in starts), RAW_SCHEMA
-    )
-
-
-def _new_york(instants: pa.ChunkedArray) -> pa.ChunkedArray:
-    return instants.cast(pa.timestamp("us", tz="America/New_York"))
 
 
 def load_flights() -> FlightData:

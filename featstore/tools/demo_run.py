@@ -6,8 +6,8 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files as package_files
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tabulate import tabulate
 
@@ -27,9 +28,8 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.spec.parse import load_spec
 from featstore.tools import demo_flights as flights
 from featstore.tools import demo_synthetic as synthetic
-from featstore.tools.demo_metrics import auc, group_means
 from featstore.tools.demo_raw_log import RawLog
-from featstore.tools.demo_train import EvaluateReport, TrainReport, evaluate, train
+from featstore.tools.demo_train import EvaluateReport, TrainReport, auc, evaluate, train
 
 ENGINES = ("spark", "local")
 _TABLE_LINE = "table: demo/table\n"
@@ -96,50 +96,38 @@ class DemoReport:
                 self.extracted.num_rows,
                 self.extracted.size_bytes,
                 self.extracted.seconds,
-                self._extraction(),
+                f"{self.extracted.num_rows / self.extracted.seconds:,.0f} rows/s",
             ),
-            ("training", self.trained.num_rows, None, self.trained.seconds, self._training()),
+            (
+                "training",
+                self.trained.num_rows,
+                None,
+                self.trained.seconds,
+                f"{self.trained.rows_per_s:,.0f} rows/s, {self.trained.wait_share:.1%} of the time "
+                f"waiting for data",
+            ),
             (
                 "evaluation",
                 self.evaluated.num_rows,
                 None,
                 self.evaluated.seconds,
-                self._evaluation(),
+                f"AUC {self.evaluated.auc:.4f}; of the mean label per {self.baseline} "
+                f"{self.baseline_auc:.4f}",
             ),
             ("all", None, None, self.seconds, ""),
         ]
-        lines = [_line(*row) for row in rows if row[3] is not None]
-        align = ("left", "right", "right", "right", "left")
         return tabulate(
-            lines,
+            [
+                (part, num_rows, size_bytes and size_bytes / 1e6, seconds, remark)
+                for part, num_rows, size_bytes, seconds, remark in rows
+                if seconds is not None
+            ],
             ("part", "rows", "MB", "seconds", ""),
             "simple",
-            colalign=align,
-            disable_numparse=True,
+            intfmt=",",
+            floatfmt=".1f",
+            colalign=("left", "right", "right", "right", "left"),
         )
-
-    def _extraction(self) -> str:
-        return f"{self.extracted.num_rows / self.extracted.seconds:,.0f} rows/s"
-
-    def _training(self) -> str:
-        return (
-            f"{self.trained.rows_per_s:,.0f} rows/s, {self.trained.wait_share:.1%} of the time "
-            f"waiting for data"
-        )
-
-    def _evaluation(self) -> str:
-        return (
-            f"AUC {self.evaluated.auc:.4f}; of the mean label per {self.baseline} "
-            f"{self.baseline_auc:.4f}"
-        )
-
-
-def _line(
-    part: str, num_rows: int | None, size_bytes: int | None, seconds: float | None, remark: str
-) -> tuple[str, ...]:
-    rows = "" if num_rows is None else f"{num_rows:,}"
-    megabytes = "" if size_bytes is None else f"{size_bytes / 1e6:.1f}"
-    return part, rows, megabytes, "" if seconds is None else f"{seconds:.1f}", remark
 
 
 def run_demo(directory: str | Path = "demo", *, engine: str = "spark") -> DemoReport:
@@ -290,17 +278,12 @@ def _extract(
     return report, spark_seconds
 
 
-@contextmanager
-def _session(engine: str) -> Iterator[Any]:
+def _session(engine: str) -> Any:
+    """A Spark session, which ends with the block; None without Spark."""
     if engine == "local":
-        yield None
-        return
+        return nullcontext()
     print("starting Spark", flush=True)
-    session = spark_session("featstore demo", _SPARK_CONF)
-    try:
-        yield session
-    finally:
-        session.stop()
+    return spark_session("featstore demo", _SPARK_CONF)
 
 
 def _partitions(raw: Path) -> list[Path]:
@@ -321,17 +304,18 @@ def baseline_auc(recipe: Recipe, raw: Path) -> float:
         _read(recipe, part)
         for part in (partitions[: -recipe.num_evaluated], partitions[-recipe.num_evaluated :])
     )
-    values = (
-        pa.concat_tables([training, scored])[recipe.baseline]
-        .combine_chunks()
-        .dictionary_encode()
-        .indices.to_numpy()
-    )
-    num_training = len(training)
-    means = group_means(
-        values[:num_training], training[recipe.label].to_numpy(), values[num_training:]
-    )
-    return auc(scored[recipe.label].to_numpy(), means)
+    means = mean_labels(training, scored, recipe.baseline, recipe.label)
+    return auc(scored[recipe.label].to_numpy(), means.to_numpy())
+
+
+def mean_labels(training: pa.Table, scored: pa.Table, baseline: str, label: str) -> pa.ChunkedArray:
+    """The mean label that the training rows have for each scored row's value of the baseline; that
+    of all training rows for a value that they lack.
+    """
+    means = training.group_by(baseline).aggregate([(label, "mean")])
+    places = pc.index_in(scored[baseline], means[baseline])
+    known = pc.take(means[f"{label}_mean"], places)
+    return pc.fill_null(known, pc.mean(training[label]))
 
 
 def _read(recipe: Recipe, partitions: list[Path]) -> pa.Table:

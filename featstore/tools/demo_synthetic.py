@@ -101,49 +101,43 @@ def write_click_log(
         for day in range(num_days)
         for part, first in enumerate(range(starts[day], starts[day + 1], rows_per_file))
     ]
-    log = _ClickLog(num_rows=num_rows, num_days=num_days, seed=seed)
     size_bytes = 0
     for day, part, first, last in parts:
         name = f"{PARTITION_KEY}={FIRST_DAY + datetime.timedelta(days=day)}"
+        tables = _tables(first, last, (num_days, num_rows), seed)
         url = storage.join(str(directory), name, f"clicks-{part:05d}.parquet")
-        size_bytes += write_raw_file(url, log.tables(first, last), RAW_SCHEMA)
+        size_bytes += write_raw_file(url, tables, RAW_SCHEMA)
     return RawLog(
         url=str(directory), num_rows=num_rows, num_files=len(parts), size_bytes=size_bytes
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ClickLog:
-    """The rows of a log by position."""
+def _tables(first: int, last: int, days_of_rows: tuple[int, int], seed: int) -> Iterator[pa.Table]:
+    """Yields rows `first` to `last` (exclusive) of a log, at most a block at a time."""
+    for block in range(first // BLOCK_ROWS, (last - 1) // BLOCK_ROWS + 1):
+        start = block * BLOCK_ROWS
+        rows = slice(max(first - start, 0), min(last - start, BLOCK_ROWS))
+        yield _block(block, days_of_rows, seed).slice(rows.start, rows.stop - rows.start)
 
-    num_rows: int
-    num_days: int
-    seed: int
 
-    def tables(self, first: int, last: int) -> Iterator[pa.Table]:
-        """Yields rows `first` to `last` (exclusive), at most a block at a time."""
-        for block in range(first // BLOCK_ROWS, (last - 1) // BLOCK_ROWS + 1):
-            start = block * BLOCK_ROWS
-            rows = slice(max(first - start, 0), min(last - start, BLOCK_ROWS))
-            yield self.block(block).slice(rows.start, rows.stop - rows.start)
-
-    def block(self, block: int) -> pa.Table:
-        """A whole block, even if the log ends within it."""
-        rng = np.random.default_rng([self.seed, block])
-        position = np.arange(block * BLOCK_ROWS, (block + 1) * BLOCK_ROWS, dtype=np.int64)
-        day = position * self.num_days / self.num_rows
-        rows = _draw(rng, day % 1.0)
-        clicked = rng.random(BLOCK_ROWS) < _click_rate(rows)
-        start = np.datetime64(FIRST_DAY, "us").astype(np.int64)
-        columns = {
-            "request_id": position,
-            "ts": pa.array(
-                start + (day * _MICROSECONDS_PER_DAY).astype(np.int64), RAW_SCHEMA.field("ts").type
-            ),
-            "clicked": clicked.astype(np.int64),
-            **_columns(rows, rng),
-        }
-        return pa.table({field.name: columns[field.name] for field in RAW_SCHEMA}, RAW_SCHEMA)
+def _block(block: int, days_of_rows: tuple[int, int], seed: int) -> pa.Table:
+    """A whole block, even if the log ends within it."""
+    rng = np.random.default_rng([seed, block])
+    position = np.arange(block * BLOCK_ROWS, (block + 1) * BLOCK_ROWS, dtype=np.int64)
+    num_days, num_rows = days_of_rows
+    day = position * num_days / num_rows
+    rows = _draw(rng, day % 1.0)
+    clicked = rng.random(BLOCK_ROWS) < _click_rate(rows)
+    start = np.datetime64(FIRST_DAY, "us").astype(np.int64)
+    columns = {
+        "request_id": position,
+        "ts": pa.array(
+            start + (day * _MICROSECONDS_PER_DAY).astype(np.int64), RAW_SCHEMA.field("ts").type
+        ),
+        "clicked": clicked.astype(np.int64),
+        **_columns(rows, rng),
+    }
+    return pa.table({field.name: columns[field.name] for field in RAW_SCHEMA}, RAW_SCHEMA)
 
 
 def _draw(rng: np.random.Generator, share_of_day: Floats) -> _Rows:

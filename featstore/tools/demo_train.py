@@ -4,24 +4,27 @@ for data.
     python -m featstore.tools.demo_train TRAIN.yaml --evaluate "month >= '2013-11'"
 """
 
+import math
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import click
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional
 
 from featstore.base.errors import ConfigError, FeatstoreError
 from featstore.base.schema import Slot, SlotKind
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.statistics import measures
 from featstore.tensors.batch import Batch, Jagged
-from featstore.tools.demo_deepfm import DeepFM, ModelOptions
-from featstore.tools.demo_metrics import auc
+from featstore.tools.demo_deepfm import DeepFM
 
 _SECONDS_PER_LINE = 5.0
+_LR, _SPARSE_LR = 2e-3, 5e-4  # of Adam: dense parameters, and embeddings of ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +32,9 @@ class TrainOptions:
     """Options of a training.
 
     Attributes:
-        model: The sizes of the model.
-        lr: Adam's learning rate of dense parameters.
-        sparse_lr: Adam's learning rate of the embeddings of ids.
         seed: The seed of the initial weights.
     """
 
-    model: ModelOptions = field(default_factory=ModelOptions)
-    lr: float = 2e-3
-    sparse_lr: float = 5e-4
     seed: int = 1
 
 
@@ -75,27 +72,6 @@ class EvaluateReport:
     auc: float
 
 
-class _TimedBatches:
-    """Iterates over batches and adds up the time spent waiting for them."""
-
-    def __init__(self, batches: Iterable[Batch]) -> None:
-        self._batches = batches
-        self._started_s = time.monotonic()
-        self.wait_seconds = 0.0
-
-    def __iter__(self) -> Iterator[Batch]:
-        requested_s = time.monotonic()
-        for batch in self._batches:
-            self.wait_seconds += time.monotonic() - requested_s
-            yield batch
-            requested_s = time.monotonic()
-        self.wait_seconds += time.monotonic() - requested_s
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._started_s
-
-
 def train(
     batches: Iterable[Batch], options: TrainOptions | None = None
 ) -> tuple[DeepFM, TrainReport]:
@@ -107,55 +83,53 @@ def train(
     options = options or TrainOptions()
     # The model is made when the first batch shows its slots.
     torch.manual_seed(options.seed)
-    timed = _TimedBatches(batches)
-    trainer: _Trainer | None = None
-    num_rows, loss_sum, printed_s = 0, 0.0, time.monotonic()
-    for batch in timed:
-        trainer = trainer or _Trainer(batch, options)
-        loss_sum += trainer.step(batch) * batch.num_rows
+    model: DeepFM | None = None
+    optimizers: list[torch.optim.Optimizer] = []
+    num_rows, loss_sum, wait_s = 0, 0.0, 0.0
+    started_s = printed_s = asked_s = time.monotonic()
+    for batch in batches:
+        wait_s += time.monotonic() - asked_s
+        if model is None:
+            model = _model_of(batch)
+            optimizers = model.optimizers(lr=_LR, sparse_lr=_SPARSE_LR)
+        label = next(iter(batch.labels.values()))
+        loss = functional.binary_cross_entropy_with_logits(model(batch), label)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for optimizer in optimizers:
+            optimizer.step()
+        loss_sum += loss.item() * batch.num_rows
         num_rows += batch.num_rows
         if time.monotonic() - printed_s > _SECONDS_PER_LINE:
             printed_s = time.monotonic()
             print(f"  {num_rows:,} rows, mean loss {loss_sum / num_rows:.4f}", flush=True)
-    if trainer is None:
+        asked_s = time.monotonic()
+    if model is None:
         raise ConfigError(
             "expected rows to train on, found none; check `where` in the training config"
         )
+    ended_s = time.monotonic()
     report = TrainReport(
         num_rows=num_rows,
-        seconds=timed.seconds,
-        wait_seconds=timed.wait_seconds,
+        seconds=ended_s - started_s,
+        wait_seconds=wait_s + ended_s - asked_s,
         loss=loss_sum / num_rows,
     )
-    return trainer.model, report
+    return model, report
 
 
-class _Trainer:
-    """A model for the slots of a first batch, and its optimizers."""
-
-    def __init__(self, batch: Batch, options: TrainOptions) -> None:
-        slots = slots_of(batch)
-        if not slots or not batch.labels:
-            raise ConfigError(
-                f"expected slots and a label to train on, found slots {list(batch.slots)}, labels "
-                f"{[*batch.labels]}"
-            )
-        self.model = DeepFM(slots, options.model)
-        self._label = next(iter(batch.labels))
-        self.model.start_at(batch.labels[self._label].mean())
-        self._optimizers = self.model.optimizers(lr=options.lr, sparse_lr=options.sparse_lr)
-
-    def step(self, batch: Batch) -> float:
-        """Makes one optimizer step on the mean cross entropy, which it returns."""
-        loss = functional.binary_cross_entropy_with_logits(
-            self.model(batch), batch.labels[self._label]
+def _model_of(batch: Batch) -> DeepFM:
+    """A model for the slots of a batch, which starts at its share of positives."""
+    slots = slots_of(batch)
+    if not slots or not batch.labels:
+        raise ConfigError(
+            f"expected slots and a label to train on, found slots {list(batch.slots)}, labels "
+            f"{[*batch.labels]}"
         )
-        for optimizer in self._optimizers:
-            optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        for optimizer in self._optimizers:
-            optimizer.step()
-        return loss.item()
+    model = DeepFM(slots)
+    model.start_at(next(iter(batch.labels.values())).mean())
+    return model
 
 
 def slots_of(batch: Batch) -> tuple[Slot, ...]:
@@ -187,6 +161,24 @@ def evaluate(model: DeepFM, batches: Iterable[Batch]) -> EvaluateReport:
         seconds=time.monotonic() - started_s,
         auc=auc(np.concatenate(labels), np.concatenate(scores)),
     )
+
+
+def auc(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float:
+    """The area under the ROC curve: the chance that a positive row scores above a negative one,
+    ties counting half.
+
+    Args:
+        labels: (num_rows,), 0 or 1.
+        scores: (num_rows,), any numbers but NaN.
+
+    Returns:
+        The area, or NaN if one of the classes is empty.
+    """
+    values, cells = np.unique(np.asarray(scores), return_inverse=True)
+    positive = np.asarray(labels) > 0
+    by_cell = (np.bincount(cells[rows], minlength=len(values)) for rows in (positive, ~positive))
+    area = measures.auc(*by_cell)
+    return math.nan if area is None else area
 
 
 @click.command()

@@ -92,7 +92,7 @@ def interpreter_files(interpreter: Interpreter) -> dict[PurePosixPath, Path]:
     """Its files by their path in an archive. The script `bin/python` is not among them."""
     library = interpreter.standard_library
     files = {
-        _in_archive(interpreter, file): file
+        PurePosixPath(file.relative_to(interpreter.prefix)): file
         for file in library.rglob("*")
         if file.is_file() and _is_packed(file.relative_to(library))
     }
@@ -108,10 +108,6 @@ def launcher(interpreter: Interpreter) -> str:
 def _program(interpreter: Interpreter) -> PurePosixPath:
     version = interpreter.standard_library.name.removeprefix("python")
     return LAUNCHER.with_name(f"python{version}")
-
-
-def _in_archive(interpreter: Interpreter, file: Path) -> PurePosixPath:
-    return PurePosixPath(file.relative_to(interpreter.prefix))
 
 
 def _is_packed(path: Path) -> bool:

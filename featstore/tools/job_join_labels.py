@@ -17,14 +17,14 @@ from=URL, sql=QUERY and table=NAME. Exit code 0: done, or nothing to do because 
 written before. Exit code 2: bad input, explained in one line.
 """
 
-import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
 
 from featstore.base.ending import end_with
-from featstore.base.errors import FeatstoreError
 from featstore.extraction.spark.runners import spark_session
-from featstore.extraction.units.raw import check_partition_value
 from featstore.ingest.join import join_labels
 from featstore.ingest.join_inputs import check_found
 from featstore.ingest.join_options import (
@@ -35,122 +35,109 @@ from featstore.ingest.join_options import (
     parse_lookup,
     parse_time,
 )
-from featstore.tools.jobs import leave_folder
-
-LABEL = (
-    "name= key=COLUMN,... event_time= window=1h [horizon=2h log_time= event_id=COLUMN,... value= "
-    "kind=any|count|sum|first|last attribution=last|first|all with_time=true] and where from; "
-    "repeatable"
-)
-LOOKUP = (
-    "name= key=COLUMN,... event_time= columns=COLUMN,... [log_time= max_age=30d] and where from; "
-    "repeatable"
-)
+from featstore.tools.jobs import leave_folder, run_program
+from featstore.tools.options import partition_option
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one join and prints its report; returns the exit code."""
-    options = parse_arguments(arguments)
-    try:
-        join = label_join(options)
-        check_found(join)  # reports missing logs before Spark starts, which takes seconds
-        shown = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
-        spark = spark_session(
-            "featstore join labels", shown, hive=any(source.url is None for source in join.sources)
-        )
-        try:
-            report = join_labels(join, spark)
-        finally:
-            spark.stop()
-    except (FeatstoreError, OSError) as error:
-        print(
-            "\n".join([f"join-labels: error: {error}", *getattr(error, "__notes__", ())]),
-            file=sys.stderr,
-        )
-        return 2
-    print(report)
-    return 0
+    return run_program(
+        "join-labels", lambda: job.main(arguments, "join-labels", standalone_mode=False)
+    )
 
 
-def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parses the options; exits with code 2 if they are wrong."""
-    description = (__doc__ or "").partition("\n")[0]
-    parser = argparse.ArgumentParser(prog="join-labels", description=description)
-    parser.add_argument(
-        "--impressions",
-        required=True,
-        metavar="PAIRS",
-        help="row_id=COLUMN,... event_time=COLUMN [log_time=COLUMN] and where from",
-    )
-    parser.add_argument("--label", action="append", required=True, metavar="PAIRS", help=LABEL)
-    parser.add_argument("--lookup", action="append", default=[], metavar="PAIRS", help=LOOKUP)
-    parser.add_argument(
-        "--cut-off",
-        required=True,
-        metavar="TIME",
-        help="what was logged at this time or later is not known yet; UTC unless it names a zone",
-    )
-    parser.add_argument(
-        "--output", required=True, metavar="URL", help="the directory that the rows become"
-    )
-    parser.add_argument(
-        "--partition",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="write to the directory KEY=VALUE/ below the output; repeatable",
-    )
-    parser.add_argument(
-        "--partition-by",
-        action="append",
-        default=[],
-        metavar="COLUMN",
-        help="spread the rows over directories by this column; repeatable",
-    )
-    parser.add_argument(
-        "--negative-rate",
-        type=float,
-        metavar="RATE",
-        help="keep this share of negatives; adds sample_weight",
-    )
-    parser.add_argument(
-        "--negative-label",
-        metavar="NAME",
-        help="what a negative is: this label is 0; without it: every label is",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the draw of negatives")
-    parser.add_argument(
-        "--drop-incomplete",
-        action="store_true",
-        help="drop impressions without row id or event time",
-    )
-    return parser.parse_args(arguments)
+@click.command()
+@click.option(
+    "--impressions",
+    required=True,
+    metavar="PAIRS",
+    help="row_id=COLUMN,... event_time=COLUMN [log_time=COLUMN] and where from",
+)
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    required=True,
+    metavar="PAIRS",
+    help="name= key=COLUMN,... event_time= window=1h [horizon=2h log_time= "
+    "event_id=COLUMN,... value= "
+    "kind=any|count|sum|first|last attribution=last|first|all with_time=true] and where from; "
+    "repeatable",
+)
+@click.option(
+    "--lookup",
+    "lookups",
+    multiple=True,
+    metavar="PAIRS",
+    help="name= key=COLUMN,... event_time= columns=COLUMN,... [log_time= max_age=30d] "
+    "and where from; "
+    "repeatable",
+)
+@click.option(
+    "--cut-off",
+    required=True,
+    metavar="TIME",
+    help="What was logged at this time or later is not known yet; UTC unless it names a zone.",
+)
+@click.option(
+    "--output",
+    "output_url",
+    required=True,
+    metavar="URL",
+    help="The directory that the rows become.",
+)
+@partition_option("Write to the directory KEY=VALUE/ below the output; repeatable.")
+@click.option(
+    "--partition-by",
+    multiple=True,
+    metavar="COLUMN",
+    help="Spread the rows over directories by this column; repeatable.",
+)
+@click.option(
+    "--negative-rate",
+    type=float,
+    metavar="RATE",
+    help="Keep this share of negatives; adds sample_weight.",
+)
+@click.option(
+    "--negative-label",
+    metavar="NAME",
+    help="What a negative is: this label is 0; without it: every label is.",
+)
+@click.option("--seed", type=int, default=0, help="Of the draw of negatives.")
+@click.option(
+    "--drop-incomplete", is_flag=True, help="Drop impressions without row id or event time."
+)
+def job(**options: Any) -> None:
+    """Join impressions with labels and looked-up features, into raw Parquet."""
+    join = label_join(options)
+    check_found(join)  # reports missing logs before Spark starts, which takes seconds
+    shown = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
+    hive = any(source.url is None for source in join.sources)
+    with spark_session("featstore join labels", shown, hive=hive) as spark:
+        click.echo(join_labels(join, spark))
 
 
-def label_join(options: argparse.Namespace) -> LabelJoin:
+def label_join(options: Mapping[str, Any]) -> LabelJoin:
     """Builds the join that the options describe.
 
     Raises:
         ConfigError: The options do not fit each other.
         InputError: A partition value is not valid.
     """
-    rate, label = options.negative_rate, options.negative_label
-    pairs = [text.partition("=") for text in options.partition]
-    # Checked here, before Spark starts.
-    for key, _, value in pairs:
-        check_partition_value(key, value, "--partition")
+    rate = options["negative_rate"]
     return LabelJoin(
-        impressions=parse_impressions(options.impressions),
-        labels=tuple(map(parse_label, options.label)),
-        lookups=tuple(map(parse_lookup, options.lookup)),
-        cut_off=parse_time(options.cut_off),
-        output_url=options.output,
-        partition={key: value for key, _, value in pairs},
-        partition_by=tuple(options.partition_by),
+        impressions=parse_impressions(options["impressions"]),
+        labels=tuple(map(parse_label, options["labels"])),
+        lookups=tuple(map(parse_lookup, options["lookups"])),
+        cut_off=parse_time(options["cut_off"]),
         negatives=None
         if rate is None
-        else NegativeSampling(rate=rate, seed=options.seed, label=label),
-        drop_incomplete=options.drop_incomplete,
+        else NegativeSampling(rate=rate, seed=options["seed"], label=options["negative_label"]),
+        output_url=options["output_url"],
+        partition=options["partition"],
+        partition_by=options["partition_by"],
+        drop_incomplete=options["drop_incomplete"],
     )
 
 

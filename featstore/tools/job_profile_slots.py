@@ -10,36 +10,28 @@ Exit code 0: done. Exit code 2: bad input, explained in one line.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 
-from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
 from featstore.base.ending import end_with
-from featstore.base.errors import FeatstoreError, InputError
-from featstore.base.redaction import redact_text
 from featstore.explore.profile import Profile
 from featstore.explore.spark_profile import profile_dataframe, profile_table
 from featstore.explore.table import open_table
 from featstore.extraction.spark.runners import spark_session
+from featstore.extraction.spark.spark_errors import query_rows
 from featstore.statistics.stale_groups import ERROR, MISSING
-from featstore.tools.jobs import leave_folder
+from featstore.tools.jobs import leave_folder, run_program
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one profile and prints it; returns the exit code."""
-    options = parse_arguments(arguments)
-    try:
-        spark = spark_session("featstore profile", hive=options.table is None)
-        try:
-            print(profile(options, spark))
-        finally:
-            spark.stop()
-    except (FeatstoreError, OSError) as error:
-        print(f"profile-slots: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run_program("profile-slots", lambda: _run(parse_arguments(arguments)))
+
+
+def _run(options: argparse.Namespace) -> None:
+    with spark_session("featstore profile", hive=options.table is None) as spark:
+        print(profile(options, spark))
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -86,13 +78,7 @@ def profile(options: argparse.Namespace, spark: SparkSession) -> Profile:
     if options.table is not None:
         table = open_table(options.table, options.version, stale_groups=options.stale_groups)
         return profile_table(spark, table, options.where, options.slots)
-    try:
-        frame = (
-            spark.sql(options.sql) if options.sql is not None else spark.table(options.hive_table)
-        )
-    except (AnalysisException, ParseException) as error:
-        said = redact_text(str(error).strip().splitlines()[0])
-        raise InputError(f"Spark cannot run the query: {said}") from None
+    frame = query_rows(spark, options.sql, options.hive_table)
     return profile_dataframe(frame, options.labels)
 
 

@@ -7,37 +7,31 @@ Engines that read Hive tables and Parquet can then query it.
 Exit code 0: done, or nothing to do. Exit code 2: bad input, explained in one line.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 
+import click
+
 from featstore.base.ending import end_with
-from featstore.base.errors import FeatstoreError
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.hive_registration import register
-from featstore.tools.jobs import leave_folder
+from featstore.tools.jobs import leave_folder, run_program
+from featstore.tools.options import table_option
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Registers one table and prints what that changed; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="register-table", description=(__doc__ or "").partition("\n")[0]
+    return run_program(
+        "register-table", lambda: job.main(arguments, "register-table", standalone_mode=False)
     )
-    parser.add_argument("--table", required=True, metavar="URL", help="the table to show")
-    parser.add_argument(
-        "--name", required=True, metavar="DB.TABLE", help="its name in the metastore"
-    )
-    options = parser.parse_args(arguments)
-    try:
-        spark = spark_session("featstore register", hive=True)
-        try:
-            print(register(spark, options.table, options.name))
-        finally:
-            spark.stop()
-    except (FeatstoreError, OSError) as error:
-        print(f"register-table: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+
+@click.command()
+@table_option("The table to show.")
+@click.option("--name", required=True, metavar="DB.TABLE", help="Its name in the metastore.")
+def job(table_url: str, name: str) -> None:
+    """Create or update the external table of a Hive metastore that shows a featstore table."""
+    with spark_session("featstore register", hive=True) as spark:
+        click.echo(register(spark, table_url, name))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,13 @@ like one of another library, and a job leaves the folder before it imports modul
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import click
+
+from featstore.base.ending import exit_code
+from featstore.base.errors import FeatstoreError
 
 JOBS = {
     "extract": "job_extract.py",
@@ -28,3 +34,23 @@ def leave_folder() -> None:
     """Takes this folder off Python's path: a module of a user's operators may be named `jobs`."""
     folder = Path(__file__).resolve().parent
     sys.path[:] = [place for place in sys.path if Path(place).resolve() != folder]
+
+
+def run_program(name: str, program: Callable[[], object]) -> int:
+    """Runs the command line or a job. Returns the exit code: 2 or 3 after an error about the input,
+    which is one line on standard error; 130 after an interrupt.
+    """
+    try:
+        program()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    # Errors of featstore are about the input. Others are bugs, and keep their traceback.
+    except (FeatstoreError, OSError) as error:
+        lines = [f"{name}: error: {error}", *getattr(error, "__notes__", ())]
+        click.echo("\n".join(lines), err=True)
+        return exit_code(error)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo(f"{name}: interrupted; earlier commits stay as they are", err=True)
+        return 130
+    return 0

@@ -5,6 +5,7 @@ its name only when it is complete.
 """
 
 import os
+import shlex
 import shutil
 import sys
 import tarfile
@@ -30,13 +31,34 @@ from featstore.tools.interpreter import (
     launcher,
     running_interpreter,
 )
-from featstore.tools.submit_lines import SubmitLine, submit_lines
 from featstore.tools.trial import needed_libraries, run_trial, site_packages
 
 _ENDINGS = (".tar.gz", ".tgz")  # by which Spark knows what to unpack
 _MISREAD = (",", "#")  # in --archives
 _LEVEL = 2  # of isal's 0 to 3: the third takes longer and saves little
 _WRITTEN_S = 315_532_800  # 1980, as of all files: equal content gives an equal archive
+# The directory in which Spark unpacks the archive, below the working directory.
+ALIAS = "environment"
+PYTHON = f"./{ALIAS}/{LAUNCHER}"
+_JOB = "$(featstore spark-job extract) --spec URL --input URL --table URL ..."
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitLine:
+    """A command for one kind of cluster.
+
+    Attributes:
+        cluster: The kind.
+        about: What to know of it, in a line.
+        command: What to run, on several lines.
+    """
+
+    cluster: str
+    about: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"# {self.cluster}: {self.about}\n{self.command}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,3 +187,53 @@ def _alike(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.mtime = _WRITTEN_S
     member.mode = 0o755 if member.mode & 0o100 else 0o644
     return member
+
+
+def submit_lines(archive: str, version: str) -> tuple[SubmitLine, ...]:
+    """How a job is submitted with an archive, for each kind of cluster.
+
+    Args:
+        archive: The path of the archive.
+        version: The version of featstore in it.
+    """
+    archives = f"--archives {shlex.quote(archive)}#{ALIAS}"
+    python = f"--conf spark.pyspark.python={PYTHON}"
+    return (
+        SubmitLine(
+            cluster="YARN",
+            about="driver and executors run the archive's Python; hosts need none",
+            command=_spark_submit("--master yarn --deploy-mode cluster", archives, python),
+        ),
+        SubmitLine(
+            cluster="Kubernetes",
+            about="an image with Spark 4; archive and job are uploaded to the path",
+            command=_spark_submit(
+                "--master k8s://https://HOST:6443 --deploy-mode cluster",
+                "--conf spark.kubernetes.container.image=IMAGE",
+                "--conf spark.kubernetes.file.upload.path=s3a://BUCKET/PATH",
+                archives,
+                python,
+            ),
+        ),
+        SubmitLine(
+            cluster="standalone",
+            about="the driver runs in this environment, executors in the archive's Python",
+            command=_spark_submit(
+                "--master spark://HOST:7077",
+                archives,
+                python,
+                "--conf spark.pyspark.driver.python=$(command -v python)",
+            ),
+        ),
+        SubmitLine(
+            cluster="Databricks and others that install packages",
+            about="without the archive, and without the extra `spark`",
+            command=f"install the wheel of featstore {version} on the cluster as a library, "
+            "upload\n"
+            "$(featstore spark-job extract), and make a job with a Python script task of that file",
+        ),
+    )
+
+
+def _spark_submit(*options: str) -> str:
+    return " \\\n    ".join(["spark-submit", *options, _JOB])

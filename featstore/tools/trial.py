@@ -103,11 +103,12 @@ def needed_libraries(found: Found, root: Path) -> list[str]:
             "not in the archive; make the environment with a Python that does not, such as the "
             "system's or pyenv's"
         )
-    return sorted({_SONAME.sub(r"\1", path.name) for path in outside if not _is_glibc(path.name)})
-
-
-def _is_glibc(name: str) -> bool:
-    return name.startswith("ld-linux") or name.partition(".")[0] in _GLIBC
+    needed = [
+        path
+        for path in outside
+        if not path.name.startswith("ld-linux") and path.name.partition(".")[0] not in _GLIBC
+    ]
+    return sorted({_SONAME.sub(r"\1", path.name) for path in needed})
 
 
 def _run(root: Path, program: str, arguments: Sequence[str] = ()) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
+from featstore.tools import job_extract
 from tests.parquet_files import put_parquet
 
 DOCUMENT: dict[str, Any] = {
@@ -35,6 +36,14 @@ def document() -> dict[str, Any]:
 @pytest.fixture
 def spec(document: dict[str, Any]) -> Spec:
     return load_spec(document)
+
+
+def run_job(spec: Spec, spark: Any, arguments: list[str]) -> Any:
+    """Runs what options of the job `extract` describe, on a session that is there or in threads."""
+    options = job_extract.job.make_context("extract", list(arguments)).params
+    job_extract.check_options(options)
+    del options["spec"], options["register"]
+    return job_extract.extract(spec, spark, **options)
 
 
 def raw_rows(num_rows: int, first: int = 0, **more: Any) -> pa.Table:

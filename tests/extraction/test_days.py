@@ -16,7 +16,6 @@ from featstore.extraction.days import (
     DayInput,
     Days,
     Held,
-    Provenance,
     Reason,
     expand,
     extract_days,
@@ -51,7 +50,7 @@ def job(spec: Spec, raw: Path, tmp_path: Path, write_raw: Any) -> ExtractJob:
 
 
 def reasons(job: ExtractJob, days: str = DAYS, **options: Any) -> list[str]:
-    return [str(day.action.reason) for day in extract_days(job, Days(days=days, **options)).days]
+    return [str(day.reason) for day in extract_days(job, Days(days=days, **options)).days]
 
 
 def rows_by_day(job: ExtractJob) -> dict[str | None, int]:
@@ -414,16 +413,20 @@ def test_days_are_each_day_once_in_order(first: date, num_more: int) -> None:
     ]
 
 
-origins = st.builds(
-    Provenance,
-    version=st.integers(0, 9),
-    spec_hash=st.sampled_from("st"),
-    input_digest=st.sampled_from(["i", "j", None]),
-)
 holdings = st.builds(
     Holding, num_raw_files=st.none() | st.integers(1, 3), num_files=st.just(1), num_rows=st.just(2)
 )
-held = st.none() | st.builds(Held, origin=st.none() | origins, holding=holdings)
+held = (
+    st.none()
+    | st.builds(Held, holding=holdings)
+    | st.builds(
+        Held,
+        holding=holdings,
+        version=st.integers(0, 9),
+        spec_hash=st.sampled_from("st"),
+        input_digest=st.sampled_from(["i", "j", None]),
+    )
+)
 inputs = st.none() | st.builds(DayInput, digest=st.sampled_from("ij"), num_files=st.integers(1, 3))
 
 
@@ -437,7 +440,7 @@ def test_a_day_is_left_alone_only_if_nothing_is_to_be_done_or_can_be(
     for action, (there, found) in zip(actions, known, strict=True):
         digest = None if found is None else found.digest
         assert action.num_raw_files == (0 if found is None else found.num_files)
-        made = None if there is None else there.origin
+        made = None if there is None or there.version is None else there
         same = made is not None and (made.spec_hash, made.input_digest) == ("s", digest)
         assert action.reason.extracts == (digest is not None and not same)
         assert (action.reason is Reason.UP_TO_DATE) == (same and digest is not None)

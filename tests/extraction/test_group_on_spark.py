@@ -13,6 +13,7 @@ from featstore.explore.table import open_table
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.spec.parse import load_spec
 from featstore.tools import job_extract as extract_job
+from tests.extraction.conftest import run_job
 from tests.parquet_files import put_parquet
 
 ROOT = Path(__file__).parents[2]
@@ -159,18 +160,9 @@ def test_a_key_that_names_no_row_is_the_same_error_from_a_spark_task(
     assert not list(Path(tables[0].table_url, "_groups").rglob("*.parquet"))
 
 
-def options(job: ExtractJob, *arguments: str) -> Any:
-    asked = [
-        "--spec",
-        "spec.yaml",
-        "--input",
-        job.input_url,
-        "--table",
-        job.table_url,
-        "--partition-from-path",
-        "month",
-    ]
-    return extract_job.parse_arguments([*asked, *arguments])
+def arguments_of(job: ExtractJob, *more: str) -> list[str]:
+    where = ["--spec", "spec.yaml", "--input", job.input_url, "--table", job.table_url]
+    return [*where, "--partition-from-path", "month", *more]
 
 
 def test_the_script_adds_a_group_and_writes_labels_anew(
@@ -178,9 +170,7 @@ def test_the_script_adds_a_group_and_writes_labels_anew(
 ) -> None:
     job = tables[0]
     before = sorted(Path(job.table_url).glob("month=*/*.parquet"))
-    report: Any = extract_job.extract(
-        options(job, "--group", "more"), load_spec(widened(document)), spark
-    )
+    report = run_job(load_spec(widened(document)), spark, arguments_of(job, "--group", "more"))
     assert (report.committed, report.num_files) == (True, 4)
     ripe = load_spec(
         document | {"labels": {"click": "ripe"}, "inputs": document["inputs"] | {"ripe": "long"}}
@@ -188,7 +178,7 @@ def test_the_script_adds_a_group_and_writes_labels_anew(
     for path in Path(job.input_url).rglob("*.parquet"):
         rows = pq.read_table(path, partitioning=None)
         pq.write_table(rows.append_column("ripe", pa.array([7] * len(rows))), path)
-    report = extract_job.extract(options(job, "--relabel", "--key", "request"), ripe, spark)
+    report = run_job(ripe, spark, arguments_of(job, "--relabel", "--key", "request"))
     assert (report.committed, report.num_files) == (True, 4)
     table = open_table(job.table_url)
     assert set(table.to_arrow()["click"].to_pylist()) == {7}
@@ -210,25 +200,11 @@ def test_options_that_do_not_go_together_end_with_code_2(
     arguments: list[str],
     message: str,
 ) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        options(tables[0], *arguments)
+    assert extract_job.main(arguments_of(tables[0], *arguments)) == 2
     assert message in capsys.readouterr().err
 
 
 def test_a_query_cannot_become_a_group(spark: Any, tables: list[ExtractJob]) -> None:
-    asked = extract_job.parse_arguments(
-        [
-            "--spec",
-            "s",
-            "--table",
-            tables[0].table_url,
-            "--sql",
-            "select 1 as user",
-            "--partition",
-            "month=1",
-            "--group",
-            "more",
-        ]
-    )
+    query = ["--spec", "s", "--table", tables[0].table_url, "--sql", "select 1 as user"]
     with pytest.raises(InputError, match="a DataFrame has no order"):
-        extract_job.extract(asked, tables[0].spec, spark)
+        run_job(tables[0].spec, spark, [*query, "--partition", "month=1", "--group", "more"])

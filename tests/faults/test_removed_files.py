@@ -96,7 +96,7 @@ def compact(job: ExtractJob, fault: Fault, patch: pytest.MonkeyPatch) -> None:
     """The fault comes when the change is made, which names the written files."""
     api.relabel(job.spec, job.input_url, job.table_url, key="row", partition={"dt": "1"})
     change = preceded(rewriting.replacement, lambda: fault(Path(job.table_url)))
-    patch.setattr(compaction, "replacement", change)
+    patch.setattr(rewriting, "replacement", change)
     compaction.compact(job.table_url)
 
 

@@ -90,7 +90,7 @@ def test_finished_files_are_kept_if_their_directory_cannot_be_seen(
     note = wanted.path("dt=1/part.parquet")
     with wanted.writing():
         wanted.finish(note, DONE)
-    monkeypatch.setattr(target, "names_in", unlistable)
+    monkeypatch.setattr(target, "list_own", unlistable)
     with pytest.raises(ValueError, match="the disk is full") as raised, wanted.writing():
         raise ValueError("the disk is full")
     assert "The clean-up after it failed too: PermissionError" in raised.value.__notes__[0]

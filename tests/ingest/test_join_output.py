@@ -374,7 +374,8 @@ def arguments(join: LabelJoin, clicks: str) -> list[str]:
 def test_the_script_reads_queries_and_runs_them_each_time(spark: Any, join: LabelJoin) -> None:
     url = join.labels[0].source.url
     clicks = f"sql='select rid, cast(at as timestamp) as at from parquet.`file://{url}`'"
-    made = join_job.label_join(join_job.parse_arguments(arguments(join, clicks)))
+    options = join_job.job.make_context("join-labels", arguments(join, clicks)).params
+    made = join_job.label_join(options)
     assert made.negatives == NegativeSampling(rate=0.5)
     for _ in range(2):
         report = join_labels(made, spark)

@@ -4,6 +4,7 @@ from functools import partial
 from importlib import resources
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
@@ -11,8 +12,15 @@ import featstore
 from featstore.base.errors import ConfigError, SpecError
 from featstore.spec.lint import lint
 from featstore.tools import demo_flights as flights
-from featstore.tools.demo_metrics import auc
-from featstore.tools.demo_run import Recipe, baseline_auc, run, run_demo, run_synthetic
+from featstore.tools.demo_run import (
+    Recipe,
+    baseline_auc,
+    mean_labels,
+    run,
+    run_demo,
+    run_synthetic,
+)
+from featstore.tools.demo_train import auc
 from tests.programs import run_python
 
 
@@ -111,6 +119,12 @@ def test_the_baseline_predicts_each_rows_mean_from_the_other_months(
     assert baseline_auc(few_flights, tmp_path) == pytest.approx(
         auc([row["late"] for row in scored], scores)
     )
+
+
+def test_mean_labels_of_known_and_new_values() -> None:
+    training = pa.table({"shop": ["b", "a", "b", "c"], "label": [1, 0, 0, 1]})
+    scored = pa.table({"shop": ["a", "b", "z", "c"]})
+    assert mean_labels(training, scored, "shop", "label").to_pylist() == [0.0, 0.5, 0.5, 1.0]
 
 
 def test_a_synthetic_log_of_another_size_replaces_the_one_before(tmp_path: Path) -> None:

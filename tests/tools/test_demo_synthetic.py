@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.tools import demo_synthetic as synthetic
-from featstore.tools.demo_metrics import auc, group_means
+from featstore.tools.demo_run import mean_labels
 from featstore.tools.demo_synthetic import RAW_SCHEMA, write_click_log
+from featstore.tools.demo_train import auc
 
 
 def read(directory: Path) -> pa.Table:
@@ -77,11 +78,10 @@ def test_missing_and_empty_values_occur(log: pa.Table) -> None:
 
 
 def test_the_signal_is_there_to_be_learned(log: pa.Table) -> None:
-    clicked = log["clicked"].to_numpy()
-    items = log["item_id"].to_numpy()
-    first, second = slice(None, 50_000), slice(50_000, None)
-    assert 0.05 < clicked.mean() < 0.15
-    assert auc(clicked[second], group_means(items[first], clicked[first], items[second])) > 0.55
+    training, scored = log.slice(0, 50_000), log.slice(50_000)
+    assert 0.05 < log["clicked"].to_numpy().mean() < 0.15
+    means = mean_labels(training, scored, "item_id", "clicked")
+    assert auc(scored["clicked"].to_numpy(), means.to_numpy()) > 0.55
 
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:

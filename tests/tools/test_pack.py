@@ -15,8 +15,7 @@ import featstore
 from featstore.base.errors import PackError
 from featstore.extraction.spark.java import java_environment
 from featstore.tools.jobs import job_path
-from featstore.tools.pack import PackReport, pack, write_archive
-from featstore.tools.submit_lines import SubmitLine
+from featstore.tools.pack import PackReport, SubmitLine, pack, write_archive
 from tests.parquet_files import put_parquet
 from tests.spark_homes import make_spark_home
 

@@ -2,7 +2,7 @@
 
 import shlex
 
-from featstore.tools.submit_lines import submit_lines
+from featstore.tools.pack import submit_lines
 
 
 def words_of(command: str) -> list[str]:

@@ -51,7 +51,9 @@ def java_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """
     home = environ.get("JAVA_HOME")
     path = shutil.which("java", path=environ.get("PATH", os.defpath))
-    versions = {str(java): java_version(java) for java in _candidates(home, path)}
+    candidates = [Path(home) / "bin" / "java"] if home else []
+    candidates += [Path(path)] if path else []
+    versions = {str(java): java_version(java) for java in candidates}
     suitable = next((java for java, version in versions.items() if version >= MIN_VERSION), None)
     if suitable is not None:
         in_use = str(Path(home) / "bin" / "java") if home else path
@@ -89,10 +91,6 @@ def wrap_java(java: Path) -> Path:
     wrapper.write_text(_WRAPPER.format(java=str(java).replace("'", "'\\''")))
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return home
-
-
-def _candidates(home: str | None, path: str | None) -> list[Path]:
-    return [*([Path(home) / "bin" / "java"] if home else []), *([Path(path)] if path else [])]
 
 
 def _packaged_java() -> Path | None:

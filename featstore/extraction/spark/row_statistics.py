@@ -10,10 +10,7 @@ import pyarrow as pa
 from featstore.base.schema import SlotSchema
 from featstore.extraction.spark.runners import check_workers, run_checked
 from featstore.extraction.units.unit_statistics import gather_rows
-from featstore.statistics.column_statistics import (
-    Statistics,
-    merge_statistics,
-)
+from featstore.statistics.column_statistics import Statistics, merge_statistics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,9 +35,12 @@ def gather_items(
         return Statistics()
     check_workers(spark.sparkContext)
     parts = spark.sparkContext.parallelize(items, len(items)).map(
-        partial(_gather_item, schema, read)
+        lambda item: gather_rows(schema, read(item))
     )
-    found: Statistics = run_checked(spark.sparkContext, lambda: parts.treeReduce(_merge))
+    found: Statistics = run_checked(
+        spark.sparkContext,
+        lambda: parts.treeReduce(lambda one, other: merge_statistics([one, other])),
+    )
     return found
 
 
@@ -59,19 +59,8 @@ def gather_dataframe(dataframe: "DataFrame", schema: SlotSchema) -> Statistics:
     return merge_statistics(pickle.loads(row["found"]) for row in rows)
 
 
-def _gather_item(
-    schema: SlotSchema, read: Callable[[Item], Iterable[pa.RecordBatch]], item: Item
-) -> Statistics:
-    """Runs on a worker: gathers one item."""
-    return gather_rows(schema, read(item))
-
-
 def _gather_partition(
     schema: SlotSchema, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Runs on a worker: gathers one partition of the DataFrame."""
     yield pa.RecordBatch.from_pydict({"found": [pickle.dumps(gather_rows(schema, batches))]})
-
-
-def _merge(one: Statistics, other: Statistics) -> Statistics:
-    return merge_statistics([one, other])

@@ -22,36 +22,35 @@ import pyarrow as pa
 from featstore.base.errors import InputError, MissingDependencyError, WorkerError, missing_extra
 from featstore.extraction.by_key import KeyedPartition, write_by_key
 from featstore.extraction.fit import FitTask, States, fit_units, merge_states
-from featstore.extraction.group_task import GroupTask
 from featstore.extraction.job import (
     CommitFunction,
     ExtractJob,
     ExtractReport,
     begin_run,
     earlier_report,
-    end_run,
     in_key_order,
+    write_and_commit,
 )
 from featstore.extraction.local import kept_memory
 from featstore.extraction.spark.java import java_environment
 from featstore.extraction.spark.spark_errors import spark_error
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.findings import BatchOrigin
+from featstore.extraction.units.part import GroupTask
 from featstore.extraction.units.raw import Unit
 from featstore.extraction.units.unit import (
     Progress,
     UnitReport,
     UnitTask,
+    extract_batches,
     ignore_progress,
     raw_columns,
-    run_batch,
     run_unit,
     write_unit,
 )
 from featstore.files.retry import retrying
 from featstore.table import delta
 from featstore.table.open import open_for_writing
-from featstore.table.running import marked
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
@@ -164,7 +163,7 @@ class SparkRunner(_OnSpark):
     def __call__(
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
-        return self._run(task, units, _write_unit, progress, _as_one)
+        return self._run(task, units, run_unit, progress, lambda unit: 1)
 
 
 class SparkKeyRunner(_OnSpark):
@@ -178,7 +177,9 @@ class SparkKeyRunner(_OnSpark):
     def __call__(
         self, task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress
     ) -> list[UnitReport]:
-        return self._run(task, partitions, write_by_key, progress, _num_files)
+        return self._run(
+            task, partitions, write_by_key, progress, lambda partition: len(partition.files)
+        )
 
 
 class SparkFitRunner(_OnSpark):
@@ -187,7 +188,7 @@ class SparkFitRunner(_OnSpark):
     def __call__(self, task: FitTask, units: Sequence[Unit]) -> list[States]:
         check_workers(self._context)
         states = self._context.parallelize(units, len(units)).mapPartitions(
-            partial(_fit_partition, task)
+            lambda of_task: [fit_units(task, of_task)]
         )
         return [run_checked(self._context, lambda: states.treeReduce(merge_states))]
 
@@ -227,16 +228,20 @@ def extract_dataframe(
     earlier = earlier_report(run, None)
     if earlier is not None:
         return earlier
-    chosen = _project(Extractor(job.spec), dataframe, job)
+    extractor = Extractor(job.spec)
+    extractor.bind(dataframe.limit(0).toArrow().schema)
+    columns = raw_columns(extractor, dataframe.columns, job.partition)
+    chosen = dataframe.select(*(f"`{name}`" for name in columns))
     check_workers(context)
     counters = _ProgressAccumulators(context, progress, 0)
     write = partial(_write_partition, run.task, partition, counters.num_files, counters.num_rows)
-    with marked(job.table_url, run.task.tag) as mark:
-        with run.written.removed_on_failure():
-            rows = _collect(context, chosen.mapInArrow(write, "report binary").collect, counters)
+
+    def write_files() -> list[UnitReport]:
+        rows = _collect(context, chosen.mapInArrow(write, "report binary").collect, counters)
         # Unpickling is safe here: the bytes come from our own tasks.
-        reports = [pickle.loads(row["report"]) for row in rows]
-        return end_run(run, reports, commit, None, mark)
+        return [pickle.loads(row["report"]) for row in rows]
+
+    return write_and_commit(run, write_files, commit, None)
 
 
 class _ProgressAccumulators:
@@ -315,18 +320,6 @@ def _import_probe() -> Callable[[object], dict[str, str]]:
     return probe
 
 
-def _write_unit(task: UnitTask, unit: Unit, attempt: int) -> list[UnitReport]:
-    return run_unit(task, unit, attempt)
-
-
-def _as_one(_: Unit) -> int:
-    return 1
-
-
-def _num_files(partition: KeyedPartition) -> int:
-    return len(partition.files)
-
-
 def _run_items(
     task: _Task,
     write: "_Write[_Task, _Item]",
@@ -347,18 +340,6 @@ def _run_items(
         yield from reports
 
 
-def _fit_partition(task: FitTask, units: Iterator[Unit]) -> Iterator[States]:
-    """Runs on a worker: fits the units of one Spark task."""
-    yield fit_units(task, units)
-
-
-def _project(extractor: Extractor, dataframe: "DataFrame", job: ExtractJob) -> "DataFrame":
-    """Selects the columns that the run reads, after checking them against the spec."""
-    extractor.bind(dataframe.limit(0).toArrow().schema)
-    columns = raw_columns(extractor, dataframe.columns, job.partition)
-    return dataframe.select(*(f"`{name}`" for name in columns))
-
-
 def _write_partition(
     task: UnitTask,
     partition: dict[str, str],
@@ -371,24 +352,11 @@ def _write_partition(
 
     unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
     extractor = Extractor(task.spec)
-    extracted = (
-        run_batch(extractor, batch, partition, origin)
-        for batch, origin in _numbered(batches, f"DataFrame, partition {unit}")
-    )
+    origin = BatchOrigin(source=f"DataFrame, partition {unit}")
+    extracted = extract_batches(batches, extractor, partition, origin)
     with kept_memory(), retrying(task.retry):
         reports = write_unit(task, partition, extractor, extracted, index=unit, attempt=attempt)
     num_files.add(sum(report.num_rows > 0 for report in reports))
     num_rows.add(sum(report.num_rows for report in reports))
     for report in reports:
         yield pa.RecordBatch.from_pydict({"report": [pickle.dumps(report)]})
-
-
-def _numbered(
-    batches: Iterator[pa.RecordBatch], source: str
-) -> Iterator[tuple[pa.RecordBatch, BatchOrigin]]:
-    """Yields batches that have rows, each with its place in the Spark partition."""
-    origin = BatchOrigin(source=source)
-    for batch in batches:
-        if batch.num_rows:
-            yield batch, origin
-            origin = origin.after(batch.num_rows)

@@ -1,16 +1,23 @@
-"""Translates the text of a failed Spark job into one featstore error.
+"""Translates what Spark says of a failed job, or of a query that it refuses, into one featstore
+error.
 
 Spark reports a failure as text that holds the traces of Java and of Python. All parsing of this
 text is in this module.
 """
 
+import contextlib
 import logging
 import re
 import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from featstore.base import errors
-from featstore.base.errors import FeatstoreError, MissingDependencyError, WorkerError
+from featstore.base.errors import FeatstoreError, InputError, MissingDependencyError, WorkerError
 from featstore.base.redaction import redact_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _LOG = logging.getLogger(__name__)
 _OURS = re.compile(rf"{re.escape(errors.__name__)}\.(\w+): (.*)")
@@ -55,3 +62,25 @@ def _worker_error(text: str) -> WorkerError:
         "give executors more spark.executor.memoryOverhead, run fewer tasks at a time "
         "(spark.executor.cores, spark.task.cpus), or lower rows_per_row_group in the spec's output"
     )
+
+
+@contextlib.contextmanager
+def refused_by_spark(what: str) -> Iterator[None]:
+    """Raises InputError if Spark refuses a query or a path in the block: it cannot do `what`."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        yield
+    except AnalysisException as error:
+        said = redact_text(str(error).strip().splitlines()[0])
+        raise InputError(f"Spark cannot {what}: {said}") from None
+
+
+def query_rows(spark: "SparkSession", sql: str | None, table: str | None) -> "DataFrame":
+    """The rows of a query or, without one, of a table of the metastore.
+
+    Raises:
+        InputError: Spark cannot read the query or table.
+    """
+    with refused_by_spark("run the query"):
+        return spark.sql(sql) if sql is not None else spark.table(str(table))

@@ -17,9 +17,12 @@ class Attribution:
 
     def __init__(self, graph: Graph, spec: Spec) -> None:
         self._graph, self._spec = graph, spec
-        self._columns = list(graph.columns)
         self._num_columns = len(graph.columns)
-        self.filling = frozenset(self._positions(fill_null))
+        self.filling = frozenset(
+            position
+            for position, step in enumerate(graph.steps, self._num_columns)
+            if step.function is fill_null
+        )
         """The positions of the steps that replace missing values."""
         self._fillings = {
             slot: sorted(sources & self.filling)
@@ -77,14 +80,8 @@ class Attribution:
 
     def _owners(self, sources: frozenset[int]) -> set[str]:
         """The names of the raw columns among the sources, and of the sequences that have them."""
-        read = {self._columns[position] for position in sources if position < self._num_columns}
+        columns = list(self._graph.columns)
+        read = {columns[position] for position in sources if position < self._num_columns}
         return read | {
             sequence.name for sequence in self._spec.sequences if not read.isdisjoint(sequence.of)
         }
-
-    def _positions(self, function: object) -> list[int]:
-        return [
-            i
-            for i, step in enumerate(self._graph.steps, self._num_columns)
-            if step.function is function
-        ]

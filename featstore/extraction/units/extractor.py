@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,12 @@ from featstore.extraction.units.attribution import Attribution
 from featstore.extraction.units.findings import BATCH, REQUEST, BatchOrigin, Findings
 from featstore.extraction.units.intake import Intake, Taken, missing_columns
 from featstore.extraction.units.values import single
-from featstore.extraction.units.witness import Witness
 from featstore.ops.arrays import Mask, nulls_of
 from featstore.ops.columns import read_column
 from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
 from featstore.ops.sequences import align
 from featstore.spec.explanation import Explanation, explanation_of
-from featstore.spec.graph import Graph, Step, build_graph
+from featstore.spec.graph import Step, build_graph
 from featstore.spec.model import Spec
 
 _EXPLAINED = (pa.ArrowException, MemoryError, TypeError, ValueError)
@@ -44,10 +43,10 @@ class Extractor:
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.findings = Findings()
-        self._graph = build_graph(spec)
-        self._intake = Intake(spec, self._graph.columns)
-        self._attribution = Attribution(self._graph, spec)
-        self._required = sorted(self._graph.required - spec.optional)
+        self.graph = build_graph(spec)
+        self._intake = Intake(spec, self.graph.columns)
+        self._attribution = Attribution(self.graph, spec)
+        self._required = sorted(self.graph.required - spec.optional)
         self._bound: pa.Schema | None = None
         self._watches: list[Callable[[pa.RecordBatch], None]] = []
 
@@ -68,11 +67,6 @@ class Extractor:
         """
         return self._attribution.by_slot(self.counts)
 
-    @property
-    def witness(self) -> Witness:
-        """Computes witnesses for the signs of rows that were passed to the `watch` callback."""
-        return Witness(self._graph)
-
     def watch(self, watch: Callable[[pa.RecordBatch], None]) -> None:
         """Adds a callback that receives each batch of raw rows once it has been extracted.
 
@@ -81,23 +75,19 @@ class Extractor:
         self._watches.append(watch)
 
     @property
-    def graph(self) -> Graph:
-        """The graph of the spec."""
-        return self._graph
-
-    @property
     def schema(self) -> SlotSchema:
         """Slots in declared order, then labels, weight and kept columns."""
-        return self._graph.schema
+        return self.graph.schema
 
     @property
     def input_columns(self) -> tuple[str, ...]:
         """The raw columns that are read, in declared order; all others are ignored."""
-        return tuple(self._graph.columns)
+        return tuple(self.graph.columns)
 
     def columns_in(self, names: Iterable[str]) -> list[str]:
         """Returns those of `names` that are read. All but optional columns must be among them."""
-        return self._intake.names(names)
+        present = frozenset(names)
+        return [name for name in self.graph.columns if name in present]
 
     def bind(self, raw: pa.Schema) -> None:
         """Checks a raw schema.
@@ -162,10 +152,9 @@ class Extractor:
         batch = self._single({name: _without_nan(value) for name, value in row.items()})
         self.bind(batch.schema)
         values = list(self._intake.take(batch, REQUEST, Findings(), skips=False).columns)
-        for step in self._graph.steps:
-            counts = Counter[str]() if step.counted else None
-            values.append(_result(step, [values[i] for i in step.inputs], counts))
-        return explanation_of(self._graph, values)
+        for step in self.graph.steps:
+            values.append(_result(step, [values[i] for i in step.inputs], Counter()))
+        return explanation_of(self.graph, values)
 
     def _check_row(self, row: Mapping[str, object]) -> list[str]:
         """The optional columns that a row lacks. Raises InputError if it lacks others that slots
@@ -175,15 +164,15 @@ class Extractor:
         if absent:
             raise missing_columns(absent, row)
         optional = self.spec.optional
-        return [name for name in self._graph.columns if name not in row and name in optional]
+        return [name for name in self.graph.columns if name not in row and name in optional]
 
     def _single(self, row: Mapping[str, object]) -> pa.RecordBatch:
         """One row as a batch of raw columns."""
         arrays = [
             single(name, row.get(name), declared, said=self.spec.on_error.get(name))
-            for name, declared in self._graph.columns.items()
+            for name, declared in self.graph.columns.items()
         ]
-        return pa.RecordBatch.from_arrays(arrays, names=list(self._graph.columns))
+        return pa.RecordBatch.from_arrays(arrays, names=list(self.graph.columns))
 
     def _extract(
         self, batch: pa.RecordBatch, origin: BatchOrigin, *, skips: bool = True
@@ -192,39 +181,43 @@ class Extractor:
         if self._bound is None or not batch.schema.equals(self._bound):
             self.bind(batch.schema)
         taken = self._intake.take(batch, origin, self.findings, skips=skips)
-        batch_counts = _BatchCounts()
+        counted, filled = list[_StepCounts](), dict[int, Mask]()
         try:
-            outputs = self._run(taken.columns, batch_counts)
+            outputs = self._run(taken.columns, counted, filled)
         except OperatorError as error:
             raise self._with_row(error, taken, origin) from error.__cause__
-        for step_counts in batch_counts.counted:
+        for step_counts in counted:
             self._count(step_counts, taken, origin)
-        self._attribution.fill(batch_counts.filled)
+        self._attribution.fill(filled)
         if self._watches:
-            raw = pa.RecordBatch.from_arrays(taken.columns, names=list(self._graph.columns))
+            raw = pa.RecordBatch.from_arrays(taken.columns, names=list(self.graph.columns))
             for watch in self._watches:
                 watch(raw)
-        return pa.RecordBatch.from_arrays(outputs, schema=self._graph.arrow_schema)
+        return pa.RecordBatch.from_arrays(outputs, schema=self.graph.arrow_schema)
 
-    def _run(self, columns: list[pa.Array], batch_counts: "_BatchCounts") -> list[pa.Array]:
-        """Runs all steps and returns the output columns."""
+    def _run(
+        self, columns: list[pa.Array], counted: list["_StepCounts"], filled: dict[int, Mask]
+    ) -> list[pa.Array]:
+        """Runs all steps and returns the output columns. Adds what steps counted, and by position
+        the rows that they filled.
+        """
         values: dict[int, pa.Array] = dict(enumerate(columns))
         for position, (step, last) in enumerate(
-            zip(self._graph.steps, self._graph.last_reads, strict=True), len(columns)
+            zip(self.graph.steps, self.graph.last_reads, strict=True), len(columns)
         ):
             found: Counter[str] | None = Counter() if step.counted else None
             inputs = [values[i] for i in step.inputs]
             values[position] = _result(step, inputs, found)
             if found:
-                batch_counts.counted.append(
+                counted.append(
                     _StepCounts(step=step, position=position, counts=found, inputs=inputs)
                 )
             if position in self._attribution.filling and (nulls := nulls_of(inputs[0])) is not None:
-                batch_counts.filled[position] = nulls
+                filled[position] = nulls
                 # Bounds memory: a column is dropped after the last step that reads it.
             for i in last:
                 del values[i]
-        return [values[i] for i in self._graph.outputs]
+        return [values[i] for i in self.graph.outputs]
 
     def _count(self, counted: "_StepCounts", taken: Taken, origin: BatchOrigin) -> None:
         """Adds the counts of a step, with examples if any of its values are malformed."""
@@ -261,7 +254,7 @@ class Extractor:
 
     def _failure(self, columns: list[pa.Array], first: int, last: int) -> OperatorError | None:
         try:
-            self._run([array.slice(first, last - first) for array in columns], _BatchCounts())
+            self._run([array.slice(first, last - first) for array in columns], [], {})
         except OperatorError as error:
             return error
         return None
@@ -277,23 +270,13 @@ class _StepCounts:
     inputs: list[pa.Array]
 
 
-@dataclass(kw_only=True)
-class _BatchCounts:
-    """What the steps counted in one batch, and the rows that each step filled."""
-
-    counted: list[_StepCounts] = field(default_factory=list)
-    filled: dict[int, Mask] = field(default_factory=dict)
-
-
 def _without_nan(value: object) -> object:
     return None if isinstance(value, (float, np.floating)) and np.isnan(value) else value
 
 
 def _result(step: Step, inputs: list[pa.Array], counts: Counter[str] | None) -> pa.Array:
     try:
-        if counts is None:
-            return step.function(*inputs, **step.params)
-        return step.function(*inputs, **step.params, counts=counts)
+        return step.run(inputs, counts)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -29,10 +29,6 @@ class BatchOrigin:
         """Returns the origin of the batch that follows `num_rows` rows later."""
         return replace(self, first_row=(self.first_row or 0) + num_rows)
 
-    def number(self, i: int) -> int | None:
-        """Returns the number of the batch's i-th row in its source."""
-        return None if self.first_row is None else self.first_row + i
-
     def rows(self, first: int, last: int) -> str:
         """Formats the range of rows from `first` to `last` (included) for an error message.
 
@@ -100,7 +96,7 @@ class Findings:
                 column=column,
                 what=found.what,
                 source=origin.source,
-                row=origin.number(row),
+                row=None if origin.first_row is None else origin.first_row + row,
                 value=text,
             )
             for row, text in found.examples()

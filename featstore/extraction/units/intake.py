@@ -98,11 +98,6 @@ class Intake:
             name: self._form(name, found[name], types.get(name)) for name in self._columns
         }
 
-    def names(self, present: Iterable[str]) -> list[str]:
-        """Returns those of the present columns that are read."""
-        present_names = set(present)
-        return [name for name in self._columns if name in present_names]
-
     def take(
         self, batch: pa.RecordBatch, origin: BatchOrigin, findings: Findings, *, skips: bool = True
     ) -> Taken:
@@ -115,12 +110,23 @@ class Intake:
         problems: list[_Problem] = []
         for name in self._columns:
             columns[name], found = self._read(name, batch, origin, findings)
-            problems += [self._problem(name, one) for one in found]
+            expected = f"column {name!r}: expected {type_name(self._columns[name])}"
+            problems += [
+                _Problem(owner=name, on_error=self._on_error[name], expected=expected, found=one)
+                for one in found
+            ]
         for sequence, on_error in self._sequences:
             found = find_unequal(
                 [_as_list(columns[name], self._columns[name]) for name in sequence.of]
             )
-            problems += [_sequence_problem(sequence, on_error, one) for one in found]
+            expected = (
+                f"sequence {sequence.name!r}: expected lists of one length in "
+                f"{', '.join(sequence.of)}"
+            )
+            problems += [
+                _Problem(owner=sequence.name, on_error=on_error, expected=expected, found=one)
+                for one in found
+            ]
         if not problems:
             return Taken(columns=list(columns.values()), num_rows=batch.num_rows)
         _raise_first(problems, ("fail",) if skips else ("fail", "skip"), origin)
@@ -149,10 +155,6 @@ class Intake:
         array, found = narrow(array, declared, counts)
         findings.counts.update({f"{name}: {what}": number for what, number in counts.items()})
         return array, found
-
-    def _problem(self, name: str, found: MalformedValues) -> "_Problem":
-        expected = f"column {name!r}: expected {type_name(self._columns[name])}"
-        return _Problem(owner=name, on_error=self._on_error[name], expected=expected, found=found)
 
     def _form(self, name: str, times: int, found: pa.DataType | None) -> Form:
         """The form of a column, which a schema has so many times and with this type."""
@@ -188,13 +190,6 @@ class _Problem:
     on_error: str | None
     expected: str
     found: MalformedValues
-
-
-def _sequence_problem(sequence: Sequence, on_error: str, found: MalformedValues) -> _Problem:
-    expected = (
-        f"sequence {sequence.name!r}: expected lists of one length in {', '.join(sequence.of)}"
-    )
-    return _Problem(owner=sequence.name, on_error=on_error, expected=expected, found=found)
 
 
 def missing_columns(missing: Iterable[str], found: Iterable[str]) -> InputError:

@@ -1,6 +1,7 @@
 """Raw files: listing them, cutting them into units of work, and reading them."""
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +18,7 @@ from featstore.base.errors import (
     not_once,
 )
 from featstore.base.host import num_cores
-from featstore.base.redaction import redact, shown
+from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, check_unchanged, find_file
 from featstore.files.retry import thread_pool
 from featstore.files.storage import local_path, open_read
@@ -29,8 +30,7 @@ from featstore.native.footers import CheckedFooter, read_checked
 from featstore.native.walk import FooterError
 from featstore.reading.kept import InPlaceFile, is_below
 from featstore.table.layout import (
-    NULL_PARTITION,
-    check_partition_name,
+    check_partition_value,
     parse_partition,
     partition_path,
 )
@@ -48,26 +48,12 @@ class RawFile:
     Attributes:
         partition: The partition that all of its rows belong to.
         row_groups: The number of rows of each row group; a file of text is one.
-        is_text: Whether it is CSV or JSON lines, not Parquet.
     """
 
     listed: FileEntry
     partition: Mapping[str, str]
     row_groups: tuple[int, ...]
     schema: pa.Schema
-    is_text: bool = False
-
-    @property
-    def url(self) -> str:
-        return self.listed.url
-
-    @property
-    def name(self) -> str:
-        return self.listed.name
-
-    @property
-    def size_bytes(self) -> int:
-        return self.listed.size_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,11 +129,15 @@ def find_raw_files(
             f".parquet files, or of CSV (.csv, .tsv) or JSON lines (.jsonl, .ndjson, .json)"
         )
     partitions = [dict(constant) | _from_path(entry.url, from_path) for entry in entries]
-    found = _contents(entries, declared)
-    files = list(map(_raw_file, entries, found, partitions))
+    files = [
+        RawFile(listed=entry, partition=partition, row_groups=row_groups, schema=schema)
+        for entry, partition, (row_groups, schema) in zip(
+            entries, partitions, _contents(entries, declared), strict=True
+        )
+    ]
     for file in files:
         if not sum(file.row_groups):
-            check_unchanged(file.listed, find_file(file.url))
+            check_unchanged(file.listed, find_file(file.listed.url))
     return sorted(files, key=lambda file: partition_path(file.partition))
 
 
@@ -161,11 +151,11 @@ def check_partition_given(files: Sequence[RawFile]) -> None:
         InputError: A file lies in such a directory. Names the options for what may be meant.
     """
     for file in files:
-        keys = parse_partition(file.url)
+        keys = parse_partition(file.listed.url)
         if keys:
             from_path = " ".join(f"--partition-from-path {key}" for key in keys)
             raise InputError(
-                f"raw input {redact(file.url)} lies in directories of partitions "
+                f"raw input {redact(file.listed.url)} lies in directories of partitions "
                 f"({partition_path(keys)}): expected a partition, found none; give {from_path} "
                 f"(partition_from_path={list(keys)}) to take it from the directories, --partition "
                 f"KEY=VALUE (partition={{...}}) if all of the input belongs to one, or "
@@ -179,27 +169,19 @@ def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]
     A unit holds rows of one partition, from one or several files. It is larger than `rows_per_file`
     only if a single row group is. Every row group with rows is in exactly one unit.
     """
-    units: list[Unit] = []
-    waiting: list[RawRange] = []
-    partition: Mapping[str, str] = {}
-
-    def flush() -> None:
-        if waiting:
-            units.append(
-                Unit(index=len(units), partition=partition, ranges=tuple(_coalesce(waiting)))
-            )
-            waiting.clear()
-
+    cut: list[tuple[Mapping[str, str], list[RawRange]]] = []
     for file in files:
-        if file.partition != partition:
-            flush()
-            partition = file.partition
         for raw in _row_groups(file):
-            if sum(other.num_rows for other in waiting) + raw.num_rows > rows_per_file:
-                flush()
-            waiting.append(raw)
-    flush()
-    return tuple(units)
+            num_rows = raw.num_rows + sum(
+                other.num_rows for _, ranges in cut[-1:] for other in ranges
+            )
+            if not cut or cut[-1][0] != file.partition or num_rows > rows_per_file:
+                cut.append((file.partition, []))
+            _append(cut[-1][1], raw)
+    return tuple(
+        Unit(index=index, partition=partition, ranges=tuple(ranges))
+        for index, (partition, ranges) in enumerate(cut)
+    )
 
 
 def read_batches(
@@ -210,14 +192,13 @@ def read_batches(
     Raises:
         InputError: Rows cannot be decoded.
     """
-    row_groups = list(range(raw.first_row_group, raw.last_row_group + 1))
-    with _as_input_errors(raw):
+    with as_input_errors(_shown(raw)):
         if isinstance(file, RawTextFile):
             yield from file.read(columns)
             return
         yield from file.iter_batches(
             batch_size=batch_rows(_values_per_row(file, raw.first_row_group, columns)),
-            row_groups=row_groups,
+            row_groups=list(range(raw.first_row_group, raw.last_row_group + 1)),
             columns=list(columns),
             # Units already run on all cores.
             use_threads=False,
@@ -256,7 +237,7 @@ def open_range(raw: RawRange) -> Iterator[pq.ParquetFile | RawTextFile]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            with _as_input_errors(raw):
+            with as_input_errors(_shown(raw)):
                 row_groups = range(raw.first_row_group, raw.last_row_group + 1)
                 file = stack.enter_context(
                     open_raw(raw.url, raw.listed.size_bytes, row_groups)
@@ -317,29 +298,6 @@ def _require_within(file: int, footer: CheckedFooter, row_groups: Iterable[int])
             )
 
 
-def check_partition_value(key: str, value: object, where: str) -> None:
-    """Checks that Delta will return a partition's value unchanged.
-
-    Delta stores an empty value as null, and a commit cannot replace a null partition; its rows
-    would be added to the existing ones.
-
-    Raises:
-        InputError: The value is not text, is empty, or cannot be the name of a directory.
-    """
-    if not isinstance(value, str):
-        raise InputError(
-            f"{where}: key {key!r}: expected the value as text, found {shown(value)}; write "
-            f"'{shown(value)}'"
-        )
-    if not key or value in ("", NULL_PARTITION):
-        raise InputError(
-            f"{where}: expected a key and a value, found {key!r} and {value!r}: a partition "
-            f"without a value cannot be "
-            f"replaced; give its rows a value of their own, such as 'unknown'"
-        )
-    check_partition_name(key, value, where)
-
-
 def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: str) -> None:
     """Checks that a raw column named like a partition key holds the partition's value in every row.
 
@@ -379,10 +337,6 @@ def _from_path(url: str, keys: Sequence[str]) -> dict[str, str]:
     return {key: values[key] for key in keys}
 
 
-def _rows_and_schema(footer: CheckedFooter) -> tuple[tuple[int, ...], pa.Schema]:
-    return footer.row_group_rows, footer.schema
-
-
 def _contents(
     entries: Sequence[FileEntry], declared: Mapping[str, pa.DataType] | None
 ) -> list[tuple[tuple[int, ...], pa.Schema]]:
@@ -396,38 +350,23 @@ def _contents(
         )
     try:
         parquet = each_footer(
-            [entry.url for entry in entries if format_of(entry.url) is None], _rows_and_schema
+            [entry.url for entry in entries if format_of(entry.url) is None],
+            lambda footer: (footer.row_group_rows, footer.schema),
         )
         with thread_pool(num_cores(), "featstore-scan") as threads:
             scanned = threads.map(partial(scan, declared=declared or {}), texts)
+            one_group = (((num_rows,), schema) for num_rows, schema in scanned)
             return [
-                next(parquet) if format_of(entry.url) is None else _one_group(*next(scanned))
-                for entry in entries
+                next(parquet if format_of(entry.url) is None else one_group) for entry in entries
             ]
     except DataFileError as error:
         raise InputError(f"raw input: {error}") from None
 
 
-def _one_group(num_rows: int, schema: pa.Schema) -> tuple[tuple[int, ...], pa.Schema]:
-    return (num_rows,), schema
-
-
-def _raw_file(
-    entry: FileEntry, found: tuple[tuple[int, ...], pa.Schema], partition: Mapping[str, str]
-) -> RawFile:
-    row_groups, schema = found
-    return RawFile(
-        listed=entry,
-        partition=partition,
-        row_groups=row_groups,
-        schema=schema,
-        is_text=format_of(entry.url) is not None,
-    )
-
-
 def _row_groups(file: RawFile) -> Iterator[RawRange]:
-    first_row = 0
-    for index, num_rows in enumerate(file.row_groups):
+    is_text = format_of(file.listed.url) is not None
+    firsts = itertools.accumulate(file.row_groups, initial=0)
+    for index, (first_row, num_rows) in enumerate(zip(firsts, file.row_groups, strict=False)):
         if num_rows:
             yield RawRange(
                 listed=file.listed,
@@ -435,30 +374,23 @@ def _row_groups(file: RawFile) -> Iterator[RawRange]:
                 last_row_group=index,
                 first_row=first_row,
                 num_rows=num_rows,
-                text_schema=file.schema if file.is_text else None,
+                text_schema=file.schema if is_text else None,
             )
-        first_row += num_rows
 
 
-def _coalesce(ranges: Sequence[RawRange]) -> Iterator[RawRange]:
-    current = ranges[0]
-    for following in ranges[1:]:
-        if following.url == current.url and following.first_row_group == current.last_row_group + 1:
-            last, num_rows = following.last_row_group, current.num_rows + following.num_rows
-            current = replace(current, last_row_group=last, num_rows=num_rows)
-        else:
-            yield current
-            current = following
-    yield current
+def _append(ranges: list[RawRange], raw: RawRange) -> None:
+    """Adds a range, or makes the last one longer if it ends where this one begins."""
+    last = ranges[-1] if ranges else None
+    if last and last.url == raw.url and last.last_row_group + 1 == raw.first_row_group:
+        num_rows = last.num_rows + raw.num_rows
+        ranges[-1] = replace(last, last_row_group=raw.last_row_group, num_rows=num_rows)
+    else:
+        ranges.append(raw)
 
 
-@contextlib.contextmanager
-def _as_input_errors(raw: RawRange) -> Iterator[None]:
-    """Adds file and rows to the reader's errors, which name neither."""
-    with as_input_errors(
-        f"{redact(raw.url)}, rows {raw.first_row} to {raw.first_row + raw.num_rows - 1}"
-    ):
-        yield
+def _shown(raw: RawRange) -> str:
+    """The file and rows of a range. Errors of readers name neither."""
+    return f"{redact(raw.url)}, rows {raw.first_row} to {raw.first_row + raw.num_rows - 1}"
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ A text takes the same path as its hash, through crosses, lists and user operator
 arrives is computed from it again, so that a sign never gets the text of another.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -106,8 +105,7 @@ class _Codes:
         """Runs one step of a graph."""
         if step.function is hash_values:
             return self._coded(inputs[0])
-        counts = {"counts": Counter[str]()} if step.counted else {}
-        return step.function(*inputs, **step.params, **counts)
+        return step.run(inputs)
 
     def _coded(self, array: pa.Array) -> pa.Array:
         if is_hashed(array.type):

@@ -2,9 +2,8 @@
 Runners decide where units run.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -109,16 +108,12 @@ class UnitTask:
         return f"{partition_path(partition)}/{name}" if partition else name
 
 
-class Runner(Protocol):
-    """Runs a task over units.
+Runner = Callable[[UnitTask, Sequence[Unit], Progress], list[UnitReport]]
+"""Runs a task over units.
 
-    Returns the units' reports, in any order; raises what a unit raises. When it returns or raises,
-    no unit is still running, as far as the runner can tell.
-    """
-
-    def __call__(
-        self, task: UnitTask, units: Sequence[Unit], progress: Progress
-    ) -> list[UnitReport]: ...
+Returns the units' reports, in any order; raises what a unit raises. When it returns or raises, no
+unit is still running, as far as the runner can tell.
+"""
 
 
 def run_unit(
@@ -170,74 +165,48 @@ def write_unit(
     Returns:
         A report of each file; a single one without rows if there are none, and then no file.
     """
-    gathering = Gathering(extractor, wanted=task.spec.output.statistics)
+    gathering = Gathering(extractor) if task.spec.output.statistics else None
     schema = task.stored(extractor.schema)
     values = ValueGathering(extractor, schema.names)
     watched = values.watch(batch for batch in extracted if batch.num_rows)
-    rows = _RowQueue(gathering.watch(watched))
-    files = _UnitFiles(
-        task=task,
-        partition=partition,
-        schema=schema,
-        rows=rows,
-        index=index,
-        attempt=attempt,
-        on_rows=on_rows,
-    )
-    reports = [files.write(part=0)]
+    rows = _RowQueue(watched if gathering is None else gathering.watch(watched))
+    names = schema.to_arrow().names
+
+    def write(part: int) -> UnitReport:
+        """Writes as many of the rows that are left as one file takes."""
+        path = task.path(partition, index, attempt, part)
+        written = DataFileReport(num_rows=0, size_bytes=0, crc32=0)
+        # The file is opened only once there is a row, so that a unit of skipped rows leaves none.
+        if rows.are_left():
+            metadata, cut = task.file_metadata(index, part), task.rows_per_row_group(index, part)
+            url, compression = join(task.table_url, path), task.spec.output.compression
+            with open_data_file(url, schema, metadata, cut, compression) as writer:
+                while (most := task.rows_left(index, part, writer)) and rows.are_left():
+                    batch = rows.take(most)
+                    writer.write(batch.select(names))
+                    on_rows(batch.num_rows)
+                written = writer.close()
+        return UnitReport(path=path, partition=partition, **vars(written), counts={})
+
+    reports = [write(part=0)]
     while rows.are_left():
-        reports.append(files.write(part=len(reports)))
+        reports.append(write(part=len(reports)))
     size_bytes = sum(report.size_bytes for report in reports)
     last = reports.pop()
+    has_rows = last.num_rows > 0
+    if has_rows and gathering is not None:
+        gathering.store(task.table_url, last.path)
     return [
         *reports,
         replace(
             last,
-            has_statistics=last.num_rows > 0 and gathering.store(task.table_url, last.path),
-            has_values=last.num_rows > 0
-            and store_values([values], task.table_url, last.path, size_bytes),
+            has_statistics=has_rows and gathering is not None,
+            has_values=has_rows and store_values([values], task.table_url, last.path, size_bytes),
             counts=dict(extractor.counts),
             num_rows_skipped=extractor.findings.num_rows_skipped,
             examples=extractor.findings.examples,
         ),
     ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _UnitFiles:
-    """Writes the files of one unit, one after the other."""
-
-    task: UnitTask
-    partition: Mapping[str, str]
-    schema: SlotSchema
-    rows: "_RowQueue"
-    index: int
-    attempt: int
-    on_rows: OnRows
-
-    def write(self, part: int) -> UnitReport:
-        """Writes as many of the rows that are left as one file takes."""
-        path = self.task.path(self.partition, self.index, self.attempt, part)
-        written = DataFileReport(num_rows=0, size_bytes=0, crc32=0)
-        # The file is opened only once there is a row, so that a unit of skipped rows leaves none.
-        if self.rows.are_left():
-            written = self._write(part, path)
-        return UnitReport(path=path, partition=self.partition, **vars(written), counts={})
-
-    def _write(self, part: int, path: str) -> DataFileReport:
-        task, names = self.task, self.schema.to_arrow().names
-        with open_data_file(
-            join(task.table_url, path),
-            self.schema,
-            task.file_metadata(self.index, part),
-            task.rows_per_row_group(self.index, part),
-            task.spec.output.compression,
-        ) as writer:
-            while (most := task.rows_left(self.index, part, writer)) and self.rows.are_left():
-                batch = self.rows.take(most)
-                writer.write(batch.select(names))
-                self.on_rows(batch.num_rows)
-            return writer.close()
 
 
 class _RowQueue:
@@ -262,12 +231,22 @@ class _RowQueue:
         return batch.slice(0, most)
 
 
-def run_batch(
-    extractor: Extractor, batch: pa.RecordBatch, partition: Mapping[str, str], origin: BatchOrigin
-) -> pa.RecordBatch:
-    """Checks a raw batch against the partition and extracts it."""
-    check_constant(batch, partition, origin.rows(0, batch.num_rows - 1))
-    return extractor(batch, origin)
+def extract_batches(
+    batches: Iterable[pa.RecordBatch],
+    extractor: Extractor,
+    partition: Mapping[str, str],
+    origin: BatchOrigin,
+) -> Iterator[pa.RecordBatch]:
+    """Yields raw batches, which must agree with the partition, as they are extracted.
+
+    Args:
+        origin: The place of the first row; the others follow it.
+    """
+    for batch in batches:
+        if batch.num_rows:
+            check_constant(batch, partition, origin.rows(0, batch.num_rows - 1))
+            yield extractor(batch, origin)
+            origin = origin.after(batch.num_rows)
 
 
 def raw_columns(
@@ -278,7 +257,7 @@ def raw_columns(
     These are the extractor's columns, and columns named like a partition key, whose values must
     agree with the partition.
     """
-    also = [key for key in partition if key in names and key not in extractor.input_columns]
+    also = [key for key in partition if key in names and key not in extractor.graph.columns]
     return [*extractor.columns_in(names), *also]
 
 
@@ -303,8 +282,6 @@ def extract_range(
     origin = BatchOrigin(source=redact(raw.url), first_row=raw.first_row)
     with open_range(raw) as file:
         bind(raw.url, extractor, file.schema_arrow)
-        for batch in read_batches(
-            file, raw, raw_columns(extractor, file.schema_arrow.names, partition)
-        ):
-            yield run_batch(extractor, batch, partition, origin)
-            origin = origin.after(batch.num_rows)
+        columns = raw_columns(extractor, file.schema_arrow.names, partition)
+        batches = read_batches(file, raw, columns)
+        yield from extract_batches(batches, extractor, partition, origin)

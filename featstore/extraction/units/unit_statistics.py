@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from featstore.base.schema import SlotSchema
 from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.witness import Witness
 from featstore.files.storage import delete, join
 from featstore.ops.malformed import without_views
 from featstore.reading.missing import nulls_to_marks
@@ -36,15 +37,13 @@ class Gathering:
 
     Args:
         extractor: The extractor that all rows of the unit come from; its `watch` callback is taken.
-        wanted: If false, nothing is gathered.
     """
 
-    def __init__(self, extractor: Extractor, *, wanted: bool) -> None:
+    def __init__(self, extractor: Extractor) -> None:
         self._extractor = extractor
-        self._gatherer = StatisticsGatherer(extractor.schema) if wanted else None
+        self._gatherer = StatisticsGatherer(extractor.schema)
         self._raw = RowSample()
-        if wanted:
-            extractor.watch(self.draw)
+        extractor.watch(self.draw)
 
     def draw(self, raw: pa.RecordBatch) -> None:
         """Draws a sample of the raw rows that were extracted."""
@@ -54,32 +53,21 @@ class Gathering:
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Passes batches on and counts them; the caller must write every one."""
         for batch in batches:
-            if self._gatherer is not None:
-                self._gatherer.update(batch)
+            self._gatherer.update(batch)
             yield batch
 
-    def store(self, table_url: str, path: str) -> bool:
-        """Writes the statistics beside those of the data file at `path`: the unit's last one.
-
-        Returns:
-            Whether there are any.
-        """
-        if self._gatherer is None:
-            return False
-        write_statistics(
-            table_url, file_statistics_path(path), StoredStatistics(statistics=self.finish())
-        )
-        return True
+    def store(self, table_url: str, path: str) -> None:
+        """Writes the statistics beside those of the data file at `path`: the unit's last one."""
+        stored = StoredStatistics(statistics=self.finish())
+        write_statistics(table_url, file_statistics_path(path), stored)
 
     def finish(self) -> Statistics:
-        """Returns the statistics of all rows that passed; empty if not wanted."""
-        if self._gatherer is None:
-            return Statistics()
+        """Returns the statistics of all rows that passed."""
         return self._gatherer.finish(self._extractor.counts_by_slot, self._witnesses())
 
     def _witnesses(self) -> dict[str, pa.Array]:
         """Witnesses of the sampled rows' signs, by slot."""
-        witness, parts = self._extractor.witness, dict[str, list[pa.Array]]()
+        witness, parts = Witness(self._extractor.graph), dict[str, list[pa.Array]]()
         for batch in _joined(self._raw.batches):
             for name, column in witness(batch.columns).items():
                 parts.setdefault(name, []).append(column)

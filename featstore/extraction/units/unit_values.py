@@ -6,6 +6,7 @@ text is made once a unit, whatever the number of rows, and none is made that is 
 that take too much memory are looked at before.
 """
 
+import bisect
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ class ValueGathering:
         slots: The names of the slots that are written.
 
     Attributes:
+        names: The slots of which texts are kept.
         unlimited: The slots that may have any number of different values.
     """
 
@@ -70,12 +72,12 @@ class ValueGathering:
         kept = kept_values(extractor.spec, self._graph)
         written = frozenset(slots)
         names = self._graph.schema.names
-        self._names = [name for name in names if name in kept and name in written]
-        self.unlimited = frozenset(name for name in self._names if kept[name] == "top")
+        self.names = [name for name in names if name in kept and name in written]
+        self.unlimited = frozenset(name for name in self.names if kept[name] == "top")
         self._slots: list[_SlotGathering] | None = None
         self._held: list[tuple[pa.RecordBatch, pa.RecordBatch]] = []
         self._raw = pa.RecordBatch.from_pydict({})
-        if self._names:
+        if self.names:
             extractor.watch(self._see)
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -93,11 +95,11 @@ class ValueGathering:
             data_bytes: The bytes of the unit's data files, of which texts take a small share.
         """
         room = room_for_texts(data_bytes) / TEXT_BYTES
-        is_small = self._slots is None and room < _MIN_TEXTS * len(self._names)
+        is_small = self._slots is None and room < _MIN_TEXTS * len(self.names)
         if is_small and not self.unlimited:
-            return StoredValues(left_out=frozenset(self._names))
+            return StoredValues(left_out=frozenset(self.names))
         slots = self._count_held()
-        counted = [slot.counts for slot in slots]
+        counted = [slot.counts.counts for slot in slots]
         num_texts = depth_of([len(ids) for ids, _ in counted], data_bytes)
         tables = [
             slot.table(ids, counts, num_texts)
@@ -105,13 +107,8 @@ class ValueGathering:
         ]
         return StoredValues(
             table=pa.concat_tables([SCHEMA.empty_table(), *tables]),
-            left_out=frozenset(slot.name for slot in slots if slot.has_too_many),
+            left_out=frozenset(slot.name for slot in slots if slot.counts.has_given_up),
         )
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether texts of any slot are kept."""
-        return bool(self._names)
 
     def _count_held(self) -> "list[_SlotGathering]":
         """Counts the batches that wait."""
@@ -119,7 +116,7 @@ class ValueGathering:
             schema, unlimited = self._graph.schema, self.unlimited
             self._slots = [
                 _SlotGathering(self._graph, schema[name], keeps_top=name in unlimited)
-                for name in self._names
+                for name in self.names
             ]
         for batch, raw in self._held:
             for slot in self._slots:
@@ -148,7 +145,7 @@ def store_values(
     Returns:
         Whether there are any.
     """
-    if not any(gathering.is_wanted for gathering in gatherings):
+    if not any(gathering.names for gathering in gatherings):
         return False
     if len(gatherings) == 1:
         stored = gatherings[0].finish(data_bytes)
@@ -186,12 +183,13 @@ class _SlotGathering:
     """Counts the ids of one slot, and finds the texts of new ones.
 
     Attributes:
+        counts: The ids, the most frequent first, and their counts.
         waiting_bytes: What the rows take that are laid aside.
     """
 
     def __init__(self, graph: Graph, slot: Slot, *, keeps_top: bool) -> None:
         self.name, self._slot = slot.name, slot
-        self._counts = IdCounts(MAX_DISTINCT, keeps_top=keeps_top)
+        self.counts = IdCounts(MAX_DISTINCT, keeps_top=keeps_top)
         # Most slots are named by the spec or by rows, and only by one of them.
         self._known = names_of_spec(graph, [slot.name]).by_slot.get(slot.name, {})
         self._index_names = member_names(graph, slot.name)[0] if slot.num_indices else None
@@ -201,15 +199,6 @@ class _SlotGathering:
         self.waiting_bytes = 0
         self._found: list[FoundTexts] = []
 
-    @property
-    def has_too_many(self) -> bool:
-        return self._counts.has_given_up
-
-    @property
-    def counts(self) -> tuple[Integers, Integers]:
-        """The ids, the most frequent first, and their counts."""
-        return self._counts.counts
-
     def update(self, column: pa.Array, raw: pa.RecordBatch) -> None:
         """Counts the next rows.
 
@@ -217,11 +206,11 @@ class _SlotGathering:
             column: The slot's column of extracted rows.
             raw: The same rows before.
         """
-        if self.has_too_many:
+        if self.counts.has_given_up:
             return
         values = values_of(column.flatten() if self._slot.shape else column)
-        new = self._counts.update(values)
-        if self.has_too_many:
+        new = self.counts.update(values)
+        if self.counts.has_given_up:
             self._waiting, self.waiting_bytes, self._found = [], 0, []
         elif self._source is not None and len(new):
             self._wait(self._source, values[new], _rows_of(column, new, self._slot), raw)
@@ -309,14 +298,12 @@ def depth_of(num_ids: Sequence[int], data_bytes: int) -> int:
         data_bytes: The bytes of the data.
     """
     room = room_for_texts(data_bytes) / TEXT_BYTES
-    low, high = 0, NUM_KEPT
-    while low < high:
-        middle = (low + high + 1) // 2
-        if sum(min(middle, count) for count in num_ids) <= room:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    # The number of texts grows with the depth, so the deepest that has room is found by bisection.
+    return bisect.bisect_right(
+        range(1, NUM_KEPT + 1),
+        room,
+        key=lambda depth: sum(min(depth, count) for count in num_ids),
+    )
 
 
 def merge_partition_values(

@@ -6,7 +6,6 @@ place in the output.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,44 +16,36 @@ from featstore.ops.arrays import array_of, list_of, nulls_of, offsets_of, struct
 from featstore.ops.ids import hash_values, is_hashed
 from featstore.ops.lists import is_list
 from featstore.ops.slot_columns import sign_column
-from featstore.spec.graph import Graph, Step
+from featstore.spec.graph import Graph
 
 
 class Witness:
     """Runs only the steps of a graph that signs depend on. Picklable if the graph is; stateless."""
 
     def __init__(self, graph: Graph) -> None:
-        self._num_columns = len(graph.columns)
-        slots = {
+        num_columns = len(graph.columns)
+        self._outputs = {
             slot.name: position
             for slot, position in zip(graph.schema.slots, graph.outputs, strict=False)
-        }
-        self._outputs = {
-            name: position for name, position in slots.items() if _is_signed(graph, position)
+            if graph.steps[position - num_columns].function is sign_column
         }
         needed = frozenset[int]().union(*(graph.sources[name] for name in self._outputs))
-        steps = enumerate(graph.steps, self._num_columns)
+        steps = enumerate(graph.steps, num_columns)
         self._steps = [
-            (position, _with_other_hash(step)) for position, step in steps if position in needed
+            (
+                position,
+                replace(step, function=digest_values) if step.function is hash_values else step,
+            )
+            for position, step in steps
+            if position in needed
         ]
 
     def __call__(self, columns: Sequence[pa.Array]) -> dict[str, pa.Array]:
         """Returns the witnesses by slot, laid out like the slot's column: missing is 0 or `[0]`."""
         values = dict(enumerate(columns))
         for position, step in self._steps:
-            counts = {"counts": Counter[str]()} if step.counted else {}
-            values[position] = step.function(
-                *(values[i] for i in step.inputs), **step.params, **counts
-            )
+            values[position] = step.run(values[i] for i in step.inputs)
         return {name: values[position] for name, position in self._outputs.items()}
-
-
-def _is_signed(graph: Graph, position: int) -> bool:
-    return graph.steps[position - len(graph.columns)].function is sign_column
-
-
-def _with_other_hash(step: Step) -> Step:
-    return replace(step, function=digest_values) if step.function is hash_values else step
 
 
 def digest_values(array: pa.Array) -> pa.Array:

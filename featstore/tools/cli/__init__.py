@@ -1,4 +1,4 @@
-"""The command line: a file for each group of commands.
+"""The command line: a file for each group of commands, or for two that belong together.
 
 Each command parses its options, imports one function, calls it, and shows what it returns. So
 `--help` loads no heavy library.

@@ -2,14 +2,12 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import click
 
 from featstore.base.errors import import_extra
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from featstore.tools.options import Function, several
 
 
 class Command(click.Command):
@@ -37,49 +35,26 @@ class CommandGroup(Command, click.Group):
     group_class = type
 
 
-@dataclass(frozen=True, kw_only=True)
-class Subject:
-    """What a command is about, such as a table.
-
-    Attributes:
-        option: The option that names it, or several: the others are its older names.
-        name: The parameter of the command's function.
-        metavar: What its value is called.
-        help: Its line in the help.
-    """
-
-    option: tuple[str, ...]
-    name: str
-    metavar: str
-    help: str
-
-
-SPEC = Subject(option=("--spec",), name="spec", metavar="URL", help="The spec, a YAML file.")
-TABLE = Subject(
-    option=("--table",),
-    name="table",
-    metavar="URL",
-    help="A Delta table, or a directory or glob of Parquet.",
+# What commands are about, such as a table.
+SPEC = click.Option(["--spec"], metavar="URL", help="The spec, a YAML file.")
+TABLE = click.Option(
+    ["--table"], metavar="URL", help="A Delta table, or a directory or glob of Parquet."
 )
-DELTA_TABLE = Subject(option=("--table",), name="table", metavar="URL", help="A Delta table.")
-CONFIG = Subject(
-    option=("--config",), name="config", metavar="URL", help="The training config, a YAML file."
-)
-STORE = Subject(
-    option=("--store",),
-    name="store",
+DELTA_TABLE = click.Option(["--table"], metavar="URL", help="A Delta table.")
+CONFIG = click.Option(["--config"], metavar="URL", help="The training config, a YAML file.")
+STORE = click.Option(
+    ["--store"],
     metavar="URL",
     help="The dispatch store: sqlite:///path or tcp://host:port.",
 )
-DIRECTORY = Subject(
-    option=("--directory",),
-    name="directory",
+DIRECTORY = click.Option(
+    ["--directory"],
     metavar="DIRECTORY",
     help="The cache: the `staging.directory` of a training config.",
 )
 
 
-def subjects(*wanted: Subject) -> Callable[[Function], Function]:
+def subjects(*wanted: click.Option) -> Callable[[Function], Function]:
     """The options of what a command is about, all of them required.
 
     In short, their values may be given in this order without the options' names: `table inspect
@@ -93,19 +68,21 @@ def subjects(*wanted: Subject) -> Callable[[Function], Function]:
 
         # For the test that parses the examples.
         command.subjects = wanted  # type: ignore[attr-defined]
-        short = " ".join(f"[{subject.option[0].removeprefix('--').upper()}]" for subject in wanted)
-        decorated: Any = click.argument("arguments", nargs=-1, metavar=short)(command)
-        for subject in reversed(wanted):
-            decorated = click.option(
-                *subject.option, subject.name, metavar=subject.metavar, help=subject.help
-            )(decorated)
-        return cast(Function, decorated)
+        short = " ".join(f"[{subject.opts[0].removeprefix('--').upper()}]" for subject in wanted)
+        named_options = (
+            click.option(*subject.opts, metavar=subject.metavar, help=subject.help)
+            for subject in wanted
+        )
+        return cast(
+            Function,
+            several(*named_options, click.argument("arguments", nargs=-1, metavar=short))(command),
+        )
 
     return decorate
 
 
 def named(
-    wanted: Sequence[Subject], arguments: Sequence[str], given: dict[str, Any]
+    wanted: Sequence[click.Option], arguments: Sequence[str], given: dict[str, Any]
 ) -> dict[str, str]:
     """The value of each subject by name, from options and, in order, from plain arguments.
 
@@ -114,12 +91,12 @@ def named(
     """
     rest, found = list(arguments), {}
     for subject in wanted:
-        value = given[subject.name]
+        value = given[str(subject.name)]
         if value is None and not rest:
             raise click.UsageError(
-                f"Missing option '{subject.option[0]}'.", ctx=click.get_current_context()
+                f"Missing option '{subject.opts[0]}'.", ctx=click.get_current_context()
             )
-        found[subject.name] = rest.pop(0) if value is None else value
+        found[str(subject.name)] = rest.pop(0) if value is None else value
     if rest:
         raise click.UsageError(
             f"Got unexpected extra argument ({rest[0]}).", ctx=click.get_current_context()
@@ -127,63 +104,6 @@ def named(
     return found
 
 
-def spec_option(text: str = "The spec, a YAML file.") -> Callable[[Function], Function]:
-    """The required option `--spec`."""
-    return click.option("--spec", required=True, metavar="URL", help=text)
-
-
-def input_option(text: str, *older: str) -> Callable[[Function], Function]:
-    """The required option `--input`, with its older names."""
-    return click.option("--input", *older, "input_url", required=True, metavar="URL", help=text)
-
-
-def table_option(text: str) -> Callable[[Function], Function]:
-    """The required option `--table`."""
-    return click.option("--table", "table_url", required=True, metavar="URL", help=text)
-
-
-def key_values(
-    form: str,
-) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
-    """The callback of an option whose values have this form, such as `KEY=VALUE`."""
-
-    def pairs_of(_: click.Context, option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
-        pairs = dict(text.partition("=")[::2] for text in texts)
-        if len(pairs) < len(texts) or not all(key and value for key, value in pairs.items()):
-            name = form.partition("=")[0].lower()
-            raise click.BadParameter(f"expected {form}, each {name} once, found {', '.join(texts)}")
-        return pairs
-
-    return pairs_of
-
-
-partition_option = click.option(
-    "--partition",
-    multiple=True,
-    callback=key_values("KEY=VALUE"),
-    metavar="KEY=VALUE",
-    help="A partition value for all of the input.",
-)
-partition_from_path_option = click.option(
-    "--partition-from-path",
-    multiple=True,
-    metavar="KEY",
-    help="A key to take from KEY=VALUE directories.",
-)
-no_partition_option = click.option(
-    "--no-partition",
-    is_flag=True,
-    help="Take all of the input, although it has KEY=VALUE directories, for a table without "
-    "partitions.",
-)
-retry_option = click.option(
-    "--retry-s",
-    type=float,
-    default=120.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a request to a store is made again after failures that may pass.",
-)
 version_option = click.option(
     "--version",
     type=int,

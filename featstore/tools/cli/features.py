@@ -5,20 +5,16 @@ from typing import Any
 
 import click
 
-from featstore.tools.cli.command import (
-    Command,
+from featstore.tools.cli.command import Command, json_option, load, stale_groups_option
+from featstore.tools.cli.output import show
+from featstore.tools.options import (
+    extract_options,
     input_option,
-    json_option,
-    load,
-    no_partition_option,
     partition_from_path_option,
     partition_option,
-    retry_option,
     spec_option,
-    stale_groups_option,
     table_option,
 )
-from featstore.tools.cli.output import show
 
 
 @click.command(cls=Command, examples=["featstore demo", "featstore demo --synthetic 1000000"])
@@ -58,28 +54,8 @@ def demo(directory: str, engine: str, num_rows: int | None) -> None:
 )
 @spec_option()
 @input_option("Raw Parquet, CSV or JSON lines: a file, a directory or a glob.")
-@table_option("The table to write; created if it does not exist.")
-@partition_option
-@partition_from_path_option
-@no_partition_option
-@click.option(
-    "--days",
-    metavar="FIRST..LAST",
-    help="Fill {dt} (and {hour}) in --input. Partitions that are up to date are skipped.",
-)
-@click.option("--allow-missing", is_flag=True, help="With --days: skip days without raw files.")
-@click.option("--dry-run", is_flag=True, help="With --days: only print what would be done.")
-@click.option(
-    "--group",
-    metavar="NAME",
-    help="Extract only the slots that the table lacks, into this slot group.",
-)
-@click.option(
-    "--key",
-    metavar="COLUMN",
-    help="With --group: the kept column that identifies each row, if the raw files changed.",
-)
-@retry_option
+@table_option()
+@extract_options
 @json_option
 def extract(spec: str, input_url: str, table_url: str, as_json: bool, **options: Any) -> None:
     """Extract features from raw rows into a table, without Spark.
@@ -102,7 +78,7 @@ def extract(spec: str, input_url: str, table_url: str, as_json: bool, **options:
 @spec_option()
 @input_option("The logged raw rows: a file, a directory or a glob.", "--raw")
 @table_option("The table extracted from them.")
-@partition_option
+@partition_option()
 @partition_from_path_option
 @stale_groups_option
 def replay(spec: str, input_url: str, table_url: str, **options: Any) -> None:

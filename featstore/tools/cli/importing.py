@@ -1,19 +1,12 @@
 """`featstore import ...`: other programs' files to raw Parquet."""
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import click
 
-from featstore.tools.cli.command import (
-    CommandGroup,
-    Function,
-    input_option,
-    json_option,
-    key_values,
-    load,
-)
+from featstore.tools.cli.command import CommandGroup, json_option, load
 from featstore.tools.cli.output import show
+from featstore.tools.options import input_option, key_values, several
 
 
 @click.group(
@@ -28,55 +21,49 @@ def import_() -> None:
     """Import TFRecord, CSV, JSON lines or libsvm to raw Parquet, the input of an extraction."""
 
 
-def _options(function: Function) -> Function:
-    """The options of all formats."""
-    options: list[Callable[[Any], Any]] = [
-        input_option("A file, a directory (all files below it) or a glob; gzip and zstd, too."),
-        click.option(
-            "--output",
-            "output_url",
-            required=True,
-            metavar="DIRECTORY",
-            help="The directory to write; it appears when it is complete.",
-        ),
-        click.option(
-            "--column",
-            "columns",
-            multiple=True,
-            callback=key_values("NAME=TYPE"),
-            metavar="NAME=TYPE",
-            help="The type of a column, such as item=string, where the inferred one is not meant.",
-        ),
-        click.option(
-            "--max-malformed",
-            type=click.IntRange(min=0),
-            default=0,
-            show_default=True,
-            metavar="ROWS",
-            help="How many rows may be left out because they cannot be read.",
-        ),
-        click.option(
-            "--sample-rows",
-            type=click.IntRange(min=1),
-            default=2_000,
-            show_default=True,
-            metavar="ROWS",
-            help="How many rows of a file columns are inferred from, in up to eight files.",
-        ),
-        click.option(
-            "--workers",
-            "num_workers",
-            type=click.IntRange(min=1),
-            metavar="NUMBER",
-            help="Processes; by default one for each core.",
-        ),
-        click.option("--dry-run", is_flag=True, help="Only print the columns and their types."),
-        json_option,
-    ]
-    decorated: Any = function
-    for option in reversed(options):
-        decorated = option(decorated)
-    return cast(Function, decorated)
+_options = several(  # of all formats
+    input_option("A file, a directory (all files below it) or a glob; gzip and zstd, too."),
+    click.option(
+        "--output",
+        "output_url",
+        required=True,
+        metavar="DIRECTORY",
+        help="The directory to write; it appears when it is complete.",
+    ),
+    click.option(
+        "--column",
+        "columns",
+        multiple=True,
+        callback=key_values("NAME=TYPE"),
+        metavar="NAME=TYPE",
+        help="The type of a column, such as item=string, where the inferred one is not meant.",
+    ),
+    click.option(
+        "--max-malformed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        metavar="ROWS",
+        help="How many rows may be left out because they cannot be read.",
+    ),
+    click.option(
+        "--sample-rows",
+        type=click.IntRange(min=1),
+        default=2_000,
+        show_default=True,
+        metavar="ROWS",
+        help="How many rows of a file columns are inferred from, in up to eight files.",
+    ),
+    click.option(
+        "--workers",
+        "num_workers",
+        type=click.IntRange(min=1),
+        metavar="NUMBER",
+        help="Processes; by default one for each core.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Only print the columns and their types."),
+    json_option,
+)
 
 
 @import_.command(

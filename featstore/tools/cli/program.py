@@ -5,20 +5,17 @@ from typing import NoReturn
 
 import click
 
-from featstore.base.ending import end_with, exit_code
-from featstore.base.errors import FeatstoreError
+from featstore.base.ending import end_with
 from featstore.tools.cli.command import CommandGroup
 from featstore.tools.cli.dispatch import dispatch
+from featstore.tools.cli.explore import report, whatis
 from featstore.tools.cli.features import demo, extract, replay
 from featstore.tools.cli.importing import import_
-from featstore.tools.cli.report import report
-from featstore.tools.cli.schema import schema
 from featstore.tools.cli.spark import spark, spark_job
-from featstore.tools.cli.spec import spec
-from featstore.tools.cli.stage import stage
+from featstore.tools.cli.spec import schema, spec
 from featstore.tools.cli.table import table
-from featstore.tools.cli.train import train
-from featstore.tools.cli.whatis import whatis
+from featstore.tools.cli.train import stage, train
+from featstore.tools.jobs import run_program
 
 
 @click.group(
@@ -52,17 +49,6 @@ def main() -> None:
             input, with one line on standard error; 3 if checks of a spec refused a commit; 130 if
             interrupted. docs/command_line.md has the table.
     """
-    try:
-        cli(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    # Errors of featstore are about the input. Others are bugs, and keep their traceback.
-    except (FeatstoreError, OSError) as error:
-        click.echo(
-            "\n".join([f"featstore: error: {error}", *getattr(error, "__notes__", ())]), err=True
-        )
-        sys.exit(exit_code(error))
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("featstore: interrupted; earlier commits stay as they are", err=True)
-        sys.exit(130)
+    code = run_program("featstore", lambda: cli(standalone_mode=False))
+    if code:
+        sys.exit(code)

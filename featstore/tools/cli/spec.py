@@ -1,5 +1,6 @@
-"""`featstore spec ...`: check, show and compare specs."""
+"""`featstore spec ... | schema ...`: check, show and compare specs; schemas for editors."""
 
+import json
 import sys
 from typing import Any
 
@@ -8,17 +9,16 @@ import click
 from featstore.tools.cli.command import (
     SPEC,
     CommandGroup,
-    Subject,
-    input_option,
     json_option,
     load,
     stale_groups_option,
     subjects,
 )
 from featstore.tools.cli.output import show as show_report
+from featstore.tools.options import input_option
 
-_OLD = Subject(option=("--old",), name="old", metavar="URL", help="The spec as it was.")
-_SLOT = Subject(option=("--slot",), name="slot", metavar="SLOT", help="A slot, by name or number.")
+_OLD = click.Option(["--old"], metavar="URL", help="The spec as it was.")
+_SLOT = click.Option(["--slot"], metavar="SLOT", help="A slot, by name or number.")
 
 
 @click.group(
@@ -149,3 +149,20 @@ def graph(spec: str, form: str, slot: str | None) -> None:
 def sql(spec: str, slot: str) -> None:
     """Print the Spark SQL expression over raw columns that computes a slot's stored values."""
     show_report(load("featstore.spec.sql.statement").sql(spec, slot))
+
+
+@click.group(cls=CommandGroup, examples=["featstore schema spec > spec.schema.json"])
+def schema() -> None:
+    """Print JSON Schemas, by which editors complete and check specs and training configs."""
+
+
+@schema.command("spec", examples=["featstore schema spec > spec.schema.json"])
+def schema_of_specs() -> None:
+    """Print the JSON Schema of specs."""
+    show_report(json.dumps(load("featstore.spec.json_schema").spec_schema(), indent=2))
+
+
+@schema.command("train", examples=["featstore schema train > train.schema.json"])
+def schema_of_configs() -> None:
+    """Print the JSON Schema of training configs."""
+    show_report(json.dumps(load("featstore.loader.config_schema").train_schema(), indent=2))

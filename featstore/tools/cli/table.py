@@ -14,22 +14,22 @@ from featstore.tools.cli.command import (
     compare_option,
     compare_version_option,
     exact_option,
-    input_option,
     json_option,
     load,
-    no_partition_option,
-    partition_from_path_option,
-    partition_option,
-    retry_option,
     slots_option,
-    spec_option,
     stale_groups_option,
     subjects,
-    table_option,
     version_option,
     where_option,
 )
 from featstore.tools.cli.output import show, to_json
+from featstore.tools.options import (
+    input_option,
+    partition_options,
+    retry_option,
+    spec_option,
+    table_option,
+)
 
 
 @click.group(
@@ -185,9 +185,7 @@ def show_row(
 @click.option(
     "--key", required=True, metavar="COLUMN", help="The kept column that identifies each row."
 )
-@partition_option
-@partition_from_path_option
-@no_partition_option
+@partition_options
 @retry_option
 def relabel(spec: str, input_url: str, table_url: str, **options: Any) -> None:
     """Rewrite the labels of partitions, in files beside the table's."""

@@ -19,6 +19,7 @@ from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec, parse_checks
 from featstore.table.delta import history, open_delta, open_delta_or_none
 from featstore.tools import job_extract as extract_job
+from tests.extraction.conftest import run_job
 from tests.programs import run_python
 
 ROOT = Path(__file__).parents[3]
@@ -364,10 +365,8 @@ def test_spark_submit_ends_with_the_code_of_the_job_after_one_line(
     assert not Path(job.table_url).exists()
 
 
-def options(job: ExtractJob, *arguments: str) -> Any:
-    return extract_job.parse_arguments(
-        ["--spec", "spec.yaml", "--table", job.table_url, "--partition", "month=1", *arguments]
-    )
+def arguments_of(job: ExtractJob, *more: str) -> list[str]:
+    return ["--spec", "spec.yaml", "--table", job.table_url, "--partition", "month=1", *more]
 
 
 def test_the_script_asks_for_a_partition_or_no_partition_too(
@@ -375,12 +374,10 @@ def test_the_script_asks_for_a_partition_or_no_partition_too(
 ) -> None:
     raw = write_raw("month=1/a.parquet", 533).parents[1]
     given = ["--spec", "spec.yaml", "--table", job.table_url, "--input", str(raw)]
-    bare = extract_job.parse_arguments(given)
-    whole = extract_job.parse_arguments([*given, "--no-partition"])
     # The script passes its session on; without one the rows are read here.
     with pytest.raises(InputError, match=r"expected a partition, found none; .*--no-partition"):
-        extract_job.extract(bare, job.spec, None)
-    report: Any = extract_job.extract(whole, job.spec, None)
+        run_job(job.spec, None, given)
+    report = run_job(job.spec, None, [*given, "--no-partition"])
     assert report.partitions == ({},)
 
 
@@ -399,9 +396,7 @@ def hive_table(frame: DataFrame) -> Iterator[str]:
 def test_the_script_extracts_queries_and_hive_tables(
     job: ExtractJob, spark: Any, hive_table: str, option: str, source: str
 ) -> None:
-    report: Any = extract_job.extract(
-        options(job, option, source.format(hive_table)), job.spec, spark
-    )
+    report = run_job(job.spec, spark, arguments_of(job, option, source.format(hive_table)))
     assert report.num_rows == (150 if option == "--sql" else 533)
     assert report.partitions == ({"month": "1"},)
 
@@ -412,13 +407,13 @@ def test_the_script_extracts_queries_and_hive_tables(
 )
 def test_a_query_that_spark_refuses_is_bad_input(job: ExtractJob, spark: Any, source: Any) -> None:
     with pytest.raises(InputError, match="Spark cannot run the query: "):
-        extract_job.extract(options(job, *source), job.spec, spark)
+        run_job(job.spec, spark, arguments_of(job, *source))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--partition", "month"], "expected KEY=VALUE, found 'month'"),
+        (["--partition", "month"], "expected KEY=VALUE, each key once, found month=1, month"),
         ([], "one of the arguments --input --sql --hive-table is required"),
         (["--input", "raw", "--sql", "select 1"], "not allowed with argument"),
     ],
@@ -429,8 +424,7 @@ def test_wrong_options_end_with_code_2(
     arguments: list[str],
     message: str,
 ) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        options(job, *arguments)
+    assert extract_job.main(arguments_of(job, *arguments)) == 2
     assert message in capsys.readouterr().err
 
 

@@ -83,7 +83,10 @@ def test_every_row_is_in_exactly_one_unit_in_order(
         for group in range(r.first_row_group, r.last_row_group + 1)
     ]
     wanted = [
-        (file.url, i) for file in planned for i, num_rows in enumerate(file.row_groups) if num_rows
+        (file.listed.url, i)
+        for file in planned
+        for i, num_rows in enumerate(file.row_groups)
+        if num_rows
     ]
     assert found == wanted
     largest = max((n for file in files for n in file), default=0)
@@ -95,7 +98,7 @@ def test_files_are_found_with_their_partitions(raw: Path, write_raw: Any) -> Non
     write_raw("month=10/a.parquet", 90)
     write_raw("month=2/_temporary/c.parquet", 1)
     files = find_raw_files(str(raw), {"site": "nyc"}, ["month"])
-    assert [(file.name, file.row_groups, file.partition) for file in files] == [
+    assert [(file.listed.name, file.row_groups, file.partition) for file in files] == [
         ("month=10/a.parquet", (40, 40, 10), {"site": "nyc", "month": "10"}),
         ("month=2/b.parquet", (40, 10), {"site": "nyc", "month": "2"}),
     ]

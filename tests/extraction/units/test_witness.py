@@ -137,7 +137,7 @@ def test_a_large_file_is_compared_in_its_sample(tmp_path: Path) -> None:
 
 def test_the_rows_of_files_of_other_types_are_compared_with_each_other() -> None:
     extractor = Extractor(load_spec(SPEC))
-    gathering = Gathering(extractor, wanted=True)
+    gathering = Gathering(extractor)
     kinds = (
         pa.string(),
         pa.large_string(),

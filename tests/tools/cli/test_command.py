@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from featstore.base.errors import FeatstoreError
-from featstore.tools.cli.command import SPEC, Command, Subject, named, subjects
+from featstore.tools.cli.command import SPEC, Command, named, subjects
 from featstore.tools.cli.program import cli
 from tests.parquet_files import put_parquet
 from tests.programs import run_python
 
-OLD = Subject(option=("--old", "--before"), name="old", metavar="URL", help="The old one.")
+OLD = click.Option(["--old", "--before", "old"], metavar="URL", help="The old one.")
 
 
 def commands(

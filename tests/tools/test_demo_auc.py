@@ -3,12 +3,11 @@
 import itertools
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.tools.demo_metrics import auc, group_means
+from featstore.tools.demo_train import auc
 
 
 def auc_of_pairs(labels: list[int], scores: list[float]) -> float:
@@ -37,13 +36,3 @@ def test_auc_is_the_share_of_pairs_in_order_with_ties_at_half(
 def test_a_perfect_order_has_auc_one_and_its_reverse_zero() -> None:
     assert auc([0, 0, 1, 1], [1, 2, 3, 4]) == 1.0
     assert auc([1, 1, 0, 0], [1, 2, 3, 4]) == 0.0
-
-
-def test_group_means_of_known_and_new_groups() -> None:
-    groups, labels = np.array(["b", "a", "b", "c"]), np.array([1, 0, 0, 1])
-    assert group_means(groups, labels, np.array(["a", "b", "z", "c"])).tolist() == [
-        0.0,
-        0.5,
-        0.5,
-        1.0,
-    ]

@@ -1,0 +1,119 @@
+"""The options that the command line and the Spark jobs have in common, each described once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Option = Callable[[Any], Any]
+
+
+def several(*options: Option) -> Option:
+    """Several options as one decorator. The help shows them in this order."""
+
+    def decorate(function: Any) -> Any:
+        # Decorators apply from the bottom up, and click shows them from the top down.
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def spec_option(text: str = "The spec, a YAML file.") -> Option:
+    """The required option `--spec`."""
+    return click.option("--spec", required=True, metavar="URL", help=text)
+
+
+def input_option(text: str, *older: str) -> Option:
+    """The required option `--input`, with its older names."""
+    return click.option("--input", *older, "input_url", required=True, metavar="URL", help=text)
+
+
+def table_option(text: str = "The table to write; created if it does not exist.") -> Option:
+    """The required option `--table`."""
+    return click.option("--table", "table_url", required=True, metavar="URL", help=text)
+
+
+def key_values(
+    form: str,
+) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
+    """The callback of an option whose values have this form, such as `KEY=VALUE`."""
+
+    def pairs_of(_: click.Context, option: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+        pairs = dict(text.partition("=")[::2] for text in texts)
+        if len(pairs) < len(texts) or not all(key and value for key, value in pairs.items()):
+            name = form.partition("=")[0].lower()
+            raise click.BadParameter(f"expected {form}, each {name} once, found {', '.join(texts)}")
+        return pairs
+
+    return pairs_of
+
+
+def partition_option(text: str = "A partition value for all of the input.") -> Option:
+    """The option `--partition`, which may be repeated."""
+    return click.option(
+        "--partition",
+        multiple=True,
+        callback=key_values("KEY=VALUE"),
+        metavar="KEY=VALUE",
+        help=text,
+    )
+
+
+partition_from_path_option = click.option(
+    "--partition-from-path",
+    multiple=True,
+    metavar="KEY",
+    help="A key to take from KEY=VALUE directories.",
+)
+partition_options = several(
+    partition_option(),
+    partition_from_path_option,
+    click.option(
+        "--no-partition",
+        is_flag=True,
+        help="Take all of the input, although it has KEY=VALUE directories, for a table without "
+        "partitions.",
+    ),
+)
+retry_option = click.option(
+    "--retry-s",
+    type=float,
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a request to a store is made again after failures that may pass.",
+)
+# What `featstore.extract` takes besides spec, input and table, here and on Spark.
+extract_options = several(
+    partition_options,
+    click.option(
+        "--days",
+        metavar="FIRST..LAST",
+        help="Fill {dt} (and {hour}) in --input. Partitions that are up to date are skipped.",
+    ),
+    click.option("--allow-missing", is_flag=True, help="With --days: skip days without raw files."),
+    click.option("--dry-run", is_flag=True, help="With --days: only print what would be done."),
+    click.option(
+        "--group",
+        metavar="NAME",
+        help="Extract only the slots that the table lacks, into this slot group.",
+    ),
+    click.option(
+        "--key",
+        metavar="COLUMN",
+        help="With --group: the kept column that identifies each row, if the raw files changed.",
+    ),
+    retry_option,
+)
+
+
+def require_one_of(given: Mapping[str, object]) -> None:
+    """UsageError unless exactly one of these options has a value."""
+    found = [option for option, value in given.items() if value is not None]
+    if not found:
+        raise click.UsageError(f"one of the arguments {' '.join(given)} is required")
+    if len(found) > 1:
+        raise click.UsageError(f"argument {found[1]}: not allowed with argument {found[0]}")
