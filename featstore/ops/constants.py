@@ -4,8 +4,8 @@ import datetime
 
 import pyarrow as pa
 
+from featstore.ops.kinds import finite_number
 from featstore.ops.lists import is_list
-from featstore.ops.signature import number
 
 
 def literal(value: object) -> object:
@@ -18,7 +18,7 @@ def literal(value: object) -> object:
         return tuple(literal(item) for item in value)
     if not isinstance(value, str | int | float | datetime.datetime):
         raise ValueError(value)
-    return number(value) if isinstance(value, float) else value
+    return finite_number(value) if isinstance(value, float) else value
 
 
 def scalar_of(value: object, arrow_type: pa.DataType) -> pa.Scalar:
@@ -38,7 +38,7 @@ def _plain(value: object, arrow_type: pa.DataType) -> object:
             raise TypeError(value)
         return [_plain(item, arrow_type.value_type) for item in value]
     if arrow_type == pa.float64():
-        return number(value) + 0.0
+        return finite_number(value) + 0.0
     if pa.types.is_timestamp(arrow_type) and isinstance(value, datetime.datetime):
         return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
     expected = {pa.string(): str, pa.int64(): int, pa.bool_(): bool}.get(arrow_type)

@@ -13,43 +13,53 @@ from featstore.ops import (
     vocabularies,
 )
 from featstore.ops.constants import literal
-from featstore.ops.signature import (
-    Operator,
+from featstore.ops.kinds import (
+    COUNT,
+    MAX_COUNT,
+    NUMBER,
     Param,
+    accepted,
+    converted,
     integer,
-    number,
     one_of,
-    positive_int,
     positive_number,
     text,
 )
+from featstore.ops.signature import Operator
+from featstore.ops.vocabularies import Vocabulary
 
-_MAX_LEN = Param(expected="an integer, 1 to 2147483647", read=positive_int)
-_TRUNCATE = Param(expected="head or tail", read=one_of("head", "tail"), default="head")
-_BOUND = Param(expected="a finite number", read=number)
+_MAX_LEN = Param(kind=COUNT)
+_TRUNCATE = Param(kind=one_of("head", "tail"), default="head")
+_BOUND = Param(kind=NUMBER)
+_FITTED = Param(kind=NUMBER, required=True)
 _ZONE = Param(
-    expected="an IANA time zone, such as UTC or America/New_York",
-    read=timestamps.time_zone,
+    kind=converted(
+        "an IANA time zone, such as UTC or America/New_York",
+        timestamps.time_zone,
+        text().schema(),
+    ),
     default="UTC",
 )
 _BOUNDARIES = Param(
-    expected="strictly increasing finite numbers", read=numbers.boundaries, required=True
+    kind=converted(
+        "strictly increasing finite numbers",
+        numbers.boundaries,
+        {"type": "array", "items": {"type": "number"}, "minItems": 1},
+    ),
+    required=True,
 )
-_COUNT = Param(expected="an integer, 1 to 2147483647", read=positive_int, required=True)
-_N = Param(expected="an integer, 1 to 2147483647", read=positive_int, default=1)
-_FITTED = Param(expected="a finite number", read=number, required=True)
 _CONSTANT = Param(
-    expected="a constant: text, finite number, boolean, timestamp, or a list of these", read=literal
+    kind=converted(
+        "a constant: text, finite number, boolean, timestamp, or a list of these", literal
+    )
 )
+_SEPARATOR = text("a text that is not empty")
+_POSITION = integer(-MAX_COUNT, expected="an integer of 32 bits")
 
 
 def _choice(*names: str, required: bool = True, default: str | None = None) -> Param:
-    return Param(
-        expected=f"one of {', '.join(names)}",
-        read=one_of(*names),
-        required=required,
-        default=default,
-    )
+    kind = one_of(*names, expected=f"one of {', '.join(names)}")
+    return Param(kind=kind, required=required, default=default)
 
 
 _ALL = (
@@ -94,11 +104,7 @@ _ALL = (
         name="quantile_bucketize",
         function=numbers.bucketize,
         result=numbers.bucketize_type,
-        params={
-            "num_buckets": Param(
-                expected="an integer, 2 to 65536", read=numbers.bucket_count, required=True
-            )
-        },
+        params={"num_buckets": Param(kind=integer(2, numbers.MAX_BUCKETS), required=True)},
         num_values=numbers.num_buckets,
         names=numbers.bucket_names,
         frozen={"boundaries": _BOUNDARIES},
@@ -110,7 +116,7 @@ _ALL = (
         result=numbers.float_type,
         frozen={
             "mean": _FITTED,
-            "stddev": Param(expected="a number above 0", read=positive_number, required=True),
+            "stddev": Param(kind=converted("a number above 0", positive_number), required=True),
         },
     ),
     Operator(
@@ -125,14 +131,17 @@ _ALL = (
         result=vocabularies.vocabulary_type,
         params={
             "file": Param(
-                expected="the path of a text file, relative to the spec", read=text, required=True
+                kind=text("the path of a text file, relative to the spec"), required=True
             ),
             "unknown": _choice("missing", "index", required=False, default="missing"),
         },
         num_values=vocabularies.num_indices,
         names=vocabularies.entry_names,
         frozen={
-            "vocabulary": Param(expected="a vocabulary", read=vocabularies.recorded, required=True)
+            "vocabulary": Param(
+                kind=accepted("a vocabulary", lambda of: isinstance(of, Vocabulary), {}),
+                required=True,
+            )
         },
         fit_only=("file",),
         fills=False,
@@ -186,15 +195,18 @@ _ALL = (
         name="take",
         function=elements.take,
         result=elements.take_type,
-        params={"n": _COUNT, "end": _choice("head", "tail", required=False, default="head")},
+        params={
+            "n": Param(kind=COUNT, required=True),
+            "end": _choice("head", "tail", required=False, default="head"),
+        },
     ),
     Operator(
         name="slice",
         function=elements.slice_operator,
         result=elements.slice_type,
         params={
-            "start": Param(expected="an integer of 32 bits", read=integer, default=0),
-            "stop": Param(expected="an integer of 32 bits", read=integer),
+            "start": Param(kind=_POSITION, default=0),
+            "stop": Param(kind=_POSITION),
         },
     ),
     Operator(name="distinct", function=elements.distinct, result=elements.distinct_type),
@@ -237,20 +249,20 @@ _ALL = (
         name="power",
         function=numbers.power,
         result=numbers.float_type,
-        params={"exponent": Param(expected="a finite number", read=number, required=True)},
+        params={"exponent": _FITTED},
     ),
     Operator(name="lower", function=texts.lower, result=texts.lower_type),
     Operator(
         name="split",
         function=texts.split,
         result=texts.text_list_type,
-        params={"separator": Param(expected="a text that is not empty", read=text, required=True)},
+        params={"separator": Param(kind=_SEPARATOR, required=True)},
     ),
     Operator(
         name="tokenize",
         function=texts.tokenize,
         result=texts.text_list_type,
-        params={"by": _choice("word", "character"), "n": _N},
+        params={"by": _choice("word", "character"), "n": Param(kind=COUNT, default=1)},
     ),
     Operator(
         name="weighted",
@@ -258,7 +270,7 @@ _ALL = (
         result=texts.weighted_type,
         params={
             "part": _choice("value", "weight"),
-            "separator": Param(expected="a text that is not empty", read=text, default=":"),
+            "separator": Param(kind=_SEPARATOR, default=":"),
         },
     ),
 )

@@ -1,47 +1,13 @@
 """The declaration of an operator (inputs, params, result type) as frozen data."""
 
-import functools
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from featstore.ops.kinds import Param
 from featstore.ops.value_names import NamedValues
-
-MAX_COUNT = 2**31 - 1
-OPTIONS = (
-    "slot",
-    "name",
-    "op",
-    "of",
-    "store",
-    "default",
-    "fill",
-    "empty_as_null",
-    "encode",
-    "share_slot",
-    "values",
-)
-"""The options that every node of a spec has, beside its operator's params."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Param:
-    """One parameter of an operator.
-
-    Attributes:
-        expected: What the parameter accepts, in words for error messages.
-        read: Returns a value in canonical form, or raises ValueError or TypeError.
-        required: Whether a spec must give it.
-        default: The value where a spec does not give it.
-    """
-
-    expected: str
-    read: Callable[[object], object]
-    required: bool = False
-    default: object = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,58 +71,3 @@ def result_for(
         return types[0] if result is None else result
 
     return result_type
-
-
-def read_integer(low: int, high: int, value: object) -> int:
-    """The value if it is an integer from `low` to `high`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(value)
-    return value
-
-
-def integer_within(low: int, high: int) -> Callable[[object], int]:
-    """A `Param.read` that accepts integers from `low` to `high`. Its `args` tell them."""
-    return functools.partial(read_integer, low, high)
-
-
-# Arrow's lists and Spark SQL require 32 bits.
-positive_int = integer_within(1, MAX_COUNT)
-integer = integer_within(-MAX_COUNT, MAX_COUNT)
-
-
-def text(value: object) -> str:
-    """A text that is not empty."""
-    if not isinstance(value, str) or not value:
-        raise ValueError(value)
-    return value
-
-
-def number(value: object) -> float:
-    """A finite number, as float."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not abs(value) <= sys.float_info.max
-    ):
-        raise ValueError(value)
-    return float(value)
-
-
-def positive_number(value: object) -> float:
-    """A finite number above 0, as float."""
-    found = number(value)
-    if found <= 0:
-        raise ValueError(value)
-    return found
-
-
-def read_name(names: tuple[str, ...], value: object) -> str:
-    """The value if it is one of `names`."""
-    if not isinstance(value, str) or value not in names:
-        raise ValueError(value)
-    return value
-
-
-def one_of(*names: str) -> Callable[[object], str]:
-    """A `Param.read` that accepts one of these names. Its `args` tell them."""
-    return functools.partial(read_name, names)

@@ -142,13 +142,6 @@ def _indices(
     return indices + 1 if unknown == "index" else indices
 
 
-def recorded(value: object) -> Vocabulary:
-    """A vocabulary."""
-    if not isinstance(value, Vocabulary):
-        raise TypeError(value)
-    return value
-
-
 def num_indices(params: Mapping[str, Any]) -> int:
     """How many different values the operator has."""
     return len(params["vocabulary"]) + int(params["unknown"] == "index")

@@ -1,17 +1,19 @@
 """The graph of a spec: as SVG, or as text that drawing programs read, DOT or Mermaid."""
 
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from featstore.base.errors import SpecError, nearest
+from featstore.base.errors import MissingDependencyError, SpecError, nearest
 from featstore.spec import check
 from featstore.spec.graph import build_graph
 from featstore.spec.model import Spec, type_name
 from featstore.spec.parse import load_spec
-from featstore.spec.svg import svg
 
 DOT, MERMAID, SVG = FORMATS = ("dot", "mermaid", "svg")
+_LIMIT_S = 120.0  # of laying out a graph
 _DOT_SHAPES = {"input": "box", "inner": "ellipse", "slot": "box, style=rounded", "stored": "note"}
 _MERMAID_SHAPES = {
     "input": '["{}"]',
@@ -143,6 +145,44 @@ def mermaid(drawing: Drawing) -> str:
         lines.append(f"  {ids[vertex.id]}{_MERMAID_SHAPES[vertex.kind].format(text)}")
     lines += [f"  {ids[first]} --> {ids[last]}" for first, last in drawing.edges]
     return "\n".join(lines)
+
+
+def svg(dot_text: str) -> str:
+    """A graph in DOT as SVG, laid out by Graphviz's program `dot`.
+
+    Args:
+        dot_text: The graph, in DOT.
+
+    Raises:
+        MissingDependencyError: Graphviz is not installed, or not whole.
+        SpecError: The graph takes more than two minutes to lay out.
+    """
+    program = shutil.which("dot")
+    if program is None:
+        raise MissingDependencyError(
+            "the format svg needs Graphviz, whose program `dot` is not on the PATH: install it "
+            "(`apt install graphviz`, `brew install graphviz`), or use the format mermaid, which "
+            "code forges and notebooks draw"
+        )
+    try:
+        done = subprocess.run(
+            [program, "-Tsvg"],
+            input=dot_text,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=_LIMIT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SpecError(
+            f"the graph is too large: {program} took more than {_LIMIT_S:.0f} s to lay it out; "
+            f"draw a part of it (--slot NAME)"
+        ) from error
+    if done.returncode:
+        raise MissingDependencyError(
+            f"expected Graphviz's {program} to draw SVG, found exit code {done.returncode}: "
+            f"{done.stderr.strip()}; install Graphviz again"
+        )
+    return done.stdout
 
 
 def _quoted(text: str) -> str:

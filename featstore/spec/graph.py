@@ -17,11 +17,12 @@ import pyarrow as pa
 from featstore.base.errors import SpecError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.ops import columns, ids, lists, numbers, sequences, slot_columns
+from featstore.ops.kinds import wrong
 from featstore.ops.signature import Operator
 from featstore.spec import check, meaning
 from featstore.spec.meaning import operator_paths, stored_hashes
 from featstore.spec.model import Node, Sequence, Spec, type_name
-from featstore.spec.parse import naming, wrong
+from featstore.spec.parse import naming
 
 MEANING_DIGITS = 16
 _built: dict[int, "Graph"] = {}

@@ -8,7 +8,7 @@ from featstore.base.schema import SlotSchema
 from featstore.base.text_table import text_table
 from featstore.spec import check
 from featstore.spec.graph import build_graph
-from featstore.spec.model import Node, Spec, type_name
+from featstore.spec.model import VALUES, Node, Spec, changed_options, type_name
 from featstore.spec.parse import load_spec
 
 _HEADERS = ("slot", "name", "kind", "shape", "operator", "params", "inputs")
@@ -123,11 +123,7 @@ def inputs_of(spec: Spec) -> dict[str, tuple[str, ...]]:
 
 
 def _options(spec: Spec, node: Node) -> dict[str, str]:
-    options = dict(node.params) | {
-        "default": node.default,
-        "fill": node.fill,
-        "empty_as_null": node.empty_as_null or None,
-    }
+    options = dict(node.params) | changed_options(node, VALUES)
     options["encode"] = None if node.encode == "sign" else node.encode
     options |= spec.fitted[node.name].params if node.name in spec.fitted else {}
     vocabulary = spec.vocabularies.get(str(node.params.get("file")))

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from featstore.base.errors import SpecError, nearest
-from featstore.ops.user import is_user_operator
 from featstore.spec.graph import Graph, Step, build_graph
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.sql.call import Call, Members
 from featstore.spec.sql.templates import TEMPLATES
+from featstore.spec.user import is_user_operator
 
 
 def sql(spec_url: str, slot: str) -> str:

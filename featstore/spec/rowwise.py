@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from featstore.base.errors import OperatorError
+from featstore.base.errors import OperatorError, SpecError
 from featstore.ops.arrays import Integers, array_of
 from featstore.ops.columns import clean, read_column
 from featstore.ops.signature import Operator
-from featstore.ops.user import declared_operator
+from featstore.spec.user import declared_operator
 
 Function = Callable[..., pa.Array]
 
@@ -102,12 +102,12 @@ def _read_params(operator: Operator, given: Mapping[str, object]) -> dict[str, o
                 f"{operator.name}: expected params {', '.join(operator.params) or '(none)'}, found "
                 f"{name!r}"
             )
+        kind = operator.params[name].kind
         try:
-            known[name] = operator.params[name].read(value)
-        except (TypeError, ValueError) as error:
-            expected = operator.params[name].expected
+            known[name] = kind.read(value, name)
+        except SpecError as error:
             raise TypeError(
-                f"{operator.name}: expected {expected} for {name!r}, found {value!r}"
+                f"{operator.name}: expected {kind.expected} for {name!r}, found {value!r}"
             ) from error
     missing = sorted(operator.params.keys() - known.keys())
     if missing:

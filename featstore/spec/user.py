@@ -16,10 +16,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from featstore.ops.columns import clean, read_column, readable
+from featstore.ops.kinds import Param, converted, options_of
 from featstore.ops.lists import element_type
 from featstore.ops.maps import is_map
 from featstore.ops.numbers import identity
-from featstore.ops.signature import OPTIONS, Operator, Param
+from featstore.ops.signature import Operator
+from featstore.spec.model import Node
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -200,7 +202,7 @@ def _result_type(
 
 
 def _param(name: str, default: object) -> Param:
-    if name in (*OPTIONS, "counts"):
+    if name in (*options_of(Node), "counts"):
         raise TypeError(
             f"param {name!r}: expected a name other than counts and the options of all nodes, "
             f"found {name!r}"
@@ -221,8 +223,7 @@ def _param(name: str, default: object) -> Param:
 
     required = default is kind
     return Param(
-        expected=f"a value of type {kind.__name__}",
-        read=read,
+        kind=converted(f"a value of type {kind.__name__}", read),
         required=required,
         default=None if required else default,
     )
