@@ -21,10 +21,17 @@ from featstore.base.closing import Closing
 from featstore.base.errors import InputError, all_nearest, not_once
 from featstore.base.libraries import LazyModule
 from featstore.formats.byte_source import BLOCK_BYTES
-from featstore.formats.inferred import inferred, is_inferred, is_undecided
-from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows, no_rows
+from featstore.formats.parsed import (
+    MAX_EXAMPLES,
+    BadRow,
+    ParsedRows,
+    inferred,
+    is_inferred,
+    is_undecided,
+    name_of,
+    no_rows,
+)
 from featstore.formats.text_values import SCALARS, example, infer_text_type, parse_texts
-from featstore.formats.type_names import name_of
 from featstore.native.damage import first_line
 from featstore.ops.arrays import values_of
 from featstore.ops.lists import array_of_bits

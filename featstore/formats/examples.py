@@ -18,11 +18,16 @@ import pyarrow as pa
 
 from featstore.base.errors import InputError, import_extra
 from featstore.base.libraries import LazyModule
-from featstore.formats.example_message import example_class
-from featstore.formats.inferred import feature_of, inferred, is_inferred
-from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows
-from featstore.formats.tfrecord import is_record_head, read_records
-from featstore.formats.type_names import name_of
+from featstore.formats.parsed import (
+    MAX_EXAMPLES,
+    BadRow,
+    ParsedRows,
+    feature_of,
+    inferred,
+    is_inferred,
+    name_of,
+)
+from featstore.formats.tfrecord import example_class, is_record_head, read_records
 
 if TYPE_CHECKING:
     import google.protobuf.message as message_errors

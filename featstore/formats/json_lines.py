@@ -15,10 +15,17 @@ import pyarrow.compute as pc
 from featstore.base.errors import InputError
 from featstore.base.libraries import LazyModule
 from featstore.formats.byte_source import Lines, line_blocks
-from featstore.formats.inferred import inferred, is_inferred
-from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows, halves, no_rows
+from featstore.formats.parsed import (
+    MAX_EXAMPLES,
+    BadRow,
+    ParsedRows,
+    halves,
+    inferred,
+    is_inferred,
+    name_of,
+    no_rows,
+)
 from featstore.formats.text_values import MAY_CHANGE, infer_time, is_kept
-from featstore.formats.type_names import name_of
 from featstore.native.damage import first_line
 from featstore.ops.arrays import Integers, values_of
 

@@ -14,9 +14,13 @@ import pyarrow.compute as pc
 
 from featstore.base.errors import InputError
 from featstore.formats.byte_source import Lines, line_blocks
-from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows
+from featstore.formats.parsed import (
+    MAX_EXAMPLES,
+    BadRow,
+    ParsedRows,
+    name_of,
+)
 from featstore.formats.text_values import changed_numbers
-from featstore.formats.type_names import name_of
 from featstore.ops.arrays import Mask, values_of
 from featstore.ops.lists import array_of_bits
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.ops.arrays import Integers, array_of, nulls_of, values_of
-from featstore.ops.constants import scalar_of
+from featstore.ops.kinds import scalar_of
 from featstore.ops.lists import element_type, flat, is_list
 from featstore.ops.maps import is_map
 from featstore.ops.numbers import floats_of, is_number

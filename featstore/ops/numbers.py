@@ -1,4 +1,5 @@
-"""Operators on numbers: identity, log1p, clip, bucketize, ratio and power.
+"""Operators on numbers: identity, log1p, clip, bucketize, ratio and power, and those whose
+constants are fitted by a first pass, standardize and min_max.
 
 They compute in float64. A result that is not a finite number is null.
 """
@@ -220,3 +221,23 @@ def finite(
     if count_true(bad, counts, what):
         nulls = either(nulls, bad)
     return array_of(values, nulls)
+
+
+def standardize(array: pa.Array, *, mean: float, stddev: float, counts: Counter[str]) -> pa.Array:
+    """(x - mean) / stddev, with the mean and population standard deviation of the fitted values.
+
+    Null, and counted, where the result is not finite.
+    """
+    values, nulls = floats_of(array)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return finite((values - mean) / stddev, nulls, counts)
+
+
+def min_max(array: pa.Array, *, min: float, max: float, counts: Counter[str]) -> pa.Array:  # noqa: A002
+    """(x - min) / (max - min), with the smallest and the largest of the fitted values.
+
+    0 below min and 1 above max.
+    """
+    values, nulls = floats_of(array)
+    with np.errstate(invalid="ignore"):
+        return finite((np.clip(values, min, max) - min) / (max - min), nulls, counts)

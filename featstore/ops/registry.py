@@ -2,17 +2,14 @@
 
 from featstore.ops import (
     choices,
-    combining,
     elements,
     ids,
     maps,
     numbers,
-    scaling,
     texts,
     timestamps,
     vocabularies,
 )
-from featstore.ops.constants import literal
 from featstore.ops.kinds import (
     COUNT,
     MAX_COUNT,
@@ -21,6 +18,7 @@ from featstore.ops.kinds import (
     accepted,
     converted,
     integer,
+    literal,
     one_of,
     positive_number,
     text,
@@ -112,7 +110,7 @@ _ALL = (
     ),
     Operator(
         name="standardize",
-        function=scaling.standardize,
+        function=numbers.standardize,
         result=numbers.float_type,
         frozen={
             "mean": _FITTED,
@@ -121,7 +119,7 @@ _ALL = (
     ),
     Operator(
         name="min_max",
-        function=scaling.min_max,
+        function=numbers.min_max,
         result=numbers.float_type,
         frozen={"min": _FITTED, "max": _FITTED},
     ),
@@ -179,18 +177,18 @@ _ALL = (
         name="lookup",
         function=maps.lookup,
         result=maps.lookup_type,
-        params={"combiner": _choice(*combining.COMBINERS, required=False)},
+        params={"combiner": _choice(*elements.COMBINERS, required=False)},
         min_inputs=2,
         max_inputs=2,
     ),
     Operator(name="match", function=maps.match, result=maps.match_type, min_inputs=3, max_inputs=3),
     Operator(
         name="combine",
-        function=combining.combine,
-        result=combining.combine_type,
-        params={"by": _choice(*combining.COMBINERS)},
+        function=elements.combine,
+        result=elements.combine_type,
+        params={"by": _choice(*elements.COMBINERS)},
     ),
-    Operator(name="length", function=combining.length, result=combining.length_type),
+    Operator(name="length", function=elements.length, result=elements.length_type),
     Operator(
         name="take",
         function=elements.take,

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from featstore.base.errors import NotFittedError, SpecError, nearest
 from featstore.base.schema import Slot, SlotKind
-from featstore.ops.constants import scalar_of
-from featstore.ops.kinds import options_of, wrong
+from featstore.ops.kinds import options_of, scalar_of, wrong
 from featstore.ops.lists import is_list
 from featstore.ops.registry import OPERATORS
 from featstore.ops.signature import Operator

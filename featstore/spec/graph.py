@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from featstore.base.errors import SpecError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
-from featstore.ops import columns, ids, lists, numbers, sequences, slot_columns
+from featstore.ops import columns, ids, lists, numbers, slot_columns
 from featstore.ops.kinds import wrong
 from featstore.ops.signature import Operator
 from featstore.spec import check, meaning
@@ -356,10 +356,10 @@ class Builder:
 
     def _aligned(self, sequence: Sequence, name: str) -> int:
         """A column of a sequence group, aligned with the others."""
-        arrow_type = sequences.aligned_type([self.columns[other] for other in sequence.of])
+        arrow_type = lists.aligned_type([self.columns[other] for other in sequence.of])
         owner = (sequence.name, "sequence")
         events = self._add(
-            sequences.align,
+            lists.align,
             [self._read(other) for other in sequence.of],
             sequence.options,
             arrow_type,
@@ -367,7 +367,7 @@ class Builder:
             counted=True,
         )
         return self._add(
-            sequences.column_of,
+            lists.column_of,
             [events],
             {"position": sequence.of.index(name)},
             self.columns[name],

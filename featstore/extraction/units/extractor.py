@@ -17,8 +17,8 @@ from featstore.extraction.units.values import single
 from featstore.extraction.units.witness import Witness
 from featstore.ops.arrays import Mask, nulls_of
 from featstore.ops.columns import read_column
+from featstore.ops.lists import align
 from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
-from featstore.ops.sequences import align
 from featstore.spec.explanation import Explanation, explanation_of
 from featstore.spec.graph import Graph, Step, build_graph
 from featstore.spec.model import Spec

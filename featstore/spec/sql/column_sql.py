@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from featstore.ops import columns, lists, sequences, slot_columns
+from featstore.ops import columns, lists, slot_columns
 from featstore.ops.maps import is_map
 from featstore.spec.sql.call import MAX_FLOAT, Call, Members, Template, literal, type_text
 
@@ -164,8 +164,8 @@ COLUMN_TEMPLATES: dict[object, Template] = {
     columns.clean: _clean,
     columns.empty_as_null: _empty_as_null,
     lists.fill_null: _fill_null,
-    sequences.align: _align,
-    sequences.column_of: _column_of,
+    lists.align: _align,
+    lists.column_of: _column_of,
     slot_columns.sign_column: _sign_column,
     slot_columns.index_column: _index_column,
     slot_columns.float_column: _float_column,

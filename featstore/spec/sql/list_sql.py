@@ -4,7 +4,7 @@ import re
 
 import pyarrow as pa
 
-from featstore.ops import combining, elements, maps, texts
+from featstore.ops import elements, maps, texts
 from featstore.ops.lists import is_list
 from featstore.spec.sql.call import MAX_FLOAT, Call, Template, as_double, integer, literal
 from featstore.spec.sql.column_sql import cut
@@ -190,10 +190,10 @@ def _before_last(element: str, separator: str) -> str:
 LIST_TEMPLATES: dict[object, Template] = {
     maps.lookup: _lookup,
     maps.match: _match,
-    combining.combine: lambda call: _combined(
+    elements.combine: lambda call: _combined(
         call, as_double(call.text, call.types[0]), call.params["by"]
     ),
-    combining.length: lambda call: (
+    elements.length: lambda call: (
         f"array_size({call.text})" if call.of_list else f"char_length({call.text})"
     ),
     elements.take: lambda call: cut(call.text, call.params["n"], call.params["end"]),

@@ -9,9 +9,15 @@ from featstore.base.errors import SpecError, nearest
 from featstore.spec.graph import Graph, Step, build_graph
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
-from featstore.spec.sql.call import Call, Members
-from featstore.spec.sql.templates import TEMPLATES
+from featstore.spec.sql.call import Call, Members, Template
+from featstore.spec.sql.column_sql import COLUMN_TEMPLATES
+from featstore.spec.sql.list_sql import LIST_TEMPLATES
+from featstore.spec.sql.value_sql import VALUE_TEMPLATES
 from featstore.spec.user import is_user_operator
+
+# The template of each function that a graph's steps call. It returns an expression of Spark 4 with
+# the same values; `call` describes its arguments. Each file has those of one family of operators.
+TEMPLATES: dict[object, Template] = {**COLUMN_TEMPLATES, **VALUE_TEMPLATES, **LIST_TEMPLATES}
 
 
 def sql(spec_url: str, slot: str) -> str:
