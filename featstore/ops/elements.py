@@ -52,8 +52,10 @@ def slice_operator(
 
     Negative positions count from the end.
     """
+    if not is_list(array.type) and start >= 0 and stop is not None and 0 <= stop <= start:
+        return pc.if_else(pc.is_null(array), pa.scalar(None, pa.string()), "")
     if not is_list(array.type):
-        return _slice_texts(array, start, stop)
+        return pc.utf8_slice_codeunits(array, start, stop)
     offsets = offsets_of(array)
     lengths = np.diff(offsets)
     first = _bound(start, lengths)
@@ -127,12 +129,6 @@ def _count_rows(pairs: Integers, num_codes: int, num_rows: int) -> Integers:
 def _bound(position: int, lengths: Integers) -> Integers:
     """A slice position, as Python resolves it for a list of each length."""
     return np.minimum(position, lengths) if position >= 0 else np.maximum(lengths + position, 0)
-
-
-def _slice_texts(array: pa.Array, start: int, stop: int | None) -> pa.Array:
-    if start >= 0 and stop is not None and 0 <= stop <= start:
-        return pc.if_else(pc.is_null(array), pa.scalar(None, pa.string()), "")
-    return pc.utf8_slice_codeunits(array, start, stop)
 
 
 COMBINERS = ("mean", "sum", "max", "min")

@@ -63,7 +63,8 @@ def value_hash(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         return value_hash(array.dictionary).take(array.indices)
     if pa.types.is_string(array.type):
-        return _hash_texts(array)
+        hashes = xxh64(bytes_of(array), stored_offsets_of(array))
+        return array_of(hashes.view(np.int64), validity_of(array))
     if pa.types.is_boolean(array.type):
         return _hash_small(values_of(array).astype(np.int64), nulls_of(array), 0, 1)
     if pa.types.is_timestamp(array.type):
@@ -89,14 +90,9 @@ def sign(slot: int, *hashes: pa.Array) -> pa.Array:
     signs = np.empty(len(hashes[0]), np.uint64)
     kernels.sign_rows(tuple(map(values_of, hashes)), signs, _hash_int(slot), False)
     for member in hashes:
-        _fill_nulls(signs, member)
+        if member.null_count:
+            kernels.fill_nulls(signs, member.buffers()[0], member.offset, _MISSING_MARK)
     return array_of(signs.view(np.int64))
-
-
-def _fill_nulls(signs: Hashes, member: pa.Array) -> None:
-    """Writes the missing sign where a member is null."""
-    if member.null_count:
-        kernels.fill_nulls(signs, member.buffers()[0], member.offset, _MISSING_MARK)
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -104,11 +100,6 @@ def _hash_int(value: int) -> int:
     """xxhash64(int value): 4 bytes, seed 42."""
     data = int(value).to_bytes(4, "little", signed=True)
     return int(xxh64(data, np.array([0, len(data)], np.int32))[0])
-
-
-def _hash_texts(array: pa.Array) -> pa.Array:
-    hashes = xxh64(bytes_of(array), stored_offsets_of(array))
-    return array_of(hashes.view(np.int64), validity_of(array))
 
 
 def _hash_integers(array: pa.Array) -> pa.Array:

@@ -209,18 +209,10 @@ def _by_rows(found: MalformedValues, array: pa.Array) -> MalformedValues:
     offsets = offsets_of(array if is_map(array.type) else as_list(array))
     rows: Integers = np.searchsorted(offsets - offsets[0], found.rows, side="right") - 1
     nulls = nulls_of(array)
-    return (
-        replace(found, rows=rows)
-        if nulls is None
-        else _outside(replace(found, rows=rows), ~nulls[rows])
-    )
-
-
-def _outside(found: MalformedValues, kept: Mask) -> MalformedValues:
-    numbers = np.flatnonzero(kept)
-    return replace(
-        found, rows=found.rows[kept], text=lambda number: found.text(int(numbers[number]))
-    )
+    if nulls is None:
+        return replace(found, rows=rows)
+    kept = np.flatnonzero(~nulls[rows])
+    return replace(found, rows=rows[kept], text=lambda number: found.text(int(kept[number])))
 
 
 def _whole_floats(array: pa.Array, counts: Counter[str]) -> tuple[pa.Array, list[MalformedValues]]:

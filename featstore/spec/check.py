@@ -69,9 +69,7 @@ def name_errors(spec: Spec) -> Iterator[SpecError]:
 
 def _stored_names(spec: Spec) -> Iterator[tuple[str, str]]:
     yield from ((f"{node.where}.name", node.name) for node in spec.nodes if node.store)
-    yield from ((f"labels.{name}", name) for name in spec.labels)
-    yield from (("weight", name) for name in (spec.weight,) if name is not None)
-    yield from ((f"keep[{i}]", name) for i, name in enumerate(spec.keep))
+    yield from ((column.where, column.name) for column in spec.columns)
 
 
 def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
@@ -237,11 +235,8 @@ def inputs_read(spec: Spec) -> list[str]:
 
     References must have been resolved before.
     """
-    read = {name for node in spec.nodes for name in node.of} | {
-        *spec.labels.values(),
-        spec.weight,
-        *spec.keep,
-    }
+    read = {name for node in spec.nodes for name in node.of}
+    read |= {column.source for column in spec.columns}
     for sequence in spec.sequences:
         read |= set(sequence.of) if read & set(sequence.of) else set()
     return [name for name in spec.inputs if name in read]

@@ -82,12 +82,10 @@ def _node_named(spec: Spec, name: str) -> str:
 def drawing_of(spec: Spec) -> Drawing:
     """The raw columns, nodes, labels, weight and kept columns of a spec without errors."""
     vertices, edges = list(_nodes(spec)), list(_node_edges(spec))
-    stored = [(name, f"label {name}", source) for name, source in spec.labels.items()]
-    stored += [] if spec.weight is None else [(spec.weight, "weight", spec.weight)]
-    stored += [(name, f"kept {name}", name) for name in spec.keep]
-    for name, text, source in stored:
+    for role, name, source, _ in spec.columns:
+        text = role if role == "weight" else f"{role} {name}"
         vertices.append(Vertex(id=text, kind="stored", lines=(text,)))
-        is_node = source in spec.by_name and text != f"kept {name}"
+        is_node = source in spec.by_name and role != "kept"
         edges.append((f"node {source}" if is_node else f"input {source}", text))
     read = {first for first, _ in edges}
     inputs = (

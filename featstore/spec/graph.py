@@ -21,7 +21,7 @@ from featstore.ops.kinds import wrong
 from featstore.ops.signature import Operator
 from featstore.spec import check, meaning
 from featstore.spec.meaning import operator_paths, stored_hashes
-from featstore.spec.model import Node, Sequence, Spec, type_name
+from featstore.spec.model import Node, Sequence, Spec, StoredColumn, type_name
 from featstore.spec.parse import naming
 
 MEANING_DIGITS = 16
@@ -77,6 +77,11 @@ class Graph:
         made_of = frozenset().union(*self.sources.values())
         return frozenset(name for position, name in enumerate(self.columns) if position in made_of)
 
+    def step(self, position: int) -> Step | None:
+        """The step at a position; None for a raw column."""
+        index = position - len(self.columns)
+        return self.steps[index] if index >= 0 else None
+
     # Every data file needs the following two, so all extractors of a spec share them.
     @cached_property
     def arrow_schema(self) -> pa.Schema:
@@ -120,24 +125,18 @@ def _build(spec: Spec) -> Graph:
     stored = _described(spec, stored, builder.meanings)
     for error in check.share_errors(spec, {slot.number: slot for slot, _ in stored}):
         raise error
-    labels = [
-        builder.add_label(name, source, f"labels.{name}") for name, source in spec.labels.items()
-    ]
-    weight = [
-        builder.add_label(name, name, "weight") for name in (spec.weight,) if name is not None
-    ]
-    kept = [builder.add_kept(name, f"keep[{i}]") for i, name in enumerate(spec.keep)]
+    columns = [(column.role, *builder.add_column(column)) for column in spec.columns]
     schema = SlotSchema(
         slots=tuple(slot for slot, _ in stored),
-        labels=tuple(column for column, _ in labels),
-        weight=weight[0][0] if weight else None,
-        kept=tuple(column for column, _ in kept),
+        labels=tuple(field for role, field, _ in columns if role == "label"),
+        weight=next((field for role, field, _ in columns if role == "weight"), None),
+        kept=tuple(field for role, field, _ in columns if role == "kept"),
     )
     return Graph(
         columns=builder.columns,
         steps=tuple(builder.steps),
         schema=schema,
-        outputs=tuple(position for _, position in (*stored, *labels, *weight, *kept)),
+        outputs=(*(at for _, at in stored), *(at for *_, at in columns)),
         sources={slot.name: builder.sources_of(position) for slot, position in stored},
     )
 
@@ -244,19 +243,19 @@ class Builder:
             slot_columns.sign_column, [self._hashed(position, name)], params, stored, name
         )
 
-    def add_label(self, name: str, source: str, where: str) -> tuple[pa.Field, int]:
-        """Adds a label or the weight: the numbers of a node or of an input."""
-        position = self._source(source, None, where)
+    def add_column(self, column: StoredColumn) -> tuple[pa.Field, int]:
+        """Adds a label or the weight, the numbers of a node or of an input, or a kept column: an
+        input in its declared type, otherwise unchanged.
+        """
+        source, where = column.source, column.where
+        if column.role == "kept" and source not in self.columns:
+            raise wrong(where, "an input column", source, self._spec.inputs)
+        is_kept = column.role == "kept"
+        position = self._read(source) if is_kept else self._source(source, None, where)
         arrow_type = self._type(position)
-        if lists.is_list(arrow_type) or not numbers.is_number(arrow_type):
+        if not is_kept and (lists.is_list(arrow_type) or not numbers.is_number(arrow_type)):
             raise wrong(where, "a double, long or boolean", source, note=f"a {_named(arrow_type)}")
-        return pa.field(name, arrow_type), position
-
-    def add_kept(self, name: str, where: str) -> tuple[pa.Field, int]:
-        """Adds a kept column: an input in its declared type, otherwise unchanged."""
-        if name not in self.columns:
-            raise wrong(where, "an input column", name, self._spec.inputs)
-        return pa.field(name, self.columns[name]), self._read(name)
+        return pa.field(column.name, arrow_type), position
 
     def sources_of(self, position: int) -> frozenset[int]:
         """All positions that a value is computed from, its own included."""

@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -343,6 +343,17 @@ class DataCheck:
         )
 
 
+class StoredColumn(NamedTuple):
+    """A stored column that is no slot: its role (`label`, `weight` or `kept`), its name, the node
+    or input that it holds, and its path in the document.
+    """
+
+    role: str
+    name: str
+    source: str
+    where: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spec:
     """One spec document, with the frozen params of its lock.
@@ -400,6 +411,20 @@ class Spec:
         return {node.name: node for node in self.nodes}
 
     @functools.cached_property
+    def columns(self) -> tuple[StoredColumn, ...]:
+        """The labels, the weight and the kept columns."""
+        labels = (
+            StoredColumn("label", name, of, f"labels.{name}") for name, of in self.labels.items()
+        )
+        kept = (StoredColumn("kept", name, name, f"keep[{i}]") for i, name in enumerate(self.keep))
+        weight = self.weight
+        return (
+            *labels,
+            *([StoredColumn("weight", weight, weight, "weight")] if weight is not None else []),
+            *kept,
+        )
+
+    @functools.cached_property
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical JSON of everything that determines the extracted content.
 
@@ -410,12 +435,8 @@ class Spec:
         return digest(self._content())
 
     def _content(self) -> dict[str, Any]:
-        read = (
-            {name for node in self.nodes for name in node.of}
-            | set(self.labels.values())
-            | {self.weight, *self.keep}
-        )
-        read |= {name for sequence in self.sequences for name in sequence.of}
+        read = {column.source for column in self.columns}
+        read.update(*(node.of for node in self.nodes), *(group.of for group in self.sequences))
         sequences = [changed_options(sequence, CONTENT) for sequence in self.sequences]
         return (
             self._frozen_content()

@@ -73,7 +73,7 @@ def show(spec_url: str) -> SpecListing:
     """
     spec = load_spec(spec_url)
     schema = build_graph(spec).schema
-    return SpecListing(entries=(*_nodes(spec, schema), *_columns(spec, schema)))
+    return SpecListing(entries=(*_nodes(spec, schema), *_columns(spec)))
 
 
 def _nodes(spec: Spec, schema: SlotSchema) -> Iterator[SpecEntry]:
@@ -91,23 +91,17 @@ def _nodes(spec: Spec, schema: SlotSchema) -> Iterator[SpecEntry]:
         )
 
 
-def _columns(spec: Spec, schema: SlotSchema) -> Iterator[SpecEntry]:
-    others = [
-        ("label", schema.labels),
-        ("weight", (schema.weight,) if schema.weight else ()),
-        ("kept", schema.kept),
-    ]
-    for role, fields in others:
-        for field in fields:
-            yield SpecEntry(
-                slot=None,
-                name=field.name,
-                kind=role,
-                shape=None,
-                operator=spec.labels.get(field.name),
-                params={},
-                inputs={},
-            )
+def _columns(spec: Spec) -> Iterator[SpecEntry]:
+    for role, name, source, _ in spec.columns:
+        yield SpecEntry(
+            slot=None,
+            name=name,
+            kind=role,
+            shape=None,
+            operator=source if role == "label" else None,
+            params={},
+            inputs={},
+        )
 
 
 def inputs_of(spec: Spec) -> dict[str, tuple[str, ...]]:

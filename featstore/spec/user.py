@@ -71,10 +71,10 @@ def operator(
     read = {name: _param(name, default) for name, default in (params or {}).items()}
 
     def declare(function: Function) -> Function:
-        _check_takes(function, len(inputs), read)
+        takes_counts = _takes_counts(function, len(inputs), read)
         declared = Operator(
             name=function.__name__,
-            function=_checked(function, result),
+            function=_checked(function, result, takes_counts),
             result=_result_type(tuple(inputs), result),
             params=read,
             min_inputs=len(inputs),
@@ -86,15 +86,20 @@ def operator(
     return declare
 
 
-def _check_takes(
+def _takes_counts(
     function: Callable[..., Any], num_inputs: int, params: Mapping[str, Param]
-) -> None:
-    """Raises TypeError where the function's signature does not accept the inputs and params."""
+) -> bool:
+    """Whether a function has a parameter `counts`.
+
+    Raises:
+        TypeError: Its signature does not accept the inputs and params.
+    """
     try:
         signature = inspect.signature(function)
     except ValueError:  # of compiled code
-        return
-    counts = {"counts": None} if "counts" in signature.parameters else {}
+        return False
+    takes_counts = "counts" in signature.parameters
+    counts = {"counts": None} if takes_counts else {}
     try:
         signature.bind(*[None] * num_inputs, **dict.fromkeys(params), **counts)
     except TypeError as error:
@@ -104,6 +109,7 @@ def _check_takes(
             f"declared{names and ' (' + names[2:] + ')'}"
         )
         raise TypeError(f"{expected}, found {function.__name__}{signature}: {error}") from error
+    return takes_counts
 
 
 def is_user_operator(name: str) -> bool:
@@ -153,12 +159,13 @@ def declared_operator(function: object) -> Operator:
     return declared
 
 
-def _checked(function: Callable[..., Any], declared: pa.DataType) -> Callable[..., pa.Array]:
+def _checked(
+    function: Callable[..., Any], declared: pa.DataType, takes_counts: bool
+) -> Callable[..., pa.Array]:
     """Wraps a function to check its result and normalize it as `clean` does an input."""
-    counting = _takes_counts(function)
 
     def call(*arrays: pa.Array, counts: Counter[str], **params: object) -> pa.Array:
-        given = function(*arrays, **params, **({"counts": counts} if counting else {}))
+        given = function(*arrays, **params, **({"counts": counts} if takes_counts else {}))
         array = _array(given)
         if array is None or len(array) != len(arrays[0]) or not readable(array.type, declared):
             found = type(given).__name__ if array is None else f"{len(array)} of {array.type}"
@@ -171,13 +178,6 @@ def _checked(function: Callable[..., Any], declared: pa.DataType) -> Callable[..
         return identity(cleaned, max_len=None, truncate="head", counts=counts)
 
     return call
-
-
-def _takes_counts(function: Callable[..., Any]) -> bool:
-    try:
-        return "counts" in inspect.signature(function).parameters
-    except ValueError:  # of compiled code
-        return False
 
 
 def _array(given: object) -> pa.Array | None:

@@ -157,8 +157,7 @@ def member_names(graph: Graph, slot: str) -> tuple[MemberNames | None, ...]:
         graph: The graph of the spec.
         slot: An id slot of its schema.
     """
-    step = _step(graph, graph.outputs[graph.schema.names.index(slot)])
-    assert step is not None
+    step = _storing(graph, slot)
     if step.function is slot_columns.sign_column:
         return _hashed(graph, step.inputs[0])
     return (_values(graph, step.inputs[0]),)
@@ -212,8 +211,7 @@ def signs_of(graph: Graph, slot: str, members: Sequence[pa.Array]) -> Integers:
     Returns:
         int64 (num_values,).
     """
-    step = _step(graph, graph.outputs[graph.schema.names.index(slot)])
-    assert step is not None
+    step = _storing(graph, slot)
     if step.function is not slot_columns.sign_column:
         return values_of(members[0].cast(pa.int64())) + 1
     number: Any = step.params["slot"]
@@ -245,19 +243,20 @@ def _enumerated(graph: Graph, slot: str, most: int) -> dict[int, ValueText]:
 
 def _hashes(graph: Graph, slot: str) -> frozenset[int]:
     """The positions of the values that a slot hashes."""
-    steps = ((position, _step(graph, position)) for position in graph.sources[slot])
+    steps = ((position, graph.step(position)) for position in graph.sources[slot])
     return frozenset(i for i, step in steps if step and step.function is ids.hash_values)
 
 
-def _step(graph: Graph, position: int) -> Step | None:
-    """The step at a position; None for a raw column."""
-    index = position - len(graph.columns)
-    return graph.steps[index] if index >= 0 else None
+def _storing(graph: Graph, slot: str) -> Step:
+    """The step that makes a slot's column."""
+    step = graph.step(graph.outputs[graph.schema.names.index(slot)])
+    assert step is not None
+    return step
 
 
 def _hashed(graph: Graph, position: int) -> tuple[MemberNames | None, ...]:
     """The members of value hashes."""
-    step = _step(graph, position)
+    step = graph.step(position)
     assert step is not None
     if step.function is ids.hash_values:
         return (_values(graph, step.inputs[0]),)
@@ -271,7 +270,7 @@ def _hashed(graph: Graph, position: int) -> tuple[MemberNames | None, ...]:
 
 def _values(graph: Graph, position: int) -> MemberNames | None:
     """The names of values before they are hashed."""
-    step = _step(graph, position)
+    step = graph.step(position)
     if step is None:
         return None
     operator = OPERATORS.get(step.op)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from featstore.base.errors import SpecError, nearest
-from featstore.spec.graph import Graph, Step, build_graph
+from featstore.spec.graph import Graph, build_graph
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.sql.call import Call, Members, Template
@@ -47,7 +47,7 @@ def slot_sql(spec: Spec, slot: str) -> str:
             f"expected a stored slot, found {slot!r}, which is an inner node (`store: false`); "
             f"give it a number"
         )
-    return _Printer(graph).output(_position(graph, slot))
+    return str(_Printer(graph).value(_position(graph, slot)))
 
 
 def _position(graph: Graph, slot: str) -> int:
@@ -75,14 +75,11 @@ class _Printer:
             prefix += "_"  # a lambda's variable would hide the column
         self._variables: Iterator[str] = (f"{prefix}{i}" for i in itertools.count(1))
 
-    def output(self, position: int) -> str:
-        return str(self._value(position))
-
-    def _value(self, position: int) -> str | Members:
-        if position < len(self._columns):
+    def value(self, position: int) -> str | Members:
+        step = self._graph.step(position)
+        if step is None:
             name = self._columns[position].replace("`", "``")
             return f"`{name}`"
-        step = self._step(position)
         template = TEMPLATES.get(step.function)
         if template is None:
             why = ", since it is user code" if is_user_operator(step.op) else ""
@@ -91,7 +88,7 @@ class _Printer:
                 f"extractor for this slot"
             )
         call = Call(
-            inputs=[self._value(i) for i in step.inputs],
+            inputs=[self.value(i) for i in step.inputs],
             types=[self._type(i) for i in step.inputs],
             params=step.params,
             type=step.type,
@@ -100,10 +97,6 @@ class _Printer:
         )
         return template(call)
 
-    def _step(self, position: int) -> Step:
-        return self._graph.steps[position - len(self._columns)]
-
     def _type(self, position: int) -> pa.DataType:
-        if position < len(self._columns):
-            return self._graph.columns[self._columns[position]]
-        return self._step(position).type
+        step = self._graph.step(position)
+        return self._graph.columns[self._columns[position]] if step is None else step.type

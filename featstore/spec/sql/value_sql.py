@@ -169,7 +169,7 @@ _MAX_VALUES = 1_000  # Each is a literal in the SQL text, and is compared one by
 
 
 def _min_max(call: Call) -> str:
-    low, high = _number(call, "min"), _number(call, "max")
+    low, high = double(call.params["min"]), double(call.params["max"])
 
     def scaled(value: str) -> str:
         return (
@@ -200,10 +200,6 @@ def _vocabulary(call: Call) -> str:
     return call.only(call.each(call.text, index), lambda e: f"{e} IS NOT NULL")
 
 
-def _number(call: Call, name: str) -> str:
-    return f"{call.params[name]!r}D"
-
-
 VALUE_TEMPLATES: dict[object, Template] = {
     ids.hash_values: _hash_values,
     ids.hash_operator: _hash,
@@ -228,7 +224,8 @@ VALUE_TEMPLATES: dict[object, Template] = {
     choices.where: _where,
     choices.compare: _compare,
     numbers.standardize: lambda call: call.finite(
-        f"((CAST({call.text} AS DOUBLE) - {_number(call, 'mean')}) / {_number(call, 'stddev')})"
+        f"((CAST({call.text} AS DOUBLE) - {double(call.params['mean'])}) / "
+        f"{double(call.params['stddev'])})"
     ),
     numbers.min_max: _min_max,
     slot_columns.index_list_column: lambda call: (
