@@ -25,6 +25,7 @@ from featstore.formats.parsed import (
     MAX_EXAMPLES,
     BadRow,
     ParsedRows,
+    RowFormat,
     inferred,
     is_inferred,
     is_undecided,
@@ -49,7 +50,7 @@ _REPLACED, _REPLACED_BYTES = "\ufffd", "\ufffd".encode()
 
 
 @dataclass(frozen=True, kw_only=True)
-class CsvFormat:
+class CsvFormat(RowFormat):
     """CSV: a row is what lies between two newlines that are not in quotes.
 
     Attributes:
@@ -74,9 +75,6 @@ class CsvFormat:
             raise InputError(
                 f"encoding: expected a name such as utf-8 or latin-1, found {self.encoding!r}"
             ) from None
-
-    def is_plain(self, head: bytes) -> bool:
-        return False
 
     def check(self, schema: pa.Schema) -> None:
         for field in schema:

@@ -22,6 +22,7 @@ from featstore.formats.parsed import (
     MAX_EXAMPLES,
     BadRow,
     ParsedRows,
+    RowFormat,
     feature_of,
     inferred,
     is_inferred,
@@ -51,7 +52,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TfrecordFormat:
+class TfrecordFormat(RowFormat):
     """TFRecord, plain or compressed with gzip, of messages that the protobuf package parses.
 
     Raises:

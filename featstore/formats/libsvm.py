@@ -18,6 +18,7 @@ from featstore.formats.parsed import (
     MAX_EXAMPLES,
     BadRow,
     ParsedRows,
+    RowFormat,
     name_of,
 )
 from featstore.formats.text_values import changed_numbers
@@ -42,13 +43,10 @@ _QID = rf"^qid:(?P<qid>{_INTEGER})$"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LibsvmFormat:
+class LibsvmFormat(RowFormat):
     """libsvm, also known as svmlight."""
 
     name: str = "libsvm"
-
-    def is_plain(self, head: bytes) -> bool:
-        return False
 
     def check(self, schema: pa.Schema) -> None:
         for field in schema:

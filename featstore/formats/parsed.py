@@ -72,7 +72,8 @@ class RowFormat(Protocol):
     def name(self) -> str: ...
 
     def is_plain(self, head: bytes) -> bool:
-        """Whether a file that begins so is not compressed."""
+        """Whether a file that begins so is not compressed, although it seems to be."""
+        return False
 
     def sample(self, source: IO[bytes], most: int) -> list[Any]:
         """At most so many of the file's first rows, in a form for `infer`, without bad ones."""

@@ -16,7 +16,7 @@ from featstore.formats.json_lines import JsonFormat
 from featstore.formats.libsvm import LibsvmFormat
 from featstore.formats.parsed import RowFormat, type_of
 
-FORMATS = {
+FORMATS: Mapping[str, Any] = {
     "csv": CsvFormat,
     "json": JsonFormat,
     "libsvm": LibsvmFormat,

@@ -30,6 +30,19 @@ from featstore.ops.maps import entries_of, is_map, map_of
 
 _MAX_INT64 = 2**63 - 1
 _is = pa.types
+# The raw types that are read as a declared one; all others are read as themselves.
+_READABLE = (
+    (
+        _is.is_string,
+        (
+            *(_is.is_string, _is.is_large_string, _is.is_string_view),
+            *(_is.is_binary, _is.is_large_binary, _is.is_fixed_size_binary, _is.is_binary_view),
+        ),
+    ),
+    (_is.is_timestamp, (_is.is_timestamp, _is.is_date)),
+    (_is.is_floating, (_is.is_floating, _is.is_integer, _is.is_decimal)),
+    (_is.is_integer, (_is.is_integer,)),
+)
 
 
 def readable(raw: pa.DataType, declared: pa.DataType) -> bool:
@@ -46,15 +59,10 @@ def readable(raw: pa.DataType, declared: pa.DataType) -> bool:
             and readable(raw.key_type, declared.key_type)
             and readable(raw.item_type, declared.item_type)
         )
-    if _is.is_string(declared):
-        return bool(
-            _is.is_string(raw) or _is.is_large_string(raw) or _is.is_string_view(raw)
-        ) or _is_any_binary(raw)
-    if _is.is_timestamp(declared):
-        return bool(_is.is_timestamp(raw) or _is.is_date(raw))
-    if _is.is_floating(declared):
-        return bool(_is.is_floating(raw) or _is.is_integer(raw) or _is.is_decimal(raw))
-    return bool(_is.is_integer(raw)) if _is.is_integer(declared) else bool(raw == declared)
+    for is_declared, accepted in _READABLE:
+        if is_declared(declared):
+            return any(is_raw(raw) for is_raw in accepted)
+    return bool(raw == declared)
 
 
 def read_column(array: pa.Array, *, declared: pa.DataType, counts: Counter[str]) -> pa.Array:
@@ -272,13 +280,4 @@ def is_any_list(arrow_type: pa.DataType) -> bool:
         _is.is_list(arrow_type)
         or _is.is_large_list(arrow_type)
         or _is.is_fixed_size_list(arrow_type)
-    )
-
-
-def _is_any_binary(arrow_type: pa.DataType) -> bool:
-    return bool(
-        _is.is_binary(arrow_type)
-        or _is.is_large_binary(arrow_type)
-        or _is.is_fixed_size_binary(arrow_type)
-        or _is.is_binary_view(arrow_type)
     )

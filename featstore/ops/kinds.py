@@ -5,7 +5,7 @@ Schema.
 import datetime
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, get_type_hints
 
@@ -294,31 +294,25 @@ def read_options(
     }
 
 
-def options_schema(
-    documented: type, options: Mapping[str, Param], required: Iterable[str] | None = None
-) -> Schema:
-    """The schema of a mapping of options, described by a class's docstring.
-
-    Args:
-        required: The options that must be given; by default those that have no default.
-    """
+def options_schema(documented: type, options: Mapping[str, Param]) -> Schema:
+    """The schema of a mapping of options, described by a class's docstring."""
     texts = descriptions(documented, "Attributes")
     return object_schema(
         {
             name: option.kind.schema() | ({"description": texts[name]} if name in texts else {})
             for name, option in options.items()
         },
-        [name for name, option in options.items() if option.required]
-        if required is None
-        else required,
+        [name for name, option in options.items() if option.required],
     )
 
 
-def known_keys(value: object, known: Iterable[str], where: str) -> Mapping[str, Any]:
+def known_keys(value: object, known: Collection[str], where: str) -> Mapping[str, Any]:
     """A mapping of the document; SpecError if it has other keys than these."""
     entry = read_mapping(value, where or "document")
-    for key in entry.keys() - set(known):
-        raise wrong(f"{where}.{key}" if where else key, f"one of {', '.join(known)}", key, known)
+    for key in entry:
+        if key not in known:
+            at = f"{where}.{key}" if where else key
+            raise wrong(at, f"one of {', '.join(known)}", key, known)
     return entry
 
 

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from featstore.ops.arrays import values_of
+
 Flags = NDArray[np.bool_]  # (num_row_groups,)
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,
@@ -183,10 +185,7 @@ class Compare(OfColumn):
         """Whether the comparison of each bound may be `value`; an unknown bound may be either."""
         expression = COMPARISONS[comparison](self.value, self.literal)
         found = evaluate(expression, pa.table({self.column: bounds})).combine_chunks()
-        may: Flags = np.asarray(
-            pc.equal(pc.fill_null(found, value), value).cast(pa.uint8())
-        ).astype(bool)
-        return may
+        return values_of(pc.equal(pc.fill_null(found, value), value))
 
 
 @dataclass(frozen=True)
@@ -206,7 +205,7 @@ class IsIn(OfColumn):
 
     def _within(self, known: Range) -> Outcomes:
         low, high = self._bounds(known.low), self._bounds(known.high)
-        unsure = _flags(pc.or_(pc.is_null(low), pc.is_null(high)))
+        unsure = values_of(pc.or_(pc.is_null(low), pc.is_null(high)))
         least, greatest = (_sortable(pc.fill_null(bounds, self._some)) for bounds in (low, high))
         # Some literal lies within the bounds if its range in the sorted literals is not empty.
         begin = np.searchsorted(self._sorted, least, "left")
@@ -234,11 +233,6 @@ def _sortable(values: pa.Array) -> NDArray[Any]:
     if pa.types.is_temporal(values.type):
         values = values.cast(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
     found: NDArray[Any] = values.to_numpy(zero_copy_only=False)
-    return found
-
-
-def _flags(values: pa.Array) -> Flags:
-    found: Flags = values.to_numpy(zero_copy_only=False)
     return found
 
 

@@ -59,17 +59,13 @@ def name_errors(spec: Spec) -> Iterator[SpecError]:
             )
         nodes.setdefault(node.name, node.where)
     columns: dict[str, str] = {}
-    for where, name in _stored_names(spec):
+    stored = [(f"{node.where}.name", node.name) for node in spec.nodes if node.store]
+    for where, name in (*stored, *((column.where, column.name) for column in spec.columns)):
         if name.casefold() in columns:
             yield wrong(
                 where, f"a unique column name, not that of {columns[name.casefold()]}", name
             )
         columns.setdefault(name.casefold(), where)
-
-
-def _stored_names(spec: Spec) -> Iterator[tuple[str, str]]:
-    yield from ((f"{node.where}.name", node.name) for node in spec.nodes if node.store)
-    yield from ((column.where, column.name) for column in spec.columns)
 
 
 def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
@@ -338,11 +334,6 @@ def frozen_params(spec: Spec, node: Node, operator: Operator) -> dict[str, objec
         return {name: of.kind.read(found[name], where) for name, of in operator.frozen.items()}
     except SpecError as error:
         raise wrong(where, "what `featstore spec fit` writes", dict(found)) from error
-
-
-def called_params(operator: Operator, params: Mapping[str, object]) -> dict[str, object]:
-    """The params that the operator's function takes."""
-    return {name: value for name, value in params.items() if name not in operator.fit_only}
 
 
 def default_of(node: Node, i: int) -> object:

@@ -126,7 +126,7 @@ def dot(drawing: Drawing) -> str:
     """The drawing in Graphviz' language, from left to right."""
     lines = ["digraph spec {", "  rankdir=LR;", '  node [fontname="sans-serif"];']
     for vertex in drawing.vertices:
-        label = json.dumps("\n".join(vertex.lines), ensure_ascii=False)
+        label = _quoted("\n".join(vertex.lines))
         lines.append(f"  {_quoted(vertex.id)} [label={label}, shape={_DOT_SHAPES[vertex.kind]}];")
     lines += [f"  {_quoted(first)} -> {_quoted(last)};" for first, last in drawing.edges]
     return "\n".join([*lines, "}"])

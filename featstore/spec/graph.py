@@ -180,7 +180,8 @@ class Builder:
         arrow_type = self._result_type(
             node, operator, [self._type(position) for position in inputs], params
         )
-        called = check.called_params(operator, params | self._frozen(node, operator))
+        given = params | self._frozen(node, operator)
+        called = {name: value for name, value in given.items() if name not in operator.fit_only}
         result = self._add(
             operator.function, inputs, called, arrow_type, (node.name, node.op), counted=True
         )

@@ -437,28 +437,22 @@ class Spec:
     def _content(self) -> dict[str, Any]:
         read = {column.source for column in self.columns}
         read.update(*(node.of for node in self.nodes), *(group.of for group in self.sequences))
-        sequences = [changed_options(sequence, CONTENT) for sequence in self.sequences]
-        return (
-            self._frozen_content()
-            | ({"sequences": sequences} if sequences else {})
-            | {
-                "spec": self.version,
-                "inputs": {name: self._input_content(name) for name in self.inputs if name in read},
-                "labels": [[name, source] for name, source in self.labels.items()],
-                "weight": self.weight,
-                "keep": list(self.keep),
-                "nodes": [_node_content(node) for node in self.nodes],
-            }
-        )
-
-    def _frozen_content(self) -> dict[str, Any]:
-        content = {
+        # What most specs lack is left out, so that their hashes are those of earlier versions.
+        rare = {
             "fitted": {name: plain(entry.params) for name, entry in self.fitted.items()},
             "vocabularies": {
                 file: [len(entry), entry.digest] for file, entry in self.vocabularies.items()
             },
+            "sequences": [changed_options(sequence, CONTENT) for sequence in self.sequences],
         }
-        return {key: value for key, value in content.items() if value}
+        return {key: value for key, value in rare.items() if value} | {
+            "spec": self.version,
+            "inputs": {name: self._input_content(name) for name in self.inputs if name in read},
+            "labels": [[name, source] for name, source in self.labels.items()],
+            "weight": self.weight,
+            "keep": list(self.keep),
+            "nodes": [_node_content(node) for node in self.nodes],
+        }
 
     def _input_content(self, name: str) -> str | dict[str, object]:
         """The type's name, or a mapping where the input has options."""

@@ -103,7 +103,7 @@ def with_lock(spec: Spec, lock: Lock | None, errors: list[SpecError] | None = No
     fitted = {
         node.name: lock.fitted[node.name]
         for node in spec.nodes
-        if _op_fitted(lock, node.name) == node.op
+        if node.name in lock.fitted and lock.fitted[node.name].op == node.op
     }
     try:
         return load_vocabularies(replace(spec, fitted=fitted), lock.vocabularies)
@@ -112,10 +112,6 @@ def with_lock(spec: Spec, lock: Lock | None, errors: list[SpecError] | None = No
             raise
         errors.append(error)
     return replace(spec, fitted=fitted)
-
-
-def _op_fitted(lock: Lock, name: str) -> str | None:
-    return lock.fitted[name].op if name in lock.fitted else None
 
 
 def parse_spec(text: str, source: str = "", errors: list[SpecError] | None = None) -> Spec:

@@ -105,14 +105,6 @@ def _overlap(call: Call) -> str:
     return f"({shared} / nullif(array_size({whole}), 0))"
 
 
-def _lower(call: Call) -> str:
-    return (
-        call.each(call.text, lambda e: _lower_text(call, e))
-        if call.of_list
-        else _lower_text(call, call.text)
-    )
-
-
 def _lower_text(call: Call, text: str) -> str:
     """Maps each code point alone, so that Spark's rules for context do not apply.
 
@@ -200,7 +192,11 @@ LIST_TEMPLATES: dict[object, Template] = {
     elements.slice_operator: _slice,
     elements.distinct: lambda call: f"array_distinct({call.text})",
     elements.overlap: _overlap,
-    texts.lower: _lower,
+    texts.lower: lambda call: (
+        call.each(call.text, lambda e: _lower_text(call, e))
+        if call.of_list
+        else _lower_text(call, call.text)
+    ),
     texts.split: _split,
     texts.tokenize: _tokenize,
     texts.weighted: _weighted,

@@ -32,14 +32,6 @@ def _text_of(value: str, arrow_type: pa.DataType) -> str:
     return f"CAST({f'unix_micros({value})' if arrow_type == TIMESTAMP else value} AS STRING)"
 
 
-def _hash(call: Call) -> str | Members:
-    return (
-        cut(call.text, call.params["max_len"], call.params["truncate"])
-        if call.of_list
-        else call.inputs[0]
-    )
-
-
 def _cross(call: Call) -> str | Members:
     members = [member for member in call.inputs if isinstance(member, Members)]
     values = tuple(
@@ -202,7 +194,11 @@ def _vocabulary(call: Call) -> str:
 
 VALUE_TEMPLATES: dict[object, Template] = {
     ids.hash_values: _hash_values,
-    ids.hash_operator: _hash,
+    ids.hash_operator: lambda call: (
+        cut(call.text, call.params["max_len"], call.params["truncate"])
+        if call.of_list
+        else call.inputs[0]
+    ),
     ids.cross: _cross,
     numbers.identity: _identity,
     numbers.log1p: lambda call: call.finite(f"log1p({_double(call)})"),
