@@ -25,18 +25,16 @@ def sign_column(hashes: pa.Array, *, slot: int, arrow_type: pa.DataType) -> pa.A
     return mark_missing(list_of(offsets_of(hashes), signs, nulls_of(hashes)), MISSING, arrow_type)
 
 
-def index_column(array: pa.Array) -> pa.Array:
-    """Indices from 0 as int64 from 1, missing 0."""
-    indices = values_of(array) + 1
+def index_column(array: pa.Array, *, arrow_type: pa.DataType) -> pa.Array:
+    """Indices from 0 as int64 from 1, missing 0; lists of them, missing `[0]`."""
+    if is_list(arrow_type):
+        indices = array_of(values_of(array.values) + 1)
+        lists = list_of(offsets_of(array), indices, nulls_of(array))
+        return mark_missing(lists, MISSING, arrow_type)
+    numbers = values_of(array) + 1
     if (nulls := nulls_of(array)) is not None:
-        indices[nulls] = MISSING
-    return array_of(indices)
-
-
-def index_list_column(lists: pa.ListArray, *, arrow_type: pa.DataType) -> pa.Array:
-    """Lists of indices from 0 as lists of int64 from 1, missing `[0]`."""
-    indices = array_of(values_of(lists.values) + 1)
-    return mark_missing(list_of(offsets_of(lists), indices, nulls_of(lists)), MISSING, arrow_type)
+        numbers[nulls] = MISSING
+    return array_of(numbers)
 
 
 def float_column(array: pa.Array, *, arrow_type: pa.DataType, counts: Counter[str]) -> pa.Array:

@@ -33,8 +33,7 @@ _MEANINGS = {
     "fill_null": "`default` or `fill` in place of missing",
     "hash_values": "xxhash64 of each value's text",
     "sign_column": "the id: slot number and hashes mixed, as a positive number",
-    "index_column": "the index, from 1",
-    "index_list_column": "the indices, from 1",
+    "index_column": "the index, from 1; of a list each of them",
     "float_column": "as float32",
 }
 _OPERATORS = {

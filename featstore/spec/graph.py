@@ -233,12 +233,10 @@ class Builder:
                 name,
                 counted=True,
             )
-        if slot.num_indices is not None and slot.is_list:
-            return slot, self._add(
-                slot_columns.index_list_column, [position], {"arrow_type": stored}, stored, name
-            )
         if slot.num_indices is not None:
-            return slot, self._add(slot_columns.index_column, [position], {}, stored, name)
+            return slot, self._add(
+                slot_columns.index_column, [position], {"arrow_type": stored}, stored, name
+            )
         params = {"slot": node.share_slot or node.slot, "arrow_type": stored}
         return slot, self._add(
             slot_columns.sign_column, [self._hashed(position, name)], params, stored, name

@@ -159,6 +159,10 @@ COLUMN_TEMPLATES: dict[object, Template] = {
     lists.align: _align,
     lists.column_of: _column_of,
     slot_columns.sign_column: _sign_column,
-    slot_columns.index_column: lambda call: f"coalesce(CAST({call.text} AS BIGINT) + 1, 0)",
+    slot_columns.index_column: lambda call: (
+        f"coalesce({call.each(call.text, lambda e: f'{e} + 1')}, array(0L))"
+        if call.of_list
+        else f"coalesce(CAST({call.text} AS BIGINT) + 1, 0)"
+    ),
     slot_columns.float_column: _float_column,
 }

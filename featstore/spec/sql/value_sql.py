@@ -5,7 +5,7 @@ with those that have frozen params; `quantile_bucketize` uses that of bucketize.
 import pyarrow as pa
 
 from featstore.base.errors import SpecError
-from featstore.ops import choices, ids, numbers, slot_columns, timestamps, vocabularies
+from featstore.ops import choices, ids, numbers, timestamps, vocabularies
 from featstore.ops.kinds import scalar_of
 from featstore.ops.lists import is_list
 from featstore.ops.vocabularies import Vocabulary
@@ -224,8 +224,5 @@ VALUE_TEMPLATES: dict[object, Template] = {
         f"{double(call.params['stddev'])})"
     ),
     numbers.min_max: _min_max,
-    slot_columns.index_list_column: lambda call: (
-        f"coalesce({call.each(call.text, lambda e: f'{e} + 1')}, array(0L))"
-    ),
     vocabularies.find_in_vocabulary: _vocabulary,
 }
