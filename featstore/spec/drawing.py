@@ -112,10 +112,7 @@ def _node_edges(spec: Spec) -> Iterator[tuple[str, str]]:
 
 def made_of(drawing: Drawing, id_: str) -> Drawing:
     """The part of a drawing from which a vertex can be reached."""
-    kept, found = set[str](), {id_}
-    while found - kept:
-        kept |= found
-        found = {first for first, last in drawing.edges if last in kept}
+    kept = check.reached([id_], lambda of: [first for first, last in drawing.edges if last == of])
     return Drawing(
         vertices=tuple(vertex for vertex in drawing.vertices if vertex.id in kept),
         edges=tuple(edge for edge in drawing.edges if kept.issuperset(edge)),
