@@ -203,7 +203,8 @@ def _require_objects(lines: Sequence[bytes], text: bytes) -> None:
         bare = line if line[-1:] == b"}" else line.strip()
         if not (bare.lstrip()[:1] == b"{" and bare[-1:] == b"}"):
             raise pa.ArrowInvalid("expected an object")
-        if len(line) > _MAX_NESTING and _nesting(line) > _MAX_NESTING:
+        num_opened = line.count(b"{") + line.count(b"[")
+        if num_opened > _MAX_NESTING and _nesting(line) > _MAX_NESTING:
             raise pa.ArrowInvalid(f"expected at most {_MAX_NESTING} levels of nesting")
     try:
         text.decode()
@@ -245,9 +246,7 @@ def _lost(value: Any, kind: pa.DataType) -> Iterator[_Digits]:
 
 
 def _nesting(line: bytes) -> int:
-    """How many lists and objects are around the innermost value; 0 if there are few."""
-    if line.count(b"{") + line.count(b"[") <= _MAX_NESTING:
-        return 0
+    """How many lists and objects are around the innermost value."""
     codes = np.frombuffer(_STRING.sub(b"", line), np.uint8)
     begins, ends = (np.isin(codes, np.frombuffer(of, np.uint8)) for of in (b"{[", b"}]"))
     return int(np.cumsum(begins.astype(np.int64) - ends).max(initial=0))

@@ -88,10 +88,61 @@ def _ends(where: str, expected: int, found: int) -> InputError:
     )
 
 
-KINDS = ("bytes_list", "float_list", "int64_list")
-_LABEL_OPTIONAL, _LABEL_REPEATED = 1, 3  # of descriptor.proto
-_TYPE_STRING, _TYPE_MESSAGE = 9, 11
-_VALUE_TYPES = {"bytes_list": 12, "float_list": 2, "int64_list": 3}
+Message = dict[str, Any]
+
+
+def _field(
+    name: str, number: int, kind: str, label: str = "LABEL_OPTIONAL", **more: Any
+) -> Message:
+    return {"name": name, "number": number, "type": kind, "label": label, **more}
+
+
+def _message(name: str, number: int, of: str, *label: str, **more: Any) -> Message:
+    return _field(name, number, "TYPE_MESSAGE", *label, typeName=f".featstore.tf.{of}", **more)
+
+
+def _map(message: str, field: str, entry: str, value: str) -> Message:
+    """A message with one field, a map from texts to messages: a repeated entry of key and value.
+
+    Args:
+        entry: The name that protobuf demands of the map's entries: that of the field in camel case.
+    """
+    fields = [_field("key", 1, "TYPE_STRING"), _message("value", 2, value)]
+    return {
+        "name": message,
+        "field": [_message(field, 1, f"{message}.{entry}", "LABEL_REPEATED")],
+        "nestedType": [{"name": entry, "field": fields, "options": {"mapEntry": True}}],
+    }
+
+
+_KINDS = {"bytes_list": "TYPE_BYTES", "float_list": "TYPE_FLOAT", "int64_list": "TYPE_INT64"}
+# A `FileDescriptorProto` of descriptor.proto, in its form as JSON.
+_FILE: Message = {
+    "name": "featstore/example.proto",
+    "package": "featstore.tf",
+    "syntax": "proto3",
+    "messageType": [
+        *(
+            {"name": kind, "field": [_field("value", 1, value, "LABEL_REPEATED")]}
+            for kind, value in _KINDS.items()
+        ),
+        {
+            "name": "Feature",
+            "oneofDecl": [{"name": "kind"}],
+            "field": [_message(kind, i, kind, oneofIndex=0) for i, kind in enumerate(_KINDS, 1)],
+        },
+        {"name": "FeatureList", "field": [_message("feature", 1, "Feature", "LABEL_REPEATED")]},
+        _map("Features", "feature", "FeatureEntry", "Feature"),
+        _map("FeatureLists", "feature_list", "FeatureListEntry", "FeatureList"),
+        {
+            "name": "Example",
+            "field": [
+                _message("features", 1, "Features"),
+                _message("feature_lists", 2, "FeatureLists"),
+            ],
+        },
+    ],
+}
 
 
 @functools.cache
@@ -103,48 +154,9 @@ def example_class() -> Any:
     """
     what = "reading TFRecord"
     descriptors = import_extra("google.protobuf.descriptor_pb2", what)
+    json_format = import_extra("google.protobuf.json_format", what)
     pools = import_extra("google.protobuf.descriptor_pool", what)
     factory = import_extra("google.protobuf.message_factory", what)
-    file = descriptors.FileDescriptorProto(
-        name="featstore/example.proto", package="featstore.tf", syntax="proto3"
-    )
-    feature = file.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, kind in enumerate(KINDS, 1):
-        values = file.message_type.add(name=kind)
-        values.field.add(name="value", number=1, label=_LABEL_REPEATED, type=_VALUE_TYPES[kind])
-        _add_message(feature, kind, kind, number).oneof_index = 0
-    _add_map(file, "Features", "feature", "Feature")
-    steps = file.message_type.add(name="FeatureList")
-    _add_message(steps, "feature", "Feature", 1, _LABEL_REPEATED)
-    _add_map(file, "FeatureLists", "feature_list", "FeatureList")
-    example = file.message_type.add(name="Example")
-    _add_message(example, "features", "Features", 1)
-    _add_message(example, "feature_lists", "FeatureLists", 2)
     pool = pools.DescriptorPool()
-    pool.Add(file)
+    pool.Add(json_format.ParseDict(_FILE, descriptors.FileDescriptorProto()))
     return factory.GetMessageClass(pool.FindMessageTypeByName("featstore.tf.Example"))
-
-
-def _add_message(
-    holder: Any, name: str, message: str, number: int, label: int = _LABEL_OPTIONAL
-) -> Any:
-    return holder.field.add(
-        name=name,
-        number=number,
-        label=label,
-        type=_TYPE_MESSAGE,
-        type_name=f".featstore.tf.{message}",
-    )
-
-
-def _add_map(file: Any, message: str, field: str, value: str) -> None:
-    """A message with one field, a map from texts to messages: a repeated entry of key and value."""
-    holder = file.message_type.add(name=message)
-    # The name that protobuf demands of the entries of a map.
-    entry_name = "".join(part.title() for part in field.split("_")) + "Entry"
-    entry = holder.nested_type.add(name=entry_name)
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, label=_LABEL_OPTIONAL, type=_TYPE_STRING)
-    _add_message(entry, "value", value, 2)
-    _add_message(holder, field, f"{message}.{entry_name}", 1, _LABEL_REPEATED)

@@ -48,14 +48,8 @@ def readable(text: str) -> str:
 
 
 def readable_texts(texts: pa.Array) -> pa.Array:
-    """`readable` of many texts, nearly all of which it leaves as they are."""
-    lengths = pc.utf8_length(texts)
-    is_short = pc.and_(pc.less_equal(lengths, MAX_TEXT), pc.greater(lengths, 0))
-    is_other = pc.invert(pc.and_(is_short, pc.utf8_is_printable(texts)))
-    if not pc.any(is_other).as_py():
-        return texts
-    others = pa.array(map(readable, texts.filter(is_other).to_pylist()), pa.string())
-    return pc.replace_with_mask(texts, is_other, others)
+    """`readable` of many texts."""
+    return pa.array(map(readable, texts.to_pylist()), pa.string())
 
 
 def joined_texts(members: Sequence[pa.Array]) -> pa.Array:

@@ -270,7 +270,12 @@ class Builder:
         where, name = check.of_path(node, i), (node.name, node.op)
         position = self._source(node.of[i], node.name, where)
         if node.empty_as_null:
-            self._check_no_sequence(node, node.of[i])
+            if node.of[i] in self._sequences and node.of[i] not in self._results:
+                of_all = f"{self._sequences[node.of[i]].where}.empty_as_null"
+                raise SpecError(
+                    f"{node.where}.empty_as_null: expected it at {of_all}, for all columns that "
+                    f"belong together, found here"
+                )
             position = self._without_empty(node, position)
         default = check.default_of(node, i)
         if default is not None:
@@ -283,14 +288,6 @@ class Builder:
             raise wrong(
                 where, str(error), node.of[i], note=f"a {_named(self._type(position))}"
             ) from error
-
-    def _check_no_sequence(self, node: Node, name: str) -> None:
-        if name in self._sequences and name not in self._results:
-            where = f"{self._sequences[name].where}.empty_as_null"
-            raise SpecError(
-                f"{node.where}.empty_as_null: expected it at {where}, for all columns that belong "
-                f"together, found here"
-            )
 
     def _without_empty(self, node: Node, position: int) -> int:
         arrow_type = self._type(position)
