@@ -87,11 +87,9 @@ class CsvFormat(RowFormat):
     def sample(self, source: IO[bytes], most: int) -> list[Mapping[str, str | None]]:
         """As the protocol says; a file with a header alone gives a row of nulls for its names."""
         with _CsvReader(self, source) as reader:
-            if reader.is_empty:
-                return []
             batch = next(reader.batches(), None)
             if batch is None or not batch.num_rows:
-                return [dict.fromkeys(reader.names)]
+                return [dict.fromkeys(reader.names)] if reader.names else []
             return [
                 {name: value and value.decode() for name, value in row.items()}
                 for row in batch.slice(0, most).to_pylist()

@@ -101,7 +101,7 @@ def compare_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> 
     if params["relation"] in _ORDERED and pa.types.is_boolean(types[0]):
         raise ValueError("of booleans allows only the relations == and !=")
     value = params["value"]
-    if value is not None and not (is_number(types[0]) and _is_float(value)):
+    if value is not None and not (is_number(types[0]) and isinstance(value, float)):
         _check_constant("value", value, types[0])
     return pa.bool_()
 
@@ -115,7 +115,7 @@ def compare(*arrays: pa.Array, relation: str, value: object, counts: Counter[str
     if value is not None:
         right = (
             pa.scalar(value)
-            if is_number(left.type) and _is_float(value)
+            if is_number(left.type) and isinstance(value, float)
             else scalar_of(value, left.type)
         )
         return RELATIONS[relation](_as_float(left) if right.type == pa.float64() else left, right)
@@ -161,10 +161,6 @@ def _check_alike(types: Sequence[pa.DataType]) -> None:
     values = set(map(element_type, types))
     if len(set(types)) > 1 or any(is_map(value) or pa.types.is_struct(value) for value in values):
         raise TypeError("values of one type (no maps, no value hashes)")
-
-
-def _is_float(value: object) -> bool:
-    return isinstance(value, float)
 
 
 def _as_float(array: pa.Array) -> pa.Array:

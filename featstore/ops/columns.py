@@ -177,22 +177,43 @@ def invalid_utf8(array: pa.Array) -> Mask:
 
     The column must be `readable` as string.
     """
-    strings = _as_strings(array)
-    found = np.zeros(len(strings), np.bool_)
-    if not _is_valid(strings):
-        found[[row for row, (_, valid) in _decoded(strings).items() if not valid]] = True
+    found = np.zeros(len(array), np.bool_)
+    found[list(_repaired(_as_strings(array)))] = True
     return found
 
 
 def _read_strings(array: pa.Array, counts: Counter[str]) -> pa.Array:
     strings = _as_strings(array)
-    return strings if _is_valid(strings) else _repair(strings, counts)
+    repaired = _repaired(strings)
+    if not repaired:
+        return strings
+    counts["invalid utf-8"] += len(repaired)
+    is_invalid = np.zeros(len(strings), np.bool_)
+    is_invalid[list(repaired)] = True
+    return pc.replace_with_mask(strings, is_invalid, pa.array(repaired.values(), pa.string()))
 
 
 def _as_strings(array: pa.Array) -> pa.StringArray:
     if _is.is_fixed_size_binary(array.type):
         array = array.cast(pa.binary())
     return array if _is.is_string(array.type) else array.cast(pa.string(), safe=False)
+
+
+def _repaired(strings: pa.StringArray) -> dict[int, str]:
+    """The texts that are not valid UTF-8, by row, with U+FFFD in place of what is not."""
+    if _is_valid(strings):
+        return {}
+    # The texts that are not ASCII are decoded one by one; few batches have an invalid one.
+    offsets, data, nulls = offsets_of(strings), bytes_of(strings), nulls_of(strings)
+    beyond_ascii = np.concatenate(([0], np.cumsum(data >= 0x80)))[offsets]
+    found = {}
+    for row in np.flatnonzero(np.diff(beyond_ascii)).tolist():
+        text = bytes(data[offsets[row] : offsets[row + 1]])
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            found[row] = text.decode(errors="replace")
+    return found if nulls is None else {row: found[row] for row in found if not nulls[row]}
 
 
 def _is_valid(strings: pa.StringArray) -> bool:
@@ -206,36 +227,6 @@ def _is_valid(strings: pa.StringArray) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def _repair(strings: pa.StringArray, counts: Counter[str]) -> pa.Array:
-    """Replaces invalid texts one by one; called only for batches that have one."""
-    changed = {row: text for row, (text, valid) in _decoded(strings).items() if not valid}
-    counts["invalid utf-8"] += len(changed)
-    mask = np.zeros(len(strings), np.bool_)
-    mask[list(changed)] = True
-    return pc.replace_with_mask(
-        strings, mask, pa.array([changed[row] for row in sorted(changed)], pa.string())
-    )
-
-
-def _decoded(strings: pa.StringArray) -> dict[int, tuple[str, bool]]:
-    """The texts that are not ASCII, by row: each decoded, and whether it was valid."""
-    offsets, data, nulls = offsets_of(strings), bytes_of(strings), nulls_of(strings)
-    beyond_ascii = np.concatenate(([0], np.cumsum(data >= 0x80)))[offsets]
-    rows = np.flatnonzero(np.diff(beyond_ascii))
-    return {
-        int(row): _decode(bytes(data[offsets[row] : offsets[row + 1]]))
-        for row in rows
-        if nulls is None or not nulls[row]
-    }
-
-
-def _decode(data: bytes) -> tuple[str, bool]:
-    try:
-        return data.decode(), True
-    except UnicodeDecodeError:
-        return data.decode(errors="replace"), False
 
 
 def fits(array: pa.Array, declared: pa.DataType) -> pa.BooleanArray | None:

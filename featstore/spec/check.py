@@ -292,19 +292,17 @@ def read_params(node: Node, operator: Operator) -> dict[str, object]:
                 f"{node.where}.{name}: expected {expected}, found {name!r} "
                 f"({value!r}){nearest(name, known)}"
             )
-    return {name: _read_param(node, operator, name) for name in operator.params}
-
-
-def _read_param(node: Node, operator: Operator, name: str) -> object:
-    param, value = operator.params[name], node.params.get(name)
-    if value is None and not param.required:
-        return param.default
-    if value is None:
-        raise SpecError(
-            f"{node.where}: expected `{name}` for {operator.name} ({param.kind.expected}), found "
-            f"none"
-        )
-    return param.kind.read(value, f"{node.where}.{name}")
+    read: dict[str, object] = {}
+    for name, param in operator.params.items():
+        value = node.params.get(name)
+        if value is None and param.required:
+            raise SpecError(
+                f"{node.where}: expected `{name}` for {operator.name} ({param.kind.expected}), "
+                f"found none"
+            )
+        given = value is not None
+        read[name] = param.kind.read(value, f"{node.where}.{name}") if given else param.default
+    return read
 
 
 def frozen_params(spec: Spec, node: Node, operator: Operator) -> dict[str, object]:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from featstore.base.errors import MissingDependencyError, SpecError, nearest
@@ -81,7 +80,14 @@ def _node_named(spec: Spec, name: str) -> str:
 
 def drawing_of(spec: Spec) -> Drawing:
     """The raw columns, nodes, labels, weight and kept columns of a spec without errors."""
-    vertices, edges = list(_nodes(spec)), list(_node_edges(spec))
+    vertices, edges = list[Vertex](), list[tuple[str, str]]()
+    for node in check.ordered(spec):
+        title = node.name if node.slot is None else f"{node.slot} {node.name}"
+        kind = "slot" if node.store else "inner"
+        vertices.append(Vertex(id=f"node {node.name}", kind=kind, lines=(title, node.op)))
+        for i, name in enumerate(node.of):
+            is_node = check.resolve(spec, name, node.name, check.of_path(node, i))
+            edges.append((f"{'node' if is_node else 'input'} {name}", f"node {node.name}"))
     for role, name, source, _ in spec.columns:
         text = role if role == "weight" else f"{role} {name}"
         vertices.append(Vertex(id=text, kind="stored", lines=(text,)))
@@ -94,20 +100,6 @@ def drawing_of(spec: Spec) -> Drawing:
         if f"input {name}" in read
     )
     return Drawing(vertices=(*inputs, *vertices), edges=tuple(dict.fromkeys(edges)))
-
-
-def _nodes(spec: Spec) -> Iterator[Vertex]:
-    for node in check.ordered(spec):
-        title = node.name if node.slot is None else f"{node.slot} {node.name}"
-        kind = "slot" if node.store else "inner"
-        yield Vertex(id=f"node {node.name}", kind=kind, lines=(title, node.op))
-
-
-def _node_edges(spec: Spec) -> Iterator[tuple[str, str]]:
-    for node in check.ordered(spec):
-        for i, name in enumerate(node.of):
-            is_node = check.resolve(spec, name, node.name, check.of_path(node, i))
-            yield f"{'node' if is_node else 'input'} {name}", f"node {node.name}"
 
 
 def made_of(drawing: Drawing, id_: str) -> Drawing:
