@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from featstore.samples.sample_dataset import SampleDataset as SampleDataset
     from featstore.samples.sample_store import SampleStore as SampleStore
     from featstore.spec.parse import load_spec as load_spec
-    from featstore.spec.rowwise import check_operator as check_operator
+    from featstore.spec.user import check_operator as check_operator
     from featstore.spec.user import operator as operator
     from featstore.staging import Staging as Staging
     from featstore.tensors.batch import Batch as Batch
@@ -43,7 +43,7 @@ _HOMES = {
     "Shuffle": "featstore.loader.plan.shuffle",
     "Staging": "featstore.staging",
     "Table": "featstore.explore.table",
-    "check_operator": "featstore.spec.rowwise",
+    "check_operator": "featstore.spec.user",
     "extract": "featstore.api",
     "import_raw": "featstore.api",
     "load_spec": "featstore.spec.parse",

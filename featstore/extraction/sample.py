@@ -17,8 +17,7 @@ from featstore.spec.graph import build_graph
 from featstore.spec.lint import LintReport
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
-from featstore.spec.rowwise import check_rows
-from featstore.spec.user import is_user_operator
+from featstore.spec.user import check_rows, is_user_operator
 
 _NUM_ROWS = 1_000
 _ALL_ROWS = 2**62  # Of a unit: more than any file has.

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from featstore.ops.arrays import Mask, array_of, count_true, either, nulls_of, values_of
 from featstore.ops.kinds import finite_number
 from featstore.ops.lists import drop_elements, element_type, is_list, truncate_lists
-from featstore.ops.signature import result_for
-from featstore.ops.value_names import NamedValues, in_order
+from featstore.ops.signature import NamedValues, in_order, result_for
 
 NOT_FINITE = "not finite"
 MAX_BUCKETS = 65_536  # A spec lists each boundary, and its SQL expression does, too.

@@ -21,8 +21,7 @@ from featstore.ops.arrays import (
     values_of,
 )
 from featstore.ops.lists import drop_elements, element_type, is_list
-from featstore.ops.signature import result_for
-from featstore.ops.value_names import in_order
+from featstore.ops.signature import in_order, result_for
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 # 2038-01-01: Arrow's time zone tables end here.

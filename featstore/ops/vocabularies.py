@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from featstore.ops.arrays import Integers, array_of, list_of, nulls_of, offsets_of, values_of
 from featstore.ops.hashing import value_hash
 from featstore.ops.lists import drop_elements, element_type, is_list
-from featstore.ops.value_names import NamedValues
+from featstore.ops.signature import NamedValues
 
 NOT_FOUND = -1
 _UNKNOWN = "not in vocabulary"

@@ -19,7 +19,7 @@ from featstore.ops import elements, ids, lists, slot_columns
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.hashing import sign, value_hash
 from featstore.ops.registry import OPERATORS
-from featstore.ops.value_names import (
+from featstore.ops.signature import (
     BOOLEANS,
     NamedValues,
     joined_texts,
