@@ -25,7 +25,7 @@ from featstore.ops.arrays import (
     struct_of,
     values_of,
 )
-from featstore.ops.lists import as_list, count_nulls, flat, is_list, zero_based
+from featstore.ops.lists import as_list, flat, is_list, zero_based
 from featstore.ops.maps import entries_of, is_map, map_of
 
 _MAX_INT64 = 2**63 - 1
@@ -112,8 +112,7 @@ def clean(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
     if is_map(array.type):
         return _clean_maps(array, counts)
     if is_list(array.type):
-        count_nulls(array, counts, "null elements")
-        lists = flat(array)
+        lists = flat(array, counts)
         if not _is.is_floating(lists.type.value_type):
             return lists
         values = _clean_floats(lists.values, counts)
@@ -159,8 +158,7 @@ def _clean_maps(array: pa.MapArray, counts: Counter[str]) -> pa.MapArray:
     entries = list_of(
         offsets - offsets[0], struct_of([keys, items], nulls_of(items)), nulls_of(array)
     )
-    count_nulls(entries, counts, "null elements")
-    entries = flat(entries)
+    entries = flat(entries, counts)
     keys, items = (entries.values.field(i) for i in range(2))
     if is_map(items.type) or _is.is_floating(items.type):
         items = clean(items, counts=counts)

@@ -9,6 +9,7 @@ alone, a null in one would shift its later elements against those of the others.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,8 +61,13 @@ def zero_based(array: pa.Array) -> tuple[Integers, pa.Array]:
     return offsets - offsets[0], array.values.slice(offsets[0], offsets[-1] - offsets[0])
 
 
-def flat(array: pa.ListArray) -> pa.ListArray:
-    """Converts any list array to flat form; null elements are dropped."""
+def flat(array: pa.ListArray, counts: Counter[str] | None = None) -> pa.ListArray:
+    """Converts any list array to flat form; null elements are dropped.
+
+    Args:
+        array: The list array.
+        counts: Receives `null elements`, those of rows that are not null themselves.
+    """
     (offsets, values), nulls = zero_based(array), nulls_of(array)
     if nulls is not None and np.diff(offsets)[nulls].any():
         lengths = np.where(nulls, 0, np.diff(offsets))
@@ -69,6 +75,8 @@ def flat(array: pa.ListArray) -> pa.ListArray:
         offsets = offsets_from(lengths)
     missing = nulls_of(values)
     if missing is not None:
+        if counts is not None:
+            count_true(missing, counts, "null elements")
         offsets = offsets_from(~missing)[offsets]
         values = values.drop_null()
     return list_of(offsets, values, nulls)
@@ -155,21 +163,6 @@ def array_of_bits(mask: Mask) -> pa.BooleanArray:
     )
 
 
-def count_nulls(array: pa.ListArray, counts: Counter[str], what: str) -> None:
-    """Adds to `counts[what]` the null elements of rows that are not null themselves."""
-    offsets, values = zero_based(array)
-    missing = nulls_of(values)
-    if missing is None:
-        return
-    outside = nulls_of(array)
-    inside = (
-        np.ones(len(missing), np.bool_)
-        if outside is None
-        else ~np.repeat(outside, np.diff(offsets))
-    )
-    count_true(missing & inside, counts, what)
-
-
 def aligned_type(types: list[pa.DataType]) -> pa.DataType:
     """The type of aligned lists: one list of structs, a field for each column in order."""
     return pa.list_(
@@ -196,9 +189,10 @@ def align(
         empty_as_null: Whether an event with an empty text is dropped too.
         counts: Receives `incomplete elements` and `lengths differ`.
     """
-    nulls, differ = _missing_rows(lists)
+    (first, *_), differ = lengths_of(lists)
     count_true(differ, counts, "lengths differ")
-    lengths = np.where(nulls, 0, np.diff(offsets_of(lists[0])))
+    nulls = differ | (first < 0)
+    lengths = np.where(nulls, 0, first)
     columns = [
         array.values.take(array_of(positions_of(offsets_of(array)[:-1], lengths)))
         for array in lists
@@ -219,15 +213,12 @@ def column_of(events: pa.ListArray, *, position: int) -> pa.ListArray:
     return list_of(offsets_of(events), values, nulls_of(events))
 
 
-def _missing_rows(lists: tuple[pa.ListArray, ...]) -> tuple[Mask, Mask]:
-    """The rows that are missing, and those among them whose lists differ in length."""
-    missing = [values_of(pc.is_null(array)) for array in lists]
+def lengths_of(lists: Sequence[pa.Array]) -> tuple[list[Integers], Mask]:
+    """The length of each row of some lists, -1 where it is missing, and the rows that differ."""
     lengths = [
-        np.where(null, -1, np.diff(offsets_of(array)))
-        for array, null in zip(lists, missing, strict=True)
+        values_of(pc.fill_null(pc.list_value_length(array), -1).cast(pa.int64())) for array in lists
     ]
-    differ = np.any([length != lengths[0] for length in lengths], axis=0)
-    return differ | missing[0], differ
+    return lengths, np.any([length != lengths[0] for length in lengths], axis=0)
 
 
 def _incomplete(column: pa.Array, empty_as_null: bool) -> Mask:

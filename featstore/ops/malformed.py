@@ -24,7 +24,7 @@ from featstore.ops.arrays import (
     values_of,
 )
 from featstore.ops.columns import fits, invalid_utf8, is_any_list
-from featstore.ops.lists import as_list, is_list, zero_based
+from featstore.ops.lists import as_list, is_list, lengths_of, zero_based
 from featstore.ops.maps import entries_of, is_map
 
 INVALID_UTF8, OUT_OF_RANGE, NOT_WHOLE = "invalid utf-8", "out of range", "not whole"
@@ -139,10 +139,8 @@ def find_unequal(lists: list[pa.Array]) -> list[MalformedValues]:
 
     A missing list has the length -1, so rows where only some lists are missing are found too.
     """
-    lengths = [
-        values_of(pc.fill_null(pc.list_value_length(array), -1).cast(pa.int64())) for array in lists
-    ]
-    rows: Integers = np.flatnonzero(np.any([length != lengths[0] for length in lengths], axis=0))
+    lengths, differ = lengths_of(lists)
+    rows: Integers = np.flatnonzero(differ)
 
     def text(number: int) -> str:
         return ", ".join(str(length[rows[number]]) for length in lengths)
