@@ -108,16 +108,7 @@ def drop_elements(array: pa.ListArray, dropped: Mask) -> pa.ListArray:
 
 def fill_null(array: pa.Array, value: pa.Scalar) -> pa.Array:
     """Replaces the null rows of an array by `value`; flat lists stay flat."""
-    nulls = nulls_of(array)
-    if nulls is None:
-        return array
-    if not is_list(array.type):
-        return pc.fill_null(array, value)
-    values = pa.concat_arrays([array.values, value.values.cast(array.type.value_type)])
-    # The elements of `value` were appended once; every null row refers to them.
-    starts = np.where(nulls, len(array.values), offsets_of(array)[:-1])
-    lengths = np.where(nulls, len(value.values), np.diff(offsets_of(array)))
-    return list_of(offsets_from(lengths), values.take(array_of(positions_of(starts, lengths))))
+    return pc.coalesce(array, value)
 
 
 def mark_missing(array: pa.ListArray, mark: float, arrow_type: pa.DataType) -> pa.ListArray:
