@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from featstore.ops.arrays import (
     Integers,
     Mask,
-    array_of,
     count_true,
     list_of,
     nulls_of,
@@ -214,21 +213,13 @@ def _by_rows(found: MalformedValues, array: pa.Array) -> MalformedValues:
 
 
 def _whole_floats(array: pa.Array, counts: Counter[str]) -> tuple[pa.Array, list[MalformedValues]]:
-    values, nulls = values_of(array.cast(pa.float64())), nulls_of(array)
-    is_valid = np.ones(len(values), np.bool_) if nulls is None else ~nulls
-    is_nan = is_valid & np.isnan(values)
-    count_true(is_nan, counts, "nan")
-    is_valid &= ~is_nan
-    with np.errstate(invalid="ignore"):
-        # 2**63 - 1 is not a float64, so the upper bound is exclusive.
-        inside = (values >= -(2.0**63)) & (values < 2.0**63)
-        whole = inside & (np.floor(values) == values)
-    found = [
-        *_found(OUT_OF_RANGE, array, is_valid & ~inside),
-        *_found(NOT_WHOLE, array, is_valid & inside & ~whole),
-    ]
-    good = is_valid & whole
-    return array_of(np.where(good, values, 0.0).astype(np.int64), ~good), found
+    numbers = array.cast(pa.float64())
+    is_nan = pc.is_nan(numbers)
+    count_true(values_of(pc.fill_null(is_nan, False)), counts, "nan")
+    numbers = pc.if_else(is_nan, pa.scalar(None, pa.float64()), numbers)
+    # 2**63 - 1 is not a float64, so the upper bound is exclusive.
+    inside = pc.and_(pc.greater_equal(numbers, -(2.0**63)), pc.less(numbers, 2.0**63))
+    return _whole(array, numbers, inside)
 
 
 def _whole_decimals(array: pa.Array) -> tuple[pa.Array, list[MalformedValues]]:
@@ -238,12 +229,25 @@ def _whole_decimals(array: pa.Array) -> tuple[pa.Array, list[MalformedValues]]:
     if array.type.scale <= _MAX_DECIMAL_DIGITS - _INT64_DIGITS:  # otherwise all are small
         low, high = (pa.scalar(Decimal(limit), wide) for limit in (-(2**63), 2**63 - 1))
         inside = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
+    return _whole(array, numbers, inside)
+
+
+def _whole(
+    array: pa.Array, numbers: pa.Array, inside: pa.BooleanArray
+) -> tuple[pa.Array, list[MalformedValues]]:
+    """Numbers as int64, null where they are not whole, and the malformed ones.
+
+    Args:
+        array: The column as it is.
+        numbers: Its numbers, null where there is none.
+        inside: Which of these int64 can hold, null where they are.
+    """
     whole = pc.equal(pc.trunc(numbers), numbers)
-    bad = [(OUT_OF_RANGE, pc.invert(inside)), (NOT_WHOLE, pc.and_not(inside, whole))]
+    bad = {OUT_OF_RANGE: pc.invert(inside), NOT_WHOLE: pc.and_not(inside, whole)}
     found = [
         one
-        for what, mask in bad
+        for what, mask in bad.items()
         for one in _found(what, array, values_of(pc.fill_null(mask, False)))
     ]
     good = pc.fill_null(pc.and_(inside, whole), False)
-    return pc.if_else(good, numbers, pa.scalar(None, wide)).cast(pa.int64()), found
+    return pc.if_else(good, numbers, pa.scalar(None, numbers.type)).cast(pa.int64()), found
