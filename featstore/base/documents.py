@@ -37,6 +37,7 @@ _YAML_1_2 = {
     ),
     "bool": re.compile("true|True|TRUE|false|False|FALSE"),
 }
+_DIFFERING = frozenset(f"{_TAG}{kind}" for kind in _YAML_1_2)
 _ZERO_FIRST = re.compile("[-+]?0[0-9_]+")  # in 1.1 octal
 _MAX_PROBLEMS, _MAX_SHOWN = 10, 40
 _INCOMPLETE = object()  # a list or mapping that is being made
@@ -228,11 +229,12 @@ class _Document:
         except (AttributeError, LookupError):  # PyYAML does not expect such a text with the tag
             said = f"expected a value of the tag {tag!r}, found {_short(repr(text))}"
             raise _wrong(said, event) from None
-        if event.tag == tag == _TEXT or not _reads_differ(tag, text):
+        other = None if event.tag == _TEXT else _read_otherwise(tag, text)
+        if other is None:
             return value, ""
         return value, (
             f"{_short(text)} is {_shown(value)} in YAML 1.1, as it has been read so far, and "
-            f"{_shown(_value_1_2(text))} in YAML 1.2: write what both read as you mean it, or "
+            f"{_shown(other)} in YAML 1.2: write what both read as you mean it, or "
             f"quote a text"
         )
 
@@ -261,26 +263,16 @@ def _wrong(problem: str, event: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
-def _reads_differ(tag: str, text: str) -> bool:
-    """Whether YAML 1.2 reads this scalar without quotes as another value than 1.1, whose tag it
+def _read_otherwise(tag: str, text: str) -> object:
+    """What YAML 1.2 makes of a scalar without quotes; None if it is what 1.1 does, whose tag it
     has.
 
     Integers that begin with 0 count even where they mean the same, such as 07: the next is 010.
     """
-    kind = tag.rpartition(":")[2]
-    found = _kind_1_2(text)
-    if kind not in _YAML_1_2:
-        return found is not None
-    return kind != found or (kind == "int" and _ZERO_FIRST.fullmatch(text) is not None)
-
-
-def _kind_1_2(text: str) -> str | None:
-    return next((kind for kind, texts in _YAML_1_2.items() if texts.fullmatch(text)), None)
-
-
-def _value_1_2(text: str) -> object:
-    """What YAML 1.2 makes of a scalar without quotes that 1.1 reads otherwise."""
-    kind = _kind_1_2(text)
+    kind = next((kind for kind, texts in _YAML_1_2.items() if texts.fullmatch(text)), None)
+    of_both = tag.rpartition(":")[2] == kind or (kind is None and tag not in _DIFFERING)
+    if of_both and not (kind == "int" and _ZERO_FIRST.fullmatch(text)):
+        return None
     if kind == "int":
         return int(text, 0 if text[:2] in ("0o", "0x") else 10)
     return float(text) if kind == "float" else text

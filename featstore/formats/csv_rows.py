@@ -10,7 +10,7 @@ import io
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -299,7 +299,12 @@ class _CsvReader(Closing):
             name: others.num_rows - column.null_count
             for name, column in zip(others.schema.names, others.columns, strict=True)
         }
-        return replace(_parsed(found, bad), unknown={name: n for name, n in unknown.items() if n})
+        return ParsedRows(
+            batch=found,
+            num_bad=len(bad),
+            examples=_examples(bad),
+            unknown={name: n for name, n in unknown.items() if n},
+        )
 
     def rest(self, schema: pa.Schema) -> ParsedRows:
         """The bad rows after the last batch, and what else is known only at the end.
@@ -312,8 +317,12 @@ class _CsvReader(Closing):
                 f"row {self._next_row - 1}: expected quotes that are closed, found the end of the "
                 f"file: it is cut off, or a quote is missing. Get the file anew, or correct it"
             )
-        parsed = _parsed(no_rows(schema), list(self._bad))
-        return replace(parsed, num_replaced=self._source.num_replaced)
+        return ParsedRows(
+            batch=no_rows(schema),
+            num_bad=len(self._bad),
+            examples=_examples(list(self._bad)),
+            num_replaced=self._source.num_replaced,
+        )
 
     def _number(self, num_rows: int, wrong: Mapping[int, str]) -> list[tuple[int, str]]:
         """Numbers of bad rows with reasons, of a batch's rows and of those that Arrow left out
@@ -346,6 +355,5 @@ class _CsvReader(Closing):
         return "skip"
 
 
-def _parsed(batch: pa.RecordBatch, bad: Sequence[tuple[int, str]]) -> ParsedRows:
-    examples = [BadRow(place=f"row {row}", reason=text) for row, text in bad[:MAX_EXAMPLES]]
-    return ParsedRows(batch=batch, num_bad=len(bad), examples=tuple(examples))
+def _examples(bad: Sequence[tuple[int, str]]) -> tuple[BadRow, ...]:
+    return tuple(BadRow(place=f"row {row}", reason=text) for row, text in bad[:MAX_EXAMPLES])

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from featstore.ops.arrays import array_of, count_true, list_of, nulls_of, offsets_of, values_of
@@ -31,10 +32,7 @@ def index_column(array: pa.Array, *, arrow_type: pa.DataType) -> pa.Array:
         indices = array_of(values_of(array.values) + 1)
         lists = list_of(offsets_of(array), indices, nulls_of(array))
         return mark_missing(lists, MISSING, arrow_type)
-    numbers = values_of(array) + 1
-    if (nulls := nulls_of(array)) is not None:
-        numbers[nulls] = MISSING
-    return array_of(numbers)
+    return pc.fill_null(pc.add(array, 1), MISSING)
 
 
 def float_column(array: pa.Array, *, arrow_type: pa.DataType, counts: Counter[str]) -> pa.Array:

@@ -211,7 +211,6 @@ class _Builder:
     samples: dict[str, Sample] = field(default_factory=dict)
 
     def term(self, node: Node) -> Term:
-        self.used, self.samples = set(), {}
         predicate = self.predicate(node)
         if not self.used:
             raise SelectionError(

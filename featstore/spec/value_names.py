@@ -82,13 +82,9 @@ class ValueNames:
 
     def in_order(self, slot: str, signs: Iterable[int]) -> list[int]:
         """The signs in the slot's own order, unknown ones last; as given if it has none."""
-        ranks = {sign: value.rank for sign, value in self.by_slot.get(slot, {}).items()}
-
-        def position(sign: int) -> float:
-            rank = ranks.get(sign)
-            return math.inf if rank is None else rank
-
-        return sorted(signs, key=position)
+        values = self.by_slot.get(slot, {}).items()
+        ranks = {sign: value.rank for sign, value in values if value.rank is not None}
+        return sorted(signs, key=lambda sign: ranks.get(sign, math.inf))
 
     def own_order(self, slot: str, signs: Sequence[int]) -> list[int] | None:
         """All signs in the slot's own order, or in that of the numbers that they mean, such as
