@@ -113,7 +113,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class OfColumn:
+class OfColumn(Predicate):
     """A condition on one column.
 
     Attributes:
@@ -123,10 +123,6 @@ class OfColumn:
 
     column: str
     value: pc.Expression = field(compare=False)
-
-    @property
-    def expression(self) -> pc.Expression:
-        raise NotImplementedError
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
         known = ranges.columns.get(self.column)

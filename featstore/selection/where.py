@@ -144,11 +144,11 @@ class Where:
             True where all rows match, False where none does, None where the rows decide.
         """
         decided = [term for term in self.terms if term.columns <= values.keys()]
-        known = {name: value for name, value in values.items() if name in self.types}
         row = pa.table(
             {
                 name: pa.array([value], pa.string()).cast(self.types[name])
-                for name, value in known.items()
+                for name, value in values.items()
+                if name in self.types
             }
         )
         if not all(term.mask(row)[0].as_py() for term in decided):

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from featstore.base.errors import SpecError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
-from featstore.ops import columns, ids, lists, numbers, slot_columns
+from featstore.ops import columns, ids, lists, numbers
 from featstore.ops.kinds import wrong
 from featstore.ops.signature import Operator
 from featstore.spec import check, meaning
@@ -226,7 +226,7 @@ class Builder:
         stored = slot.arrow_type()
         if slot.kind is SlotKind.FLOAT:
             return slot, self._add(
-                slot_columns.float_column,
+                columns.float_column,
                 [position],
                 {"arrow_type": stored},
                 stored,
@@ -235,11 +235,11 @@ class Builder:
             )
         if slot.num_indices is not None:
             return slot, self._add(
-                slot_columns.index_column, [position], {"arrow_type": stored}, stored, name
+                columns.index_column, [position], {"arrow_type": stored}, stored, name
             )
         params = {"slot": node.share_slot or node.slot, "arrow_type": stored}
         return slot, self._add(
-            slot_columns.sign_column, [self._hashed(position, name)], params, stored, name
+            columns.sign_column, [self._hashed(position, name)], params, stored, name
         )
 
     def add_column(self, column: StoredColumn) -> tuple[pa.Field, int]:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.base.schema import SlotKind
-from featstore.ops import elements, ids, lists, slot_columns
+from featstore.ops import columns, elements, ids, lists
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.hashing import sign, value_hash
 from featstore.ops.registry import OPERATORS
@@ -154,7 +154,7 @@ def member_names(graph: Graph, slot: str) -> tuple[MemberNames | None, ...]:
         slot: An id slot of its schema.
     """
     step = _storing(graph, slot)
-    if step.function is slot_columns.sign_column:
+    if step.function is columns.sign_column:
         return _hashed(graph, step.inputs[0])
     return (_values(graph, step.inputs[0]),)
 
@@ -208,7 +208,7 @@ def signs_of(graph: Graph, slot: str, members: Sequence[pa.Array]) -> Integers:
         int64 (num_values,).
     """
     step = _storing(graph, slot)
-    if step.function is not slot_columns.sign_column:
+    if step.function is not columns.sign_column:
         return values_of(members[0].cast(pa.int64())) + 1
     number: Any = step.params["slot"]
     return values_of(sign(number, *map(value_hash, members)))
@@ -220,8 +220,8 @@ def _enumerated(graph: Graph, slot: str, most: int) -> dict[int, ValueText]:
     count = math.prod(member.values.num_values + len(member.others) for member in known)
     if len(known) < len(members) or not members or count > most:
         return {}
-    columns = zip(*itertools.product(*(member.canonical for member in known)), strict=True)
-    canonical = [pa.array(texts, pa.string()) for texts in columns]
+    combined = zip(*itertools.product(*(member.canonical for member in known)), strict=True)
+    canonical = [pa.array(texts, pa.string()) for texts in combined]
     named = [
         readable_texts(pa.array(map(member.name, texts.to_pylist()), pa.string()))
         for member, texts in zip(known, canonical, strict=True)

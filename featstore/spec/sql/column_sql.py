@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from featstore.ops import columns, lists, slot_columns
+from featstore.ops import columns, lists
 from featstore.ops.maps import is_map
 from featstore.spec.sql.call import MAX_FLOAT, Call, Members, Template, literal, type_text
 
@@ -158,11 +158,11 @@ COLUMN_TEMPLATES: dict[object, Template] = {
     lists.fill_null: _fill_null,
     lists.align: _align,
     lists.column_of: _column_of,
-    slot_columns.sign_column: _sign_column,
-    slot_columns.index_column: lambda call: (
+    columns.sign_column: _sign_column,
+    columns.index_column: lambda call: (
         f"coalesce({call.each(call.text, lambda e: f'{e} + 1')}, array(0L))"
         if call.of_list
         else f"coalesce(CAST({call.text} AS BIGINT) + 1, 0)"
     ),
-    slot_columns.float_column: _float_column,
+    columns.float_column: _float_column,
 }
