@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from featstore.extraction.units.extractor import Extractor as Extractor
     from featstore.loader.feature_loader import FeatureLoader as FeatureLoader
     from featstore.loader.plan.shuffle import Shuffle as Shuffle
-    from featstore.ops.rowwise import check_operator as check_operator
-    from featstore.ops.user import operator as operator
     from featstore.samples.random_order import RandomOrder as RandomOrder
     from featstore.samples.sample_dataset import SampleDataset as SampleDataset
     from featstore.samples.sample_store import SampleStore as SampleStore
     from featstore.spec.parse import load_spec as load_spec
+    from featstore.spec.user import check_operator as check_operator
+    from featstore.spec.user import operator as operator
     from featstore.staging import Staging as Staging
     from featstore.tensors.batch import Batch as Batch
     from featstore.tensors.batch import Jagged as Jagged
@@ -43,12 +43,12 @@ _HOMES = {
     "Shuffle": "featstore.loader.plan.shuffle",
     "Staging": "featstore.staging",
     "Table": "featstore.explore.table",
-    "check_operator": "featstore.ops.rowwise",
+    "check_operator": "featstore.spec.user",
     "extract": "featstore.api",
     "import_raw": "featstore.api",
     "load_spec": "featstore.spec.parse",
     "open_table": "featstore.explore.table",
-    "operator": "featstore.ops.user",
+    "operator": "featstore.spec.user",
     "report": "featstore.explore.report.report",
 }
 

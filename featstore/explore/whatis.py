@@ -13,7 +13,7 @@ from featstore.base.schema import SlotKind, SlotSchema
 from featstore.base.table_result import nullable_integers
 from featstore.explore.label_profile import LabelProfile
 from featstore.explore.profile import Profile
-from featstore.ops.value_names import readable
+from featstore.ops.signature import readable
 from featstore.spec.graph import build_graph
 from featstore.spec.parse import load_spec
 from featstore.spec.value_names import ValueNames, names_of_spec

@@ -11,13 +11,12 @@ from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.findings import BATCH, BatchOrigin, Findings
 from featstore.extraction.units.intake import Intake
 from featstore.extraction.units.raw import find_raw_files, open_range, plan_units, read_batches
-from featstore.ops.rowwise import check_rows
-from featstore.ops.user import is_user_operator
 from featstore.spec.check import operator_of
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import LintReport
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
+from featstore.spec.user import check_rows, is_user_operator
 
 _NUM_ROWS = 1_000
 _ALL_ROWS = 2**62  # Of a unit: more than any file has.

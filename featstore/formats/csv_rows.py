@@ -10,7 +10,7 @@ import io
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,10 +21,18 @@ from featstore.base.closing import Closing
 from featstore.base.errors import InputError, all_nearest, not_once
 from featstore.base.libraries import LazyModule
 from featstore.formats.byte_source import BLOCK_BYTES
-from featstore.formats.inferred import inferred, is_inferred, is_undecided
-from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows, no_rows
+from featstore.formats.parsed import (
+    MAX_EXAMPLES,
+    BadRow,
+    ParsedRows,
+    RowFormat,
+    inferred,
+    is_inferred,
+    is_undecided,
+    name_of,
+    no_rows,
+)
 from featstore.formats.text_values import SCALARS, example, infer_text_type, parse_texts
-from featstore.formats.type_names import name_of
 from featstore.native.damage import first_line
 from featstore.ops.arrays import values_of
 from featstore.ops.lists import array_of_bits
@@ -42,7 +50,7 @@ _REPLACED, _REPLACED_BYTES = "\ufffd", "\ufffd".encode()
 
 
 @dataclass(frozen=True, kw_only=True)
-class CsvFormat:
+class CsvFormat(RowFormat):
     """CSV: a row is what lies between two newlines that are not in quotes.
 
     Attributes:
@@ -68,9 +76,6 @@ class CsvFormat:
                 f"encoding: expected a name such as utf-8 or latin-1, found {self.encoding!r}"
             ) from None
 
-    def is_plain(self, head: bytes) -> bool:
-        return False
-
     def check(self, schema: pa.Schema) -> None:
         for field in schema:
             if field.type not in SCALARS:
@@ -82,11 +87,9 @@ class CsvFormat:
     def sample(self, source: IO[bytes], most: int) -> list[Mapping[str, str | None]]:
         """As the protocol says; a file with a header alone gives a row of nulls for its names."""
         with _CsvReader(self, source) as reader:
-            if reader.is_empty:
-                return []
             batch = next(reader.batches(), None)
             if batch is None or not batch.num_rows:
-                return [dict.fromkeys(reader.names)]
+                return [dict.fromkeys(reader.names)] if reader.names else []
             return [
                 {name: value and value.decode() for name, value in row.items()}
                 for row in batch.slice(0, most).to_pylist()
@@ -296,7 +299,12 @@ class _CsvReader(Closing):
             name: others.num_rows - column.null_count
             for name, column in zip(others.schema.names, others.columns, strict=True)
         }
-        return replace(_parsed(found, bad), unknown={name: n for name, n in unknown.items() if n})
+        return ParsedRows(
+            batch=found,
+            num_bad=len(bad),
+            examples=_examples(bad),
+            unknown={name: n for name, n in unknown.items() if n},
+        )
 
     def rest(self, schema: pa.Schema) -> ParsedRows:
         """The bad rows after the last batch, and what else is known only at the end.
@@ -309,8 +317,12 @@ class _CsvReader(Closing):
                 f"row {self._next_row - 1}: expected quotes that are closed, found the end of the "
                 f"file: it is cut off, or a quote is missing. Get the file anew, or correct it"
             )
-        parsed = _parsed(no_rows(schema), list(self._bad))
-        return replace(parsed, num_replaced=self._source.num_replaced)
+        return ParsedRows(
+            batch=no_rows(schema),
+            num_bad=len(self._bad),
+            examples=_examples(list(self._bad)),
+            num_replaced=self._source.num_replaced,
+        )
 
     def _number(self, num_rows: int, wrong: Mapping[int, str]) -> list[tuple[int, str]]:
         """Numbers of bad rows with reasons, of a batch's rows and of those that Arrow left out
@@ -343,6 +355,5 @@ class _CsvReader(Closing):
         return "skip"
 
 
-def _parsed(batch: pa.RecordBatch, bad: Sequence[tuple[int, str]]) -> ParsedRows:
-    examples = [BadRow(place=f"row {row}", reason=text) for row, text in bad[:MAX_EXAMPLES]]
-    return ParsedRows(batch=batch, num_bad=len(bad), examples=tuple(examples))
+def _examples(bad: Sequence[tuple[int, str]]) -> tuple[BadRow, ...]:
+    return tuple(BadRow(place=f"row {row}", reason=text) for row, text in bad[:MAX_EXAMPLES])

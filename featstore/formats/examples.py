@@ -18,11 +18,17 @@ import pyarrow as pa
 
 from featstore.base.errors import InputError, import_extra
 from featstore.base.libraries import LazyModule
-from featstore.formats.example_message import example_class
-from featstore.formats.inferred import feature_of, inferred, is_inferred
-from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows
-from featstore.formats.tfrecord import is_record_head, read_records
-from featstore.formats.type_names import name_of
+from featstore.formats.parsed import (
+    MAX_EXAMPLES,
+    BadRow,
+    ParsedRows,
+    RowFormat,
+    feature_of,
+    inferred,
+    is_inferred,
+    name_of,
+)
+from featstore.formats.tfrecord import example_class, is_record_head, read_records
 
 if TYPE_CHECKING:
     import google.protobuf.message as message_errors
@@ -46,7 +52,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TfrecordFormat:
+class TfrecordFormat(RowFormat):
     """TFRecord, plain or compressed with gzip, of messages that the protobuf package parses.
 
     Raises:
@@ -90,11 +96,20 @@ class TfrecordFormat:
 
     def read(self, source: IO[bytes], schema: pa.Schema) -> Iterator[ParsedRows]:
         reader = _ExampleReader(schema)
-        for number, record in enumerate(read_records(source), 1):
-            reader.add(number, record)
-            if reader.is_full():
-                yield reader.take()
-        yield reader.take()
+        yield from map(reader.parsed, _batches(read_records(source)))
+
+
+def _batches(records: Iterator[bytes | None]) -> Iterator[list[tuple[int, bytes | None]]]:
+    """Records that become one batch, with their numbers from 1. The last batch may be empty."""
+    batch: list[tuple[int, bytes | None]] = []
+    num_bytes = 0
+    for number, record in enumerate(records, 1):
+        batch.append((number, record))
+        num_bytes += len(record or b"")
+        if len(batch) >= _BATCH_ROWS or num_bytes >= _BATCH_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+    yield batch
 
 
 @dataclass(kw_only=True)
@@ -156,35 +171,39 @@ class _BadValueError(Exception):
 
 
 class _ExampleReader:
-    """Collects the values of records until there are enough for a batch. Not thread-safe."""
+    """Makes rows of records."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._columns = {column.name: _FeatureColumn(column) for column in schema}
         # The columns of features of the context that have another name there.
         self._renamed = {feature_of(c): c.name for c in schema if feature_of(c) != c.name}
-        self._clear()
 
-    def _clear(self) -> None:
-        self._rows: list[list[Any]] = []
-        self._num_bytes = self._num_bad = 0
-        self._examples: list[BadRow] = []
-        self._unknown: Counter[str] = Counter()
+    def parsed(self, records: Sequence[tuple[int, bytes | None]]) -> ParsedRows:
+        """The rows of records, given with their numbers. None is one with a wrong checksum."""
+        rows, bad = [], []
+        unknown: Counter[str] = Counter()
+        for number, record in records:
+            try:
+                row, others = self._row(record)
+            except _BadValueError as error:
+                bad.append(BadRow(place=f"record {number}", reason=str(error)))
+            else:
+                rows.append(row)
+                unknown.update(others)
+        values = zip(*rows, strict=True) if rows else ((),) * len(self._schema)
+        arrays = [
+            pa.array(column, kind) for column, kind in zip(values, self._schema.types, strict=True)
+        ]
+        return ParsedRows(
+            batch=pa.record_batch(arrays, self._schema),
+            num_bad=len(bad),
+            examples=tuple(bad[:MAX_EXAMPLES]),
+            unknown=unknown,
+        )
 
-    def is_full(self) -> bool:
-        return len(self._rows) + self._num_bad >= _BATCH_ROWS or self._num_bytes >= _BATCH_BYTES
-
-    def add(self, number: int, record: bytes | None) -> None:
-        """Takes a record, whose number is counted from 1; None is one with a wrong checksum."""
-        try:
-            self._rows.append(self._row(record))
-            self._num_bytes += len(record or b"")
-        except _BadValueError as error:
-            self._num_bad += 1
-            if len(self._examples) < MAX_EXAMPLES:
-                self._examples.append(BadRow(place=f"record {number}", reason=str(error)))
-
-    def _row(self, record: bytes | None) -> list[Any]:
+    def _row(self, record: bytes | None) -> tuple[list[Any], list[str]]:
+        """The value of each column, and the names of features that are no column."""
         if record is None:
             raise _BadValueError("its bytes do not match their checksum (CRC-32C)")
         message = _parse(record)
@@ -208,23 +227,7 @@ class _ExampleReader:
                 row[name] = self._columns[name].of_steps(name, steps.feature)
             else:
                 unknown.append(name)
-        self._unknown.update(unknown)
-        return list(row.values())
-
-    def take(self) -> ParsedRows:
-        """The rows so far, which are then forgotten."""
-        values = zip(*self._rows, strict=True) if self._rows else ((),) * len(self._schema)
-        arrays = [
-            pa.array(column, kind) for column, kind in zip(values, self._schema.types, strict=True)
-        ]
-        parsed = ParsedRows(
-            batch=pa.record_batch(arrays, self._schema),
-            num_bad=self._num_bad,
-            examples=tuple(self._examples),
-            unknown=self._unknown,
-        )
-        self._clear()
-        return parsed
+        return list(row.values()), unknown
 
 
 class _FeatureColumn:

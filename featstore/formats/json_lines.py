@@ -15,10 +15,18 @@ import pyarrow.compute as pc
 from featstore.base.errors import InputError
 from featstore.base.libraries import LazyModule
 from featstore.formats.byte_source import Lines, line_blocks
-from featstore.formats.inferred import inferred, is_inferred
-from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows, halves, no_rows
+from featstore.formats.parsed import (
+    MAX_EXAMPLES,
+    BadRow,
+    ParsedRows,
+    RowFormat,
+    halves,
+    inferred,
+    is_inferred,
+    name_of,
+    no_rows,
+)
 from featstore.formats.text_values import MAY_CHANGE, infer_time, is_kept
-from featstore.formats.type_names import name_of
 from featstore.native.damage import first_line
 from featstore.ops.arrays import Integers, values_of
 
@@ -30,19 +38,26 @@ else:
 # Arrow's parser is recursive, and ends the process where its stack does.
 _MAX_NESTING = 500
 _MAX_WHOLE = 2**53  # a double holds every whole number up to here
+# The kinds of JSON values; that of a list or object says nothing of what is in it.
+_KINDS = {
+    type(None): None,
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    list: pa.list_(pa.null()),
+    dict: pa.struct([]),
+}
 _LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F]")
 _MAY_CHANGE = re.compile(MAY_CHANGE.encode(), re.MULTILINE)
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 @dataclass(frozen=True, kw_only=True)
-class JsonFormat:
+class JsonFormat(RowFormat):
     """JSON lines. Fields that a row lacks are null."""
 
     name: str = "json"
-
-    def is_plain(self, head: bytes) -> bool:
-        return False
 
     def check(self, schema: pa.Schema) -> None:
         for column in schema:
@@ -87,13 +102,14 @@ def _column_type(values: Sequence[Any]) -> pa.DataType:
     """The type of most of these values, and of all where whole numbers and others are mixed, unless
     a whole one is beyond what a double holds: then one of both kinds is malformed.
     """
-    kinds = Counter(kind for value in values if (kind := _kind(value)) is not None)
+    kinds = Counter(kind for value in values if (kind := _KINDS[type(value)]) is not None)
     if not kinds:
         return pa.string()
-    if pa.float64() in kinds and all(map(_is_double, values)):  # some numbers are not whole
+    is_kept = all(type(value) is not int or abs(value) <= _MAX_WHOLE for value in values)
+    if pa.float64() in kinds and is_kept:  # some numbers are not whole
         kinds[pa.float64()] += kinds.pop(pa.int64(), 0)
     most = kinds.most_common(1)[0][0]
-    of_most = [value for value in values if _kind(value) == most]
+    of_most = [value for value in values if _KINDS[type(value)] == most]
     if most == pa.string():
         return infer_time(pa.array(of_most))
     if pa.types.is_list(most):
@@ -108,29 +124,11 @@ def _column_type(values: Sequence[Any]) -> pa.DataType:
     return most
 
 
-def _is_double(value: Any) -> bool:
-    return type(value) is not int or abs(value) <= _MAX_WHOLE
-
-
 def _is_empty(kind: pa.DataType) -> bool:
     """Whether it is that of objects without fields, which Parquet cannot hold."""
     if pa.types.is_list(kind):
         return _is_empty(kind.value_type)
     return pa.types.is_struct(kind) and not kind.num_fields
-
-
-def _kind(value: Any) -> pa.DataType | None:
-    """The kind of a JSON value; None for null."""
-    kinds = {
-        type(None): None,
-        bool: pa.bool_(),
-        int: pa.int64(),
-        float: pa.float64(),
-        str: pa.string(),
-        list: pa.list_(pa.null()),
-        dict: pa.struct([]),
-    }
-    return kinds[type(value)]
 
 
 def _parse(block: Lines, schema: pa.Schema) -> ParsedRows:
@@ -175,7 +173,8 @@ def _read(lines: Sequence[bytes], schema: pa.Schema, unknown: Counter[str]) -> p
     _require_kept_numbers(lines, text, schema)
     try:
         table = _read_json(text, schema, "infer")
-        others = Counter(dict(_more(table, schema)))
+        objects = table.to_struct_array().combine_chunks()
+        others = Counter(dict(_more(objects, pa.struct(schema), np.arange(len(table)))))
         if table.select(schema.names).schema != schema:  # objects in it have further fields
             table = _read_json(text, schema, "ignore")
     except pa.ArrowInvalid:
@@ -204,7 +203,8 @@ def _require_objects(lines: Sequence[bytes], text: bytes) -> None:
         bare = line if line[-1:] == b"}" else line.strip()
         if not (bare.lstrip()[:1] == b"{" and bare[-1:] == b"}"):
             raise pa.ArrowInvalid("expected an object")
-        if len(line) > _MAX_NESTING and _nesting(line) > _MAX_NESTING:
+        num_opened = line.count(b"{") + line.count(b"[")
+        if num_opened > _MAX_NESTING and _nesting(line) > _MAX_NESTING:
             raise pa.ArrowInvalid(f"expected at most {_MAX_NESTING} levels of nesting")
     try:
         text.decode()
@@ -246,41 +246,36 @@ def _lost(value: Any, kind: pa.DataType) -> Iterator[_Digits]:
 
 
 def _nesting(line: bytes) -> int:
-    """How many lists and objects are around the innermost value; 0 if there are few."""
-    if line.count(b"{") + line.count(b"[") <= _MAX_NESTING:
-        return 0
+    """How many lists and objects are around the innermost value."""
     codes = np.frombuffer(_STRING.sub(b"", line), np.uint8)
     begins, ends = (np.isin(codes, np.frombuffer(of, np.uint8)) for of in (b"{[", b"}]"))
     return int(np.cumsum(begins.astype(np.int64) - ends).max(initial=0))
 
 
-def _more(table: pa.Table, schema: pa.Schema) -> Iterator[tuple[str, int]]:
-    """What the schema lacks, columns and fields of objects, and in how many rows it has a value."""
-    for name in table.column_names:
-        column = table[name].combine_chunks()
-        if name in schema.names:
-            yield from _more_fields(name, column, schema.field(name).type, np.arange(len(column)))
-        elif num_rows := len(column) - column.null_count:
-            yield name, num_rows
-
-
-def _more_fields(
-    name: str, values: pa.Array, kind: pa.DataType, rows: Integers
+def _more(
+    values: pa.Array, kind: pa.DataType, rows: Integers, path: str = ""
 ) -> Iterator[tuple[str, int]]:
-    """The same of values of a column, of which each belongs to one of the rows."""
+    """What objects have beyond their type, and in how many rows that has a value.
+
+    Args:
+        values: The objects, or lists of them; others have no more.
+        kind: The type that they are to have.
+        rows: The row that each value belongs to, int64 (num_values,).
+        path: What the names of their fields begin with.
+    """
     if values.type == kind:
         return
     if pa.types.is_list(kind):
         parents = values_of(pc.list_parent_indices(values))
-        yield from _more_fields(name, pc.list_flatten(values), kind.value_type, rows[parents])
+        yield from _more(pc.list_flatten(values), kind.value_type, rows[parents], path)
     elif pa.types.is_struct(kind):
-        for field in values.type:
-            inner, index = pc.struct_field(values, field.name), kind.get_field_index(field.name)
+        for i, field in enumerate(values.type):
+            inner, index = pc.struct_field(values, i), kind.get_field_index(field.name)
+            name = f"{path}{field.name}"
             if index >= 0:
-                inner_kind = kind.field(index).type
-                yield from _more_fields(f"{name}.{field.name}", inner, inner_kind, rows)
+                yield from _more(inner, kind.field(index).type, rows, f"{name}.")
             elif num_rows := len(np.unique(rows[values_of(pc.is_valid(inner))])):
-                yield f"{name}.{field.name}", num_rows
+                yield name, num_rows
 
 
 def _others(lines: Sequence[bytes], schema: pa.Schema) -> Counter[str]:

@@ -14,10 +14,15 @@ import pyarrow.compute as pc
 
 from featstore.base.errors import InputError
 from featstore.formats.byte_source import Lines, line_blocks
-from featstore.formats.parsed import MAX_EXAMPLES, BadRow, ParsedRows
+from featstore.formats.parsed import (
+    MAX_EXAMPLES,
+    BadRow,
+    ParsedRows,
+    RowFormat,
+    name_of,
+)
 from featstore.formats.text_values import changed_numbers
-from featstore.formats.type_names import name_of
-from featstore.ops.arrays import Mask, values_of
+from featstore.ops.arrays import values_of
 from featstore.ops.lists import array_of_bits
 
 COLUMNS = {
@@ -38,13 +43,10 @@ _QID = rf"^qid:(?P<qid>{_INTEGER})$"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LibsvmFormat:
+class LibsvmFormat(RowFormat):
     """libsvm, also known as svmlight."""
 
     name: str = "libsvm"
-
-    def is_plain(self, head: bytes) -> bool:
-        return False
 
     def check(self, schema: pa.Schema) -> None:
         for field in schema:
@@ -87,7 +89,11 @@ def _parse(block: Lines, schema: pa.Schema) -> ParsedRows:
     is_qid = values_of(pc.is_valid(qids)) & (place == 1)
     is_feature = (place > 0) & ~is_qid
     found = pc.extract_regex(words, _FEATURE)
-    is_good = _without(is_good & ~changed_numbers(labels), row_of[_is_bad(found) & is_feature])
+    values = pc.struct_field(found, "value")
+    # No features, or with values that a double does not keep.
+    is_bad = ~values_of(pc.is_valid(found)) | changed_numbers(values)
+    is_good = is_good & ~changed_numbers(labels)
+    is_good[row_of[is_bad & is_feature]] = False
     kept = array_of_bits(is_feature & is_good[row_of])
     counts = np.bincount(row_of[values_of(kept)], minlength=len(numbers))[is_good]
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
@@ -109,18 +115,6 @@ def _parse(block: Lines, schema: pa.Schema) -> ParsedRows:
         num_bad=len(bad),
         examples=tuple(_bad_row(block, int(i)) for i in bad[:MAX_EXAMPLES]),
     )
-
-
-def _is_bad(features: pa.StructArray) -> Mask:
-    """Which words are no features, or have values that a double does not keep."""
-    is_feature: Mask = values_of(pc.is_valid(features))
-    return ~is_feature | changed_numbers(pc.struct_field(features, "value"))
-
-
-def _without(is_good: Mask, rows: np.ndarray) -> Mask:
-    is_good = is_good.copy()
-    is_good[rows] = False
-    return is_good
 
 
 def _lists(offsets: pa.Array, features: pa.Array, name: str, kind: pa.DataType) -> pa.Array:

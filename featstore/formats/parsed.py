@@ -1,10 +1,20 @@
-"""What a reader makes of a part of a file: its rows, and which of them it could not read."""
+"""What readers of formats share: what they make of a part of a file, and the types of columns.
+
+A reader tells the rows of a part, and which of them it could not read. A column whose type was
+inferred from sampled rows is marked in its field's metadata: a value that inference would not have
+given this type, such as `007` among numbers, is malformed in later rows, too. A type that was given
+has no mark, and takes what can be read as it. Types have the names of a spec, and `float`, `binary`
+and others that raw Parquet may hold besides.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Protocol, TypeVar
 
 import pyarrow as pa
+
+from featstore.base.errors import InputError, nearest
+from featstore.spec.model import TYPE_NAMES, read_type, type_name, type_names
 
 MAX_EXAMPLES = 3
 _Parsed = TypeVar("_Parsed")
@@ -62,7 +72,8 @@ class RowFormat(Protocol):
     def name(self) -> str: ...
 
     def is_plain(self, head: bytes) -> bool:
-        """Whether a file that begins so is not compressed."""
+        """Whether a file that begins so is not compressed, although it seems to be."""
+        return False
 
     def sample(self, source: IO[bytes], most: int) -> list[Any]:
         """At most so many of the file's first rows, in a form for `infer`, without bad ones."""
@@ -100,3 +111,82 @@ def halves(
     middle = (first + end) // 2
     yield from halves(first, middle, parse)
     yield from halves(middle, end, parse)
+
+
+_HAS_VALUE, _FEATURE = b"featstore.has_value", b"featstore.feature"
+
+
+def inferred(
+    name: str, kind: pa.DataType, *, has_value: bool = True, feature: str | None = None
+) -> pa.Field:
+    """A column of an inferred type.
+
+    Args:
+        has_value: Whether a sampled row has a value. Without one the type says nothing.
+        feature: The name in the file if it is another.
+    """
+    marks = {_HAS_VALUE: b"1" if has_value else b"0"}
+    return pa.field(name, kind, metadata=marks | ({_FEATURE: feature.encode()} if feature else {}))
+
+
+def given(field: pa.Field, kind: pa.DataType) -> pa.Field:
+    """An inferred column with a type that the user gave."""
+    marks = dict(field.metadata or {})
+    marks.pop(_HAS_VALUE, None)
+    return field.with_type(kind).with_metadata(marks or None)
+
+
+def is_inferred(field: pa.Field) -> bool:
+    """Whether nobody gave the column's type."""
+    return _HAS_VALUE in (field.metadata or {})
+
+
+def is_undecided(field: pa.Field) -> bool:
+    """Whether nobody gave the column's type, and no sampled row had a value to infer it from."""
+    return bool((field.metadata or {}).get(_HAS_VALUE) == b"0")
+
+
+def feature_of(field: pa.Field) -> str:
+    """The column's name in the file."""
+    return (field.metadata or {}).get(_FEATURE, field.name.encode()).decode()  # type: ignore[no-any-return]
+
+
+def unmarked(schema: pa.Schema) -> pa.Schema:
+    """The schema to write."""
+    return pa.schema([(field.name, field.type) for field in schema])
+
+
+# What a spec reads as double and string, and a file stores as it was.
+_OWN = {"float": pa.float32(), "binary": pa.binary()}
+_NAMES = {kind: name for name, kind in _OWN.items()}
+
+
+def name_of(kind: pa.DataType) -> str:
+    """The name of a type, such as `list<long>`; Arrow's own name for one without."""
+    if pa.types.is_list(kind):
+        return f"list<{name_of(kind.value_type)}>"
+    if kind in _NAMES:
+        return _NAMES[kind]
+    try:
+        return type_name(kind)
+    except KeyError:
+        return str(kind)
+
+
+def type_of(name: str, column: str) -> pa.DataType:
+    """The type of this name, for a column.
+
+    Raises:
+        InputError: There is no such type.
+    """
+    text = name.strip().lower()
+    if text.startswith("list<") and text.endswith(">"):
+        return pa.list_(type_of(text.removeprefix("list<").removesuffix(">"), column))
+    found = _OWN.get(text) or read_type(text)
+    if found is None:
+        known = ", ".join((*_OWN, *TYPE_NAMES))
+        raise InputError(
+            f"column {column!r}: expected a type of {known}, found {name!r}"
+            f"{nearest(name, (*_OWN, *type_names()))}"
+        )
+    return found

@@ -2,13 +2,19 @@
 
 A record is its length (uint64, little endian), the masked CRC-32C of the length, the bytes, and the
 masked CRC-32C of the bytes (https://www.tensorflow.org/tutorials/load_data/tfrecord).
+
+The bytes are a `tf.train.Example` or `tf.train.SequenceExample`, read without tensorflow by the
+protobuf package. Both are read as one message: an Example has features only, a SequenceExample,
+whose context has the same field number, has lists of features besides. The numbers are those of
+tensorflow's `example.proto` and `feature.proto`.
 """
 
+import functools
 import struct
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
-from featstore.base.errors import InputError
+from featstore.base.errors import InputError, import_extra
 from featstore.base.libraries import LazyModule
 
 if TYPE_CHECKING:
@@ -80,3 +86,77 @@ def _ends(where: str, expected: int, found: int) -> InputError:
         f"{where}: expected a record of {expected:,} bytes, found {found:,} bytes and the end of "
         f"the file: it is cut off, or still being written. Get the file anew, or leave it out"
     )
+
+
+Message = dict[str, Any]
+
+
+def _field(
+    name: str, number: int, kind: str, label: str = "LABEL_OPTIONAL", **more: Any
+) -> Message:
+    return {"name": name, "number": number, "type": kind, "label": label, **more}
+
+
+def _message(name: str, number: int, of: str, *label: str, **more: Any) -> Message:
+    return _field(name, number, "TYPE_MESSAGE", *label, typeName=f".featstore.tf.{of}", **more)
+
+
+def _map(message: str, field: str, entry: str, value: str) -> Message:
+    """A message with one field, a map from texts to messages: a repeated entry of key and value.
+
+    Args:
+        entry: The name that protobuf demands of the map's entries: that of the field in camel case.
+    """
+    fields = [_field("key", 1, "TYPE_STRING"), _message("value", 2, value)]
+    return {
+        "name": message,
+        "field": [_message(field, 1, f"{message}.{entry}", "LABEL_REPEATED")],
+        "nestedType": [{"name": entry, "field": fields, "options": {"mapEntry": True}}],
+    }
+
+
+_KINDS = {"bytes_list": "TYPE_BYTES", "float_list": "TYPE_FLOAT", "int64_list": "TYPE_INT64"}
+# A `FileDescriptorProto` of descriptor.proto, in its form as JSON.
+_FILE: Message = {
+    "name": "featstore/example.proto",
+    "package": "featstore.tf",
+    "syntax": "proto3",
+    "messageType": [
+        *(
+            {"name": kind, "field": [_field("value", 1, value, "LABEL_REPEATED")]}
+            for kind, value in _KINDS.items()
+        ),
+        {
+            "name": "Feature",
+            "oneofDecl": [{"name": "kind"}],
+            "field": [_message(kind, i, kind, oneofIndex=0) for i, kind in enumerate(_KINDS, 1)],
+        },
+        {"name": "FeatureList", "field": [_message("feature", 1, "Feature", "LABEL_REPEATED")]},
+        _map("Features", "feature", "FeatureEntry", "Feature"),
+        _map("FeatureLists", "feature_list", "FeatureListEntry", "FeatureList"),
+        {
+            "name": "Example",
+            "field": [
+                _message("features", 1, "Features"),
+                _message("feature_lists", 2, "FeatureLists"),
+            ],
+        },
+    ],
+}
+
+
+@functools.cache
+def example_class() -> Any:
+    """The class of both messages, with the fields `features` and `feature_lists`.
+
+    Raises:
+        MissingDependencyError: protobuf is not installed.
+    """
+    what = "reading TFRecord"
+    descriptors = import_extra("google.protobuf.descriptor_pb2", what)
+    json_format = import_extra("google.protobuf.json_format", what)
+    pools = import_extra("google.protobuf.descriptor_pool", what)
+    factory = import_extra("google.protobuf.message_factory", what)
+    pool = pools.DescriptorPool()
+    pool.Add(json_format.ParseDict(_FILE, descriptors.FileDescriptorProto()))
+    return factory.GetMessageClass(pool.FindMessageTypeByName("featstore.tf.Example"))

@@ -13,8 +13,7 @@ from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, check_unchanged, find_file
 from featstore.files.storage import open_write
 from featstore.formats.byte_source import errors_of, open_bytes
-from featstore.formats.inferred import unmarked
-from featstore.formats.parsed import MAX_EXAMPLES, RowFormat
+from featstore.formats.parsed import MAX_EXAMPLES, RowFormat, unmarked
 
 # A row group ends with the rows that reach one of these, so that memory holds one and a block.
 ROW_GROUP_ROWS, ROW_GROUP_BYTES = 1 << 17, 64 << 20

@@ -14,10 +14,9 @@ from featstore.formats.csv_rows import CsvFormat
 from featstore.formats.examples import TfrecordFormat
 from featstore.formats.json_lines import JsonFormat
 from featstore.formats.libsvm import LibsvmFormat
-from featstore.formats.parsed import RowFormat
-from featstore.formats.type_names import type_of
+from featstore.formats.parsed import RowFormat, type_of
 
-FORMATS = {
+FORMATS: Mapping[str, Any] = {
     "csv": CsvFormat,
     "json": JsonFormat,
     "libsvm": LibsvmFormat,

@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.base.redaction import redact
-from featstore.formats.inferred import is_undecided
-from featstore.formats.type_names import name_of
+from featstore.formats.parsed import is_undecided, name_of
 from featstore.spec.model import type_name
 
 # Words that are values in YAML.

@@ -8,7 +8,7 @@ from featstore.base.errors import InputError, all_nearest
 from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry
 from featstore.formats.byte_source import errors_of, open_bytes
-from featstore.formats.inferred import given
+from featstore.formats.parsed import given
 from featstore.ingest.import_job import ImportJob
 
 SAMPLE_FILES = 8

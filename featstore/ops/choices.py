@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.ops.arrays import Integers, array_of, nulls_of, values_of
-from featstore.ops.constants import scalar_of
-from featstore.ops.lists import element_type, flat, is_list
+from featstore.ops.arrays import array_of
+from featstore.ops.kinds import scalar_of
+from featstore.ops.lists import element_type, is_list
 from featstore.ops.maps import is_map
 from featstore.ops.numbers import floats_of, is_number
 
@@ -34,14 +33,7 @@ def fill_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.
 
 def fill(*arrays: pa.Array, value: object, counts: Counter[str]) -> pa.Array:
     """The first input that is not missing, else `value`. An empty list or text is not missing."""
-    sources = [*arrays, *_constant(value, arrays[0].type)]
-    chosen = np.full(len(arrays[0]), -1)
-    for position, array in reversed(list(enumerate(arrays))):
-        nulls = nulls_of(array)
-        chosen[slice(None) if nulls is None else ~nulls] = position
-    if value is not None:
-        chosen[chosen < 0] = len(arrays)
-    return _choose(sources, chosen)
+    return pc.coalesce(*arrays, *_constant(value, arrays[0].type))
 
 
 def where_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
@@ -73,19 +65,14 @@ def where(
     condition is missing, and where it is false and there is no value for that.
     """
     arrow_type = values[0].type
-    constants = {0: then, 1: otherwise}
     inputs = iter(values)
-    sources: list[pa.Array] = []
-    source_of_side = np.full(2, -1)
-    for side, constant in constants.items():
-        array = next(inputs, None) if constant is None else _constant(constant, arrow_type)[0]
-        if array is not None:
-            source_of_side[side] = len(sources)
-            sources.append(array)
-    chosen = np.where(values_of(condition), source_of_side[0], source_of_side[1])
-    if (nulls := nulls_of(condition)) is not None:
-        chosen[nulls] = -1
-    return _choose(sources, chosen)
+    sides = [
+        next(inputs, pa.scalar(None, arrow_type))
+        if constant is None
+        else scalar_of(constant, arrow_type)
+        for constant in (then, otherwise)
+    ]
+    return pc.if_else(condition, *sides)
 
 
 def compare_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
@@ -101,7 +88,7 @@ def compare_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> 
     if params["relation"] in _ORDERED and pa.types.is_boolean(types[0]):
         raise ValueError("of booleans allows only the relations == and !=")
     value = params["value"]
-    if value is not None and not (is_number(types[0]) and _is_float(value)):
+    if value is not None and not (is_number(types[0]) and isinstance(value, float)):
         _check_constant("value", value, types[0])
     return pa.bool_()
 
@@ -115,7 +102,7 @@ def compare(*arrays: pa.Array, relation: str, value: object, counts: Counter[str
     if value is not None:
         right = (
             pa.scalar(value)
-            if is_number(left.type) and _is_float(value)
+            if is_number(left.type) and isinstance(value, float)
             else scalar_of(value, left.type)
         )
         return RELATIONS[relation](_as_float(left) if right.type == pa.float64() else left, right)
@@ -125,27 +112,8 @@ def compare(*arrays: pa.Array, relation: str, value: object, counts: Counter[str
     return RELATIONS[relation](left, right)
 
 
-def _choose(sources: list[pa.Array], chosen: Integers) -> pa.Array:
-    """Row i is taken from source `chosen[i]`; null where that is -1.
-
-    A source of one row is a constant.
-    """
-    starts = np.cumsum([0, *(len(source) for source in sources)])[:-1]
-    single = np.array([len(source) == 1 for source in sources])
-    at = starts[chosen] + np.where(single[chosen], 0, np.arange(len(chosen)))
-    missing = chosen < 0
-    at[missing] = 0
-    concatenated = pa.concat_arrays(sources)
-    if not len(concatenated):
-        return concatenated
-    taken = concatenated.take(array_of(at, missing if missing.any() else None))
-    return flat(taken) if is_list(taken.type) else taken
-
-
-def _constant(value: object, arrow_type: pa.DataType) -> list[pa.Array]:
-    if value is None:
-        return []
-    return [pa.array([scalar_of(value, arrow_type).as_py()], arrow_type)]
+def _constant(value: object, arrow_type: pa.DataType) -> list[pa.Scalar]:
+    return [] if value is None else [scalar_of(value, arrow_type)]
 
 
 def _check_constant(name: str, value: object, arrow_type: pa.DataType) -> None:
@@ -161,10 +129,6 @@ def _check_alike(types: Sequence[pa.DataType]) -> None:
     values = set(map(element_type, types))
     if len(set(types)) > 1 or any(is_map(value) or pa.types.is_struct(value) for value in values):
         raise TypeError("values of one type (no maps, no value hashes)")
-
-
-def _is_float(value: object) -> bool:
-    return isinstance(value, float)
 
 
 def _as_float(array: pa.Array) -> pa.Array:

@@ -1,4 +1,8 @@
-"""Converts raw columns to what operators expect: the declared type and normalized values.
+"""Converts columns at both ends of a graph.
+
+Raw columns become what operators expect: the declared type and normalized values. An operator's
+result becomes a slot's column: signs, indices or float32. Slots hold no nulls: a missing value is 0
+in an id slot and NaN in a float slot.
 
 Declared types are canonical: bool, int64, float64, string, timestamp[us, UTC], lists of them, and
 maps from string. A raw column may be narrower (int32 for int64), in another encoding (dictionary,
@@ -10,6 +14,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from featstore.ops.arrays import (
     Mask,
@@ -25,11 +30,26 @@ from featstore.ops.arrays import (
     struct_of,
     values_of,
 )
-from featstore.ops.lists import as_list, count_nulls, flat, is_list, zero_based
+from featstore.ops.hashing import MISSING, sign
+from featstore.ops.ids import fields_of
+from featstore.ops.lists import as_list, drop_elements, flat, is_list, mark_missing, zero_based
 from featstore.ops.maps import entries_of, is_map, map_of
 
 _MAX_INT64 = 2**63 - 1
 _is = pa.types
+# The raw types that are read as a declared one; all others are read as themselves.
+_READABLE = (
+    (
+        _is.is_string,
+        (
+            *(_is.is_string, _is.is_large_string, _is.is_string_view),
+            *(_is.is_binary, _is.is_large_binary, _is.is_fixed_size_binary, _is.is_binary_view),
+        ),
+    ),
+    (_is.is_timestamp, (_is.is_timestamp, _is.is_date)),
+    (_is.is_floating, (_is.is_floating, _is.is_integer, _is.is_decimal)),
+    (_is.is_integer, (_is.is_integer,)),
+)
 
 
 def readable(raw: pa.DataType, declared: pa.DataType) -> bool:
@@ -46,15 +66,10 @@ def readable(raw: pa.DataType, declared: pa.DataType) -> bool:
             and readable(raw.key_type, declared.key_type)
             and readable(raw.item_type, declared.item_type)
         )
-    if _is.is_string(declared):
-        return bool(
-            _is.is_string(raw) or _is.is_large_string(raw) or _is.is_string_view(raw)
-        ) or _is_any_binary(raw)
-    if _is.is_timestamp(declared):
-        return bool(_is.is_timestamp(raw) or _is.is_date(raw))
-    if _is.is_floating(declared):
-        return bool(_is.is_floating(raw) or _is.is_integer(raw) or _is.is_decimal(raw))
-    return bool(_is.is_integer(raw)) if _is.is_integer(declared) else bool(raw == declared)
+    for is_declared, accepted in _READABLE:
+        if is_declared(declared):
+            return any(is_raw(raw) for is_raw in accepted)
+    return bool(raw == declared)
 
 
 def read_column(array: pa.Array, *, declared: pa.DataType, counts: Counter[str]) -> pa.Array:
@@ -104,8 +119,7 @@ def clean(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
     if is_map(array.type):
         return _clean_maps(array, counts)
     if is_list(array.type):
-        count_nulls(array, counts, "null elements")
-        lists = flat(array)
+        lists = flat(array, counts)
         if not _is.is_floating(lists.type.value_type):
             return lists
         values = _clean_floats(lists.values, counts)
@@ -151,8 +165,7 @@ def _clean_maps(array: pa.MapArray, counts: Counter[str]) -> pa.MapArray:
     entries = list_of(
         offsets - offsets[0], struct_of([keys, items], nulls_of(items)), nulls_of(array)
     )
-    count_nulls(entries, counts, "null elements")
-    entries = flat(entries)
+    entries = flat(entries, counts)
     keys, items = (entries.values.field(i) for i in range(2))
     if is_map(items.type) or _is.is_floating(items.type):
         items = clean(items, counts=counts)
@@ -169,22 +182,43 @@ def invalid_utf8(array: pa.Array) -> Mask:
 
     The column must be `readable` as string.
     """
-    strings = _as_strings(array)
-    found = np.zeros(len(strings), np.bool_)
-    if not _is_valid(strings):
-        found[[row for row, (_, valid) in _decoded(strings).items() if not valid]] = True
+    found = np.zeros(len(array), np.bool_)
+    found[list(_repaired(_as_strings(array)))] = True
     return found
 
 
 def _read_strings(array: pa.Array, counts: Counter[str]) -> pa.Array:
     strings = _as_strings(array)
-    return strings if _is_valid(strings) else _repair(strings, counts)
+    repaired = _repaired(strings)
+    if not repaired:
+        return strings
+    counts["invalid utf-8"] += len(repaired)
+    is_invalid = np.zeros(len(strings), np.bool_)
+    is_invalid[list(repaired)] = True
+    return pc.replace_with_mask(strings, is_invalid, pa.array(repaired.values(), pa.string()))
 
 
 def _as_strings(array: pa.Array) -> pa.StringArray:
     if _is.is_fixed_size_binary(array.type):
         array = array.cast(pa.binary())
     return array if _is.is_string(array.type) else array.cast(pa.string(), safe=False)
+
+
+def _repaired(strings: pa.StringArray) -> dict[int, str]:
+    """The texts that are not valid UTF-8, by row, with U+FFFD in place of what is not."""
+    if _is_valid(strings):
+        return {}
+    # The texts that are not ASCII are decoded one by one; few batches have an invalid one.
+    offsets, data, nulls = offsets_of(strings), bytes_of(strings), nulls_of(strings)
+    beyond_ascii = np.concatenate(([0], np.cumsum(data >= 0x80)))[offsets]
+    found = {}
+    for row in np.flatnonzero(np.diff(beyond_ascii)).tolist():
+        text = bytes(data[offsets[row] : offsets[row + 1]])
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            found[row] = text.decode(errors="replace")
+    return found if nulls is None else {row: found[row] for row in found if not nulls[row]}
 
 
 def _is_valid(strings: pa.StringArray) -> bool:
@@ -198,36 +232,6 @@ def _is_valid(strings: pa.StringArray) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def _repair(strings: pa.StringArray, counts: Counter[str]) -> pa.Array:
-    """Replaces invalid texts one by one; called only for batches that have one."""
-    changed = {row: text for row, (text, valid) in _decoded(strings).items() if not valid}
-    counts["invalid utf-8"] += len(changed)
-    mask = np.zeros(len(strings), np.bool_)
-    mask[list(changed)] = True
-    return pc.replace_with_mask(
-        strings, mask, pa.array([changed[row] for row in sorted(changed)], pa.string())
-    )
-
-
-def _decoded(strings: pa.StringArray) -> dict[int, tuple[str, bool]]:
-    """The texts that are not ASCII, by row: each decoded, and whether it was valid."""
-    offsets, data, nulls = offsets_of(strings), bytes_of(strings), nulls_of(strings)
-    beyond_ascii = np.concatenate(([0], np.cumsum(data >= 0x80)))[offsets]
-    rows = np.flatnonzero(np.diff(beyond_ascii))
-    return {
-        int(row): _decode(bytes(data[offsets[row] : offsets[row + 1]]))
-        for row in rows
-        if nulls is None or not nulls[row]
-    }
-
-
-def _decode(data: bytes) -> tuple[str, bool]:
-    try:
-        return data.decode(), True
-    except UnicodeDecodeError:
-        return data.decode(errors="replace"), False
 
 
 def fits(array: pa.Array, declared: pa.DataType) -> pa.BooleanArray | None:
@@ -275,10 +279,56 @@ def is_any_list(arrow_type: pa.DataType) -> bool:
     )
 
 
-def _is_any_binary(arrow_type: pa.DataType) -> bool:
-    return bool(
-        _is.is_binary(arrow_type)
-        or _is.is_large_binary(arrow_type)
-        or _is.is_fixed_size_binary(arrow_type)
-        or _is.is_binary_view(arrow_type)
-    )
+def sign_column(hashes: pa.Array, *, slot: int, arrow_type: pa.DataType) -> pa.Array:
+    """Value hashes as signs of a slot: int64, missing 0; lists of int64, missing `[0]`."""
+    if not is_list(arrow_type):
+        return sign(slot, *fields_of(hashes))
+    signs = sign(slot, *fields_of(hashes.values))
+    return mark_missing(list_of(offsets_of(hashes), signs, nulls_of(hashes)), MISSING, arrow_type)
+
+
+def index_column(array: pa.Array, *, arrow_type: pa.DataType) -> pa.Array:
+    """Indices from 0 as int64 from 1, missing 0; lists of them, missing `[0]`."""
+    if is_list(arrow_type):
+        indices = array_of(values_of(array.values) + 1)
+        lists = list_of(offsets_of(array), indices, nulls_of(array))
+        return mark_missing(lists, MISSING, arrow_type)
+    return pc.fill_null(pc.add(array, 1), MISSING)
+
+
+def float_column(array: pa.Array, *, arrow_type: pa.DataType, counts: Counter[str]) -> pa.Array:
+    """Float64 as float32, missing NaN; lists of float32, missing `[NaN]`.
+
+    A value that float32 cannot hold becomes missing, or is dropped from a list, and is counted.
+    """
+    if is_list(arrow_type):
+        return _float_lists(array, arrow_type, counts)
+    floats = _cast(values_of(array))
+    if (nulls := nulls_of(array)) is not None:
+        floats[nulls] = np.nan
+    floats[_overflows(floats, counts)] = np.nan
+    return array_of(floats)
+
+
+def _float_lists(
+    lists: pa.ListArray, arrow_type: pa.DataType, counts: Counter[str]
+) -> pa.ListArray:
+    floats = _cast(values_of(lists.values))
+    overflows = _overflows(floats, counts)
+    narrow = list_of(offsets_of(lists), array_of(floats), nulls_of(lists))
+    if overflows.any():
+        narrow = drop_elements(narrow, overflows)
+    return mark_missing(narrow, np.nan, arrow_type)
+
+
+def _cast(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """The values as float32; those that round to -0.0 become 0.0."""
+    # Adding 0.0 turns -0.0 into 0.0 and leaves every other value as it is.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(np.float32) + np.float32(0)
+
+
+def _overflows(floats: NDArray[np.float32], counts: Counter[str]) -> NDArray[np.bool_]:
+    found = np.isinf(floats)
+    count_true(found, counts, "overflow")
+    return found

@@ -175,11 +175,8 @@ class ValueRange:
     max: float = -math.inf
 
     def add(self, values: Floats, keys: Keys) -> "ValueRange":
-        if not len(values):
-            return self
-        return self.merge(
-            ValueRange(num_values=len(values), min=float(values.min()), max=float(values.max()))
-        )
+        low, high = values.min(initial=math.inf), values.max(initial=-math.inf)
+        return self.merge(ValueRange(num_values=len(values), min=float(low), max=float(high)))
 
     def merge(self, other: "ValueRange") -> "ValueRange":
         return ValueRange(

@@ -16,16 +16,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from featstore.native import kernels
 from featstore.ops.arrays import (
-    Integers,
     array_of,
     bytes_of,
     microseconds,
-    nulls_of,
     stored_offsets_of,
     validity_of,
     values_of,
@@ -36,13 +33,6 @@ Hashes = NDArray[np.uint64]
 SEED = 42
 MISSING = 0
 _MISSING_MARK = bytes(8)
-# Integers whose range is narrower than this, or than the batch, are hashed through a table of the
-# whole range. A larger span hashes values that do not occur.
-_TABLE_SPAN = 4096
-# Tables that are kept, of 32 KiB at most each.
-_MAX_TABLES = 512
-# A table of the range of so few values costs more than it saves.
-_MIN_TABLE_VALUES = 17
 
 
 def value_hash(array: pa.Array) -> pa.Array:
@@ -63,16 +53,19 @@ def value_hash(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         return value_hash(array.dictionary).take(array.indices)
     if pa.types.is_string(array.type):
-        return _hash_texts(array)
-    if pa.types.is_boolean(array.type):
-        return _hash_small(values_of(array).astype(np.int64), nulls_of(array), 0, 1)
+        hashes = xxh64(bytes_of(array), stored_offsets_of(array))
+        return array_of(hashes.view(np.int64), validity_of(array))
     if pa.types.is_timestamp(array.type):
-        return _hash_integers(microseconds(array).view(pa.int64()))
-    if pa.types.is_integer(array.type):
-        return _hash_integers(array.cast(pa.int64()))
-    raise TypeError(
-        f"expected strings, integers, booleans or timestamps to hash, found {array.type}"
-    )
+        integers = microseconds(array).view(pa.int64())
+    elif pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
+        integers = array.cast(pa.int64())
+    else:
+        raise TypeError(
+            f"expected strings, integers, booleans or timestamps to hash, found {array.type}"
+        )
+    hashes = np.empty(len(array), np.uint64)
+    kernels.hash_decimals(values_of(integers), hashes, SEED)
+    return array_of(hashes.view(np.int64), validity_of(integers))
 
 
 def sign(slot: int, *hashes: pa.Array) -> pa.Array:
@@ -89,14 +82,9 @@ def sign(slot: int, *hashes: pa.Array) -> pa.Array:
     signs = np.empty(len(hashes[0]), np.uint64)
     kernels.sign_rows(tuple(map(values_of, hashes)), signs, _hash_int(slot), False)
     for member in hashes:
-        _fill_nulls(signs, member)
+        if member.null_count:
+            kernels.fill_nulls(signs, member.buffers()[0], member.offset, _MISSING_MARK)
     return array_of(signs.view(np.int64))
-
-
-def _fill_nulls(signs: Hashes, member: pa.Array) -> None:
-    """Writes the missing sign where a member is null."""
-    if member.null_count:
-        kernels.fill_nulls(signs, member.buffers()[0], member.offset, _MISSING_MARK)
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -104,47 +92,6 @@ def _hash_int(value: int) -> int:
     """xxhash64(int value): 4 bytes, seed 42."""
     data = int(value).to_bytes(4, "little", signed=True)
     return int(xxh64(data, np.array([0, len(data)], np.int32))[0])
-
-
-def _hash_texts(array: pa.Array) -> pa.Array:
-    hashes = xxh64(bytes_of(array), stored_offsets_of(array))
-    return array_of(hashes.view(np.int64), validity_of(array))
-
-
-def _hash_integers(array: pa.Array) -> pa.Array:
-    """Hashes integers through a table of their range where it is small, else one by one."""
-    bounds = pc.min_max(array)
-    low, high = bounds["min"].as_py(), bounds["max"].as_py()
-    if low is None:
-        return array_of(np.zeros(len(array), np.int64), nulls_of(array))
-    if len(array) >= _MIN_TABLE_VALUES and high - low < max(_TABLE_SPAN, len(array)):
-        return _hash_small(values_of(array), nulls_of(array), low, high)
-    return _hash_decimals(array)
-
-
-def _hash_decimals(array: pa.Array) -> pa.Array:
-    """Hashes the decimal text of each int64."""
-    hashes = np.empty(len(array), np.uint64)
-    kernels.hash_decimals(values_of(array), hashes, SEED)
-    return array_of(hashes.view(np.int64), validity_of(array))
-
-
-def _hash_small(values: Integers, nulls: NDArray[np.bool_] | None, low: int, high: int) -> pa.Array:
-    table = (
-        _table_of_range(low, high)
-        if high - low < _TABLE_SPAN
-        else values_of(_hash_decimals(array_of(low + np.arange(high - low + 1))))
-    )
-    index = values - low
-    if nulls is not None:
-        index[nulls] = 0
-    return array_of(table[index], nulls)
-
-
-@functools.lru_cache(maxsize=_MAX_TABLES)
-def _table_of_range(low: int, high: int) -> Integers:
-    """The hashes of `low` to `high`: batch after batch a column has the same buckets or hours."""
-    return values_of(_hash_decimals(array_of(low + np.arange(high - low + 1))))
 
 
 def xxh64(data: NDArray[Any] | bytes, offsets: NDArray[np.int32], seed: int = SEED) -> Hashes:

@@ -3,9 +3,13 @@
 Between operators every list array is in *flat form*: offsets begin at 0 and cover all values, no
 element is null, and a null row has no elements. `flat` produces that form; every other function
 here preserves it.
+
+The columns of a sequence group describe the same events and must stay aligned: if each was cleaned
+alone, a null in one would shift its later elements against those of the others.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,7 @@ from featstore.ops.arrays import (
     nulls_of,
     offsets_of,
     stored_offsets_of,
+    struct_of,
     values_of,
 )
 
@@ -56,8 +61,13 @@ def zero_based(array: pa.Array) -> tuple[Integers, pa.Array]:
     return offsets - offsets[0], array.values.slice(offsets[0], offsets[-1] - offsets[0])
 
 
-def flat(array: pa.ListArray) -> pa.ListArray:
-    """Converts any list array to flat form; null elements are dropped."""
+def flat(array: pa.ListArray, counts: Counter[str] | None = None) -> pa.ListArray:
+    """Converts any list array to flat form; null elements are dropped.
+
+    Args:
+        array: The list array.
+        counts: Receives `null elements`, those of rows that are not null themselves.
+    """
     (offsets, values), nulls = zero_based(array), nulls_of(array)
     if nulls is not None and np.diff(offsets)[nulls].any():
         lengths = np.where(nulls, 0, np.diff(offsets))
@@ -65,6 +75,8 @@ def flat(array: pa.ListArray) -> pa.ListArray:
         offsets = offsets_from(lengths)
     missing = nulls_of(values)
     if missing is not None:
+        if counts is not None:
+            count_true(missing, counts, "null elements")
         offsets = offsets_from(~missing)[offsets]
         values = values.drop_null()
     return list_of(offsets, values, nulls)
@@ -96,16 +108,7 @@ def drop_elements(array: pa.ListArray, dropped: Mask) -> pa.ListArray:
 
 def fill_null(array: pa.Array, value: pa.Scalar) -> pa.Array:
     """Replaces the null rows of an array by `value`; flat lists stay flat."""
-    nulls = nulls_of(array)
-    if nulls is None:
-        return array
-    if not is_list(array.type):
-        return pc.fill_null(array, value)
-    values = pa.concat_arrays([array.values, value.values.cast(array.type.value_type)])
-    # The elements of `value` were appended once; every null row refers to them.
-    starts = np.where(nulls, len(array.values), offsets_of(array)[:-1])
-    lengths = np.where(nulls, len(value.values), np.diff(offsets_of(array)))
-    return list_of(offsets_from(lengths), values.take(array_of(positions_of(starts, lengths))))
+    return pc.coalesce(array, value)
 
 
 def mark_missing(array: pa.ListArray, mark: float, arrow_type: pa.DataType) -> pa.ListArray:
@@ -151,16 +154,69 @@ def array_of_bits(mask: Mask) -> pa.BooleanArray:
     )
 
 
-def count_nulls(array: pa.ListArray, counts: Counter[str], what: str) -> None:
-    """Adds to `counts[what]` the null elements of rows that are not null themselves."""
-    offsets, values = zero_based(array)
-    missing = nulls_of(values)
-    if missing is None:
-        return
-    outside = nulls_of(array)
-    inside = (
-        np.ones(len(missing), np.bool_)
-        if outside is None
-        else ~np.repeat(outside, np.diff(offsets))
+def aligned_type(types: list[pa.DataType]) -> pa.DataType:
+    """The type of aligned lists: one list of structs, a field for each column in order."""
+    return pa.list_(
+        pa.struct([pa.field(str(i), arrow_type.value_type) for i, arrow_type in enumerate(types)])
     )
-    count_true(missing & inside, counts, what)
+
+
+def align(
+    *lists: pa.ListArray,
+    max_len: int | None,
+    truncate: str,
+    empty_as_null: bool,
+    counts: Counter[str],
+) -> pa.ListArray:
+    """Combines the columns into one flat list of structs, with complete events only.
+
+    An event is dropped where a column has a null, NaN, infinity or a number beyond float32. A row
+    is missing where its lists differ in length or only some of them are missing.
+
+    Args:
+        *lists: The columns, of any list form.
+        max_len: The most events that a row keeps; None keeps all.
+        truncate: `head` keeps the first events, `tail` the last.
+        empty_as_null: Whether an event with an empty text is dropped too.
+        counts: Receives `incomplete elements` and `lengths differ`.
+    """
+    (first, *_), differ = lengths_of(lists)
+    count_true(differ, counts, "lengths differ")
+    nulls = differ | (first < 0)
+    lengths = np.where(nulls, 0, first)
+    columns = [
+        array.values.take(array_of(positions_of(offsets_of(array)[:-1], lengths)))
+        for array in lists
+    ]
+    dropped = np.zeros(int(lengths.sum()), np.bool_)
+    for column in columns:
+        dropped |= _incomplete(column, empty_as_null)
+    count_true(dropped, counts, "incomplete elements")
+    events = list_of(offsets_from(lengths), struct_of(columns), nulls if nulls.any() else None)
+    return truncate_lists(drop_elements(events, dropped), max_len=max_len, truncate=truncate)
+
+
+def column_of(events: pa.ListArray, *, position: int) -> pa.ListArray:
+    """One column of aligned lists, without -0.0."""
+    values = events.values.field(position)
+    if pa.types.is_floating(values.type):
+        values = array_of(values_of(values) + 0.0)
+    return list_of(offsets_of(events), values, nulls_of(events))
+
+
+def lengths_of(lists: Sequence[pa.Array]) -> tuple[list[Integers], Mask]:
+    """The length of each row of some lists, -1 where it is missing, and the rows that differ."""
+    lengths = [
+        values_of(pc.fill_null(pc.list_value_length(array), -1).cast(pa.int64())) for array in lists
+    ]
+    return lengths, np.any([length != lengths[0] for length in lengths], axis=0)
+
+
+def _incomplete(column: pa.Array, empty_as_null: bool) -> Mask:
+    nulls: Mask = values_of(pc.is_null(column))
+    if pa.types.is_floating(column.type):
+        with np.errstate(over="ignore", invalid="ignore"):
+            nulls = nulls | ~np.isfinite(values_of(column).astype(np.float32))
+    elif empty_as_null and pa.types.is_string(column.type):
+        nulls = nulls | values_of(pc.fill_null(pc.equal(pc.binary_length(column), 0), True))
+    return nulls

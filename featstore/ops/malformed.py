@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from featstore.ops.arrays import (
     Integers,
     Mask,
-    array_of,
     count_true,
     list_of,
     nulls_of,
@@ -24,7 +23,7 @@ from featstore.ops.arrays import (
     values_of,
 )
 from featstore.ops.columns import fits, invalid_utf8, is_any_list
-from featstore.ops.lists import as_list, is_list, zero_based
+from featstore.ops.lists import as_list, is_list, lengths_of, zero_based
 from featstore.ops.maps import entries_of, is_map
 
 INVALID_UTF8, OUT_OF_RANGE, NOT_WHOLE = "invalid utf-8", "out of range", "not whole"
@@ -139,10 +138,8 @@ def find_unequal(lists: list[pa.Array]) -> list[MalformedValues]:
 
     A missing list has the length -1, so rows where only some lists are missing are found too.
     """
-    lengths = [
-        values_of(pc.fill_null(pc.list_value_length(array), -1).cast(pa.int64())) for array in lists
-    ]
-    rows: Integers = np.flatnonzero(np.any([length != lengths[0] for length in lengths], axis=0))
+    lengths, differ = lengths_of(lists)
+    rows: Integers = np.flatnonzero(differ)
 
     def text(number: int) -> str:
         return ", ".join(str(length[rows[number]]) for length in lengths)
@@ -209,36 +206,20 @@ def _by_rows(found: MalformedValues, array: pa.Array) -> MalformedValues:
     offsets = offsets_of(array if is_map(array.type) else as_list(array))
     rows: Integers = np.searchsorted(offsets - offsets[0], found.rows, side="right") - 1
     nulls = nulls_of(array)
-    return (
-        replace(found, rows=rows)
-        if nulls is None
-        else _outside(replace(found, rows=rows), ~nulls[rows])
-    )
-
-
-def _outside(found: MalformedValues, kept: Mask) -> MalformedValues:
-    numbers = np.flatnonzero(kept)
-    return replace(
-        found, rows=found.rows[kept], text=lambda number: found.text(int(numbers[number]))
-    )
+    if nulls is None:
+        return replace(found, rows=rows)
+    kept = np.flatnonzero(~nulls[rows])
+    return replace(found, rows=rows[kept], text=lambda number: found.text(int(kept[number])))
 
 
 def _whole_floats(array: pa.Array, counts: Counter[str]) -> tuple[pa.Array, list[MalformedValues]]:
-    values, nulls = values_of(array.cast(pa.float64())), nulls_of(array)
-    is_valid = np.ones(len(values), np.bool_) if nulls is None else ~nulls
-    is_nan = is_valid & np.isnan(values)
-    count_true(is_nan, counts, "nan")
-    is_valid &= ~is_nan
-    with np.errstate(invalid="ignore"):
-        # 2**63 - 1 is not a float64, so the upper bound is exclusive.
-        inside = (values >= -(2.0**63)) & (values < 2.0**63)
-        whole = inside & (np.floor(values) == values)
-    found = [
-        *_found(OUT_OF_RANGE, array, is_valid & ~inside),
-        *_found(NOT_WHOLE, array, is_valid & inside & ~whole),
-    ]
-    good = is_valid & whole
-    return array_of(np.where(good, values, 0.0).astype(np.int64), ~good), found
+    numbers = array.cast(pa.float64())
+    is_nan = pc.is_nan(numbers)
+    count_true(values_of(pc.fill_null(is_nan, False)), counts, "nan")
+    numbers = pc.if_else(is_nan, pa.scalar(None, pa.float64()), numbers)
+    # 2**63 - 1 is not a float64, so the upper bound is exclusive.
+    inside = pc.and_(pc.greater_equal(numbers, -(2.0**63)), pc.less(numbers, 2.0**63))
+    return _whole(array, numbers, inside)
 
 
 def _whole_decimals(array: pa.Array) -> tuple[pa.Array, list[MalformedValues]]:
@@ -248,12 +229,25 @@ def _whole_decimals(array: pa.Array) -> tuple[pa.Array, list[MalformedValues]]:
     if array.type.scale <= _MAX_DECIMAL_DIGITS - _INT64_DIGITS:  # otherwise all are small
         low, high = (pa.scalar(Decimal(limit), wide) for limit in (-(2**63), 2**63 - 1))
         inside = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
+    return _whole(array, numbers, inside)
+
+
+def _whole(
+    array: pa.Array, numbers: pa.Array, inside: pa.BooleanArray
+) -> tuple[pa.Array, list[MalformedValues]]:
+    """Numbers as int64, null where they are not whole, and the malformed ones.
+
+    Args:
+        array: The column as it is.
+        numbers: Its numbers, null where there is none.
+        inside: Which of these int64 can hold, null where they are.
+    """
     whole = pc.equal(pc.trunc(numbers), numbers)
-    bad = [(OUT_OF_RANGE, pc.invert(inside)), (NOT_WHOLE, pc.and_not(inside, whole))]
+    bad = {OUT_OF_RANGE: pc.invert(inside), NOT_WHOLE: pc.and_not(inside, whole)}
     found = [
         one
-        for what, mask in bad
+        for what, mask in bad.items()
         for one in _found(what, array, values_of(pc.fill_null(mask, False)))
     ]
     good = pc.fill_null(pc.and_(inside, whole), False)
-    return pc.if_else(good, numbers, pa.scalar(None, wide)).cast(pa.int64()), found
+    return pc.if_else(good, numbers, pa.scalar(None, numbers.type)).cast(pa.int64()), found

@@ -20,7 +20,7 @@ from featstore.ops.arrays import (
     offsets_of,
     values_of,
 )
-from featstore.ops.combining import combine, combine_type
+from featstore.ops.elements import combine, combine_type
 from featstore.ops.lists import drop_elements, element_type, is_list
 
 _KEYS = "string or long"

@@ -1,4 +1,5 @@
-"""Operators on numbers: identity, log1p, clip, bucketize, ratio and power.
+"""Operators on numbers: identity, log1p, clip, bucketize, ratio and power, and those whose
+constants are fitted by a first pass, standardize and min_max.
 
 They compute in float64. A result that is not a finite number is null.
 """
@@ -14,12 +15,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from featstore.ops.arrays import Mask, array_of, count_true, either, nulls_of, values_of
+from featstore.ops.kinds import finite_number
 from featstore.ops.lists import drop_elements, element_type, is_list, truncate_lists
-from featstore.ops.signature import integer_within, number, result_for
-from featstore.ops.value_names import NamedValues, in_order
+from featstore.ops.signature import NamedValues, in_order, result_for
 
 NOT_FINITE = "not finite"
-_MAX_BUCKETS = 65_536  # A spec lists each boundary, and its SQL expression does, too.
+MAX_BUCKETS = 65_536  # A spec lists each boundary, and its SQL expression does, too.
 # Bounds that are compared one after the other; their count fits in int8.
 _MAX_COMPARED = 32
 _NUMBERS = "double, long or boolean"
@@ -129,13 +130,10 @@ def boundaries(value: object) -> tuple[float, ...]:
     """Strictly increasing finite numbers, at least one. Integers that no float64 is stay so."""
     if not isinstance(value, list | tuple) or not value:
         raise ValueError(value)
-    bounds = tuple(of if number(of) != of else number(of) for of in value)
+    bounds = tuple(of if finite_number(of) != of else float(of) for of in value)
     if any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ValueError(value)
     return bounds
-
-
-bucket_count = integer_within(2, _MAX_BUCKETS)
 
 
 def bucketize(array: pa.Array, *, boundaries: tuple[float, ...], counts: Counter[str]) -> pa.Array:
@@ -222,3 +220,23 @@ def finite(
     if count_true(bad, counts, what):
         nulls = either(nulls, bad)
     return array_of(values, nulls)
+
+
+def standardize(array: pa.Array, *, mean: float, stddev: float, counts: Counter[str]) -> pa.Array:
+    """(x - mean) / stddev, with the mean and population standard deviation of the fitted values.
+
+    Null, and counted, where the result is not finite.
+    """
+    values, nulls = floats_of(array)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return finite((values - mean) / stddev, nulls, counts)
+
+
+def min_max(array: pa.Array, *, min: float, max: float, counts: Counter[str]) -> pa.Array:  # noqa: A002
+    """(x - min) / (max - min), with the smallest and the largest of the fitted values.
+
+    0 below min and 1 above max.
+    """
+    values, nulls = floats_of(array)
+    with np.errstate(invalid="ignore"):
+        return finite((np.clip(values, min, max) - min) / (max - min), nulls, counts)

@@ -2,54 +2,62 @@
 
 from featstore.ops import (
     choices,
-    combining,
     elements,
     ids,
     maps,
     numbers,
-    scaling,
     texts,
     timestamps,
     vocabularies,
 )
-from featstore.ops.constants import literal
-from featstore.ops.signature import (
-    Operator,
+from featstore.ops.kinds import (
+    COUNT,
+    MAX_COUNT,
+    NUMBER,
     Param,
+    accepted,
+    converted,
     integer,
-    number,
+    literal,
     one_of,
-    positive_int,
     positive_number,
     text,
 )
+from featstore.ops.signature import Operator
+from featstore.ops.vocabularies import Vocabulary
 
-_MAX_LEN = Param(expected="an integer, 1 to 2147483647", read=positive_int)
-_TRUNCATE = Param(expected="head or tail", read=one_of("head", "tail"), default="head")
-_BOUND = Param(expected="a finite number", read=number)
+_MAX_LEN = Param(kind=COUNT)
+_TRUNCATE = Param(kind=one_of("head", "tail"), default="head")
+_BOUND = Param(kind=NUMBER)
+_FITTED = Param(kind=NUMBER, required=True)
 _ZONE = Param(
-    expected="an IANA time zone, such as UTC or America/New_York",
-    read=timestamps.time_zone,
+    kind=converted(
+        "an IANA time zone, such as UTC or America/New_York",
+        timestamps.time_zone,
+        text().schema(),
+    ),
     default="UTC",
 )
 _BOUNDARIES = Param(
-    expected="strictly increasing finite numbers", read=numbers.boundaries, required=True
+    kind=converted(
+        "strictly increasing finite numbers",
+        numbers.boundaries,
+        {"type": "array", "items": {"type": "number"}, "minItems": 1},
+    ),
+    required=True,
 )
-_COUNT = Param(expected="an integer, 1 to 2147483647", read=positive_int, required=True)
-_N = Param(expected="an integer, 1 to 2147483647", read=positive_int, default=1)
-_FITTED = Param(expected="a finite number", read=number, required=True)
 _CONSTANT = Param(
-    expected="a constant: text, finite number, boolean, timestamp, or a list of these", read=literal
+    kind=converted(
+        "a constant: text, finite number, boolean, timestamp, or a list of these", literal
+    )
 )
+_SEPARATOR = text("a text that is not empty")
+_POSITION = integer(-MAX_COUNT, expected="an integer of 32 bits")
 
 
 def _choice(*names: str, required: bool = True, default: str | None = None) -> Param:
-    return Param(
-        expected=f"one of {', '.join(names)}",
-        read=one_of(*names),
-        required=required,
-        default=default,
-    )
+    kind = one_of(*names, expected=f"one of {', '.join(names)}")
+    return Param(kind=kind, required=required, default=default)
 
 
 _ALL = (
@@ -94,11 +102,7 @@ _ALL = (
         name="quantile_bucketize",
         function=numbers.bucketize,
         result=numbers.bucketize_type,
-        params={
-            "num_buckets": Param(
-                expected="an integer, 2 to 65536", read=numbers.bucket_count, required=True
-            )
-        },
+        params={"num_buckets": Param(kind=integer(2, numbers.MAX_BUCKETS), required=True)},
         num_values=numbers.num_buckets,
         names=numbers.bucket_names,
         frozen={"boundaries": _BOUNDARIES},
@@ -106,16 +110,16 @@ _ALL = (
     ),
     Operator(
         name="standardize",
-        function=scaling.standardize,
+        function=numbers.standardize,
         result=numbers.float_type,
         frozen={
             "mean": _FITTED,
-            "stddev": Param(expected="a number above 0", read=positive_number, required=True),
+            "stddev": Param(kind=converted("a number above 0", positive_number), required=True),
         },
     ),
     Operator(
         name="min_max",
-        function=scaling.min_max,
+        function=numbers.min_max,
         result=numbers.float_type,
         frozen={"min": _FITTED, "max": _FITTED},
     ),
@@ -125,14 +129,17 @@ _ALL = (
         result=vocabularies.vocabulary_type,
         params={
             "file": Param(
-                expected="the path of a text file, relative to the spec", read=text, required=True
+                kind=text("the path of a text file, relative to the spec"), required=True
             ),
             "unknown": _choice("missing", "index", required=False, default="missing"),
         },
         num_values=vocabularies.num_indices,
         names=vocabularies.entry_names,
         frozen={
-            "vocabulary": Param(expected="a vocabulary", read=vocabularies.recorded, required=True)
+            "vocabulary": Param(
+                kind=accepted("a vocabulary", lambda of: isinstance(of, Vocabulary), {}),
+                required=True,
+            )
         },
         fit_only=("file",),
         fills=False,
@@ -142,21 +149,21 @@ _ALL = (
         function=timestamps.hour,
         result=timestamps.time_type,
         params={"tz": _ZONE},
-        names=timestamps.hour_names,
+        names=lambda params: timestamps.HOURS,
     ),
     Operator(
         name="day_of_week",
         function=timestamps.day_of_week,
         result=timestamps.time_type,
         params={"tz": _ZONE},
-        names=timestamps.day_names,
+        names=lambda params: timestamps.DAYS,
     ),
     Operator(
         name="is_weekend",
         function=timestamps.is_weekend,
         result=timestamps.weekend_type,
         params={"tz": _ZONE},
-        names=timestamps.weekend_names,
+        names=lambda params: timestamps.WEEKEND,
     ),
     Operator(
         name="time_since",
@@ -170,31 +177,34 @@ _ALL = (
         name="lookup",
         function=maps.lookup,
         result=maps.lookup_type,
-        params={"combiner": _choice(*combining.COMBINERS, required=False)},
+        params={"combiner": _choice(*elements.COMBINERS, required=False)},
         min_inputs=2,
         max_inputs=2,
     ),
     Operator(name="match", function=maps.match, result=maps.match_type, min_inputs=3, max_inputs=3),
     Operator(
         name="combine",
-        function=combining.combine,
-        result=combining.combine_type,
-        params={"by": _choice(*combining.COMBINERS)},
+        function=elements.combine,
+        result=elements.combine_type,
+        params={"by": _choice(*elements.COMBINERS)},
     ),
-    Operator(name="length", function=combining.length, result=combining.length_type),
+    Operator(name="length", function=elements.length, result=elements.length_type),
     Operator(
         name="take",
         function=elements.take,
         result=elements.take_type,
-        params={"n": _COUNT, "end": _choice("head", "tail", required=False, default="head")},
+        params={
+            "n": Param(kind=COUNT, required=True),
+            "end": _choice("head", "tail", required=False, default="head"),
+        },
     ),
     Operator(
         name="slice",
         function=elements.slice_operator,
         result=elements.slice_type,
         params={
-            "start": Param(expected="an integer of 32 bits", read=integer, default=0),
-            "stop": Param(expected="an integer of 32 bits", read=integer),
+            "start": Param(kind=_POSITION, default=0),
+            "stop": Param(kind=_POSITION),
         },
     ),
     Operator(name="distinct", function=elements.distinct, result=elements.distinct_type),
@@ -237,20 +247,20 @@ _ALL = (
         name="power",
         function=numbers.power,
         result=numbers.float_type,
-        params={"exponent": Param(expected="a finite number", read=number, required=True)},
+        params={"exponent": _FITTED},
     ),
     Operator(name="lower", function=texts.lower, result=texts.lower_type),
     Operator(
         name="split",
         function=texts.split,
         result=texts.text_list_type,
-        params={"separator": Param(expected="a text that is not empty", read=text, required=True)},
+        params={"separator": Param(kind=_SEPARATOR, required=True)},
     ),
     Operator(
         name="tokenize",
         function=texts.tokenize,
         result=texts.text_list_type,
-        params={"by": _choice("word", "character"), "n": _N},
+        params={"by": _choice("word", "character"), "n": Param(kind=COUNT, default=1)},
     ),
     Operator(
         name="weighted",
@@ -258,7 +268,7 @@ _ALL = (
         result=texts.weighted_type,
         params={
             "part": _choice("value", "weight"),
-            "separator": Param(expected="a text that is not empty", read=text, default=":"),
+            "separator": Param(kind=_SEPARATOR, default=":"),
         },
     ),
 )

@@ -1,47 +1,42 @@
-"""The declaration of an operator (inputs, params, result type) as frozen data."""
+"""The declaration of an operator (inputs, params, result type) as frozen data.
 
-import functools
-import sys
+Operators that have few, known values, such as the hours of a day, the intervals of buckets and the
+entries of a vocabulary, also declare what people call these, without seeing a row.
+"""
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from featstore.ops.value_names import NamedValues
+from featstore.ops.kinds import Param
 
-MAX_COUNT = 2**31 - 1
-OPTIONS = (
-    "slot",
-    "name",
-    "op",
-    "of",
-    "store",
-    "default",
-    "fill",
-    "empty_as_null",
-    "encode",
-    "share_slot",
-    "values",
-)
-"""The options that every node of a spec has, beside its operator's params."""
+MAX_TEXT = 100  # characters of a value's text that are kept and shown
 
 
 @dataclass(frozen=True, kw_only=True)
-class Param:
-    """One parameter of an operator.
+class NamedValues:
+    """The values 0 ... `num_values` - 1 of an operator, and what people call them.
 
     Attributes:
-        expected: What the parameter accepts, in words for error messages.
-        read: Returns a value in canonical form, or raises ValueError or TypeError.
-        required: Whether a spec must give it.
-        default: The value where a spec does not give it.
+        num_values: How many there are.
+        name: Returns the name of a value, an integer below `num_values`.
+        ordered: Whether the values have an order of their own, as hours have.
     """
 
-    expected: str
-    read: Callable[[object], object]
-    required: bool = False
-    default: object = None
+    num_values: int
+    name: Callable[[int], str]
+    ordered: bool = True
+
+
+def in_order(*names: str) -> NamedValues:
+    """The values with these names, in this order."""
+    return NamedValues(num_values=len(names), name=names.__getitem__)
+
+
+BOOLEANS = in_order("false", "true")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,56 +102,22 @@ def result_for(
     return result_type
 
 
-def read_integer(low: int, high: int, value: object) -> int:
-    """The value if it is an integer from `low` to `high`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(value)
-    return value
+JOINT = " & "  # between the members of a cross
 
 
-def integer_within(low: int, high: int) -> Callable[[object], int]:
-    """A `Param.read` that accepts integers from `low` to `high`. Its `args` tell them."""
-    return functools.partial(read_integer, low, high)
+def readable(text: str) -> str:
+    """A text as people can read it: on one line, of at most `MAX_TEXT` characters, with escapes for
+    what cannot be printed, and quotes around nothing.
+    """
+    shown = text if text.isprintable() else repr(text)[1:-1]
+    return (shown if len(shown) <= MAX_TEXT else f"{shown[: MAX_TEXT - 1]}…") or '""'
 
 
-# Arrow's lists and Spark SQL require 32 bits.
-positive_int = integer_within(1, MAX_COUNT)
-integer = integer_within(-MAX_COUNT, MAX_COUNT)
+def readable_texts(texts: pa.Array) -> pa.Array:
+    """`readable` of many texts."""
+    return pa.array(map(readable, texts.to_pylist()), pa.string())
 
 
-def text(value: object) -> str:
-    """A text that is not empty."""
-    if not isinstance(value, str) or not value:
-        raise ValueError(value)
-    return value
-
-
-def number(value: object) -> float:
-    """A finite number, as float."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not abs(value) <= sys.float_info.max
-    ):
-        raise ValueError(value)
-    return float(value)
-
-
-def positive_number(value: object) -> float:
-    """A finite number above 0, as float."""
-    found = number(value)
-    if found <= 0:
-        raise ValueError(value)
-    return found
-
-
-def read_name(names: tuple[str, ...], value: object) -> str:
-    """The value if it is one of `names`."""
-    if not isinstance(value, str) or value not in names:
-        raise ValueError(value)
-    return value
-
-
-def one_of(*names: str) -> Callable[[object], str]:
-    """A `Param.read` that accepts one of these names. Its `args` tell them."""
-    return functools.partial(read_name, names)
+def joined_texts(members: Sequence[pa.Array]) -> pa.Array:
+    """The texts of crosses: those of their members, `readable` again."""
+    return readable_texts(pc.binary_join_element_wise(*members, JOINT))

@@ -47,7 +47,10 @@ def lower(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
 
 def split(array: pa.StringArray, *, separator: str, counts: Counter[str]) -> pa.Array:
     """The pieces between separators, "" between adjacent ones. An empty text has no pieces."""
-    return drop_elements(*_with_empty(pc.split_pattern(array, separator), array))
+    pieces = _flat_pieces(pc.split_pattern(array, separator))
+    # An empty text yields a single piece.
+    is_empty = values_of(pc.fill_null(pc.equal(pc.binary_length(array), 0), False))
+    return drop_elements(pieces, np.repeat(is_empty, np.diff(offsets_of(pieces))))
 
 
 def tokenize(array: pa.StringArray, *, by: str, n: int, counts: Counter[str]) -> pa.Array:
@@ -90,15 +93,6 @@ def _decimals(texts: pa.StringArray) -> NDArray[np.float64]:
     decimal = pc.match_substring_regex(texts, _DECIMAL)
     numbers = pc.if_else(decimal, texts, "nan").cast(pa.float64())
     return np.where(values_of(pc.is_null(texts)), 1.0, values_of(pc.fill_null(numbers, 1.0)))
-
-
-def _with_empty(
-    pieces: pa.ListArray, texts: pa.StringArray
-) -> tuple[pa.ListArray, NDArray[np.bool_]]:
-    """The pieces in flat form, and a mask of the single piece that an empty text yields."""
-    pieces = _flat_pieces(pieces)
-    empty = values_of(pc.fill_null(pc.equal(pc.binary_length(texts), 0), False))
-    return pieces, np.repeat(empty, np.diff(offsets_of(pieces)))
 
 
 def _flat_pieces(pieces: pa.ListArray) -> pa.ListArray:

@@ -21,8 +21,7 @@ from featstore.ops.arrays import (
     values_of,
 )
 from featstore.ops.lists import drop_elements, element_type, is_list
-from featstore.ops.signature import result_for
-from featstore.ops.value_names import NamedValues, in_order
+from featstore.ops.signature import in_order, result_for
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 # 2038-01-01: Arrow's time zone tables end here.
@@ -34,7 +33,10 @@ _QUARTER_US = 900_000_000
 # zones. Python's calendar ends with the year 9999, so from 2800 on the rule is that of the same
 # quarter in 2400 to 2799.
 _FIRST_REPEATED, _QUARTERS_REPEATED = 157_054 * 96, 146_097 * 96
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+HOURS = in_order(*(f"{hour:02}:00" for hour in range(24)))
+# By their English names, whatever the host's language.
+DAYS = in_order("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+WEEKEND = in_order("weekday", "weekend")
 UNITS = {
     "second": 1_000_000,
     "minute": 60_000_000,
@@ -67,21 +69,6 @@ def hour(array: pa.Array, *, tz: str, counts: Counter[str]) -> pa.Array:
 def day_of_week(array: pa.Array, *, tz: str, counts: Counter[str]) -> pa.Array:
     """The day of the week in the time zone: Monday is 0, Sunday 6."""
     return pc.day_of_week(_local(array, tz))
-
-
-def hour_names(params: Mapping[str, object]) -> NamedValues:
-    """The hours as `00:00` to `23:00`."""
-    return in_order(*(f"{hour:02}:00" for hour in range(24)))
-
-
-def day_names(params: Mapping[str, object]) -> NamedValues:
-    """The days of the week by their English names, whatever the host's language."""
-    return in_order(*_DAYS)
-
-
-def weekend_names(params: Mapping[str, object]) -> NamedValues:
-    """False is `weekday`, true `weekend`."""
-    return in_order("weekday", "weekend")
 
 
 def _local(array: pa.Array, tz: str) -> pa.Array:

@@ -4,6 +4,7 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,46 +15,30 @@ from numpy.typing import NDArray
 from featstore.ops.arrays import Integers, array_of, list_of, nulls_of, offsets_of, values_of
 from featstore.ops.hashing import value_hash
 from featstore.ops.lists import drop_elements, element_type, is_list
-from featstore.ops.value_names import NamedValues
+from featstore.ops.signature import NamedValues
 
 NOT_FOUND = -1
 _UNKNOWN = "not in vocabulary"
 
 
+@dataclass(frozen=True)
 class Vocabulary:
     """Distinct texts by index. Immutable, safe to share between threads, and pickled by content.
 
     Attributes:
         values: The texts, `(num_values,)`.
-        digest: Identifies the content: vocabularies of equal length and digest are equal.
+        digest: Identifies the content: vocabularies of equal digest are equal.
         marks: Digests of the first 1, 2, 4, ... values.
         num_unrecorded: How many more values the file has than the lock recorded.
     """
 
-    def __init__(
-        self,
-        values: pa.StringArray,
-        digest: str,
-        *,
-        marks: tuple[str, ...] = (),
-        num_unrecorded: int = 0,
-    ) -> None:
-        self.values = values
-        self.digest = digest
-        self.marks = marks
-        self.num_unrecorded = num_unrecorded
+    values: pa.StringArray = field(compare=False)
+    digest: str
+    marks: tuple[str, ...] = field(default=(), compare=False)
+    num_unrecorded: int = field(default=0, compare=False)
 
     def __len__(self) -> int:
         return len(self.values)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Vocabulary) and (len(self), self.digest) == (
-            len(other),
-            other.digest,
-        )
-
-    def __hash__(self) -> int:
-        return hash((len(self), self.digest))
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self)} values, {self.digest[:12]})"
@@ -140,13 +125,6 @@ def _indices(
     if num_unknown := int((indices == NOT_FOUND).sum()) - array.null_count:
         counts[_UNKNOWN] += num_unknown
     return indices + 1 if unknown == "index" else indices
-
-
-def recorded(value: object) -> Vocabulary:
-    """A vocabulary."""
-    if not isinstance(value, Vocabulary):
-        raise TypeError(value)
-    return value
 
 
 def num_indices(params: Mapping[str, Any]) -> int:

@@ -1,8 +1,8 @@
-"""Row-group pruning: which values a `where` can have, given the bounds of the columns. Pure.
+"""The conditions of a `where`: as Arrow expressions for rows, and what bounds say of them.
 
-A predicate is true, false or null for a row. `outcomes` returns, for each of several row groups,
-which of the three may occur in it. It is conservative: a value that cannot be excluded may occur.
-Conditions that bounds do not decide, such as a sample, may have any value.
+A predicate is true, false or null for a row. For row-group pruning `outcomes` returns, for each of
+several row groups, which of the three may occur in it. It is conservative: a value that cannot be
+excluded may occur. Conditions that bounds do not decide, such as a sample, may have any value.
 """
 
 import functools
@@ -17,8 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from featstore.ops.arrays import values_of
+
 Flags = NDArray[np.bool_]  # (num_row_groups,)
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -76,6 +78,11 @@ class Outcomes:
 class Predicate(Protocol):
     """A part of a `where`."""
 
+    @property
+    def expression(self) -> pc.Expression:
+        """Its value for each row, for Arrow."""
+        ...
+
     def outcomes(self, ranges: Ranges) -> Outcomes:
         """Which values it may have in each row group."""
         ...
@@ -84,6 +91,8 @@ class Predicate(Protocol):
 @dataclass(frozen=True)
 class Unknown:
     """A condition that bounds do not decide."""
+
+    expression: pc.Expression = field(compare=False)
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
         may = np.ones(ranges.num_row_groups, bool)
@@ -94,20 +103,32 @@ class Unknown:
 class Constant:
     value: bool
 
+    @property
+    def expression(self) -> pc.Expression:
+        return pc.scalar(self.value)
+
     def outcomes(self, ranges: Ranges) -> Outcomes:
         no = np.zeros(ranges.num_row_groups, bool)
         return Outcomes(no | self.value, no | (not self.value), no)
 
 
 @dataclass(frozen=True)
-class OfColumn:
-    """A condition on one column."""
+class OfColumn(Predicate):
+    """A condition on one column.
+
+    Attributes:
+        column: The column's name.
+        value: The column, cast to the type that is compared.
+    """
 
     column: str
+    value: pc.Expression = field(compare=False)
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
         known = ranges.columns.get(self.column)
-        return Unknown().outcomes(ranges) if known is None else self._within(known)
+        if known is None:
+            return Unknown(self.expression).outcomes(ranges)
+        return self._within(known)
 
     def _within(self, known: Range) -> Outcomes:
         """Which values it may have, given the column's bounds."""
@@ -116,6 +137,10 @@ class OfColumn:
 
 @dataclass(frozen=True)
 class IsNull(OfColumn):
+    @property
+    def expression(self) -> pc.Expression:
+        return self.value.is_null()
+
     def _within(self, known: Range) -> Outcomes:
         return Outcomes(known.may_be_null, known.may_be_value, np.zeros_like(known.may_be_null))
 
@@ -125,15 +150,16 @@ class Compare(OfColumn):
     """A column compared with a literal. Arrow compares the bounds exactly as it does the rows.
 
     Attributes:
-        column: The column's name.
         comparison: One of `= != < <= > >=`.
-        value: The column, cast to the type that is compared.
-        literal: The literal, in the same type.
+        literal: The literal, in the type of `value`.
     """
 
     comparison: str
-    value: pc.Expression = field(compare=False)
     literal: pc.Expression = field(compare=False)
+
+    @property
+    def expression(self) -> pc.Expression:
+        return COMPARISONS[self.comparison](self.value, self.literal)
 
     def _within(self, known: Range) -> Outcomes:
         true, false = self._of_values(known)
@@ -153,12 +179,9 @@ class Compare(OfColumn):
 
     def _may(self, bounds: pa.Array, comparison: str, value: bool) -> Flags:
         """Whether the comparison of each bound may be `value`; an unknown bound may be either."""
-        expression = _COMPARISONS[comparison](self.value, self.literal)
+        expression = COMPARISONS[comparison](self.value, self.literal)
         found = evaluate(expression, pa.table({self.column: bounds})).combine_chunks()
-        may: Flags = np.asarray(
-            pc.equal(pc.fill_null(found, value), value).cast(pa.uint8())
-        ).astype(bool)
-        return may
+        return values_of(pc.equal(pc.fill_null(found, value), value))
 
 
 @dataclass(frozen=True)
@@ -166,17 +189,19 @@ class IsIn(OfColumn):
     """Whether a column is one of several literals.
 
     Attributes:
-        column: The column's name.
-        value: The column, cast to the type that is compared.
-        values: The literals, in the same type.
+        values: The literals, in the type of `value`.
     """
 
-    value: pc.Expression = field(compare=False)
     values: pa.Array = field(compare=False)
+
+    @property
+    def expression(self) -> pc.Expression:
+        is_in = self.value.isin(self.values)
+        return pc.if_else(self.value.is_valid(), is_in, pa.scalar(None, pa.bool_()))
 
     def _within(self, known: Range) -> Outcomes:
         low, high = self._bounds(known.low), self._bounds(known.high)
-        unsure = _flags(pc.or_(pc.is_null(low), pc.is_null(high)))
+        unsure = values_of(pc.or_(pc.is_null(low), pc.is_null(high)))
         least, greatest = (_sortable(pc.fill_null(bounds, self._some)) for bounds in (low, high))
         # Some literal lies within the bounds if its range in the sorted literals is not empty.
         begin = np.searchsorted(self._sorted, least, "left")
@@ -207,14 +232,13 @@ def _sortable(values: pa.Array) -> NDArray[Any]:
     return found
 
 
-def _flags(values: pa.Array) -> Flags:
-    found: Flags = values.to_numpy(zero_copy_only=False)
-    return found
-
-
 @dataclass(frozen=True)
 class Not:
     of: Predicate
+
+    @property
+    def expression(self) -> pc.Expression:
+        return ~self.of.expression
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
         found = self.of.outcomes(ranges)
@@ -225,6 +249,10 @@ class Not:
 class And:
     left: Predicate
     right: Predicate
+
+    @property
+    def expression(self) -> pc.Expression:
+        return self.left.expression & self.right.expression
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
         a, b = self.left.outcomes(ranges), self.right.outcomes(ranges)
@@ -237,6 +265,10 @@ class And:
 class Or:
     left: Predicate
     right: Predicate
+
+    @property
+    def expression(self) -> pc.Expression:
+        return self.left.expression | self.right.expression
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
         return Not(And(Not(self.left), Not(self.right))).outcomes(ranges)

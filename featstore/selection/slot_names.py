@@ -22,11 +22,7 @@ def select(patterns: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
     """
     chosen: dict[str, None] = {}
     for pattern in patterns:
-        found = (
-            [pattern]
-            if pattern in names
-            else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-        )
+        found = matching(pattern, names)
         if not found:
             listed = " (give each name by itself)" if "," in pattern else ""
             raise SelectionError(
@@ -35,3 +31,10 @@ def select(patterns: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
             )
         chosen.update(dict.fromkeys(found))
     return tuple(chosen)
+
+
+def matching(pattern: str, names: Sequence[str]) -> list[str]:
+    """The name itself, or all names that a glob matches."""
+    if pattern in names:
+        return [pattern]
+    return [name for name in names if fnmatch.fnmatchcase(name, pattern)]

@@ -28,6 +28,7 @@ from featstore.base.libraries import LazyModule
 from featstore.base.redaction import short
 from featstore.ops import hashing
 from featstore.selection.predicate import (
+    COMPARISONS,
     FLIPPED,
     And,
     Compare,
@@ -52,18 +53,11 @@ else:
 # sqlglot's base class of nodes has another name in each of its newer versions.
 Node = Any
 T = TypeVar("T")
-# By the name of sqlglot's class, since the classes are imported on first use.
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "EQ": operator.eq,
-    "NEQ": operator.ne,
-    "LT": operator.lt,
-    "LTE": operator.le,
-    "GT": operator.gt,
-    "GTE": operator.ge,
-}
 # A number with a point or an exponent that a decimal can hold, with few digits.
 _FRACTION = re.compile(r"\d*\.?\d*(?:[eE][+-]?\d{1,3})?")
+# By the name of sqlglot's class, since the classes are imported on first use.
 _SYMBOLS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
+_LITERAL_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 _SIGNS = (
     "; a slot of ids holds signs, which are numbers: take the sign from "
     "`featstore table head --ids`, or compare a column that the spec keeps"
@@ -150,11 +144,11 @@ class Where:
             True where all rows match, False where none does, None where the rows decide.
         """
         decided = [term for term in self.terms if term.columns <= values.keys()]
-        known = {name: value for name, value in values.items() if name in self.types}
         row = pa.table(
             {
                 name: pa.array([value], pa.string()).cast(self.types[name])
-                for name, value in known.items()
+                for name, value in values.items()
+                if name in self.types
             }
         )
         if not all(term.mask(row)[0].as_py() for term in decided):
@@ -217,92 +211,64 @@ class _Builder:
     samples: dict[str, Sample] = field(default_factory=dict)
 
     def term(self, node: Node) -> Term:
-        self.used, self.samples = set(), {}
-        expression = self.predicate(node)
+        predicate = self.predicate(node)
         if not self.used:
             raise SelectionError(
                 f"where {self.text!r}: expected a predicate over columns, found {_sql(node)!r}"
             )
-        samples = tuple(self.samples.values())
         return Term(
-            expression=expression,
+            expression=predicate.expression,
             columns=frozenset(self.used),
-            samples=samples,
-            predicate=self.bounded(node),
+            samples=tuple(self.samples.values()),
+            predicate=predicate,
         )
 
-    def bounded(self, node: Node) -> Predicate:
-        """The pruning predicate of a node that `predicate` accepted."""
+    def predicate(self, node: Node) -> Predicate:
         if isinstance(node, exp.Paren):
-            return self.bounded(node.this)
+            return self.predicate(node.this)
         if isinstance(node, exp.Not):
-            return Not(self.bounded(node.this))
+            return Not(self.predicate(node.this))
         if isinstance(node, exp.And | exp.Or):
-            parts = [self.bounded(part) for part in node.flatten()]
+            parts = [self.predicate(part) for part in node.flatten()]
             return _joined(parts, And if isinstance(node, exp.And) else Or)
-        if isinstance(node, exp.Is):
-            return IsNull(node.this.name) if isinstance(node.this, exp.Column) else Unknown()
+        if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+            value, is_column = self.operand(node.this), isinstance(node.this, exp.Column)
+            return IsNull(node.this.name, value) if is_column else Unknown(value.is_null())
         if isinstance(node, exp.Boolean):
             return Constant(bool(node.this))
-        return self.compared(node)
+        return self.comparison(node)
 
-    def compared(self, node: Node) -> Predicate:
+    def comparison(self, node: Node) -> Predicate:
         if _kind(node) in _SYMBOLS:
             return self.compare(node.this, _SYMBOLS[_kind(node)], node.expression)
         if isinstance(node, exp.Between):
-            return And(
-                self.compare(node.this, ">=", node.args["low"]),
-                self.compare(node.this, "<=", node.args["high"]),
-            )
-        if isinstance(node, exp.In):
-            return self.within(node.this, node.expressions)
-        return Unknown()
-
-    def within(self, node: Node, items: list[Node]) -> Predicate:
-        if isinstance(node, exp.Column) and all(map(_is_literal, items)):
-            return IsIn(node.name, *self.lookup(node, items))
-        return _joined([self.compare(node, "=", item) for item in items], Or)
+            low, high = node.args["low"], node.args["high"]
+            self.require_alike(node.this, low, high)
+            return And(self.compare(node.this, ">=", low), self.compare(node.this, "<=", high))
+        if isinstance(node, exp.In) and node.expressions:
+            return self.membership(node.this, node.expressions)
+        if isinstance(node, exp.Anonymous) and node.name.lower() == "sample":
+            return Unknown(self.sample(node))
+        if isinstance(node, exp.Column) and self.columns.get(node.name) == pa.bool_():
+            return Unknown(self.operand(node))
+        raise self.refuse(node)
 
     def compare(self, left: Node, symbol: str, right: Node) -> Predicate:
         if isinstance(right, exp.Column):
             left, symbol, right = right, FLIPPED[symbol], left
-        if not isinstance(left, exp.Column) or not _is_literal(right):
-            return Unknown()
-        return Compare(left.name, symbol, *self.operands(left, right))
+        values = self.operands(left, right)
+        if isinstance(left, exp.Column) and _is_literal(right):
+            value, literal = values
+            return Compare(left.name, value, symbol, literal)
+        return Unknown(COMPARISONS[symbol](*values))
 
-    def predicate(self, node: Node) -> pc.Expression:
-        if isinstance(node, exp.Paren):
-            return self.predicate(node.this)
-        if isinstance(node, exp.Not):
-            return ~self.predicate(node.this)
-        if isinstance(node, exp.And | exp.Or):
-            join = operator.and_ if isinstance(node, exp.And) else operator.or_
-            return _joined([self.predicate(part) for part in node.flatten()], join)
-        if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
-            return self.operand(node.this).is_null()
-        return self.comparison(node)
-
-    def comparison(self, node: Node) -> pc.Expression:
-        if _kind(node) in _COMPARISONS:
-            return _COMPARISONS[_kind(node)](*self.operands(node.this, node.expression))
-        if isinstance(node, exp.Between):
-            ends = node.args["low"], node.args["high"]
-            self.require_alike(node.this, *ends)
-            bounds = zip((operator.ge, operator.le), ends, strict=True)
-            return _joined(
-                [compare(*self.operands(node.this, end)) for compare, end in bounds], operator.and_
-            )
-        if isinstance(node, exp.In) and node.expressions:
-            return self.membership(node.this, node.expressions)
-        return self.boolean(node)
-
-    def membership(self, node: Node, items: list[Node]) -> pc.Expression:
+    def membership(self, node: Node, items: list[Node]) -> Predicate:
         """Whether a value is one of a list. Literals use a hash table, since lists may be long."""
         if all(map(_is_literal, items)):
-            value, values = self.lookup(node, items)
-            return pc.if_else(value.is_valid(), value.isin(values), pa.scalar(None, pa.bool_()))
-        value, *others = self.operands(node, *items)
-        return _joined([value == other for other in others], operator.or_)
+            found = IsIn(node.name, *self.lookup(node, items))
+            return found if isinstance(node, exp.Column) else Unknown(found.expression)
+        self.require_alike(node, *items)
+        return _joined([self.compare(node, "=", item) for item in items], Or)
 
     def lookup(self, node: Node, items: list[Node]) -> tuple[pc.Expression, pa.Array]:
         """A value and the literals that it is compared with, in one type.
@@ -311,10 +277,10 @@ class _Builder:
         """
         time = self.require_alike(node, *items)
         literals = [self.literal(item) for item in items]
-        if self.is_float(node):
+        type_ = self.type_of(node)
+        if _is_float(type_):
             zeros = [0.0, -0.0] if 0 in literals else []  # equal, and of different hashes
             return self.as_float(node), pa.array([*map(float, literals), *zeros], pa.float64())
-        type_ = self.type_of(node)
         if pa.types.is_integer(type_):
             can_be = np.iinfo(str(type_))  # Arrow names integers as numpy does
             literals = [
@@ -327,23 +293,13 @@ class _Builder:
         ) if time is None else self.instants(literals, time)
 
     def type_of(self, node: Node) -> pa.DataType:
+        """The type of a column, a remainder or a literal."""
         node = _bare(node)
-        column = node.this if isinstance(node, exp.Mod) else node
-        return (
-            self.columns[self.column(column.name)]
-            if isinstance(column, exp.Column)
-            else pa.scalar(self.literal(node)).type
-        )
-
-    def boolean(self, node: Node) -> pc.Expression:
-        """A node that is boolean by itself: a sample, a literal, or a boolean column."""
-        if isinstance(node, exp.Anonymous) and node.name.lower() == "sample":
-            return self.sample(node)
-        if isinstance(node, exp.Boolean):
-            return pc.scalar(node.this)
-        if isinstance(node, exp.Column) and self.columns.get(node.name) == pa.bool_():
-            return self.operand(node)
-        raise self.refuse(node)
+        if isinstance(node, exp.Mod):
+            return self.type_of(node.this) if isinstance(node.this, exp.Column) else pa.int64()
+        if isinstance(node, exp.Column):
+            return self.columns[self.column(node.name)]
+        return _LITERAL_TYPES[type(self.literal(node))]
 
     def require_alike(self, *nodes: Node) -> pa.DataType | None:
         """Checks that values are of one kind.
@@ -356,7 +312,7 @@ class _Builder:
         """
         families: dict[str, Node] = {}
         for node in nodes:
-            families.setdefault(self.family(node), node)
+            families.setdefault(_family(self.type_of(node)), node)
         time = next(
             (self.columns[node.name] for family, node in families.items() if family == "time"), None
         )
@@ -366,7 +322,7 @@ class _Builder:
             families.pop("text", None)
         if len(families) > 1 or families.keys() & {"list", "other"}:
             some = nodes if len(nodes) <= 3 else families.values()
-            sides = ", ".join(f"{_sql(node)} ({self.family(node)})" for node in some)
+            sides = ", ".join(f"{_sql(node)} ({_family(self.type_of(node))})" for node in some)
             hint = _SIGNS if self.compares_signs_with_text(nodes) else ""
             raise SelectionError(
                 f"where {self.text!r}: expected values of one kind, found {sides}{hint}"
@@ -383,17 +339,9 @@ class _Builder:
     def operands(self, *nodes: Node) -> list[pc.Expression]:
         """Expressions of values that are compared with each other, which must be of one kind."""
         time = self.require_alike(*nodes)
-        if any(map(self.is_float, nodes)):
+        if any(_is_float(self.type_of(node)) for node in nodes):
             return [self.as_float(node) for node in nodes]
         return [self.operand(node, time) for node in nodes]
-
-    def is_float(self, node: Node) -> bool:
-        """Whether a comparison with this value must use float64."""
-        node = _bare(node)
-        if isinstance(node, exp.Column):
-            type_ = self.columns[node.name]
-            return bool(pa.types.is_floating(type_) or pa.types.is_decimal(type_))
-        return _is_fraction(node)
 
     def as_float(self, node: Node) -> pc.Expression:
         """A number as float64, to be compared with others.
@@ -522,19 +470,6 @@ class _Builder:
         self.samples[drawn.name] = drawn
         return pc.field(drawn.name)
 
-    def family(self, node: Node) -> str:
-        if isinstance(node, exp.Paren | exp.Neg):
-            return self.family(node.this)
-        if isinstance(node, exp.Column):
-            return _family(self.columns[self.column(node.name)])
-        if isinstance(node, exp.Literal):
-            return "text" if node.is_string else "number"
-        if isinstance(node, exp.Boolean):
-            return "boolean"
-        if isinstance(node, exp.Mod):
-            return "number"
-        raise self.refuse(node)
-
     def nan(self, found: str) -> SelectionError:
         return SelectionError(
             f"where {self.text!r}: NaN counts as null: expected `is null` or `is not null`, found "
@@ -588,6 +523,11 @@ def _with_whole_numbers(tree: Node) -> Node:
 def _is_fraction(node: Node) -> bool:
     literal = node.this if isinstance(node, exp.Neg) else node
     return isinstance(literal, exp.Literal) and not literal.is_string and not literal.is_int
+
+
+def _is_float(type_: pa.DataType) -> bool:
+    """Whether a comparison with values of a type must use float64."""
+    return bool(pa.types.is_floating(type_) or pa.types.is_decimal(type_))
 
 
 def _family(type_: pa.DataType) -> str:

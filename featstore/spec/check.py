@@ -4,22 +4,20 @@ Every function raises or yields a SpecError with the path in the document.
 """
 
 import graphlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 
 from featstore.base.errors import NotFittedError, SpecError, nearest
 from featstore.base.schema import Slot, SlotKind
-from featstore.ops.constants import scalar_of
+from featstore.ops.kinds import options_of, scalar_of, wrong
 from featstore.ops.lists import is_list
 from featstore.ops.registry import OPERATORS
-from featstore.ops.signature import OPTIONS, Operator
-from featstore.ops.user import is_user_operator, load_operator
-from featstore.spec.data_checks import data_check_errors
-from featstore.spec.model import Node, Spec, type_name
-from featstore.spec.parse import wrong
+from featstore.ops.signature import Operator
+from featstore.selection.slot_names import matching, select
+from featstore.spec.model import VALUES, DataCheck, Node, Spec, changed_options, type_name
+from featstore.spec.user import is_user_operator, load_operator
 
 T = TypeVar("T")
 FIT = "run `featstore spec fit SPEC --input RAW`, which writes the lock beside the spec"
@@ -61,19 +59,13 @@ def name_errors(spec: Spec) -> Iterator[SpecError]:
             )
         nodes.setdefault(node.name, node.where)
     columns: dict[str, str] = {}
-    for where, name in _stored_names(spec):
+    stored = [(f"{node.where}.name", node.name) for node in spec.nodes if node.store]
+    for where, name in (*stored, *((column.where, column.name) for column in spec.columns)):
         if name.casefold() in columns:
             yield wrong(
                 where, f"a unique column name, not that of {columns[name.casefold()]}", name
             )
         columns.setdefault(name.casefold(), where)
-
-
-def _stored_names(spec: Spec) -> Iterator[tuple[str, str]]:
-    yield from ((f"{node.where}.name", node.name) for node in spec.nodes if node.store)
-    yield from ((f"labels.{name}", name) for name in spec.labels)
-    yield from (("weight", name) for name in (spec.weight,) if name is not None)
-    yield from ((f"keep[{i}]", name) for i, name in enumerate(spec.keep))
 
 
 def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
@@ -114,6 +106,43 @@ def sequence_errors(spec: Spec) -> Iterator[SpecError]:
                     where, f"a column that nothing else uses, not that of {owners[name]}", name
                 )
             owners.setdefault(name, where)
+
+
+def data_check_errors(spec: Spec) -> Iterator[SpecError]:
+    """Yields an error for each check of a slot or label that the spec does not store."""
+    slots = [node.name for node in spec.nodes if node.store]
+    for check in spec.checks:
+        try:
+            columns_of(check, slots, list(spec.labels))
+        except SpecError as error:
+            yield error
+
+
+def columns_of(check: DataCheck, slots: Sequence[str], labels: Sequence[str]) -> tuple[str, ...]:
+    """The slots, or the labels of a `label_rate`, that a check is about; none for `rows`.
+
+    Args:
+        check: The check.
+        slots: The names of all slots.
+        labels: The names of all labels.
+
+    Raises:
+        SpecError: There is no such slot or label.
+    """
+    where = f"{check.where}.of"
+    if check.check != "label_rate":
+        for name in check.of:
+            if not matching(name, slots):
+                is_label = "which is a label: its rate is checked by `label_rate`"
+                note = is_label if name in labels else ""
+                raise wrong(where, "a slot, or a glob that matches some", name, slots, note=note)
+        return select(check.of, slots)
+    for name in check.of:
+        if name not in labels:
+            known = f"one of {', '.join(labels)}" if labels else "but there are no `labels`"
+            note = "which is a slot without a label" if name in slots else ""
+            raise wrong(where, f"a label, {known}", name, labels, note=note)
+    return tuple(dict.fromkeys(check.of))
 
 
 def share_errors(spec: Spec, slots: Mapping[int | None, Slot]) -> Iterator[SpecError]:
@@ -173,10 +202,8 @@ def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:
 
 def _only_hashes(node: Node) -> bool:
     """Whether a node is the hash of the input of its name, and nothing else."""
-    plain = replace(
-        node, slot=None, store=True, share_slot=None, values=None, where="", encode="sign"
-    )
-    return plain == Node(name=node.name, op="hash", of=(node.name,))
+    is_hash = node.op == "hash" and node.of == (node.name,)
+    return is_hash and not node.params and not changed_options(node, VALUES)
 
 
 def ordered(spec: Spec) -> list[Node]:
@@ -204,11 +231,8 @@ def inputs_read(spec: Spec) -> list[str]:
 
     References must have been resolved before.
     """
-    read = {name for node in spec.nodes for name in node.of} | {
-        *spec.labels.values(),
-        spec.weight,
-        *spec.keep,
-    }
+    read = {name for node in spec.nodes for name in node.of}
+    read |= {column.source for column in spec.columns}
     for sequence in spec.sequences:
         read |= set(sequence.of) if read & set(sequence.of) else set()
     return [name for name in spec.inputs if name in read]
@@ -259,7 +283,7 @@ def read_params(node: Node, operator: Operator) -> dict[str, object]:
     """The operator's params in canonical form, with defaults for those that the node lacks."""
     for name, value in node.params.items():
         if name not in operator.params:
-            known = (*operator.params, *OPTIONS)
+            known = (*operator.params, *options_of(Node))
             expected = (
                 f"a param of {operator.name} ({', '.join(operator.params) or 'it has none'}) or an "
                 f"option of all nodes"
@@ -268,21 +292,17 @@ def read_params(node: Node, operator: Operator) -> dict[str, object]:
                 f"{node.where}.{name}: expected {expected}, found {name!r} "
                 f"({value!r}){nearest(name, known)}"
             )
-    return {name: _read_param(node, operator, name) for name in operator.params}
-
-
-def _read_param(node: Node, operator: Operator, name: str) -> object:
-    param, value = operator.params[name], node.params.get(name)
-    if value is None and not param.required:
-        return param.default
-    if value is None:
-        raise SpecError(
-            f"{node.where}: expected `{name}` for {operator.name} ({param.expected}), found none"
-        )
-    try:
-        return param.read(value)
-    except (TypeError, ValueError) as error:
-        raise wrong(f"{node.where}.{name}", param.expected, value) from error
+    read: dict[str, object] = {}
+    for name, param in operator.params.items():
+        value = node.params.get(name)
+        if value is None and param.required:
+            raise SpecError(
+                f"{node.where}: expected `{name}` for {operator.name} ({param.kind.expected}), "
+                f"found none"
+            )
+        given = value is not None
+        read[name] = param.kind.read(value, f"{node.where}.{name}") if given else param.default
+    return read
 
 
 def frozen_params(spec: Spec, node: Node, operator: Operator) -> dict[str, object]:
@@ -307,19 +327,11 @@ def frozen_params(spec: Spec, node: Node, operator: Operator) -> dict[str, objec
         missing = f"{node.where}: {node.op} ({node.name!r}) is not fitted: {FIT}"
     if operator.frozen.keys() - found.keys():
         raise NotFittedError(missing)
+    where = f"{node.where}: lock: fitted.{node.name}"
     try:
-        return {name: param.read(found[name]) for name, param in operator.frozen.items()}
-    except (TypeError, ValueError) as error:
-        raise wrong(
-            f"{node.where}: lock: fitted.{node.name}",
-            "what `featstore spec fit` writes",
-            dict(found),
-        ) from error
-
-
-def called_params(operator: Operator, params: Mapping[str, object]) -> dict[str, object]:
-    """The params that the operator's function takes."""
-    return {name: value for name, value in params.items() if name not in operator.fit_only}
+        return {name: of.kind.read(found[name], where) for name, of in operator.frozen.items()}
+    except SpecError as error:
+        raise wrong(where, "what `featstore spec fit` writes", dict(found)) from error
 
 
 def default_of(node: Node, i: int) -> object:

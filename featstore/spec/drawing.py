@@ -1,17 +1,18 @@
 """The graph of a spec: as SVG, or as text that drawing programs read, DOT or Mermaid."""
 
 import json
-from collections.abc import Iterator
+import shutil
+import subprocess
 from dataclasses import dataclass
 
-from featstore.base.errors import SpecError, nearest
+from featstore.base.errors import MissingDependencyError, SpecError, nearest
 from featstore.spec import check
 from featstore.spec.graph import build_graph
 from featstore.spec.model import Spec, type_name
 from featstore.spec.parse import load_spec
-from featstore.spec.svg import svg
 
 DOT, MERMAID, SVG = FORMATS = ("dot", "mermaid", "svg")
+_LIMIT_S = 120.0  # of laying out a graph
 _DOT_SHAPES = {"input": "box", "inner": "ellipse", "slot": "box, style=rounded", "stored": "note"}
 _MERMAID_SHAPES = {
     "input": '["{}"]',
@@ -79,13 +80,18 @@ def _node_named(spec: Spec, name: str) -> str:
 
 def drawing_of(spec: Spec) -> Drawing:
     """The raw columns, nodes, labels, weight and kept columns of a spec without errors."""
-    vertices, edges = list(_nodes(spec)), list(_node_edges(spec))
-    stored = [(name, f"label {name}", source) for name, source in spec.labels.items()]
-    stored += [] if spec.weight is None else [(spec.weight, "weight", spec.weight)]
-    stored += [(name, f"kept {name}", name) for name in spec.keep]
-    for name, text, source in stored:
+    vertices, edges = list[Vertex](), list[tuple[str, str]]()
+    for node in check.ordered(spec):
+        title = node.name if node.slot is None else f"{node.slot} {node.name}"
+        kind = "slot" if node.store else "inner"
+        vertices.append(Vertex(id=f"node {node.name}", kind=kind, lines=(title, node.op)))
+        for i, name in enumerate(node.of):
+            is_node = check.resolve(spec, name, node.name, check.of_path(node, i))
+            edges.append((f"{'node' if is_node else 'input'} {name}", f"node {node.name}"))
+    for role, name, source, _ in spec.columns:
+        text = role if role == "weight" else f"{role} {name}"
         vertices.append(Vertex(id=text, kind="stored", lines=(text,)))
-        is_node = source in spec.by_name and text != f"kept {name}"
+        is_node = source in spec.by_name and role != "kept"
         edges.append((f"node {source}" if is_node else f"input {source}", text))
     read = {first for first, _ in edges}
     inputs = (
@@ -96,26 +102,9 @@ def drawing_of(spec: Spec) -> Drawing:
     return Drawing(vertices=(*inputs, *vertices), edges=tuple(dict.fromkeys(edges)))
 
 
-def _nodes(spec: Spec) -> Iterator[Vertex]:
-    for node in check.ordered(spec):
-        title = node.name if node.slot is None else f"{node.slot} {node.name}"
-        kind = "slot" if node.store else "inner"
-        yield Vertex(id=f"node {node.name}", kind=kind, lines=(title, node.op))
-
-
-def _node_edges(spec: Spec) -> Iterator[tuple[str, str]]:
-    for node in check.ordered(spec):
-        for i, name in enumerate(node.of):
-            is_node = check.resolve(spec, name, node.name, check.of_path(node, i))
-            yield f"{'node' if is_node else 'input'} {name}", f"node {node.name}"
-
-
 def made_of(drawing: Drawing, id_: str) -> Drawing:
     """The part of a drawing from which a vertex can be reached."""
-    kept, found = set[str](), {id_}
-    while found - kept:
-        kept |= found
-        found = {first for first, last in drawing.edges if last in kept}
+    kept = check.reached([id_], lambda of: [first for first, last in drawing.edges if last == of])
     return Drawing(
         vertices=tuple(vertex for vertex in drawing.vertices if vertex.id in kept),
         edges=tuple(edge for edge in drawing.edges if kept.issuperset(edge)),
@@ -126,7 +115,7 @@ def dot(drawing: Drawing) -> str:
     """The drawing in Graphviz' language, from left to right."""
     lines = ["digraph spec {", "  rankdir=LR;", '  node [fontname="sans-serif"];']
     for vertex in drawing.vertices:
-        label = json.dumps("\n".join(vertex.lines), ensure_ascii=False)
+        label = _quoted("\n".join(vertex.lines))
         lines.append(f"  {_quoted(vertex.id)} [label={label}, shape={_DOT_SHAPES[vertex.kind]}];")
     lines += [f"  {_quoted(first)} -> {_quoted(last)};" for first, last in drawing.edges]
     return "\n".join([*lines, "}"])
@@ -143,6 +132,44 @@ def mermaid(drawing: Drawing) -> str:
         lines.append(f"  {ids[vertex.id]}{_MERMAID_SHAPES[vertex.kind].format(text)}")
     lines += [f"  {ids[first]} --> {ids[last]}" for first, last in drawing.edges]
     return "\n".join(lines)
+
+
+def svg(dot_text: str) -> str:
+    """A graph in DOT as SVG, laid out by Graphviz's program `dot`.
+
+    Args:
+        dot_text: The graph, in DOT.
+
+    Raises:
+        MissingDependencyError: Graphviz is not installed, or not whole.
+        SpecError: The graph takes more than two minutes to lay out.
+    """
+    program = shutil.which("dot")
+    if program is None:
+        raise MissingDependencyError(
+            "the format svg needs Graphviz, whose program `dot` is not on the PATH: install it "
+            "(`apt install graphviz`, `brew install graphviz`), or use the format mermaid, which "
+            "code forges and notebooks draw"
+        )
+    try:
+        done = subprocess.run(
+            [program, "-Tsvg"],
+            input=dot_text,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=_LIMIT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SpecError(
+            f"the graph is too large: {program} took more than {_LIMIT_S:.0f} s to lay it out; "
+            f"draw a part of it (--slot NAME)"
+        ) from error
+    if done.returncode:
+        raise MissingDependencyError(
+            f"expected Graphviz's {program} to draw SVG, found exit code {done.returncode}: "
+            f"{done.stderr.strip()}; install Graphviz again"
+        )
+    return done.stdout
 
 
 def _quoted(text: str) -> str:

@@ -33,8 +33,7 @@ _MEANINGS = {
     "fill_null": "`default` or `fill` in place of missing",
     "hash_values": "xxhash64 of each value's text",
     "sign_column": "the id: slot number and hashes mixed, as a positive number",
-    "index_column": "the index, from 1",
-    "index_list_column": "the indices, from 1",
+    "index_column": "the index, from 1; of a list each of them",
     "float_column": "as float32",
 }
 _OPERATORS = {
@@ -143,13 +142,7 @@ def explanation_of(graph: Graph, values: Sequence[pa.Array]) -> Explanation:
         for i, name in enumerate(graph.columns)
     ]
     steps = [
-        ExplainedStep(
-            of=step.owner,
-            step=_name(step),
-            reads=step.inputs,
-            meaning=_meaning(step),
-            value=_value(array),
-        )
+        ExplainedStep(of=step.owner, reads=step.inputs, value=_value(array), **_described(step))
         for step, array in zip(graph.steps, values[len(graph.columns) :], strict=True)
     ]
     names = graph.schema.to_arrow().names
@@ -160,19 +153,14 @@ def explanation_of(graph: Graph, values: Sequence[pa.Array]) -> Explanation:
     )
 
 
-def _is_operator(step: Step) -> bool:
-    known = OPERATORS.get(step.op)
-    return step.function is known.function if known else step.function.__name__ not in _MEANINGS
-
-
-def _name(step: Step) -> str:
-    """The operator of a step, or the name of the function that prepares or stores its values."""
-    return step.op if _is_operator(step) else step.function.__name__
-
-
-def _meaning(step: Step) -> str:
-    texts = _OPERATORS if _is_operator(step) else _MEANINGS
-    return texts.get(_name(step), "")
+def _described(step: Step) -> dict[str, str]:
+    """The operator of a step, or the name of the function that prepares or stores its values, and
+    what it does.
+    """
+    known, function = OPERATORS.get(step.op), step.function
+    if function is known.function if known else function.__name__ not in _MEANINGS:
+        return {"step": step.op, "meaning": _OPERATORS.get(step.op, "")}
+    return {"step": function.__name__, "meaning": _MEANINGS.get(function.__name__, "")}
 
 
 def _shown(value: Any) -> str:

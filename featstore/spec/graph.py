@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from featstore.base.errors import SpecError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
-from featstore.ops import columns, ids, lists, numbers, sequences, slot_columns
+from featstore.ops import columns, ids, lists, numbers
+from featstore.ops.kinds import wrong
 from featstore.ops.signature import Operator
 from featstore.spec import check, meaning
 from featstore.spec.meaning import operator_paths, stored_hashes
-from featstore.spec.model import Node, Sequence, Spec, type_name
-from featstore.spec.parse import naming, wrong
+from featstore.spec.model import Node, Sequence, Spec, StoredColumn, type_name
+from featstore.spec.parse import naming
 
 MEANING_DIGITS = 16
 _built: dict[int, "Graph"] = {}
@@ -82,6 +83,11 @@ class Graph:
         made_of = frozenset().union(*self.sources.values())
         return frozenset(name for position, name in enumerate(self.columns) if position in made_of)
 
+    def step(self, position: int) -> Step | None:
+        """The step at a position; None for a raw column."""
+        index = position - len(self.columns)
+        return self.steps[index] if index >= 0 else None
+
     # Every data file needs the following two, so all extractors of a spec share them.
     @cached_property
     def arrow_schema(self) -> pa.Schema:
@@ -125,24 +131,18 @@ def _build(spec: Spec) -> Graph:
     stored = _described(spec, stored, builder.meanings)
     for error in check.share_errors(spec, {slot.number: slot for slot, _ in stored}):
         raise error
-    labels = [
-        builder.add_label(name, source, f"labels.{name}") for name, source in spec.labels.items()
-    ]
-    weight = [
-        builder.add_label(name, name, "weight") for name in (spec.weight,) if name is not None
-    ]
-    kept = [builder.add_kept(name, f"keep[{i}]") for i, name in enumerate(spec.keep)]
+    columns = [(column.role, *builder.add_column(column)) for column in spec.columns]
     schema = SlotSchema(
         slots=tuple(slot for slot, _ in stored),
-        labels=tuple(column for column, _ in labels),
-        weight=weight[0][0] if weight else None,
-        kept=tuple(column for column, _ in kept),
+        labels=tuple(field for role, field, _ in columns if role == "label"),
+        weight=next((field for role, field, _ in columns if role == "weight"), None),
+        kept=tuple(field for role, field, _ in columns if role == "kept"),
     )
     return Graph(
         columns=builder.columns,
         steps=tuple(builder.steps),
         schema=schema,
-        outputs=tuple(position for _, position in (*stored, *labels, *weight, *kept)),
+        outputs=(*(at for _, at in stored), *(at for *_, at in columns)),
         sources={slot.name: builder.sources_of(position) for slot, position in stored},
     )
 
@@ -186,7 +186,8 @@ class Builder:
         arrow_type = self._result_type(
             node, operator, [self._type(position) for position in inputs], params
         )
-        called = check.called_params(operator, params | self._frozen(node, operator))
+        given = params | self._frozen(node, operator)
+        called = {name: value for name, value in given.items() if name not in operator.fit_only}
         result = self._add(
             operator.function, inputs, called, arrow_type, (node.name, node.op), counted=True
         )
@@ -231,37 +232,35 @@ class Builder:
         stored = slot.arrow_type()
         if slot.kind is SlotKind.FLOAT:
             return slot, self._add(
-                slot_columns.float_column,
+                columns.float_column,
                 [position],
                 {"arrow_type": stored},
                 stored,
                 name,
                 counted=True,
             )
-        if slot.num_indices is not None and slot.is_list:
-            return slot, self._add(
-                slot_columns.index_list_column, [position], {"arrow_type": stored}, stored, name
-            )
         if slot.num_indices is not None:
-            return slot, self._add(slot_columns.index_column, [position], {}, stored, name)
+            return slot, self._add(
+                columns.index_column, [position], {"arrow_type": stored}, stored, name
+            )
         params = {"slot": node.share_slot or node.slot, "arrow_type": stored}
         return slot, self._add(
-            slot_columns.sign_column, [self._hashed(position, name)], params, stored, name
+            columns.sign_column, [self._hashed(position, name)], params, stored, name
         )
 
-    def add_label(self, name: str, source: str, where: str) -> tuple[pa.Field, int]:
-        """Adds a label or the weight: the numbers of a node or of an input."""
-        position = self._source(source, None, where)
+    def add_column(self, column: StoredColumn) -> tuple[pa.Field, int]:
+        """Adds a label or the weight, the numbers of a node or of an input, or a kept column: an
+        input in its declared type, otherwise unchanged.
+        """
+        source, where = column.source, column.where
+        if column.role == "kept" and source not in self.columns:
+            raise wrong(where, "an input column", source, self._spec.inputs)
+        is_kept = column.role == "kept"
+        position = self._read(source) if is_kept else self._source(source, None, where)
         arrow_type = self._type(position)
-        if lists.is_list(arrow_type) or not numbers.is_number(arrow_type):
+        if not is_kept and (lists.is_list(arrow_type) or not numbers.is_number(arrow_type)):
             raise wrong(where, "a double, long or boolean", source, note=f"a {_named(arrow_type)}")
-        return pa.field(name, arrow_type), position
-
-    def add_kept(self, name: str, where: str) -> tuple[pa.Field, int]:
-        """Adds a kept column: an input in its declared type, otherwise unchanged."""
-        if name not in self.columns:
-            raise wrong(where, "an input column", name, self._spec.inputs)
-        return pa.field(name, self.columns[name]), self._read(name)
+        return pa.field(column.name, arrow_type), position
 
     def sources_of(self, position: int) -> frozenset[int]:
         """All positions that a value is computed from, its own included."""
@@ -277,7 +276,12 @@ class Builder:
         where, name = check.of_path(node, i), (node.name, node.op)
         position = self._source(node.of[i], node.name, where)
         if node.empty_as_null:
-            self._check_no_sequence(node, node.of[i])
+            if node.of[i] in self._sequences and node.of[i] not in self._results:
+                of_all = f"{self._sequences[node.of[i]].where}.empty_as_null"
+                raise SpecError(
+                    f"{node.where}.empty_as_null: expected it at {of_all}, for all columns that "
+                    f"belong together, found here"
+                )
             position = self._without_empty(node, position)
         default = check.default_of(node, i)
         if default is not None:
@@ -290,14 +294,6 @@ class Builder:
             raise wrong(
                 where, str(error), node.of[i], note=f"a {_named(self._type(position))}"
             ) from error
-
-    def _check_no_sequence(self, node: Node, name: str) -> None:
-        if name in self._sequences and name not in self._results:
-            where = f"{self._sequences[name].where}.empty_as_null"
-            raise SpecError(
-                f"{node.where}.empty_as_null: expected it at {where}, for all columns that belong "
-                f"together, found here"
-            )
 
     def _without_empty(self, node: Node, position: int) -> int:
         arrow_type = self._type(position)
@@ -361,10 +357,10 @@ class Builder:
 
     def _aligned(self, sequence: Sequence, name: str) -> int:
         """A column of a sequence group, aligned with the others."""
-        arrow_type = sequences.aligned_type([self.columns[other] for other in sequence.of])
+        arrow_type = lists.aligned_type([self.columns[other] for other in sequence.of])
         owner = (sequence.name, "sequence")
         events = self._add(
-            sequences.align,
+            lists.align,
             [self._read(other) for other in sequence.of],
             sequence.options,
             arrow_type,
@@ -372,7 +368,7 @@ class Builder:
             counted=True,
         )
         return self._add(
-            sequences.column_of,
+            lists.column_of,
             [events],
             {"position": sequence.of.index(name)},
             self.columns[name],

@@ -1,6 +1,6 @@
 """Lint: reports all errors of a spec at once, without data, and compares it with its lock."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -187,32 +187,21 @@ def find_errors(
     # A wrong sequence would make errors of each of its columns: check these as plain columns.
     if any(check.sequence_errors(spec)):
         spec = replace(spec, sequences=())
-    wrong = dict(_unresolved(spec))
-    errors += [error for found in wrong.values() for error in found if is_whole]
-    sound, cycles = _without_cycles(spec, set(wrong))
-    errors += cycles
-    errors += _graph_errors(spec, sound, is_whole)
+    unresolved = list(_unresolved(spec))
+    errors += [error for _, error in unresolved if is_whole]
+    sound, cycles = _without_cycles(spec, {name for name, _ in unresolved})
+    errors += [*cycles, *_graph_errors(spec, sound, is_whole)]
     return errors + (list(_unused(spec)) if is_whole and not errors else [])
 
 
-def _unresolved(spec: Spec) -> Iterator[tuple[str, list[SpecError]]]:
-    """Yields, by node, the errors of names in `of` that are unknown or ambiguous."""
+def _unresolved(spec: Spec) -> Iterator[tuple[str, SpecError]]:
+    """Yields the errors of names in `of` that are unknown or ambiguous, each with its node."""
     for node in spec.nodes:
-        found = [
-            error
-            for i, name in enumerate(node.of)
-            if (error := _failure(spec, name, node.name, check.of_path(node, i)))
-        ]
-        if found:
-            yield node.name, found
-
-
-def _failure(spec: Spec, name: str, reader: str | None, where: str) -> SpecError | None:
-    try:
-        check.resolve(spec, name, reader, where)
-    except SpecError as error:
-        return error
-    return None
+        for i, name in enumerate(node.of):
+            try:
+                check.resolve(spec, name, node.name, check.of_path(node, i))
+            except SpecError as error:
+                yield node.name, error
 
 
 def _without_cycles(spec: Spec, wrong: set[str]) -> tuple[list[Node], list[SpecError]]:
@@ -286,23 +275,12 @@ def _share_errors(
 
 def _column_errors(spec: Spec, builder: Builder, failed: set[str]) -> Iterator[SpecError]:
     """Yields the errors of labels, weight and kept columns."""
-    columns: list[tuple[Callable[..., object], tuple[str, ...]]]
-    columns = [
-        (builder.add_label, (name, source, f"labels.{name}"))
-        for name, source in spec.labels.items()
-    ]
-    columns += (
-        [(builder.add_label, (spec.weight, spec.weight, "weight"))]
-        if spec.weight is not None
-        else []
-    )
-    columns = [column for column in columns if column[1][1] not in failed]
-    columns += [(builder.add_kept, (name, f"keep[{i}]")) for i, name in enumerate(spec.keep)]
-    for add, arguments in columns:
-        try:
-            add(*arguments)
-        except SpecError as error:
-            yield error
+    for column in spec.columns:
+        if column.role == "kept" or column.source not in failed:
+            try:
+                builder.add_column(column)
+            except SpecError as error:
+                yield error
 
 
 def _unused(spec: Spec) -> Iterator[SpecError]:

@@ -66,13 +66,17 @@ class Lock:
 
 def to_json(lock: Lock) -> str:
     """The text of a lock file: keys in order, one entry per line, no empty optional sections."""
-    fitted = {name: _fitted_content(entry) for name, entry in sorted(lock.fitted.items())}
+    fitted = {
+        name: {"op": of.op, "hash": of.hash, "num_values": of.num_values, **of.params}
+        for name, of in sorted(lock.fitted.items())
+    }
     slots = {
         str(number): {"hash": slot.hash, "name": slot.name}
         for number, slot in sorted(lock.slots.items())
     }
     vocabularies = {
-        file: _vocabulary_content(entry) for file, entry in sorted(lock.vocabularies.items())
+        file: {"num_values": of.num_values, "digest": of.digest, "marks": " ".join(of.marks)}
+        for file, of in sorted(lock.vocabularies.items())
     }
     lines = [
         *(_section("fitted", fitted) if fitted else ()),
@@ -90,14 +94,6 @@ def _section(name: str, entries: Mapping[str, object], *, last: bool = False) ->
         for key, entry in entries.items()
     ]
     return f'  "{name}": {{', ",\n".join(lines), "  }" if last else "  },"
-
-
-def _fitted_content(entry: Fitted) -> dict[str, Any]:
-    return {"op": entry.op, "hash": entry.hash, "num_values": entry.num_values, **entry.params}
-
-
-def _vocabulary_content(entry: LockedVocabulary) -> dict[str, Any]:
-    return {"num_values": entry.num_values, "digest": entry.digest, "marks": " ".join(entry.marks)}
 
 
 def from_json(text: str, source: str) -> Lock:
@@ -132,22 +128,23 @@ def _lock(document: Mapping[str, Any]) -> Lock:
         spec=int(document["spec"]),
         slots=slots,
         retired=frozenset(map(int, document["retired"])),
-        fitted={name: _fitted(dict(entry)) for name, entry in document.get("fitted", {}).items()},
-        vocabularies={
-            file: _vocabulary(entry) for file, entry in document.get("vocabularies", {}).items()
+        fitted={
+            name: Fitted(
+                op=entry.pop("op"),
+                hash=entry.pop("hash"),
+                num_values=int(entry.pop("num_values")),
+                params=entry,
+            )
+            for name, entry in document.get("fitted", {}).items()
         },
-    )
-
-
-def _fitted(entry: dict[str, Any]) -> Fitted:
-    op, found, num_values = entry.pop("op"), entry.pop("hash"), entry.pop("num_values")
-    return Fitted(op=op, hash=found, num_values=int(num_values), params=entry)
-
-
-def _vocabulary(entry: Mapping[str, Any]) -> LockedVocabulary:
-    marks = tuple(entry["marks"].split())
-    return LockedVocabulary(
-        num_values=int(entry["num_values"]), digest=entry["digest"], marks=marks
+        vocabularies={
+            file: LockedVocabulary(
+                num_values=int(entry["num_values"]),
+                digest=entry["digest"],
+                marks=tuple(entry["marks"].split()),
+            )
+            for file, entry in document.get("vocabularies", {}).items()
+        },
     )
 
 

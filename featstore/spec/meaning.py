@@ -10,7 +10,7 @@ from typing import Any
 from featstore.base.errors import NotFittedError
 from featstore.spec import check
 from featstore.spec.lock import Lock, LockedSlot
-from featstore.spec.model import Node, Spec, digest, plain, type_name, without_none
+from featstore.spec.model import VALUES, Node, Spec, changed_options, digest, plain, type_name
 from featstore.spec.vocabulary import locked_vocabularies
 
 _MAX_INNER_TEXT = 120
@@ -116,20 +116,19 @@ def keep_fits(spec: Spec, lock: Lock | None) -> Spec:
 def _meaning(spec: Spec, node: Node, meanings: Mapping[str, str]) -> dict[str, Any]:
     operator = check.operator_of(node)
     params = check.read_params(node, operator)
-    return without_none(
-        {
-            "op": node.op,
-            "params": {
-                name: plain(value)
-                for name, value in params.items()
-                if value != operator.params[name].default
-            }
-            or None,
-            "of": [_source(spec, node, i, meanings) for i in range(len(node.of))],
-            "fill": plain(node.fill),
-            "empty_as_null": node.empty_as_null or None,
-        }
-    )
+    changed = {
+        name: plain(value)
+        for name, value in params.items()
+        if value != operator.params[name].default
+    }
+    options = changed_options(node, VALUES)
+    options.pop("default", None)  # at what it replaces
+    return {
+        "op": node.op,
+        "of": [_source(spec, node, i, meanings) for i in range(len(node.of))],
+        **({"params": changed} if changed else {}),
+        **options,
+    }
 
 
 def _source(spec: Spec, node: Node, i: int, meanings: Mapping[str, str]) -> dict[str, object]:

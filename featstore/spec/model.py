@@ -1,20 +1,50 @@
-"""A spec as frozen data: the content of the document, before operators are looked up."""
+"""A spec as frozen data: the content of the document, before operators are looked up.
+
+The classes are the table of a spec's options. A field that is an option of the document says in its
+type what it may be (a `Kind`), which also gives its JSON Schema; its default is that of the option,
+and its docstring the help. Of a node the type tells further what the option is a part of:
+
+- `CONTENT`: the hash of the spec. All options are unless they say something else.
+- `VALUES`: the node's values as well, so its meaning, and what `featstore spec show` lists.
+- `APART`: neither.
+"""
 
 import datetime
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 
+from featstore.base.byte_sizes import parse_bytes
+from featstore.base.json_schema import any_of
+from featstore.ops.kinds import (
+    ANYTHING,
+    BOOLEAN,
+    COUNT,
+    MAX_COUNT,
+    NAMES,
+    TEXT,
+    Kind,
+    accepted,
+    by_name,
+    converted,
+    entry_of,
+    integer,
+    list_of,
+    one_of,
+    options_of,
+    or_empty,
+    or_null,
+)
 from featstore.ops.vocabularies import Vocabulary
 
 VERSION = 1
-ON_ERROR = ("fail", "null", "skip")
-CHECKS = ("rows", "coverage", "label_rate", "distinct", "drift")
+CONTENT, VALUES, APART = "content", "values", "apart"
 SEVERITIES = ("fail", "warn")
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -34,8 +64,6 @@ _TYPES = {name: arrow_type for arrow_type, name in _NAMES.items()} | {
     **dict.fromkeys(("float", "float32", "float64"), pa.float64()),
     **dict.fromkeys(("bool",), pa.bool_()),
 }
-COMPRESSIONS = ("snappy", "zstd")
-VALUES = ("auto", "top", "none")
 TYPE_NAMES = (*_NAMES.values(), "list<...>", "map<string, ...>")
 
 
@@ -81,6 +109,90 @@ def type_name(arrow_type: pa.DataType) -> str:
     )
 
 
+def _canonical_type(text: object) -> pa.DataType:
+    found = read_type(text) if isinstance(text, str) else None
+    if found is None:
+        raise ValueError(text)
+    return found
+
+
+def _error_mode(value: object) -> object:
+    """YAML reads a bare `null` as None."""
+    mode = "null" if value is None else value
+    if mode not in _ERROR_MODES:
+        raise ValueError(value)
+    return mode
+
+
+def _is_bound(value: object) -> bool:
+    """Whether a figure of a check can be compared with a value."""
+    if type(value) is int:
+        return abs(value) < 2**63
+    return isinstance(value, float) and math.isfinite(value)
+
+
+_ERROR_MODES = ("fail", "null", "skip")
+TYPE = converted(
+    f"a type ({', '.join(TYPE_NAMES)})",
+    _canonical_type,
+    # The first form offers the names to editors; the parser reads more, such as `List<String>`.
+    any_of([{"enum": list(type_names())}, TEXT.schema()]),
+    known=TYPE_NAMES,
+)
+ON_ERROR = converted(
+    "fail, null or skip", _error_mode, {"enum": [*_ERROR_MODES, None]}, known=_ERROR_MODES
+)
+KEPT_TEXTS = one_of("auto", "top", "none")
+COLUMN_NAME = accepted(
+    "a name of letters, digits and _, no digit first",
+    lambda value: isinstance(value, str) and value.isidentifier(),
+    TEXT.schema(),
+)
+SLOT_NUMBER = integer(1, expected=f"a slot number, 1 to {MAX_COUNT}")
+_AT_LEAST_1 = accepted(
+    "an integer of at least 1",
+    lambda value: type(value) is int and value >= 1,
+    {"type": "integer", "minimum": 1},
+)
+_BYTES = converted(
+    "a number of bytes above 0, or text such as 512MB",
+    lambda value: parse_bytes(value, ""),
+    any_of([_AT_LEAST_1.schema(), TEXT.schema()]),
+)
+_WHOLE = accepted(
+    "an integer of at least 0",
+    lambda value: type(value) is int and 0 <= value < 2**63,
+    {"type": "integer", "minimum": 0},
+)
+# What the bounds of each figure of `checks` may be, and of a figure that is a share of another.
+CHECK_BOUNDS: Mapping[str, Kind] = {
+    "rows": _WHOLE,
+    "coverage": accepted(
+        "a share, 0 to 1",
+        lambda value: _is_bound(value) and 0 <= value <= 1,
+        {"type": "number", "minimum": 0, "maximum": 1},
+    ),
+    "label_rate": accepted("a number", _is_bound, {"type": "number"}),
+    "distinct": _WHOLE,
+    "drift": accepted(
+        "a number of at least 0",
+        lambda value: _is_bound(value) and value >= 0,
+        {"type": "number", "minimum": 0},
+    ),
+}
+_DAYS = accepted(
+    "a number of days, at least 1",
+    lambda value: type(value) is int and 1 <= value < 2**63,
+    _AT_LEAST_1.schema(),
+)
+_REPLACED = accepted("replaced", lambda value: value == "replaced", {"const": "replaced"})
+SHARE_BOUND = accepted(
+    "a share of the rows before, at least 0",
+    lambda value: _is_bound(value) and value >= 0,
+    {"type": "number", "minimum": 0},
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """One entry of `slots`: an operator over inputs or other nodes.
@@ -97,23 +209,23 @@ class Node:
         empty_as_null: Whether empty texts count as missing.
         encode: `sign` or `index`.
         share_slot: The number of the slot whose signs this one shares.
-        values: Which texts of its values are kept for people to read, one of `VALUES`; None as the
-            spec says for all slots.
+        values: Which texts of its values are kept for people to read: `auto`, `top` or `none`; None
+            as the spec says for all slots.
         where: The path in the document, such as `slots[3]`.
     """
 
-    name: str
-    op: str
-    of: tuple[str, ...]
-    slot: int | None = None
-    store: bool = True
+    slot: Annotated[int | None, or_null(SLOT_NUMBER)] = None
+    name: Annotated[str, COLUMN_NAME]
+    op: Annotated[str, TEXT]
+    of: Annotated[tuple[str, ...], NAMES]
+    store: Annotated[bool, BOOLEAN, APART] = True
+    default: Annotated[object, ANYTHING, VALUES] = None
+    fill: Annotated[object, ANYTHING, VALUES] = None
+    empty_as_null: Annotated[bool, BOOLEAN, VALUES] = False
+    encode: Annotated[str, one_of("sign", "index")] = "sign"
+    share_slot: Annotated[int | None, or_null(SLOT_NUMBER)] = None
+    values: Annotated[str | None, KEPT_TEXTS, APART] = None
     params: Mapping[str, object] = field(default_factory=dict)
-    default: object = None
-    fill: object = None
-    empty_as_null: bool = False
-    encode: str = "sign"
-    share_slot: int | None = None
-    values: str | None = None
     where: str = ""
 
 
@@ -122,10 +234,10 @@ class Sequence:
     """One entry of `sequences`: list inputs that describe the same events."""
 
     name: str
-    of: tuple[str, ...]
-    max_len: int | None = None
-    truncate: str = "head"
-    empty_as_null: bool = False
+    of: Annotated[tuple[str, ...], NAMES]
+    max_len: Annotated[int | None, or_null(COUNT)] = None
+    truncate: Annotated[str, one_of("head", "tail")] = "head"
+    empty_as_null: Annotated[bool, BOOLEAN] = False
 
     @property
     def where(self) -> str:
@@ -135,11 +247,7 @@ class Sequence:
     @property
     def options(self) -> dict[str, object]:
         """How its columns are aligned."""
-        return {
-            "max_len": self.max_len,
-            "truncate": self.truncate,
-            "empty_as_null": self.empty_as_null,
-        }
+        return {name: getattr(self, name) for name in options_of(Sequence) if name != "of"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,13 +256,13 @@ class Input:
 
     Attributes:
         type: The canonical type.
-        on_error: What a malformed value causes, one of `ON_ERROR`; None where it is not set.
+        on_error: What a malformed value causes: `fail`, `null` or `skip`; None where it is not set.
         optional: Whether files may lack the column.
     """
 
-    type: pa.DataType
-    on_error: str | None = None
-    optional: bool = False
+    type: Annotated[pa.DataType, TYPE]
+    on_error: Annotated[str | None, ON_ERROR] = None
+    optional: Annotated[bool, BOOLEAN] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,15 +295,15 @@ class OutputOptions:
             docs/design/writing.md).
         rows_per_file: The most rows in one file.
         bytes_per_file: The size near which a file ends, with whole row groups.
-        compression: One of `COMPRESSIONS`.
+        compression: `snappy` or `zstd`.
         statistics: Whether statistics are collected during extraction.
     """
 
-    rows_per_row_group: int = 65_536
-    rows_per_file: int = 1_048_576
-    bytes_per_file: int = 512_000_000
-    compression: str = "snappy"
-    statistics: bool = True
+    rows_per_row_group: Annotated[int, _AT_LEAST_1] = 65_536
+    rows_per_file: Annotated[int, _AT_LEAST_1] = 1_048_576
+    bytes_per_file: Annotated[int, _BYTES] = 512_000_000
+    compression: Annotated[str, one_of("snappy", "zstd")] = "snappy"
+    statistics: Annotated[bool, BOOLEAN] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +311,7 @@ class DataCheck:
     """One entry of `checks`: bounds for a figure of each partition that is written.
 
     Attributes:
-        check: The figure, one of `CHECKS`.
+        check: The figure: `rows`, `coverage`, `label_rate`, `distinct` or `drift`.
         of: The slots (names or globs) or the labels that it is a figure of; nothing for `rows`.
         at_least: The least value that passes.
         at_most: The greatest value that passes.
@@ -215,13 +323,13 @@ class DataCheck:
         where: The path in the document, after the line if it is known.
     """
 
-    check: str
-    of: tuple[str, ...] = ()
+    check: Annotated[str, one_of(*CHECK_BOUNDS, expected=f"one of {', '.join(CHECK_BOUNDS)}")]
+    of: Annotated[tuple[str, ...], NAMES] = ()
     at_least: float | None = None
     at_most: float | None = None
-    last: int | None = None
-    against: str | None = None
-    severity: str = "fail"
+    last: Annotated[int | None, _DAYS] = None
+    against: Annotated[str | None, _REPLACED] = None
+    severity: Annotated[str, one_of(*SEVERITIES)] = SEVERITIES[0]
     where: str = field(default="", compare=False)
 
     def as_entry(self) -> dict[str, Any]:
@@ -233,6 +341,17 @@ class DataCheck:
             | given
             | {"last": self.last, "severity": severity}
         )
+
+
+class StoredColumn(NamedTuple):
+    """A stored column that is no slot: its role (`label`, `weight` or `kept`), its name, the node
+    or input that it holds, and its path in the document.
+    """
+
+    role: str
+    name: str
+    source: str
+    where: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +372,7 @@ class Spec:
             slots with few different values, `top` those of all slots, `none` none. Like `output`
             it changes no value.
         version: The semantics version.
-        on_error: By raw column, one of `ON_ERROR` where the document sets it.
+        on_error: By raw column, what a malformed value causes, where the document sets it.
         optional: The raw columns that files may lack.
         source: The path or URL of the document, for errors.
         fitted: The fitted constants, by node.
@@ -265,14 +384,18 @@ class Spec:
 
     nodes: tuple[Node, ...]
     inputs: Mapping[str, pa.DataType]
-    labels: Mapping[str, str] = field(default_factory=dict)
-    weight: str | None = None
-    keep: tuple[str, ...] = ()
-    retired: frozenset[int] = frozenset()
-    sequences: tuple[Sequence, ...] = ()
-    output: OutputOptions = OutputOptions()
+    labels: Annotated[Mapping[str, str], or_empty(by_name(TEXT, COLUMN_NAME), {})] = field(
+        default_factory=dict
+    )
+    weight: Annotated[str | None, or_null(TEXT)] = None
+    keep: Annotated[tuple[str, ...], or_empty(list_of(TEXT), [])] = ()
+    retired: Annotated[frozenset[int], or_empty(list_of(SLOT_NUMBER), [])] = frozenset()
+    sequences: Annotated[
+        tuple[Sequence, ...], or_empty(by_name(entry_of(Sequence), COLUMN_NAME), {})
+    ] = ()
+    output: Annotated[OutputOptions, or_empty(entry_of(OutputOptions), {})] = OutputOptions()
     checks: tuple[DataCheck, ...] = ()
-    values: str = "auto"
+    values: Annotated[str, KEPT_TEXTS] = "auto"
     version: int = VERSION
     on_error: Mapping[str, str] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
@@ -288,6 +411,20 @@ class Spec:
         return {node.name: node for node in self.nodes}
 
     @functools.cached_property
+    def columns(self) -> tuple[StoredColumn, ...]:
+        """The labels, the weight and the kept columns."""
+        labels = (
+            StoredColumn("label", name, of, f"labels.{name}") for name, of in self.labels.items()
+        )
+        kept = (StoredColumn("kept", name, name, f"keep[{i}]") for i, name in enumerate(self.keep))
+        weight = self.weight
+        return (
+            *labels,
+            *([StoredColumn("weight", weight, weight, "weight")] if weight is not None else []),
+            *kept,
+        )
+
+    @functools.cached_property
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical JSON of everything that determines the extracted content.
 
@@ -298,38 +435,24 @@ class Spec:
         return digest(self._content())
 
     def _content(self) -> dict[str, Any]:
-        read = (
-            {name for node in self.nodes for name in node.of}
-            | set(self.labels.values())
-            | {self.weight, *self.keep}
-        )
-        read |= {name for sequence in self.sequences for name in sequence.of}
-        sequences = (
-            {"sequences": [_sequence_content(sequence) for sequence in self.sequences]}
-            if self.sequences
-            else {}
-        )
-        return (
-            self._frozen_content()
-            | sequences
-            | {
-                "spec": self.version,
-                "inputs": {name: self._input_content(name) for name in self.inputs if name in read},
-                "labels": [[name, source] for name, source in self.labels.items()],
-                "weight": self.weight,
-                "keep": list(self.keep),
-                "nodes": [_node_content(node) for node in self.nodes],
-            }
-        )
-
-    def _frozen_content(self) -> dict[str, Any]:
-        content = {
+        read = {column.source for column in self.columns}
+        read.update(*(node.of for node in self.nodes), *(group.of for group in self.sequences))
+        # What most specs lack is left out, so that their hashes are those of earlier versions.
+        rare = {
             "fitted": {name: plain(entry.params) for name, entry in self.fitted.items()},
             "vocabularies": {
                 file: [len(entry), entry.digest] for file, entry in self.vocabularies.items()
             },
+            "sequences": [changed_options(sequence, CONTENT) for sequence in self.sequences],
         }
-        return {key: value for key, value in content.items() if value}
+        return {key: value for key, value in rare.items() if value} | {
+            "spec": self.version,
+            "inputs": {name: self._input_content(name) for name in self.inputs if name in read},
+            "labels": [[name, source] for name, source in self.labels.items()],
+            "weight": self.weight,
+            "keep": list(self.keep),
+            "nodes": [_node_content(node) for node in self.nodes],
+        }
 
     def _input_content(self, name: str) -> str | dict[str, object]:
         """The type's name, or a mapping where the input has options."""
@@ -344,33 +467,17 @@ class Spec:
 
 
 def _node_content(node: Node) -> dict[str, Any]:
-    return without_none(
-        {
-            "name": node.name,
-            "op": node.op,
-            "of": list(node.of),
-            "slot": node.slot,
-            "params": {
-                name: plain(value) for name, value in node.params.items() if value is not None
-            },
-            "default": plain(node.default),
-            "fill": plain(node.fill),
-            "empty_as_null": node.empty_as_null or None,
-            "encode": None if node.encode == "sign" else node.encode,
-            "share_slot": node.share_slot,
-        }
-    )
+    params = {name: plain(value) for name, value in node.params.items() if value is not None}
+    return changed_options(node, CONTENT, VALUES) | {"params": params}
 
 
-def _sequence_content(sequence: Sequence) -> dict[str, Any]:
-    return without_none(
-        {
-            "of": list(sequence.of),
-            "max_len": sequence.max_len,
-            "truncate": None if sequence.truncate == "head" else sequence.truncate,
-            "empty_as_null": sequence.empty_as_null or None,
-        }
-    )
+def changed_options(entry: Any, *parts: str) -> dict[str, Any]:
+    """The options of an entry that are a part of these, as JSON types, without defaults."""
+    return {
+        name: plain(getattr(entry, name))
+        for name, option in options_of(entry.__class__).items()
+        if option.part in parts and (option.required or getattr(entry, name) != option.default)
+    }
 
 
 def without_none(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from featstore.base.schema import SlotSchema
 from featstore.base.text_table import text_table
 from featstore.spec import check
 from featstore.spec.graph import build_graph
-from featstore.spec.model import Node, Spec, type_name
+from featstore.spec.model import VALUES, Node, Spec, changed_options, type_name
 from featstore.spec.parse import load_spec
 
 _HEADERS = ("slot", "name", "kind", "shape", "operator", "params", "inputs")
@@ -73,7 +73,7 @@ def show(spec_url: str) -> SpecListing:
     """
     spec = load_spec(spec_url)
     schema = build_graph(spec).schema
-    return SpecListing(entries=(*_nodes(spec, schema), *_columns(spec, schema)))
+    return SpecListing(entries=(*_nodes(spec, schema), *_columns(spec)))
 
 
 def _nodes(spec: Spec, schema: SlotSchema) -> Iterator[SpecEntry]:
@@ -91,23 +91,17 @@ def _nodes(spec: Spec, schema: SlotSchema) -> Iterator[SpecEntry]:
         )
 
 
-def _columns(spec: Spec, schema: SlotSchema) -> Iterator[SpecEntry]:
-    others = [
-        ("label", schema.labels),
-        ("weight", (schema.weight,) if schema.weight else ()),
-        ("kept", schema.kept),
-    ]
-    for role, fields in others:
-        for field in fields:
-            yield SpecEntry(
-                slot=None,
-                name=field.name,
-                kind=role,
-                shape=None,
-                operator=spec.labels.get(field.name),
-                params={},
-                inputs={},
-            )
+def _columns(spec: Spec) -> Iterator[SpecEntry]:
+    for role, name, source, _ in spec.columns:
+        yield SpecEntry(
+            slot=None,
+            name=name,
+            kind=role,
+            shape=None,
+            operator=source if role == "label" else None,
+            params={},
+            inputs={},
+        )
 
 
 def inputs_of(spec: Spec) -> dict[str, tuple[str, ...]]:
@@ -123,11 +117,7 @@ def inputs_of(spec: Spec) -> dict[str, tuple[str, ...]]:
 
 
 def _options(spec: Spec, node: Node) -> dict[str, str]:
-    options = dict(node.params) | {
-        "default": node.default,
-        "fill": node.fill,
-        "empty_as_null": node.empty_as_null or None,
-    }
+    options = dict(node.params) | changed_options(node, VALUES)
     options["encode"] = None if node.encode == "sign" else node.encode
     options |= spec.fitted[node.name].params if node.name in spec.fitted else {}
     vocabulary = spec.vocabularies.get(str(node.params.get("file")))

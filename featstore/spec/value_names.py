@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.base.schema import SlotKind
-from featstore.ops import elements, ids, lists, slot_columns
+from featstore.ops import columns, elements, ids, lists
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.hashing import sign, value_hash
 from featstore.ops.registry import OPERATORS
-from featstore.ops.value_names import (
+from featstore.ops.signature import (
     BOOLEANS,
     NamedValues,
     joined_texts,
@@ -82,13 +82,9 @@ class ValueNames:
 
     def in_order(self, slot: str, signs: Iterable[int]) -> list[int]:
         """The signs in the slot's own order, unknown ones last; as given if it has none."""
-        ranks = {sign: value.rank for sign, value in self.by_slot.get(slot, {}).items()}
-
-        def position(sign: int) -> float:
-            rank = ranks.get(sign)
-            return math.inf if rank is None else rank
-
-        return sorted(signs, key=position)
+        values = self.by_slot.get(slot, {}).items()
+        ranks = {sign: value.rank for sign, value in values if value.rank is not None}
+        return sorted(signs, key=lambda sign: ranks.get(sign, math.inf))
 
     def own_order(self, slot: str, signs: Sequence[int]) -> list[int] | None:
         """All signs in the slot's own order, or in that of the numbers that they mean, such as
@@ -157,9 +153,8 @@ def member_names(graph: Graph, slot: str) -> tuple[MemberNames | None, ...]:
         graph: The graph of the spec.
         slot: An id slot of its schema.
     """
-    step = _step(graph, graph.outputs[graph.schema.names.index(slot)])
-    assert step is not None
-    if step.function is slot_columns.sign_column:
+    step = _storing(graph, slot)
+    if step.function is columns.sign_column:
         return _hashed(graph, step.inputs[0])
     return (_values(graph, step.inputs[0]),)
 
@@ -212,9 +207,8 @@ def signs_of(graph: Graph, slot: str, members: Sequence[pa.Array]) -> Integers:
     Returns:
         int64 (num_values,).
     """
-    step = _step(graph, graph.outputs[graph.schema.names.index(slot)])
-    assert step is not None
-    if step.function is not slot_columns.sign_column:
+    step = _storing(graph, slot)
+    if step.function is not columns.sign_column:
         return values_of(members[0].cast(pa.int64())) + 1
     number: Any = step.params["slot"]
     return values_of(sign(number, *map(value_hash, members)))
@@ -226,8 +220,8 @@ def _enumerated(graph: Graph, slot: str, most: int) -> dict[int, ValueText]:
     count = math.prod(member.values.num_values + len(member.others) for member in known)
     if len(known) < len(members) or not members or count > most:
         return {}
-    columns = zip(*itertools.product(*(member.canonical for member in known)), strict=True)
-    canonical = [pa.array(texts, pa.string()) for texts in columns]
+    combined = zip(*itertools.product(*(member.canonical for member in known)), strict=True)
+    canonical = [pa.array(texts, pa.string()) for texts in combined]
     named = [
         readable_texts(pa.array(map(member.name, texts.to_pylist()), pa.string()))
         for member, texts in zip(known, canonical, strict=True)
@@ -245,19 +239,20 @@ def _enumerated(graph: Graph, slot: str, most: int) -> dict[int, ValueText]:
 
 def _hashes(graph: Graph, slot: str) -> frozenset[int]:
     """The positions of the values that a slot hashes."""
-    steps = ((position, _step(graph, position)) for position in graph.sources[slot])
+    steps = ((position, graph.step(position)) for position in graph.sources[slot])
     return frozenset(i for i, step in steps if step and step.function is ids.hash_values)
 
 
-def _step(graph: Graph, position: int) -> Step | None:
-    """The step at a position; None for a raw column."""
-    index = position - len(graph.columns)
-    return graph.steps[index] if index >= 0 else None
+def _storing(graph: Graph, slot: str) -> Step:
+    """The step that makes a slot's column."""
+    step = graph.step(graph.outputs[graph.schema.names.index(slot)])
+    assert step is not None
+    return step
 
 
 def _hashed(graph: Graph, position: int) -> tuple[MemberNames | None, ...]:
     """The members of value hashes."""
-    step = _step(graph, position)
+    step = graph.step(position)
     assert step is not None
     if step.function is ids.hash_values:
         return (_values(graph, step.inputs[0]),)
@@ -271,7 +266,7 @@ def _hashed(graph: Graph, position: int) -> tuple[MemberNames | None, ...]:
 
 def _values(graph: Graph, position: int) -> MemberNames | None:
     """The names of values before they are hashed."""
-    step = _step(graph, position)
+    step = graph.step(position)
     if step is None:
         return None
     operator = OPERATORS.get(step.op)

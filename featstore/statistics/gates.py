@@ -15,7 +15,7 @@ from typing import Any
 from featstore.base.errors import CheckFailedError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
-from featstore.spec.data_checks import columns_of
+from featstore.spec.check import columns_of
 from featstore.spec.model import DataCheck, Spec
 from featstore.spec.parse import parse_checks
 from featstore.statistics.column_statistics import ColumnStatistics, Statistics

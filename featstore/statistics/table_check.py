@@ -10,7 +10,7 @@ import pyarrow as pa
 from featstore.base.errors import InputError, SpecError
 from featstore.base.redaction import redact
 from featstore.base.table_result import TableResult
-from featstore.spec.data_checks import columns_of
+from featstore.spec.check import columns_of
 from featstore.spec.model import DataCheck
 from featstore.statistics.gates import CheckResult, Load, Outcome, Partition, run_checks
 from featstore.table.layout import partition_path

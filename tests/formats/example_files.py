@@ -6,7 +6,7 @@ from typing import Any
 
 import google_crc32c
 
-from featstore.formats.example_message import example_class
+from featstore.formats.tfrecord import example_class
 
 
 def framed(record: bytes) -> bytes:

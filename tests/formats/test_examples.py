@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from featstore.base.errors import InputError, MissingDependencyError
 from featstore.formats import examples
 from featstore.formats.byte_source import open_bytes
-from featstore.formats.example_message import example_class
 from featstore.formats.examples import TfrecordFormat
+from featstore.formats.tfrecord import example_class
 from tests.formats.conftest import Read, read_whole
 from tests.formats.example_files import example, framed, tfrecord
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from featstore.base.errors import InputError
-from featstore.formats.type_names import name_of, type_of
+from featstore.formats.parsed import name_of, type_of
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import featstore
 from featstore.base.errors import InputError
 from featstore.files.listings import FileEntry, list_files
-from featstore.formats.inferred import is_inferred, is_undecided
+from featstore.formats.parsed import is_inferred, is_undecided
 from featstore.ingest.import_job import import_job
 from featstore.ingest.inference import SAMPLE_FILES, infer_schema, spread, with_types
 

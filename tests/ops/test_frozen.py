@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from featstore.base.errors import SpecError
 from featstore.extraction.units.extractor import Extractor
-from featstore.ops.vocabularies import Vocabulary, recorded
+from featstore.ops.registry import OPERATORS
+from featstore.ops.vocabularies import Vocabulary
 from featstore.spec.meaning import fit_hash
 from featstore.spec.model import Fitted, Spec
 from featstore.spec.parse import load_spec
@@ -224,8 +225,8 @@ def test_vocabularies_are_equal_by_their_digest() -> None:
     assert vocabulary_of(["a"]) == vocabulary_of(["a"])
     assert vocabulary_of(["a"]) != vocabulary_of(["b"])
     assert repr(vocabulary_of(["a"])).startswith("Vocabulary(1 values, ")
-    with pytest.raises(TypeError):
-        recorded(["a"])
+    with pytest.raises(SpecError, match="lock: expected a vocabulary, found"):
+        OPERATORS["vocabulary"].frozen["vocabulary"].kind.read(["a"], "lock")
 
 
 def test_a_large_vocabulary_has_no_sql_and_doubles_no_index() -> None:

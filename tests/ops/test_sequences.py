@@ -2,7 +2,7 @@ from collections import Counter
 
 import pyarrow as pa
 
-from featstore.ops.sequences import align, aligned_type, column_of
+from featstore.ops.lists import align, aligned_type, column_of
 
 ITEMS = pa.array([["a", "b"], ["c"], None, [], ["d", None, "", "e"], ["f"]])
 PRICES = pa.array([[1.0, -0.0], [2.0, 3.0], None, [], [4.0, 5.0, 6.0, 1e300], None])

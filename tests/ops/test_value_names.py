@@ -2,7 +2,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.ops.value_names import MAX_TEXT, joined_texts, readable, readable_texts
+from featstore.ops.signature import MAX_TEXT, joined_texts, readable, readable_texts
 
 
 def test_long_texts_are_cut_and_others_are_on_one_line() -> None:

@@ -38,7 +38,7 @@ def outcomes(predicate: Any, ranges: Any) -> Any:
 
 
 def compare(comparison: Any, literal: Any) -> Compare:
-    return Compare("a", comparison, pc.field("a"), pc.scalar(literal))
+    return Compare("a", pc.field("a"), comparison, pc.scalar(literal))
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_one_value_decides_equality() -> None:
     ("predicate", "expected"),
     [
         (And(Constant(True), Constant(False)), "f"),
-        (And(compare(">", 9), Unknown()), "fn"),
-        (Or(compare(">", 2), Unknown()), "tn"),
+        (And(compare(">", 9), Unknown(pc.scalar(None))), "fn"),
+        (Or(compare(">", 2), Unknown(pc.scalar(None))), "tn"),
         (Or(Constant(False), compare(">", 9)), "fn"),
         (Not(compare(">", 9)), "tn"),
-        (IsNull("a"), "tf"),
-        (Not(IsNull("b")), "tfn"),
-        (Compare("b", "=", pc.field("b"), pc.scalar(1)), "tfn"),
+        (IsNull("a", pc.field("a")), "tf"),
+        (Not(IsNull("b", pc.field("b"))), "tfn"),
+        (Compare("b", pc.field("b"), "=", pc.scalar(1)), "tfn"),
     ],
 )
 def test_predicates_put_together_follow_sql(predicate: Any, expected: str) -> None:

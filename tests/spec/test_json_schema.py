@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from featstore.base.documents import load_yaml
 from featstore.base.errors import SpecError
+from featstore.ops.kinds import options_of
 from featstore.ops.registry import OPERATORS
-from featstore.ops.signature import OPTIONS
 from featstore.spec.graph import build_graph
 from featstore.spec.json_schema import spec_schema
-from featstore.spec.model import read_type, type_names
-from featstore.spec.parse import OUTPUT_KEYS, TOP_KEYS, load_spec
+from featstore.spec.model import Node, OutputOptions, read_type, type_names
+from featstore.spec.parse import TOP_KEYS, load_spec
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = spec_schema()
@@ -83,11 +83,11 @@ def test_it_is_a_schema_with_a_key_for_each_that_the_parser_knows() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
     assert tuple(SCHEMA["properties"]) == TOP_KEYS
     entry = SCHEMA["properties"]["slots"]["items"]
-    assert tuple(entry["properties"]) == OPTIONS
+    assert tuple(entry["properties"]) == tuple(options_of(Node))
     assert entry["properties"]["op"]["anyOf"][0]["enum"] == list(OPERATORS)
     output = SCHEMA["properties"]["output"]["anyOf"][0]
-    assert tuple(output["properties"]) == OUTPUT_KEYS
-    texts = [output["properties"][key].get("description") for key in OUTPUT_KEYS]
+    assert tuple(output["properties"]) == tuple(options_of(OutputOptions))
+    texts = [output["properties"][key].get("description") for key in options_of(OutputOptions)]
     assert all(texts)
     assert all(read_type(name) is not None for name in type_names())
 
@@ -149,8 +149,8 @@ def test_a_param_that_its_operator_reads_is_accepted(param: tuple[str, str], val
         assert is_valid is not known.required or set(of_operator) == {"description"}
         return
     try:
-        known.read(value)
-    except (TypeError, ValueError):
+        known.kind.read(value, name)
+    except SpecError:
         return
     assert is_valid
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from featstore.base.errors import MissingDependencyError, SpecError
-from featstore.spec import svg
+from featstore.spec import drawing
 from featstore.spec.drawing import SVG, draw
 
 NEEDS_GRAPHVIZ = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
@@ -38,7 +38,7 @@ def test_without_graphviz_the_error_says_how_to_get_it(
 ) -> None:
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
     with pytest.raises(MissingDependencyError, match=r"apt install graphviz.*mermaid"):
-        svg.svg("digraph {}")
+        drawing.svg("digraph {}")
 
 
 def test_a_graphviz_that_fails_is_told_with_what_it_says(
@@ -46,11 +46,11 @@ def test_a_graphviz_that_fails_is_told_with_what_it_says(
 ) -> None:
     _dot(tmp_path, "echo 'no such format: svg' >&2; exit 1", monkeypatch)
     with pytest.raises(MissingDependencyError, match="exit code 1: no such format: svg"):
-        svg.svg("digraph {}")
+        drawing.svg("digraph {}")
 
 
 def test_a_layout_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _dot(tmp_path, "while :; do :; done", monkeypatch)
-    monkeypatch.setattr(svg, "_LIMIT_S", 0.2)
+    monkeypatch.setattr(drawing, "_LIMIT_S", 0.2)
     with pytest.raises(SpecError, match="--slot NAME"):
-        svg.svg("digraph {}")
+        drawing.svg("digraph {}")

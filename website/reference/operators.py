@@ -3,8 +3,9 @@
 import inspect
 from collections.abc import Iterator
 
+from featstore.ops.kinds import Param
 from featstore.ops.registry import OPERATORS
-from featstore.ops.signature import Operator, Param
+from featstore.ops.signature import Operator
 from website.reference.markdown import code, table
 
 
@@ -33,12 +34,12 @@ def _inputs(operator: Operator) -> str:
 
 def _rows(operator: Operator) -> Iterator[tuple[str, str, str]]:
     for name, param in operator.params.items():
-        yield code(name), param.expected, _default(param)
+        yield code(name), param.kind.expected, _default(param)
 
 
 def _frozen(operator: Operator) -> Iterator[tuple[str, str, str]]:
     for name, param in operator.frozen.items():
-        yield code(name), param.expected, "from the lock file"
+        yield code(name), param.kind.expected, "from the lock file"
 
 
 def _default(param: Param) -> str:

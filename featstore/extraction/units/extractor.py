@@ -16,8 +16,8 @@ from featstore.extraction.units.intake import Intake, Taken, missing_columns
 from featstore.extraction.units.values import single
 from featstore.ops.arrays import Mask, nulls_of
 from featstore.ops.columns import read_column
+from featstore.ops.lists import align
 from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
-from featstore.ops.sequences import align
 from featstore.spec.explanation import Explanation, explanation_of
 from featstore.spec.graph import Step, build_graph
 from featstore.spec.model import Spec

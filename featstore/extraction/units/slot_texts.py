@@ -23,7 +23,7 @@ from featstore.ops.arrays import (
 )
 from featstore.ops.ids import fields_of, hash_values, is_hashed
 from featstore.ops.lists import array_of_bits, is_list
-from featstore.ops.value_names import joined_texts, readable_texts
+from featstore.ops.signature import joined_texts, readable_texts
 from featstore.spec.graph import Graph, Step
 from featstore.spec.value_names import MemberNames, member_names, signs_of
 

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.ops.arrays import array_of, list_of, nulls_of, offsets_of, struct_of
+from featstore.ops.columns import sign_column
 from featstore.ops.ids import hash_values, is_hashed
 from featstore.ops.lists import is_list
-from featstore.ops.slot_columns import sign_column
 from featstore.spec.graph import Graph
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from featstore.ops import columns, lists, sequences, slot_columns
+from featstore.ops import columns, lists
 from featstore.ops.maps import is_map
 from featstore.spec.sql.call import MAX_FLOAT, Call, Members, Template, literal, type_text
 
@@ -72,12 +72,6 @@ def _clean_double(text: str) -> str:
     return f"(nanvl({text}, NULL) + 0.0D)"
 
 
-def _empty_as_null(call: Call) -> str:
-    return (
-        call.only(call.text, lambda e: f"{e} <> ''") if call.of_list else f"nullif({call.text}, '')"
-    )
-
-
 def _fill_null(call: Call) -> str:
     value = call.params["value"]
     assert isinstance(value, pa.Scalar)
@@ -142,10 +136,6 @@ def _sign(slot: object, hashes: Sequence[str]) -> str:
     return f"greatest(xxhash64({slot}, {', '.join(hashes)}) & {_MASK}, 1)"
 
 
-def _index_column(call: Call) -> str:
-    return f"coalesce(CAST({call.text} AS BIGINT) + 1, 0)"
-
-
 def _float_column(call: Call) -> str:
     if not call.of_list:
         value = call.let(
@@ -162,11 +152,17 @@ def _float_column(call: Call) -> str:
 COLUMN_TEMPLATES: dict[object, Template] = {
     columns.read_column: _read,
     columns.clean: _clean,
-    columns.empty_as_null: _empty_as_null,
+    columns.empty_as_null: lambda call: (
+        call.only(call.text, lambda e: f"{e} <> ''") if call.of_list else f"nullif({call.text}, '')"
+    ),
     lists.fill_null: _fill_null,
-    sequences.align: _align,
-    sequences.column_of: _column_of,
-    slot_columns.sign_column: _sign_column,
-    slot_columns.index_column: _index_column,
-    slot_columns.float_column: _float_column,
+    lists.align: _align,
+    lists.column_of: _column_of,
+    columns.sign_column: _sign_column,
+    columns.index_column: lambda call: (
+        f"coalesce({call.each(call.text, lambda e: f'{e} + 1')}, array(0L))"
+        if call.of_list
+        else f"coalesce(CAST({call.text} AS BIGINT) + 1, 0)"
+    ),
+    columns.float_column: _float_column,
 }

@@ -4,7 +4,7 @@ import re
 
 import pyarrow as pa
 
-from featstore.ops import combining, elements, maps, texts
+from featstore.ops import elements, maps, texts
 from featstore.ops.lists import is_list
 from featstore.spec.sql.call import MAX_FLOAT, Call, Template, as_double, integer, literal
 from featstore.spec.sql.column_sql import cut
@@ -105,14 +105,6 @@ def _overlap(call: Call) -> str:
     return f"({shared} / nullif(array_size({whole}), 0))"
 
 
-def _lower(call: Call) -> str:
-    return (
-        call.each(call.text, lambda e: _lower_text(call, e))
-        if call.of_list
-        else _lower_text(call, call.text)
-    )
-
-
 def _lower_text(call: Call, text: str) -> str:
     """Maps each code point alone, so that Spark's rules for context do not apply.
 
@@ -190,17 +182,21 @@ def _before_last(element: str, separator: str) -> str:
 LIST_TEMPLATES: dict[object, Template] = {
     maps.lookup: _lookup,
     maps.match: _match,
-    combining.combine: lambda call: _combined(
+    elements.combine: lambda call: _combined(
         call, as_double(call.text, call.types[0]), call.params["by"]
     ),
-    combining.length: lambda call: (
+    elements.length: lambda call: (
         f"array_size({call.text})" if call.of_list else f"char_length({call.text})"
     ),
     elements.take: lambda call: cut(call.text, call.params["n"], call.params["end"]),
     elements.slice_operator: _slice,
     elements.distinct: lambda call: f"array_distinct({call.text})",
     elements.overlap: _overlap,
-    texts.lower: _lower,
+    texts.lower: lambda call: (
+        call.each(call.text, lambda e: _lower_text(call, e))
+        if call.of_list
+        else _lower_text(call, call.text)
+    ),
     texts.split: _split,
     texts.tokenize: _tokenize,
     texts.weighted: _weighted,

@@ -6,12 +6,18 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from featstore.base.errors import SpecError, nearest
-from featstore.ops.user import is_user_operator
-from featstore.spec.graph import Graph, Step, build_graph
+from featstore.spec.graph import Graph, build_graph
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
-from featstore.spec.sql.call import Call, Members
-from featstore.spec.sql.templates import TEMPLATES
+from featstore.spec.sql.call import Call, Members, Template
+from featstore.spec.sql.column_sql import COLUMN_TEMPLATES
+from featstore.spec.sql.list_sql import LIST_TEMPLATES
+from featstore.spec.sql.value_sql import VALUE_TEMPLATES
+from featstore.spec.user import is_user_operator
+
+# The template of each function that a graph's steps call. It returns an expression of Spark 4 with
+# the same values; `call` describes its arguments. Each file has those of one family of operators.
+TEMPLATES: dict[object, Template] = {**COLUMN_TEMPLATES, **VALUE_TEMPLATES, **LIST_TEMPLATES}
 
 
 def sql(spec_url: str, slot: str) -> str:
@@ -41,7 +47,7 @@ def slot_sql(spec: Spec, slot: str) -> str:
             f"expected a stored slot, found {slot!r}, which is an inner node (`store: false`); "
             f"give it a number"
         )
-    return _Printer(graph).output(_position(graph, slot))
+    return str(_Printer(graph).value(_position(graph, slot)))
 
 
 def _position(graph: Graph, slot: str) -> int:
@@ -69,14 +75,11 @@ class _Printer:
             prefix += "_"  # a lambda's variable would hide the column
         self._variables: Iterator[str] = (f"{prefix}{i}" for i in itertools.count(1))
 
-    def output(self, position: int) -> str:
-        return str(self._value(position))
-
-    def _value(self, position: int) -> str | Members:
-        if position < len(self._columns):
+    def value(self, position: int) -> str | Members:
+        step = self._graph.step(position)
+        if step is None:
             name = self._columns[position].replace("`", "``")
             return f"`{name}`"
-        step = self._step(position)
         template = TEMPLATES.get(step.function)
         if template is None:
             why = ", since it is user code" if is_user_operator(step.op) else ""
@@ -85,7 +88,7 @@ class _Printer:
                 f"extractor for this slot"
             )
         call = Call(
-            inputs=[self._value(i) for i in step.inputs],
+            inputs=[self.value(i) for i in step.inputs],
             types=[self._type(i) for i in step.inputs],
             params=step.params,
             type=step.type,
@@ -94,10 +97,6 @@ class _Printer:
         )
         return template(call)
 
-    def _step(self, position: int) -> Step:
-        return self._graph.steps[position - len(self._columns)]
-
     def _type(self, position: int) -> pa.DataType:
-        if position < len(self._columns):
-            return self._graph.columns[self._columns[position]]
-        return self._step(position).type
+        step = self._graph.step(position)
+        return self._graph.columns[self._columns[position]] if step is None else step.type

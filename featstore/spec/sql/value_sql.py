@@ -1,10 +1,14 @@
-"""Spark SQL of operators on single values: ids, numbers, timestamps, and choices between values."""
+"""Spark SQL of operators on single values: ids, numbers, timestamps, and choices between values,
+with those that have frozen params; `quantile_bucketize` uses that of bucketize.
+"""
 
 import pyarrow as pa
 
-from featstore.ops import choices, ids, numbers, timestamps
-from featstore.ops.constants import scalar_of
+from featstore.base.errors import SpecError
+from featstore.ops import choices, ids, numbers, timestamps, vocabularies
+from featstore.ops.kinds import scalar_of
 from featstore.ops.lists import is_list
+from featstore.ops.vocabularies import Vocabulary
 from featstore.spec.model import TIMESTAMP
 from featstore.spec.sql.call import MAX_DOUBLE, Call, Members, Template, as_double, double, literal
 from featstore.spec.sql.column_sql import cut
@@ -26,14 +30,6 @@ def _text_of(value: str, arrow_type: pa.DataType) -> str:
     if arrow_type == pa.bool_():
         return f"CAST(CAST({value} AS INT) AS STRING)"
     return f"CAST({f'unix_micros({value})' if arrow_type == TIMESTAMP else value} AS STRING)"
-
-
-def _hash(call: Call) -> str | Members:
-    return (
-        cut(call.text, call.params["max_len"], call.params["truncate"])
-        if call.of_list
-        else call.inputs[0]
-    )
 
 
 def _cross(call: Call) -> str | Members:
@@ -161,9 +157,48 @@ def _compare(call: Call) -> str:
     return f"({left} {relation} {right})"
 
 
+_MAX_VALUES = 1_000  # Each is a literal in the SQL text, and is compared one by one.
+
+
+def _min_max(call: Call) -> str:
+    low, high = double(call.params["min"]), double(call.params["max"])
+
+    def scaled(value: str) -> str:
+        return (
+            f"CASE WHEN {value} IS NOT NULL THEN (least(greatest({value}, {low}), {high}) - {low}) "
+            f"/ ({high} - {low}) END"
+        )
+
+    return call.let(f"CAST({call.text} AS DOUBLE)", scaled)
+
+
+def _vocabulary(call: Call) -> str:
+    vocabulary = call.params["vocabulary"]
+    assert isinstance(vocabulary, Vocabulary)
+    if len(vocabulary) > _MAX_VALUES:
+        raise SpecError(
+            f"{call.owner}: expected a vocabulary of at most {_MAX_VALUES:,} values for Spark SQL, "
+            f"found {len(vocabulary):,}; use the extractor for this slot"
+        )
+    values = ", ".join(literal(value, pa.string()) for value in vocabulary.values.to_pylist())
+    missing = call.params["unknown"] == "missing"
+
+    def index(value: str) -> str:
+        position = f"array_position(array({values}), CAST({value} AS STRING))"
+        return f"nullif({position}, 0) - 1" if missing else position
+
+    if not call.of_list:
+        return f"({index(call.text)})"
+    return call.only(call.each(call.text, index), lambda e: f"{e} IS NOT NULL")
+
+
 VALUE_TEMPLATES: dict[object, Template] = {
     ids.hash_values: _hash_values,
-    ids.hash_operator: _hash,
+    ids.hash_operator: lambda call: (
+        cut(call.text, call.params["max_len"], call.params["truncate"])
+        if call.of_list
+        else call.inputs[0]
+    ),
     ids.cross: _cross,
     numbers.identity: _identity,
     numbers.log1p: lambda call: call.finite(f"log1p({_double(call)})"),
@@ -184,4 +219,10 @@ VALUE_TEMPLATES: dict[object, Template] = {
     ),
     choices.where: _where,
     choices.compare: _compare,
+    numbers.standardize: lambda call: call.finite(
+        f"((CAST({call.text} AS DOUBLE) - {double(call.params['mean'])}) / "
+        f"{double(call.params['stddev'])})"
+    ),
+    numbers.min_max: _min_max,
+    vocabularies.find_in_vocabulary: _vocabulary,
 }

@@ -15,7 +15,7 @@ from featstore.base.errors import SpecError
 from featstore.extraction.units import unit_values
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.unit_values import ValueGathering, depth_of
-from featstore.ops.value_names import MAX_TEXT
+from featstore.ops.signature import MAX_TEXT
 from featstore.spec.parse import load_spec
 from featstore.statistics.values_file import NUM_KEPT, StoredValues, read_values
 

@@ -28,8 +28,7 @@ from featstore.spec import check
 from featstore.spec.meaning import fit_hash, meaning
 from featstore.spec.model import Fitted, Spec
 from featstore.spec.parse import load_spec
-from featstore.spec.sql.statement import slot_sql
-from featstore.spec.sql.templates import TEMPLATES
+from featstore.spec.sql.statement import TEMPLATES, slot_sql
 from tests.golden_values import same
 
 WITHOUT_EXPRESSION: set[str] = (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import featstore
 from featstore.base.errors import OperatorError
 from featstore.ops.registry import OPERATORS
-from featstore.ops.rowwise import check_rows
+from featstore.spec.user import check_rows
 
 PRICES = pa.array([1.5, None, 2.0, float("nan"), -4.0])
 calls: Counter[str] = Counter()

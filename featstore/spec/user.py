@@ -2,7 +2,8 @@
 
 The function receives the same arrays as built-in operators. Its result must have one value per row
 and the declared type. NaN and infinities in it become null (counted), and null elements of lists
-are dropped.
+are dropped. A row's value must not depend on the rest of its batch: Spark, a notebook and an online
+service split the same rows into different batches, so parity between them depends on this.
 """
 
 import dataclasses
@@ -10,18 +11,25 @@ import importlib
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
+from featstore.base.errors import OperatorError, SpecError
+from featstore.ops.arrays import Integers, array_of
 from featstore.ops.columns import clean, read_column, readable
+from featstore.ops.kinds import Param, converted, options_of
 from featstore.ops.lists import element_type
 from featstore.ops.maps import is_map
 from featstore.ops.numbers import identity
-from featstore.ops.signature import OPTIONS, Operator, Param
+from featstore.ops.signature import Operator
+from featstore.spec.model import Node
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+Compute = Callable[..., pa.Array]
 
 _ATTRIBUTE = "featstore_operator"
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -69,10 +77,10 @@ def operator(
     read = {name: _param(name, default) for name, default in (params or {}).items()}
 
     def declare(function: Function) -> Function:
-        _check_takes(function, len(inputs), read)
+        takes_counts = _takes_counts(function, len(inputs), read)
         declared = Operator(
             name=function.__name__,
-            function=_checked(function, result),
+            function=_checked(function, result, takes_counts),
             result=_result_type(tuple(inputs), result),
             params=read,
             min_inputs=len(inputs),
@@ -84,15 +92,20 @@ def operator(
     return declare
 
 
-def _check_takes(
+def _takes_counts(
     function: Callable[..., Any], num_inputs: int, params: Mapping[str, Param]
-) -> None:
-    """Raises TypeError where the function's signature does not accept the inputs and params."""
+) -> bool:
+    """Whether a function has a parameter `counts`.
+
+    Raises:
+        TypeError: Its signature does not accept the inputs and params.
+    """
     try:
         signature = inspect.signature(function)
     except ValueError:  # of compiled code
-        return
-    counts = {"counts": None} if "counts" in signature.parameters else {}
+        return False
+    takes_counts = "counts" in signature.parameters
+    counts = {"counts": None} if takes_counts else {}
     try:
         signature.bind(*[None] * num_inputs, **dict.fromkeys(params), **counts)
     except TypeError as error:
@@ -102,6 +115,7 @@ def _check_takes(
             f"declared{names and ' (' + names[2:] + ')'}"
         )
         raise TypeError(f"{expected}, found {function.__name__}{signature}: {error}") from error
+    return takes_counts
 
 
 def is_user_operator(name: str) -> bool:
@@ -151,12 +165,13 @@ def declared_operator(function: object) -> Operator:
     return declared
 
 
-def _checked(function: Callable[..., Any], declared: pa.DataType) -> Callable[..., pa.Array]:
+def _checked(
+    function: Callable[..., Any], declared: pa.DataType, takes_counts: bool
+) -> Callable[..., pa.Array]:
     """Wraps a function to check its result and normalize it as `clean` does an input."""
-    counting = _takes_counts(function)
 
     def call(*arrays: pa.Array, counts: Counter[str], **params: object) -> pa.Array:
-        given = function(*arrays, **params, **({"counts": counts} if counting else {}))
+        given = function(*arrays, **params, **({"counts": counts} if takes_counts else {}))
         array = _array(given)
         if array is None or len(array) != len(arrays[0]) or not readable(array.type, declared):
             found = type(given).__name__ if array is None else f"{len(array)} of {array.type}"
@@ -169,13 +184,6 @@ def _checked(function: Callable[..., Any], declared: pa.DataType) -> Callable[..
         return identity(cleaned, max_len=None, truncate="head", counts=counts)
 
     return call
-
-
-def _takes_counts(function: Callable[..., Any]) -> bool:
-    try:
-        return "counts" in inspect.signature(function).parameters
-    except ValueError:  # of compiled code
-        return False
 
 
 def _array(given: object) -> pa.Array | None:
@@ -200,7 +208,7 @@ def _result_type(
 
 
 def _param(name: str, default: object) -> Param:
-    if name in (*OPTIONS, "counts"):
+    if name in (*options_of(Node), "counts"):
         raise TypeError(
             f"param {name!r}: expected a name other than counts and the options of all nodes, "
             f"found {name!r}"
@@ -221,8 +229,7 @@ def _param(name: str, default: object) -> Param:
 
     required = default is kind
     return Param(
-        expected=f"a value of type {kind.__name__}",
-        read=read,
+        kind=converted(f"a value of type {kind.__name__}", read),
         required=required,
         default=None if required else default,
     )
@@ -234,3 +241,140 @@ def _is_canonical(arrow_type: pa.DataType) -> bool:
             is_map(arrow_type.item_type) or arrow_type.item_type in _VALUES[:3]
         )
     return element_type(arrow_type) in _VALUES
+
+
+_MAX_SINGLE_ROWS = 16  # How many rows are also computed one by one, which is slow.
+_FAILURES = (pa.ArrowException, ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
+
+
+def check_operator(function: Callable[..., Any], *arrays: pa.Array, **params: object) -> pa.Array:
+    """Runs an operator of a user on a batch, as the extractor does, and checks that it is row-wise.
+
+    Args:
+        function: A function with the decorator `operator`.
+        *arrays: Its inputs. Use rows that differ, some of them missing.
+        **params: Its params, as a spec would give them.
+
+    Returns:
+        The result for the batch.
+
+    Raises:
+        OperatorError: The function failed, its result is not as declared, or a row's value changed
+            when the batch was run again, in reverse order or in smaller batches.
+        TypeError: The inputs or params are not as declared, or the function has no decorator.
+    """
+    operator = declared_operator(function)
+    known = _read_params(operator, params)
+    for array in arrays:
+        if not isinstance(array, pa.Array):
+            raise TypeError(f"{operator.name}: expected Arrow arrays, found {type(array).__name__}")
+    if len(arrays) != operator.min_inputs:
+        raise TypeError(
+            f"{operator.name}: expected {operator.min_inputs} arrays, found {len(arrays)}"
+        )
+    types = [array.type for array in arrays]
+    try:
+        operator.result(types, known)
+    except TypeError as error:
+        raise TypeError(
+            f"{operator.name}: expected {error}, found {', '.join(map(str, types))}"
+        ) from error
+    inputs = [
+        clean(read_column(array, declared=array.type, counts=Counter()), counts=Counter())
+        for array in arrays
+    ]
+    return check_rows(operator.name, operator.function, inputs, known)
+
+
+def check_rows(
+    name: str,
+    function: Callable[..., pa.Array],
+    arrays: list[pa.Array],
+    params: Mapping[str, object],
+) -> pa.Array:
+    """Runs a function on arrays and compares the result with that for other batches of the rows.
+
+    Args:
+        name: What error messages begin with.
+        function: Called with the arrays, the params and `counts`.
+        arrays: The inputs, all of one length.
+        params: The params in canonical form.
+
+    Returns:
+        The result for the whole batch.
+
+    Raises:
+        OperatorError: The function failed, or a row's value depends on the batch.
+    """
+    whole = _run(name, "", function, arrays, params)
+    for where, rows in _arrangements(len(whole)):
+        expected = whole.take(array_of(rows))
+        found = _run(name, f" {where}", function, [_taken(array, rows) for array in arrays], params)
+        if not found.equals(expected):
+            difference = _difference(found, expected, rows, len(whole))
+            raise OperatorError(
+                f"{name}: {difference} {where}: expected the same result, since each row has to "
+                f"be computed on its own"
+            )
+    return whole
+
+
+def _read_params(operator: Operator, given: Mapping[str, object]) -> dict[str, object]:
+    known: dict[str, object] = {
+        name: param.default for name, param in operator.params.items() if not param.required
+    }
+    for name, value in given.items():
+        if name not in operator.params:
+            raise TypeError(
+                f"{operator.name}: expected params {', '.join(operator.params) or '(none)'}, found "
+                f"{name!r}"
+            )
+        kind = operator.params[name].kind
+        try:
+            known[name] = kind.read(value, name)
+        except SpecError as error:
+            raise TypeError(
+                f"{operator.name}: expected {kind.expected} for {name!r}, found {value!r}"
+            ) from error
+    missing = sorted(operator.params.keys() - known.keys())
+    if missing:
+        raise TypeError(f"{operator.name}: expected the param {missing[0]!r}, found none")
+    return known
+
+
+def _arrangements(num_rows: int) -> Iterator[tuple[str, Integers]]:
+    """Other batches of the same rows, each with a phrase for error messages."""
+    rows = np.arange(num_rows)
+    yield "when run again", rows
+    yield "in reverse order", rows[::-1]
+    for part in np.split(rows, [num_rows // 3, num_rows - num_rows // 4]):
+        yield f"in a batch of {len(part)} rows", part
+    for row in rows[:_MAX_SINGLE_ROWS]:
+        yield "in a batch of its own", rows[row : row + 1]
+    yield "in a batch without rows", rows[:0]
+
+
+def _taken(array: pa.Array, rows: Integers) -> pa.Array:
+    """The given rows. Adjacent rows are a slice, which tests that offsets are respected."""
+    if len(rows) == 0 or rows[-1] - rows[0] + 1 == len(rows):
+        return array.slice(rows[0] if len(rows) else 0, len(rows))
+    return array.take(array_of(np.ascontiguousarray(rows)))
+
+
+def _run(
+    name: str,
+    where: str,
+    function: Callable[..., pa.Array],
+    arrays: list[pa.Array],
+    params: Mapping[str, object],
+) -> pa.Array:
+    try:
+        return function(*arrays, **params, counts=Counter())
+    except _FAILURES as error:
+        raise OperatorError(f"{name}{where}: {error}") from error
+
+
+def _difference(found: pa.Array, expected: pa.Array, rows: Integers, num_rows: int) -> str:
+    pairs = zip(rows.tolist(), found.to_pylist(), expected.to_pylist(), strict=True)
+    row, value, in_whole = next(pair for pair in pairs if pair[1] != pair[2])
+    return f"row {row} is {in_whole!r} in a batch of {num_rows} rows, and {value!r}"
