@@ -8,7 +8,6 @@ While the process lives, a thread renews its leases.
 import contextlib
 import hashlib
 import logging
-import os
 import random
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 from featstore.base.closing import Closing
 from featstore.base.errors import DispatchError
+from featstore.base.processes import OwnProcess
 from featstore.dispatch import lease as leases
 from featstore.dispatch.delivered import Done, extent, part_extent
 from featstore.dispatch.epochs import EpochNote, announce
@@ -110,7 +110,7 @@ class Coordinator(Closing):
         self._keys = EpochKeys(prefix, plan.epoch)
         self._done: Done = done or {}
         self._nonce = uuid.uuid4().hex[:12]
-        self._pid = os.getpid()
+        self._process = OwnProcess()
         self._watch = LeaseWatch(self._terms.lease_s)
         self._survey = Survey(frozenset(i for i, rows in self._done.items() if rows == "complete"))
         self._cursor, self._surveyed_at, self._num_turns = 0, self._clock.now_s(), 0
@@ -291,7 +291,7 @@ class Coordinator(Closing):
 
         May be called more than once, and from any thread.
         """
-        if os.getpid() != self._pid:
+        if not self._process.is_this():
             return
         self._closed.set()
         self._renewer.join()
@@ -660,7 +660,7 @@ class Coordinator(Closing):
             raise
 
     def _require_usable(self) -> None:
-        if os.getpid() != self._pid:
+        if not self._process.is_this():
             raise DispatchError(
                 "a coordinator cannot be used in a process other than the one that made it: make "
                 "one in each worker"

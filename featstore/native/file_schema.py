@@ -5,7 +5,6 @@ than reading them. So the last few schemas are cached, by their bytes.
 """
 
 import base64
-import os
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from featstore.base.processes import forget_in_child
 from featstore.native.arrow import SchemaBytes, arrow_schema, arrow_text_of
 from featstore.native.column_types import plain_type
 from featstore.native.damage import DAMAGE, damage_as, first_line
@@ -139,10 +139,10 @@ class _SchemaCache:
 
     def __init__(self) -> None:
         self._known: deque[tuple[bytes | None, FileSchema]] = deque(maxlen=_MAX_KEPT)
-        self.reset_lock()
+        self.forget()
 
-    def reset_lock(self) -> None:
-        """Replaces the lock by a new one, after a fork."""
+    def forget(self) -> None:
+        """Replaces the lock by a new one. What is known stays right in a forked child."""
         self._lock = threading.Lock()
 
     def get(self, elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:
@@ -175,8 +175,7 @@ def _text_of_columns(arrow_text: bytes | None) -> bytes | None:
 
 
 _CACHE = _SchemaCache()
-# If another thread holds the lock while the process forks, nobody would release it in the child.
-os.register_at_fork(after_in_child=_CACHE.reset_lock)
+forget_in_child(_CACHE)
 
 
 def file_schema_of(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:

@@ -4,15 +4,13 @@ silently a second, empty store.
 
 import os
 import threading
-import uuid
 import weakref
 from collections.abc import Callable, Sequence
 
 from featstore.base.errors import DispatchError
+from featstore.base.processes import OwnProcess
 from featstore.base.redaction import redact
 
-# Process ids are reused, also across hosts and containers: the text tells two such processes apart.
-_PROCESS = uuid.uuid4().hex
 _FIX = "use dispatch store sqlite:///absolute/path for the processes of one host"
 
 
@@ -24,22 +22,22 @@ class MemoryStoreData:
 
     Args:
         url: The store's URL.
-        owner: The process id and the random text of the process that owns the values.
+        owner: The process that owns the values.
     """
 
-    def __init__(self, url: str, owner: tuple[int, str]) -> None:
+    def __init__(self, url: str, owner: OwnProcess) -> None:
         self.url, self.owner = url, owner
         self.values: dict[str, str] = {}
         self.lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[Callable[..., "MemoryStoreData"], tuple[str, tuple[int, str]]]:
+    def __reduce__(self) -> tuple[Callable[..., "MemoryStoreData"], tuple[str, OwnProcess]]:
         return _find_data, (self.url, self.owner)
 
     def require_owner(self) -> None:
         """Raises DispatchError in another process than the owner."""
-        if self.owner != _this_process():
+        if not self.owner.is_this():
             raise DispatchError(
-                f"dispatch store {redact(self.url)} belongs to process {self.owner[0]}; found it "
+                f"dispatch store {redact(self.url)} belongs to process {self.owner.id}; found it "
                 f"in process {os.getpid()}, where it would be empty and the epoch would be read "
                 f"twice; {_FIX}"
             )
@@ -64,21 +62,17 @@ def process_data(url: str) -> MemoryStoreData:
             f"dispatch store {redact(url)} in one of {os.environ['WORLD_SIZE']} processes "
             f"(WORLD_SIZE); {_FIX}"
         )
-    return _find_data(url, None)
+    return _find_data(url, OwnProcess())
 
 
-def _find_data(url: str, owner: tuple[int, str] | None) -> MemoryStoreData:
-    if owner is not None and owner != _this_process():
+def _find_data(url: str, owner: OwnProcess) -> MemoryStoreData:
+    if not owner.is_this():
         return MemoryStoreData(url, owner)
     with _data_lock:
         data = _data_by_url.get(url)
         if data is None:
-            data = _data_by_url[url] = MemoryStoreData(url, _this_process())
+            data = _data_by_url[url] = MemoryStoreData(url, owner)
         return data
-
-
-def _this_process() -> tuple[int, str]:
-    return os.getpid(), _PROCESS
 
 
 class MemoryStore:

@@ -7,11 +7,11 @@ import socket
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from featstore.base.errors import DispatchError
+from featstore.base.processes import forget_in_child
 from featstore.dispatch.stores.endpoint import Endpoint, ServerIdentity
 from featstore.dispatch.stores.wire import (
     ACCEPTED,
@@ -60,7 +60,7 @@ class TcpStore:
         self._failure: str | None = None
         self._is_durable = True  # Known once it is connected: a server may be awaited.
         self._begin(is_closed=False)
-        _handles.add(self)
+        forget_in_child(self)
         with self._lock:
             self._until_answered(lambda: None, first=True)
 
@@ -106,7 +106,6 @@ class TcpStore:
         self._begin(is_closed=self._closed.is_set())
 
     def _begin(self, *, is_closed: bool) -> None:
-        # New ones also in a child: a thread of the parent may have held their locks at the fork.
         self._lock, self._closed = threading.Lock(), threading.Event()
         if is_closed:
             self._closed.set()
@@ -225,14 +224,3 @@ def _shut_down(connection: socket.socket) -> None:
     """Wakes up the thread that waits for an answer, unless it has it and closed the connection."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-
-
-_handles: "weakref.WeakSet[TcpStore]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for handle in list(_handles):
-        handle.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -6,13 +6,11 @@ nor closes its connection. Each handle therefore has a thread that calls torch, 
 for its answer no longer than the timeout.
 """
 
-import os
 import queue
 import socket
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -21,6 +19,7 @@ from typing import Any
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from featstore.base.errors import DispatchError
+from featstore.base.processes import forget_in_child
 from featstore.dispatch.stores.endpoint import ConnectionPool, Endpoint, ServerIdentity
 
 _SERVER_KEY = "featstore/server"
@@ -73,7 +72,7 @@ class TorchStore:
         self._connection: _TorchConnection | None = None
         self._is_closed = False
         self._failure: str | None = None
-        _handles.add(self)
+        forget_in_child(self)
         self._connected()
 
     def set(self, key: str, value: str) -> None:
@@ -114,10 +113,7 @@ class TorchStore:
             connection.close(self._timeout_s)
 
     def forget(self) -> None:
-        """Drops the connection in a forked child: it is the parent's, and its thread is not here.
-
-        The lock is replaced, as a thread of the parent may have held it at the fork.
-        """
+        """Drops the connection in a forked child: it is the parent's, whose thread is not here."""
         self._lock = threading.Lock()
         if self._connection is not None:
             _parent_connections.append(self._connection)
@@ -320,15 +316,6 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-_handles: "weakref.WeakSet[TorchStore]" = weakref.WeakSet()
 # The parent's connections in a forked child. Kept, as dropping one would end it for the parent too.
 _parent_connections: list[_TorchConnection] = []
 _hosted: list[TCPStore] = []
-
-
-def _after_fork() -> None:
-    for handle in list(_handles):
-        handle.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)
