@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from featstore.native.page_header import read_page_header
+from featstore.native.bounds import read_page_header
 from featstore.reading.open_file import OpenFile
 from loader_parts.reading import Columns
 

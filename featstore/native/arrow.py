@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.native.thrift import BINARY, I32, I64, LIST, STRUCT
+from featstore.native.format import BINARY, I32, I64, LIST, STRUCT
 
 MAGIC = b"PAR1"
 ARROW_SCHEMA = b"ARROW:schema"

@@ -19,8 +19,7 @@ from featstore.base.processes import forget_in_child
 from featstore.native.arrow import SchemaBytes, arrow_schema, arrow_text_of
 from featstore.native.column_types import plain_type
 from featstore.native.damage import DAMAGE, damage_as, first_line
-from featstore.native.format import ABSENT, ELEMENTS, SLOTS, Numbers
-from featstore.native.walk import FooterError
+from featstore.native.format import ABSENT, ELEMENTS, SLOTS, FooterError, Numbers
 
 PHYSICAL = (
     "BOOLEAN",

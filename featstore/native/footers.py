@@ -34,10 +34,10 @@ from featstore.native.format import (
     ORDERS,
     ROW_GROUPS,
     SLOTS,
+    FooterError,
     Numbers,
+    walk,
 )
-from featstore.native.read_on import read_on
-from featstore.native.walk import FooterError, walk
 
 _END_BYTES = 8  # at the end of a file: the footer's length, 4 bytes little-endian, and the magic
 _ENCRYPTED_MAGIC = b"PARE"
@@ -294,6 +294,17 @@ def _footer_bytes(source: BinaryIO, size_bytes: int | None) -> tuple[bytes, int]
 def _last(source: BinaryIO, source_bytes: int, num_bytes: int) -> bytes:
     source.seek(source_bytes - num_bytes)
     return read_on(source, num_bytes)
+
+
+def read_on(source: BinaryIO, num_bytes: int) -> bytes:
+    """So many bytes of a file from its position on, or fewer where it ends before. One call of the
+    system, or of a store, may give fewer.
+    """
+    found = data = bytes(source.read(num_bytes))
+    while data and len(found) < num_bytes:
+        data = source.read(num_bytes - len(found))
+        found += data
+    return found
 
 
 def _key_values(data: bytes, rows: Numbers) -> dict[bytes, bytes]:

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 
 from featstore.base.intervals import Span, united
 from featstore.files.random_reader import RandomReader
-from featstore.native.footers import CheckedFooter
-from featstore.native.read_on import read_on
+from featstore.native.footers import CheckedFooter, read_on
 
 # Spans with a smaller gap between them are fetched with one request, as Arrow does.
 _HOLE_BYTES = 8 << 10

@@ -16,8 +16,7 @@ from featstore.native.arrow import INT96_UNIT
 from featstore.native.bounds import CLAIMS_MORE, first_beyond
 from featstore.native.damage import damage_as, first_line
 from featstore.native.file_schema import Leaf
-from featstore.native.footers import Chunk, Chunks, read_checked
-from featstore.native.read_on import read_on
+from featstore.native.footers import Chunk, Chunks, read_checked, read_on
 from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
 from featstore.reading.kept import KeptSpans
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from featstore.base.errors import DataFileError
 from featstore.base.schema import Slot, SlotKind
-from featstore.native.thrift import (
+from featstore.native.format import (
     BINARY,
     DOUBLE,
     FALSE,
@@ -35,13 +35,13 @@ from featstore.native.thrift import (
     LIST,
     STRUCT,
     TRUE,
-    ThriftReader,
 )
 from featstore.reading.buffers import Ragged, slot_values
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.reading.reader import RowGroupReader
+from tests.native.oracles.thrift import ThriftReader
 
 CODECS = {"none": 0, "snappy": 1, "zstd": 6}
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3

@@ -13,8 +13,7 @@ import pytest
 
 from featstore.native import file_schema
 from featstore.native.footers import read_checked
-from featstore.native.thrift import BINARY, I32, I64, LIST, STRUCT
-from featstore.native.walk import FooterError
+from featstore.native.format import BINARY, I32, I64, LIST, STRUCT, FooterError
 from featstore.reading.open_file import OpenFile
 
 TABLE = pa.table({"id": [1, 2, 3], "tags": [[1.5], None, []], "text": ["a", "b", None]})

@@ -17,7 +17,7 @@ import pytest
 
 from featstore.base.errors import DataFileError
 from featstore.base.schema import Slot, SlotKind
-from featstore.native.page_header import read_page_header
+from featstore.native.bounds import read_page_header
 from featstore.reading.file_columns import Selection
 from featstore.reading.kept import KeptSpans
 from featstore.reading.open_file import OpenFile

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import DataFileError, StoreError
-from featstore.native.page_header import read_page_header
 from featstore.reading import checksums
 from featstore.reading.checksums import require_intact
 from featstore.reading.open_file import OpenFile
 from tests.damaged_files import flip
+from tests.native.oracles.page_header import read_page_header
 from tests.native.oracles.pages import is_intact
 from tests.parquet_files import put_parquet
 from tests.short_reads import unreadable_descriptors
