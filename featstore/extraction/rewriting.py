@@ -280,7 +280,7 @@ def _column(rows: Rows, stored: SlotSchema, field: pa.Field, where: str) -> pa.C
 
 
 def _file_metadata(footer: OpenFile, where: str) -> FileMetadata:
-    found = footer.key_values.get(KEY.encode())
+    found = footer.footer.key_values.get(KEY.encode())
     return (
         FileMetadata(spec_hash="", spec_version=1)
         if found is None

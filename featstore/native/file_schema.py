@@ -197,23 +197,17 @@ def _file_schema(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Fi
     by_name: dict[str, tuple[int, ...]] = {}
     for index, root in enumerate(roots):
         by_name[root.name] = (*by_name.get(root.name, ()), index)
+    with damage_as(lambda error: FooterError(f"its schema cannot be read: {first_line(error)}")):
+        schema = arrow_schema(all_bytes)
     return FileSchema(
         elements=elements,
         all_bytes=all_bytes,
-        schema=_schema(all_bytes),
+        schema=schema,
         roots=tuple(roots),
         leaves=tuple(leaves),
         by_name=by_name,
         levels=np.array([leaf[1:] for leaf in leaves], np.int64).reshape(-1, 3).T,
     )
-
-
-def _schema(columns: SchemaBytes) -> pa.Schema:
-    def unreadable(error: Exception) -> FooterError:
-        return FooterError(f"its schema cannot be read: {first_line(error)}")
-
-    with damage_as(unreadable):
-        return arrow_schema(columns)
 
 
 def _columns(elements: bytes, rows: Numbers) -> tuple[list[Root], list[Leaf]]:

@@ -22,10 +22,11 @@ def as_type(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     """
     if column.type == type_:
         return column
-    return pa.chunked_array([_converted(chunk, type_) for chunk in column.chunks], type_)
+    return pa.chunked_array([converted(chunk, type_) for chunk in column.chunks], type_)
 
 
-def _converted(array: pa.Array, type_: pa.DataType) -> pa.Array:
+def converted(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """As `as_type`, of an array."""
     found = array.type
     if found == type_:
         return array
@@ -38,7 +39,7 @@ def _converted(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if is_list(type_):
         return _lists(array, type_)
     if pa.types.is_map(type_):
-        entries = [_converted(array.keys, type_.key_type), _converted(array.items, type_.item_type)]
+        entries = [converted(array.keys, type_.key_type), converted(array.items, type_.item_type)]
         fields = [type_.key_field, type_.item_field]
         return _over(array, pa.StructArray.from_arrays(entries, fields=fields), type_)
     return _structs(array, type_) if pa.types.is_struct(type_) else array.cast(type_)
@@ -59,7 +60,7 @@ def _lists(array: pa.Array, type_: pa.DataType) -> pa.Array:
         array = array.cast(
             pa.large_list(element) if pa.types.is_large_list(type_) else pa.list_(element)
         )
-    return _over(array, _converted(array.values, type_.value_type), type_)
+    return _over(array, converted(array.values, type_.value_type), type_)
 
 
 def _over(array: pa.Array, values: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -73,7 +74,7 @@ def _over(array: pa.Array, values: pa.Array, type_: pa.DataType) -> pa.Array:
 def _structs(array: pa.Array, type_: pa.StructType) -> pa.Array:
     own = {field.name for field in array.type}
     members = [
-        _converted(array.field(field.name), field.type)
+        converted(array.field(field.name), field.type)
         if field.name in own
         else pa.nulls(len(array), field.type)
         for field in type_

@@ -10,7 +10,7 @@ from itertools import islice
 import pyarrow as pa
 
 from featstore.base.errors import DataFileError, not_once
-from featstore.base.schema import FIELD_ID, ROLE, SLOT, Role, Slot, SlotKind
+from featstore.base.schema import ROLE, Role, Slot, SlotKind, slot_number
 from featstore.native.column_types import is_list, is_of_kind
 from featstore.native.file_schema import FileSchema
 
@@ -165,7 +165,7 @@ def _by_number(
     """
     wanted = dict[int | None, pa.Field]()
     for column in file_schema.schema:
-        number = _slot_number(column)
+        number = slot_number(column)
         if number is None or number not in numbers or Slot.from_field(column) is None:
             continue
         if number in wanted:
@@ -199,7 +199,10 @@ def _slot_column(
 
 def _other_column(file_schema: FileSchema, expected: pa.Field, file_name: str) -> str | None:
     field = _field(file_schema, expected.name, file_name)
-    if field is None or pa.types.is_null(field.type) or _is_slot(field):
+    if field is None or pa.types.is_null(field.type):
+        return None
+    # A slot that was renamed since must not be read as the column that took its name.
+    if (field.metadata or {}).get(ROLE) == Role.SLOT.encode():
         return None
     if not is_of_kind(field.type, expected.type):
         raise DataFileError(
@@ -223,28 +226,12 @@ def _is_without_values(type_: pa.DataType, slot: Slot) -> bool:
 
 def _fits(found: Slot, field: pa.Field, expected: Slot) -> bool:
     """Whether values of the found kind and shape can be delivered in the expected ones."""
-    is_widened = expected.kind is SlotKind.FLOAT and _is_short(field.type)
+    value = field.type.value_type if is_list(field.type) else field.type
+    # Other engines widen these integers to `double`.
+    is_short = value in (pa.int8(), pa.int16(), pa.int32())
+    is_widened = expected.kind is SlotKind.FLOAT and is_short
     if found.kind is not expected.kind and not is_widened:
         return False
     if not found.shape or not expected.shape:
         return found.shape == expected.shape
     return expected.is_list or found.is_list or found.width == expected.width
-
-
-def _slot_number(field: pa.Field) -> int | None:
-    metadata = field.metadata or {}
-    number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
-    return None if number is None else int(number)
-
-
-def _is_slot(field: pa.Field) -> bool:
-    """Whether the file declares the column as a slot. A slot that was renamed since must not be
-    read as the label or kept column that took its name.
-    """
-    return (field.metadata or {}).get(ROLE) == Role.SLOT.encode()
-
-
-def _is_short(type_: pa.DataType) -> bool:
-    """Whether values are integers, or lists of them, that other engines widen to `double`."""
-    value = type_.value_type if is_list(type_) else type_
-    return value in (pa.int8(), pa.int16(), pa.int32())

@@ -74,7 +74,7 @@ class InPlaceFile(pq.ParquetFile):  # type: ignore[misc]
         leaves = enumerate(self._footer.leaves)
         places = [at for at, leaf in leaves if columns is None or is_below(leaf.path, columns)]
         chunks = itertools.product(row_groups, places)
-        self._kept.keep(self._footer.chunk(*chunk).span for chunk in chunks)
+        self._kept.keep(self._footer.span(*chunk) for chunk in chunks)
         yield from super().iter_batches(batch_size, row_groups, columns, use_threads=use_threads)
 
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.base.schema import Slot, SlotKind
-from featstore.ops.arrays import list_of, nulls_of, offsets_of
-from featstore.ops.lists import flat, is_list, mark_missing
-from featstore.reading.buffers import narrowed
+from featstore.ops.arrays import values_of
+from featstore.ops.lists import flat, mark_missing
+from featstore.reading.conversion import converted
 
 
 def marks_to_nulls(table: pa.Table, slots: Iterable[Slot]) -> pa.Table:
@@ -54,24 +54,16 @@ def nulls_to_marks(batch: pa.RecordBatch, slots: Iterable[Slot]) -> pa.RecordBat
 
 
 def _to_mark(array: pa.Array, slot: Slot) -> pa.Array:
-    value = pa.int64() if slot.kind is SlotKind.ID else pa.float32()
-    array = narrowed(array) if slot.kind is SlotKind.FLOAT else array
+    array = converted(array, slot.arrow_type(nullable=True))
     if slot.is_list:
-        lists = array.cast(pa.list_(array.type.value_type)) if not is_list(array.type) else array
-        elements = flat(lists)
-        whole = list_of(offsets_of(elements), elements.values.cast(value), nulls_of(elements))
-        return mark_missing(whole, slot.missing, slot.arrow_type())
+        return mark_missing(flat(array), slot.missing, slot.arrow_type())
     if slot.width is not None:
-        rows = pc.fill_null(
-            array.take(pa.array(np.arange(len(array)))).cast(pa.list_(value)),
-            _missing_list(slot, value),
-        )
-        return rows.cast(slot.arrow_type())
-    return pc.fill_null(array.cast(value), pa.scalar(slot.missing, value))
-
-
-def _missing_list(slot: Slot, value: pa.DataType) -> pa.Scalar:
-    return pa.scalar([slot.missing] * (slot.width or 1), pa.list_(value))
+        # Arrow fills nulls of lists, but not of those of a fixed size. `take` drops an offset.
+        lists = pa.list_(array.type.value_type)
+        rows = array.take(pa.array(np.arange(len(array)))).cast(lists)
+        missing = pa.scalar([slot.missing] * slot.width, lists)
+        return pc.fill_null(rows, missing).cast(slot.arrow_type())
+    return pc.fill_null(array, pa.scalar(slot.missing, array.type))
 
 
 def _to_null(array: pa.Array, slot: Slot) -> pa.Array:
@@ -91,8 +83,7 @@ def _is_mark(values: pa.Array, slot: Slot) -> pa.Array:
 
 def _mark_flags(values: pa.Array, slot: Slot) -> np.ndarray:
     """Which values are the missing mark: bool (num_values,), false for null."""
-    flags = pc.fill_null(_is_mark(values, slot), False)
-    return np.asarray(flags.cast(pa.uint8())).astype(bool)
+    return values_of(pc.fill_null(_is_mark(values, slot), False))
 
 
 def _lists_to_null(array: pa.Array, slot: Slot) -> pa.Array:

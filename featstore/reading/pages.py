@@ -235,7 +235,7 @@ def _column(file: OpenFile, slot: Slot, columns: FileColumns) -> _Column | None:
     ):
         return None
     place, field = columns.places[name][0], file.schema.field(name)
-    leaf = file.leaf(place)
+    leaf = file.footer.leaves[place]
     is_list = pa.types.is_list(field.type)
     element = field.type.value_field if is_list else field
     nulls = int(field.nullable)
@@ -266,7 +266,7 @@ def _other_column(file: OpenFile, field: pa.Field, columns: FileColumns) -> _Col
     if name is None or name in columns.slots.values() or len(columns.places[name]) != 1:
         return None
     place, found = columns.places[name][0], file.schema.field(name)
-    leaf, max_definition = file.leaf(place), int(found.nullable)
+    leaf, max_definition = file.footer.leaves[place], int(found.nullable)
     physical, type_ = _OTHERS.get(found.type, (None, found.type))
     levels = (leaf.max_repetition, leaf.max_definition)
     if leaf.path != name or leaf.physical_type != physical or levels != (0, max_definition):

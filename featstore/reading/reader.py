@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -90,10 +90,10 @@ class Rows:
         """The same rows in pieces, in each of which every column is one contiguous Arrow array."""
         if not self.table.num_columns:
             return [self]
-        tables = [pa.Table.from_batches([batch]) for batch in self.table.to_batches()] or [
-            self.table
+        tables = [pa.Table.from_batches([batch]) for batch in self.table.to_batches()]
+        return [
+            replace(self, num_rows=table.num_rows, table=table) for table in tables or [self.table]
         ]
-        return [replace(self, num_rows=table.num_rows, table=table) for table in tables]
 
 
 class RowGroupReader:
@@ -134,7 +134,8 @@ class RowGroupReader:
         # interpreter's end too. The bytes of files that are not local are Python's.
         most_threads = min(num_threads or pa.cpu_count(), _MOST_THREADS)
         self._most_threads = most_threads if file.is_local else 1
-        self._sizes: dict[int, int] = {}
+        # Asked for before each window and after it.
+        self._size_bytes = cache(partial(file.decoded_bytes, columns=self.columns))
         self._pages = PageReader(
             file,
             selection.slots if as_values else (),
@@ -194,10 +195,8 @@ class RowGroupReader:
         return self._slices(row_group, num_rows) if self.columns.leaves else None
 
     def _slices(self, row_group: int, num_rows: int) -> Iterator[Rows]:
-        leaves, file = (
-            list(self.columns.leaves),
-            self.file.reopened(self.columns, _SLICE_BUFFER_BYTES),
-        )
+        leaves = list(self.columns.leaves)
+        file = self.file.reopened(self.columns, _SLICE_BUFFER_BYTES)
         self.file.require_within(row_group, self.columns.places_of(leaves))
         with self._reading(row_group, leaves):
             use_threads = self._most_threads > 1
@@ -219,12 +218,6 @@ class RowGroupReader:
         """
         return sum(map(self._size_bytes, row_groups))
 
-    def _size_bytes(self, row_group: int) -> int:
-        """Of one row group, computed once: it is asked for before each window and after it."""
-        if row_group not in self._sizes:
-            self._sizes[row_group] = self.file.decoded_bytes(row_group, self.columns)
-        return self._sizes[row_group]
-
     def room_bytes(self, row_groups: Iterable[int], *, in_order: bool = False) -> int:
         """The working memory of reading these row groups, beyond their decoded columns.
 
@@ -237,7 +230,7 @@ class RowGroupReader:
 
     def _room_bytes(self, row_groups: list[int], *, in_order: bool) -> int:
         """The working memory of one thread. Columns that are put in order are decoded there."""
-        room_bytes = self.file.room_bytes(row_groups, self.columns)
+        room_bytes = self.file.footer.room_bytes(row_groups, self.columns.leaf_places)
         return room_bytes + in_order * self.file.longest_bytes(row_groups, self.columns)
 
     def _num_threads(self, room_bytes: int) -> int:
@@ -247,18 +240,12 @@ class RowGroupReader:
             most = min(most, self._most_room_bytes // room_bytes)
         return max(1, most)
 
-    def _no_rows(self) -> pa.Table:
-        names = {*self.columns.slots.values(), *self.columns.others.values()} - {None}
-        return self.file.schema.empty_table().select(
-            sorted(name for name in names if name is not None)
-        )
-
     def _table(self, row_groups: list[int], leaves: list[str], num_threads: int) -> pa.Table:
         # Arrow uses one thread per column, or none at all.
         use_threads = num_threads == min(self._most_threads, len(self.columns.leaves)) > 1
-        tables = [self._row_group(index, leaves, use_threads) for index in row_groups] or [
-            self._no_rows()
-        ]
+        tables = [self._row_group(index, leaves, use_threads) for index in row_groups]
+        if not tables:
+            return self._schema.empty_table()
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def _row_group(self, index: int, leaves: list[str], use_threads: bool) -> pa.Table:

@@ -7,13 +7,11 @@ import numpy as np
 
 from featstore.base.errors import DataFileError
 from featstore.base.intervals import Span
+from featstore.native.arrow import MAGIC
+from featstore.native.footers import END_BYTES
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
 from featstore.reading.open_file import OpenFile
-
-_MAGIC = b"PAR1"
-# A Parquet file ends with the length of its metadata, four bytes little-endian, and the magic.
-_END_BYTES = 8
 
 
 def plan_spans(
@@ -39,10 +37,10 @@ def plan_spans(
     Raises:
         DataFileError: The file is not Parquet, or a column cannot be what was selected.
     """
-    if len(tail) < min(_END_BYTES, size_bytes):
-        return min(_END_BYTES, size_bytes)
-    footer_bytes = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
-    if tail[-4:] == _MAGIC and len(tail) < footer_bytes <= size_bytes:
+    if len(tail) < min(END_BYTES, size_bytes):
+        return min(END_BYTES, size_bytes)
+    footer_bytes = int.from_bytes(tail[-END_BYTES:-4], "little") + END_BYTES
+    if tail[-4:] == MAGIC and len(tail) < footer_bytes <= size_bytes:
         return footer_bytes
     source = io.BytesIO(tail)
     with OpenFile(source, name, size_bytes=size_bytes, column_cache=column_cache) as file:
@@ -84,7 +82,7 @@ def require_held(file: OpenFile, columns: FileColumns, held: Sequence[Span] | No
     if len(missing):
         first, end = spans[missing[0]].tolist()
         leaf = columns.leaf_places[missing[0] % len(columns.leaf_places)]
-        slot = file.leaf(leaf).path.partition(".")[0]
+        slot = file.footer.leaves[leaf].path.partition(".")[0]
         raise DataFileError(
             f"{file.name}: slot {slot!r}: expected its bytes {first} to {end} in the staged "
             "file, found only other columns; stage the file for a selection that has the slot, "

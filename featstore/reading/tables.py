@@ -11,7 +11,6 @@ from featstore.reading.aligned import aligned_reader
 from featstore.reading.file_columns import Selection
 from featstore.reading.missing import marks_to_nulls, nan_to_null
 from featstore.reading.open_file import OpenFile
-from featstore.reading.reader import Rows
 
 
 def read_tables(
@@ -42,24 +41,13 @@ def read_tables(
     target = schema.to_arrow(nullable=True, partition_keys=True)
     for index in range(len(file.row_group_rows)) if row_groups is None else row_groups:
         rows = reader.read([index])
-        columns = {
-            name: nan_to_null(
-                _constant(partition.get(name), target.field(name).type, rows.num_rows)
-            )
-            for name in keys
-        }
-        columns |= {field.name: nan_to_null(rows.other(field)) for field in others} | _slots(
-            rows, schema
-        )
-        yield pa.table([columns[name] for name in target.names], schema=target)
-
-
-def _slots(rows: Rows, schema: SlotSchema) -> dict[str, pa.ChunkedArray]:
-    if not schema.slots:
-        return {}
-    raw = pa.table({slot.name: rows.slot_column(slot) for slot in schema})
-    table = marks_to_nulls(raw, schema.slots)
-    return {name: table.column(name) for name in table.column_names}
+        columns = {slot.name: rows.slot_column(slot) for slot in schema}
+        columns |= {field.name: nan_to_null(rows.other(field)) for field in others}
+        for name in keys:
+            constant = _constant(partition.get(name), target.field(name).type, rows.num_rows)
+            columns[name] = nan_to_null(constant)
+        table = pa.table([columns[name] for name in target.names], names=target.names)
+        yield marks_to_nulls(table, schema.slots).cast(target)
 
 
 def _constant(value: str | None, type_: pa.DataType, num_rows: int) -> pa.ChunkedArray:

@@ -54,7 +54,7 @@ def pages_of(path: Path) -> list[tuple[int, str, int, int]]:
     with OpenFile(path) as footer:
         for row_group in range(len(footer.row_group_rows)):
             for place, leaf in enumerate(footer.footer.leaves):
-                at, end = footer.chunk(row_group, place).span
+                at, end = footer.footer.span(row_group, place)
                 while at < end:
                     header = read_page_header(footer.read_at, at, end)
                     assert header is not None
@@ -73,8 +73,8 @@ def check(path: Path, held: Any = None) -> None:
 def test_a_file_as_it_was_written_is_intact(tmp_path: Path, how: Any) -> None:
     path = write(tmp_path / "a.parquet", **how)
     with OpenFile(path) as footer:
-        columns = [footer.chunk(0, place) for place in range(3)]
-        headers = [read_page_header(footer.read_at, *column.span) for column in columns]
+        columns = [footer.footer.span(0, place) for place in range(3)]
+        headers = [read_page_header(footer.read_at, *column) for column in columns]
     assert all(header is not None and header.crc is not None for header in headers)
     check(path)
 
@@ -119,7 +119,7 @@ def test_pages_that_do_not_fill_their_column_chunk_are_not(tmp_path: Path) -> No
     path = write(tmp_path / "a.parquet", write_page_checksum=False)
     data, (row_group, column, first, _) = path.read_bytes(), pages_of(path)[-1]
     with OpenFile(path) as footer:
-        begins = footer.chunk(2, 2).span[0]
+        begins = footer.footer.span(2, 2)[0]
     for damaged in (b"\xff" * (first - begins), b"\0" * (first - begins)):
         path.write_bytes(data[:begins] + damaged + data[first:])
         with pytest.raises(DataFileError, match=f"column '{column}': row group {row_group}"):
@@ -170,7 +170,7 @@ def test_kernel_and_python_say_the_same_of_bytes_that_changed_anywhere(
     write(path, **data.draw(st.sampled_from(list(WAYS.values()))))
     spans = []
     with OpenFile(path) as footer:
-        spans = [footer.chunk(index, place).span for index in range(3) for place in range(3)]
+        spans = [footer.footer.span(index, place) for index in range(3) for place in range(3)]
     size = max(end for _, end in spans)
     for _ in range(data.draw(st.integers(0, 3))):
         flip(path, data.draw(st.integers(4, size - 1)), data.draw(st.integers(0, 7)))
