@@ -481,17 +481,12 @@ class Fetcher:
         gaps = missing(spans, filling.coming)
         if spans == ((0, item.size_bytes),):
             return gaps
-        bridged = self._bridged(item, gaps)
+        remote = self.remote(item.url)
+        requests_for = partial(coalesce, gaps, request_bytes=remote.request_bytes)
+        bridged = requests_for(hole_bytes=remote.hole_bytes)
         if num_bytes(united([*filling.coming, *bridged])) <= most_bytes:
             return bridged
-        return self._bridged(item, gaps, hole_bytes=0)
-
-    def _bridged(
-        self, item: StageItem[Any], gaps: Sequence[Span], hole_bytes: int | None = None
-    ) -> tuple[Span, ...]:
-        remote = self.remote(item.url)
-        hole_bytes = remote.hole_bytes if hole_bytes is None else hole_bytes
-        return coalesce(gaps, hole_bytes=hole_bytes, request_bytes=remote.request_bytes)
+        return requests_for(hole_bytes=0)
 
     def _publish(self, item: StageItem[Any], download: Download, filling: Filling) -> Pin:
         filling.sync()
