@@ -225,7 +225,8 @@ class Coordinator(Closing):
             False if the lease was taken over.
         """
         self._held.worked()
-        return self._change(claim, lambda mine, work: leases.advance(mine, num_rows, work))
+        record = self._changed(claim, lambda mine, work: leases.advance(mine, num_rows, work))
+        return record is not None
 
     def complete(self, claim: Claim) -> bool:
         """Records that the whole claim is delivered.
@@ -234,7 +235,7 @@ class Coordinator(Closing):
             False if the lease was taken over; nothing changes then.
         """
         self._held.worked()
-        return self._change(claim, lambda mine, _: leases.finish(mine))
+        return self._changed(claim, lambda mine, _: leases.finish(mine)) is not None
 
     def fail(self, claim: Claim) -> Lease | None:
         """Releases a claim that could not be read. After too many failures the split is
@@ -451,7 +452,7 @@ class Coordinator(Closing):
                 break
             limit *= 2
         self._num_watched = _TAIL_SPLITS if claim else min(2 * self._num_watched, _MOST_TAIL_SPLITS)
-        self._hints.sync_low()
+        self._hints.read([])  # Learns which splits are done from others, and tells them.
         return claim
 
     def _revisit(self, todo: list[Part]) -> Claim | None:
@@ -494,17 +495,14 @@ class Coordinator(Closing):
         if record is None or record.state is LeaseState.FREE:
             return expired or record is not None
         standstill_s = self._watch.standstill_s(part, record, now)
+        is_idle = not len(self._held) and self._cursor >= len(self._plan)
         if (
-            self._is_idle
+            is_idle
             and standstill_s >= self._terms.lease_s
             and self._watch.silent_s(part, now) < self._terms.lease_s / 2
         ):
             self._name(record, standstill_s)
         return expired or standstill_s >= self._terms.stall_s
-
-    @property
-    def _is_idle(self) -> bool:
-        return not len(self._held) and self._cursor >= len(self._plan)
 
     def _name(self, record: Lease, standstill_s: float) -> None:
         """Warns, once for each worker, that it lives and keeps others waiting."""
@@ -627,9 +625,6 @@ class Coordinator(Closing):
             self._store.compare_set(self._keys.part(part), value or "", record.encode())
             == record.encode()
         )
-
-    def _change(self, claim: Claim, change: Callable[[Lease, int], Lease]) -> bool:
-        return self._changed(claim, change) is not None
 
     def _changed(self, claim: Claim, change: Callable[[Lease, int], Lease]) -> Lease | None:
         self._require_usable()

@@ -10,9 +10,9 @@ their position in it.
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 # Four rounds suffice if the round functions are random (Luby and Rackoff, 1988); two more make up
 # for a mixer that is not, and for small domains. A position takes 3 us (docs/design/dispatch.md).
@@ -75,18 +75,16 @@ class Plan:
     shuffle: bool = True
     window_rows: int | None = None
     section_sizes: tuple[int, ...] = ()
-    _sections: tuple[range, ...] = field(init=False, repr=False, compare=False)
-    _firsts: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        num_splits = len(self.splits)
-        sizes = self.section_sizes
+        num_splits, sizes = len(self.splits), self.section_sizes
         if sizes and (min(sizes) < 1 or sum(sizes) != num_splits):
             raise ValueError(f"sections of {sizes} splits of a plan of {num_splits}")
-        cuts = accumulate(sizes or (num_splits,), initial=0)
-        sections = tuple(range(first, end) for first, end in pairwise(cuts))
-        object.__setattr__(self, "_sections", sections)
-        object.__setattr__(self, "_firsts", tuple(section.start for section in sections))
+
+    @cached_property
+    def _cuts(self) -> tuple[int, ...]:
+        """Where sections begin and end: from 0 to the number of splits."""
+        return tuple(accumulate(self.section_sizes or (len(self.splits),), initial=0))
 
     def __len__(self) -> int:
         return len(self.splits)
@@ -103,19 +101,20 @@ class Plan:
         if not self.shuffle:
             return self.splits[index]
         number = self._section_number(index)
-        first, size = self._firsts[number], len(self._sections[number])
+        first, end = self._cuts[number : number + 2]
         keys = order_keys(self.seed, self.epoch, number if self.section_sizes else None)
-        return self.splits[first + permute(index - first, size, keys)]
+        return self.splits[first + permute(index - first, end - first, keys)]
 
     def __iter__(self) -> Iterator[Split]:
         return (self[index] for index in range(len(self.splits)))
 
     def section_of(self, index: int) -> range:
         """The positions of the section to which a position belongs."""
-        return self._sections[self._section_number(index)]
+        number = self._section_number(index)
+        return range(*self._cuts[number : number + 2])
 
     def _section_number(self, index: int) -> int:
-        return bisect_right(self._firsts, index) - 1
+        return bisect_right(self._cuts, index) - 1
 
     @cached_property
     def digest(self) -> str:

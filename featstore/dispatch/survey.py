@@ -16,7 +16,7 @@ from zlib import crc32
 
 from featstore.dispatch.lease import Lease
 from featstore.dispatch.store_keys import EpochKeys
-from featstore.dispatch.stores.address import Store
+from featstore.dispatch.stores.base import KEYS_PER_READ, Store
 
 Part = tuple[int, int]
 
@@ -186,10 +186,6 @@ class Survey:
         self._pending.pop(part, None)
 
 
-# Keys per exchange with the store: as many as a TCP store reads in one (stores/tcp.py).
-_KEYS_PER_READ = 256
-
-
 class Hints:
     """One worker's view of two hints: `low`, the position below which every split is done, and the
     list of leases that were given back.
@@ -219,9 +215,9 @@ class Hints:
             self._store.set(self._keys.gave_back(number), f"{index} {first}")
 
     def given_back(self) -> list[Part]:
-        """Parts that were given back since the last call, at most `_KEYS_PER_READ` of them."""
+        """Parts that were given back since the last call, at most `KEYS_PER_READ` of them."""
         count = int(self._store.get_or_none(self._keys.given_back) or 0)
-        numbers = range(self._num_read + 1, min(count, self._num_read + _KEYS_PER_READ) + 1)
+        numbers = range(self._num_read + 1, min(count, self._num_read + KEYS_PER_READ) + 1)
         # The count is raised before its entry is written: stop at the first missing one, and read
         # it at the next call.
         texts = list(
@@ -239,14 +235,14 @@ class Hints:
     def read(self, parts: list[Part]) -> list[tuple[Part, str | None, Lease | None]]:
         """Takes the first parts out of `parts` and reads their leases, in one exchange.
 
-        Also exchanges `low` with the store, both ways. Parts below it are settled, and left out of
-        the result.
+        Also exchanges `low` with the store, both ways, even if there are no parts. Those below it
+        are settled, and left out of the result.
 
         Returns:
             Each part with the value of its key and the decoded lease; None for a missing key.
         """
-        some = parts[:_KEYS_PER_READ]
-        del parts[:_KEYS_PER_READ]
+        some = parts[:KEYS_PER_READ]
+        del parts[:KEYS_PER_READ]
         low, *values = self._store.get_many([self._keys.low, *map(self._keys.part, some)])
         self._survey.skip_below(int(low or 0))
         if self._survey.low > int(low or 0):
@@ -256,7 +252,3 @@ class Hints:
             for part, value in zip(some, values, strict=True)
             if part[0] >= int(low or 0)
         ]
-
-    def sync_low(self) -> None:
-        """Learns `low` from other workers, or raises it for them."""
-        self.read([])

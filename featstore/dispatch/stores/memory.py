@@ -5,11 +5,13 @@ silently a second, empty store.
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from featstore.base.errors import DispatchError
 from featstore.base.processes import OwnProcess
 from featstore.base.redaction import redact
+from featstore.dispatch.stores.base import Store
 
 _FIX = "use dispatch store sqlite:///absolute/path for the processes of one host"
 
@@ -75,7 +77,7 @@ def _find_data(url: str, owner: OwnProcess) -> MemoryStoreData:
         return data
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """A handle on the data of a memory store; see `Store`."""
 
     def __init__(self, data: MemoryStoreData) -> None:
@@ -83,46 +85,35 @@ class MemoryStore:
         self._data: MemoryStoreData | None = data
 
     def set(self, key: str, value: str) -> None:
-        data = self._enter()
-        with data.lock:
-            data.values[key] = value
+        with self._values() as values:
+            values[key] = value
 
     def add(self, key: str, amount: int) -> int:
-        data = self._enter()
-        with data.lock:
-            total = int(data.values.get(key, "0")) + amount
-            data.values[key] = str(total)
+        with self._values() as values:
+            total = int(values.get(key, "0")) + amount
+            values[key] = str(total)
             return total
 
     def compare_set(self, key: str, expected: str, desired: str) -> str:
-        data = self._enter()
-        with data.lock:
-            held = data.values.get(key)
+        with self._values() as values:
+            held = values.get(key)
             if held == expected or (held is None and not expected):
-                data.values[key] = held = desired
+                values[key] = held = desired
             return expected if held is None else held
 
-    def check(self, keys: list[str]) -> bool:
-        data = self._enter()
-        with data.lock:
-            return all(key in data.values for key in keys)
-
-    def get_or_none(self, key: str) -> str | None:
-        data = self._enter()
-        with data.lock:
-            return data.values.get(key)
-
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
-        data = self._enter()
-        with data.lock:
-            return [data.values.get(key) for key in keys]
+        with self._values() as values:
+            return [values.get(key) for key in keys]
 
     def close(self) -> None:
         self._data = None
 
-    def _enter(self) -> MemoryStoreData:
+    @contextmanager
+    def _values(self) -> Iterator[dict[str, str]]:
+        """The values, for this thread alone until the end of the block."""
         data = self._data
         if data is None:
             raise DispatchError("this handle of a memory store is closed")
         data.require_owner()  # At every call: the process may have been forked since the last one.
-        return data
+        with data.lock:
+            yield data.values

@@ -17,6 +17,7 @@ from typing import TypeVar
 from featstore.base.errors import DispatchError
 from featstore.base.mounts import network_mount_of
 from featstore.base.sqlite_connection import ForkSafeConnection
+from featstore.dispatch.stores.base import Store
 
 # How long to wait for a lock. A process that is stopped in the middle of a write holds it
 # (docs/dispatch.md); a larger value only delays the error.
@@ -37,7 +38,7 @@ _ADD = """INSERT INTO entries VALUES (?1, CAST(?2 AS TEXT))
     RETURNING CAST(value AS INTEGER)"""
 
 
-class SqliteStore:
+class SqliteStore(Store):
     """A handle with one connection, safe for threads and for fork; see `Store`.
 
     Args:
@@ -68,12 +69,6 @@ class SqliteStore:
     def compare_set(self, key: str, expected: str, desired: str) -> str:
         with self.transaction() as connection:
             return compare_put(connection, key, expected, desired)
-
-    def check(self, keys: list[str]) -> bool:
-        return None not in self.get_many(keys)
-
-    def get_or_none(self, key: str) -> str | None:
-        return self.get_many([key])[0]
 
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
         with ExitStack() as using:

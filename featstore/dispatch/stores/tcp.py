@@ -12,6 +12,7 @@ from typing import Any
 
 from featstore.base.errors import DispatchError
 from featstore.base.processes import forget_in_child
+from featstore.dispatch.stores.base import KEYS_PER_READ, Store
 from featstore.dispatch.stores.endpoint import Endpoint, ServerIdentity
 from featstore.dispatch.stores.wire import (
     ACCEPTED,
@@ -31,11 +32,9 @@ from featstore.dispatch.stores.wire import (
 _RETRY_S = 0.1
 # Of the timeout, what one attempt may take: a connection to a host that is gone gives no error.
 _ATTEMPT_SHARE = 1 / 3
-# Keys per exchange: more hold up the server longer for other clients.
-_KEYS_PER_READ = 256
 
 
-class TcpStore:
+class TcpStore(Store):
     """A handle with a connection of its own, safe for threads and for fork; see `Store`.
 
     A request that gets no answer is sent again, on a new connection and with the same number, so
@@ -73,16 +72,10 @@ class TcpStore:
     def compare_set(self, key: str, expected: str, desired: str) -> str:
         return str(self._ask("compare_set", key, expected, desired))
 
-    def check(self, keys: list[str]) -> bool:
-        return None not in self.get_many(keys)
-
-    def get_or_none(self, key: str) -> str | None:
-        return self.get_many([key])[0]
-
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
         values: list[str | None] = []
-        for first in range(0, len(keys), _KEYS_PER_READ):
-            values += self._ask("get_many", list(keys[first : first + _KEYS_PER_READ]))
+        for first in range(0, len(keys), KEYS_PER_READ):
+            values += self._ask("get_many", list(keys[first : first + KEYS_PER_READ]))
         return values
 
     def close(self) -> None:

@@ -20,21 +20,19 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from featstore.base.errors import DispatchError
 from featstore.base.processes import forget_in_child
+from featstore.dispatch.stores.base import KEYS_PER_READ, Store
 from featstore.dispatch.stores.endpoint import ConnectionPool, Endpoint, ServerIdentity
 
 _SERVER_KEY = "featstore/server"
 # Between two attempts to reach a server that does not listen yet.
 _RETRY_S = 0.1
-# Keys per exchange: the last look at 2,000 splits takes about 30 exchanges (docs/design/orders.md).
-# More keys hold up the server longer for other clients.
-_KEYS_PER_READ = 256
 # torch looks up the name of the address that it has connected to. The resolver asks again after 5 s
 # and gives up after 10 (docs/design/dispatch.md).
 _CONNECT_S = 11.0
 _Act = Callable[[TCPStore], Any]
 
 
-class TorchStore:
+class TorchStore(Store):
     """A handle with a connection of its own, safe for threads and for fork; see `Store`.
 
     Threads that share a handle wait for each other. Once the server is lost, every call raises: its
@@ -101,8 +99,8 @@ class TorchStore:
         missing one, so they are checked first.
         """
         values = []
-        for first in range(0, len(keys), _KEYS_PER_READ):
-            values += self._ask(partial(_get_many, keys=list(keys[first : first + _KEYS_PER_READ])))
+        for first in range(0, len(keys), KEYS_PER_READ):
+            values += self._ask(partial(_get_many, keys=list(keys[first : first + KEYS_PER_READ])))
         return values
 
     def close(self) -> None:
