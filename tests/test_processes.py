@@ -82,7 +82,7 @@ def test_threads_pools_handlers_and_output_end_before_the_process() -> None:
     program = """
 import time
 from concurrent.futures import ThreadPoolExecutor
-from featstore.base.cleanup import when_gone
+from featstore.base.closing import when_gone
 class Owner: pass
 owner = Owner()
 def late(text):

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 # Four rounds suffice if the round functions are random (Luby and Rackoff, 1988); two more make up
 # for a mixer that is not, and for small domains. A position takes 3 us (docs/design/dispatch.md).
@@ -194,28 +194,6 @@ def _mix(value: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowGroups:
-    """The row groups of a data file, as its footer describes them, in file order.
-
-    Attributes:
-        path: The file's path in its table.
-        num_rows: The rows of each row group.
-        sizes_bytes: The size of each row group.
-    """
-
-    path: str
-    num_rows: Sequence[int]
-    sizes_bytes: Sequence[int]
-
-    def __post_init__(self) -> None:
-        if len(self.num_rows) != len(self.sizes_bytes):
-            raise ValueError(
-                f"{self.path}: rows of {len(self.num_rows)} row groups, but sizes of "
-                f"{len(self.sizes_bytes)}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
 class SplitSize:
     """The largest allowed split, in rows or in bytes: exactly one of them is set.
 
@@ -234,33 +212,35 @@ class SplitSize:
             )
 
 
-def splits_of(file: RowGroups, size: SplitSize) -> Iterator[Split]:
+def splits_of(
+    path: str, num_rows: Sequence[int], sizes_bytes: Sequence[int], size: SplitSize
+) -> Iterator[Split]:
     """Cuts one file into splits: runs of whole row groups, each as long as `size` allows.
 
     A file that is no larger than `size`, and one without rows, is one split. No split spans files.
+
+    Args:
+        path: The file's path in its table.
+        num_rows: The rows of each row group, in file order.
+        sizes_bytes: The size of each row group.
+        size: The largest allowed split.
     """
-    weights, limit = (
-        (file.num_rows, size.num_rows)
-        if size.size_bytes is None
-        else (file.sizes_bytes, size.size_bytes)
-    )
-    assert limit is not None
+    weights, limit = num_rows, size.num_rows
+    if limit is None:
+        weights, limit = sizes_bytes, size.size_bytes or 0
     if sum(weights) <= limit or len(weights) < 2:
-        yield Split(path=file.path, num_rows=sum(file.num_rows))
+        yield Split(path=path, num_rows=sum(num_rows))
         return
-    first, weight = 0, weights[0]
-    for index in range(1, len(weights)):
-        if weight + weights[index] > limit:
-            yield _run(file, first, index - 1)
-            first, weight = index, 0
-        weight += weights[index]
-    yield _run(file, first, len(weights) - 1)
-
-
-def _run(file: RowGroups, first: int, last: int) -> Split:
-    return Split(
-        path=file.path,
-        num_rows=sum(file.num_rows[first : last + 1]),
-        first_row_group=first,
-        last_row_group=last,
-    )
+    firsts, weight = [0], 0
+    for index, more in enumerate(weights):
+        if index > firsts[-1] and weight + more > limit:
+            firsts.append(index)
+            weight = 0
+        weight += more
+    for first, end in pairwise([*firsts, len(weights)]):
+        yield Split(
+            path=path,
+            num_rows=sum(num_rows[first:end]),
+            first_row_group=first,
+            last_row_group=end - 1,
+        )

@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow as pa
 from isal import isal_zlib
 
-from featstore.base.cleanup import noted_on_failure
+from featstore.base.closing import noted_on_failure
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema

@@ -13,6 +13,7 @@ parquet.apache.org/docs/file-format.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -47,7 +48,8 @@ _MOST_VALUES = 2**31 - 1  # The offsets of the kernels have 32 bits.
 # What the kernels return instead of a number of values: the column cannot be decoded by them; or
 # pages of row group i (of those that are read) claim too much, as -2 - i.
 _NOT_READ, _BEYOND_FIRST = -1, -2
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# Of a page, given its decompressed size. An error for another size is an error of the page.
+_DECOMPRESS = partial(pa.decompress, codec="zstd", asbytes=True)
 # Snappy copies 16 bytes at a time, so decompression may write behind the end of a page.
 _SLOP_BYTES = 64
 
@@ -180,38 +182,10 @@ class PageReader:
             num_threads,
             self._file.cancelled,
             not self._file.is_checked,
-            _decompressed,
+            _DECOMPRESS,
             self._is_portable,
         )
         return list(zip(outs, found, strict=True))
-
-
-def _decompressed(page: bytes, size_bytes: int) -> bytes:
-    """A decompressed Zstandard page; b"" if its size is not `size_bytes`, which Arrow's codec would
-    not report.
-    """
-    found: bytes
-    if _content_bytes(page) == size_bytes:  # The codec compares this size with the real one.
-        found = pa.decompress(page, size_bytes, "zstd", asbytes=True)
-        return found
-    with pa.CompressedInputStream(pa.BufferReader(page), "zstd") as stream:
-        found = stream.read(size_bytes + 1)
-    return found if len(found) == size_bytes else b""
-
-
-def _content_bytes(frame: bytes) -> int | None:
-    """The content size in the header of a Zstandard frame; None if it has none. See RFC 8878,
-    section 3.1.1.1.
-    """
-    if len(frame) < 5 or frame[:4] != _ZSTD_MAGIC:
-        return None
-    flags = frame[4]
-    is_single, kind = flags >> 5 & 1, flags >> 6
-    first = 6 - is_single + (0, 1, 2, 4)[flags & 3]
-    width = (is_single, 2, 4, 8)[kind]
-    if not width or len(frame) < first + width:
-        return None
-    return int.from_bytes(frame[first : first + width], "little") + (256 if kind == 1 else 0)
 
 
 def _known(chunks: Chunks) -> tuple[Numbers, Numbers]:

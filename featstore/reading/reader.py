@@ -7,14 +7,12 @@ from functools import cache, cached_property, partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from featstore.base.errors import DataFileError
 from featstore.base.schema import Slot
 from featstore.native.damage import damage_as
 from featstore.ops.arrays import array_of
-from featstore.reading.buffers import Array, Values, missing_values, slot_values
-from featstore.reading.conversion import as_type
+from featstore.reading.buffers import Array, Values, as_type, missing_values, slot_values
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader, Take
@@ -252,7 +250,7 @@ class RowGroupReader:
         if not leaves:
             return pa.table({"": pa.nulls(self.file.row_group_rows[index])}).select([])
         places = self.columns.places_of(leaves)
-        file = self._file
+        file = self.file.arrow_file(self.columns)
         with self.file.kept(index, (place for place, _ in places)):
             self.file.require_within(index, places)
             with self._reading(index, leaves):
@@ -264,10 +262,6 @@ class RowGroupReader:
             )
         return table
 
-    @property
-    def _file(self) -> pq.ParquetFile:
-        return self.file.arrow_file(self.columns)
-
     def _reading(self, index: int, leaves: list[str]) -> AbstractContextManager[None]:
         """Names what Arrow cannot read in the block."""
         return damage_as(lambda error: self._unreadable(index, leaves, error), self.file.where)
@@ -276,11 +270,11 @@ class RowGroupReader:
         """The error for a row group that Arrow cannot read. Reads its columns one by one, to name
         the first that fails.
         """
-        what = f"row group {index} cannot be read"
+        what, file = f"row group {index} cannot be read", self.file.arrow_file(self.columns)
         for leaf in leaves:
             where = f"{self.file.name}: column {self.columns.column_of(leaf)!r}"
             with damage_as(partial(_error_at, f"{where}: {what}"), self.file.where):
-                self._file.read_row_group(index, columns=[leaf], use_threads=False)
+                file.read_row_group(index, columns=[leaf], use_threads=False)
         return _error_at(f"{self.file.name}: {what}", error)
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import DataFileError, StoreError
-from featstore.reading import checksums
-from featstore.reading.checksums import require_intact
+from featstore.reading import spans as checked_spans
 from featstore.reading.open_file import OpenFile
+from featstore.reading.spans import require_intact
 from tests.damaged_files import flip
 from tests.native.oracles.page_header import read_page_header
 from tests.native.oracles.pages import is_intact
@@ -139,7 +139,7 @@ def test_a_page_and_a_header_larger_than_what_is_read_at_a_time(tmp_path: Path) 
     )
     ((*_, first, end),) = pages_of(path)
     assert first > 8_000  # the header holds the least and the greatest text
-    assert end - first > checksums._ROOM_BYTES
+    assert end - first > checked_spans._ROOM_BYTES
     check(path)
     flip(path, end - 1)
     with pytest.raises(DataFileError, match="column 'text': row group 0"):
@@ -175,7 +175,7 @@ def test_kernel_and_python_say_the_same_of_bytes_that_changed_anywhere(
     for _ in range(data.draw(st.integers(0, 3))):
         flip(path, data.draw(st.integers(4, size - 1)), data.draw(st.integers(0, 7)))
     with path.open("rb") as file:
-        by_kernel = checksums._first_damaged(file.fileno(), np.array(spans))
+        by_kernel = checked_spans._first_damaged(file.fileno(), np.array(spans))
         pure = [place for place, span in enumerate(spans) if not is_intact(file.fileno(), span)]
     # The kernel also refuses a header whose other numbers cannot be.
     assert pure == [] or by_kernel is not None

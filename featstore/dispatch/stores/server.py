@@ -18,7 +18,7 @@ from featstore.base.errors import DispatchError
 from featstore.base.libraries import LazyModule
 from featstore.base.processes import forget_in_child
 from featstore.dispatch.stores.endpoint import Endpoint
-from featstore.dispatch.stores.replies import ReplyingStore
+from featstore.dispatch.stores.sqlite import ReplyingStore
 from featstore.dispatch.stores.wire import (
     ACCEPTED,
     GREETING,

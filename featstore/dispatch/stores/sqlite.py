@@ -4,18 +4,21 @@ tool.
 Write-ahead logging lets readers go on while one process writes. With `synchronous=NORMAL` every
 write survives any crash of processes. A crash of the machine may lose the last writes, but then no
 worker is left to miss them.
+
+The data of a TCP store's server are such a file, too, which answers each numbered request once.
 """
 
+import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from featstore.base.errors import DispatchError
-from featstore.base.mounts import network_mount_of
+from featstore.base.host import network_mount_of
 from featstore.base.sqlite_connection import ForkSafeConnection
 from featstore.dispatch.stores.base import Store
 
@@ -217,3 +220,71 @@ def _retried(act: Callable[[], object]) -> None:
             if not _is_locked(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.005)
+
+
+_REPLIES = (
+    "CREATE TABLE IF NOT EXISTS replies "
+    "(client TEXT PRIMARY KEY, number INTEGER NOT NULL, reply TEXT NOT NULL) WITHOUT ROWID"
+)
+_READ_REPLY = "SELECT number, reply FROM replies WHERE client = ?"
+_WRITE_REPLY = "INSERT OR REPLACE INTO replies VALUES (?, ?, ?)"
+_WRITES: Mapping[str, Callable[..., Any]] = {"set": put, "add": add, "compare_set": compare_put}
+
+
+class ReplyingStore(SqliteStore):
+    """A file that this process alone uses.
+
+    What a request wrote and the reply to it are one transaction. So a client that has lost a reply
+    can ask again with the same number, also a server that was killed and came back.
+
+    Args:
+        path: The file.
+        is_durable: Whether every write survives a crash of the machine: its workers, on other
+            machines, live on.
+
+    Raises:
+        DispatchError: The file cannot be opened, or another process uses it.
+    """
+
+    def __init__(self, path: Path, *, is_durable: bool) -> None:
+        super().__init__(path, partial(_exclusive_connection, is_durable=is_durable))
+
+    def answer(self, client: str, number: int, verb: str, *arguments: Any) -> Any:
+        """Does what a request asks for, or returns its reply if it is done already.
+
+        Args:
+            client: The client, by a name that no other has.
+            number: Of the request. A client has one request at a time.
+            verb: `get_many`, `leave`, or a verb of `Store` that writes.
+            arguments: Those of the verb.
+
+        Raises:
+            DispatchError: The file cannot be written.
+            ValueError, TypeError: There is no such request.
+        """
+        if verb == "get_many":
+            return self.get_many(*arguments)
+        if verb != "leave" and verb not in _WRITES:
+            raise ValueError(f"no verb {verb!r}")
+        with self.transaction() as connection:
+            if verb == "leave":
+                connection.execute("DELETE FROM replies WHERE client = ?", (client,))
+                return None
+            known = connection.execute(_READ_REPLY, (client,)).fetchone()
+            if known is not None and known[0] == number:
+                return json.loads(known[1])
+            reply = _WRITES[verb](connection, *arguments)
+            connection.execute(_WRITE_REPLY, (client, number, json.dumps(reply)))
+            return reply
+
+
+def _exclusive_connection(path: Path, *, is_durable: bool) -> sqlite3.Connection:
+    durability = "FULL" if is_durable else "OFF"
+    # Exclusive: of two servers with one file, the second must not begin.
+    connection = shared_connection(path, "locking_mode = EXCLUSIVE", f"synchronous = {durability}")
+    try:
+        connection.execute(_REPLIES)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -13,7 +13,7 @@ from featstore.base.schema import SlotSchema
 from featstore.extraction.units.extractor import Extractor
 from featstore.files.storage import delete, join
 from featstore.ops.malformed import without_views
-from featstore.reading.missing import nulls_to_marks
+from featstore.reading.tables import nulls_to_marks
 from featstore.statistics.column_statistics import (
     Statistics,
     StatisticsGatherer,
