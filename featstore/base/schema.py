@@ -231,10 +231,10 @@ class SlotSchema:
     kept: tuple[pa.Field, ...] = ()
     partition_keys: tuple[pa.Field, ...] = ()
     foreign: Mapping[str, pa.Field] = field(default_factory=dict, repr=False, compare=False)
-    _by_name: Mapping[str, Slot] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_by_name", {slot.name: slot for slot in self.slots})
+    @cached_property
+    def _by_name(self) -> Mapping[str, Slot]:
+        return {slot.name: slot for slot in self.slots}
 
     def __getitem__(self, name: str) -> Slot:
         """The slot of that name.

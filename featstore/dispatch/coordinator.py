@@ -27,10 +27,17 @@ from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.receipt import EpochSize, quarantine, quarantined
 from featstore.dispatch.renewer import InStepPace, Renewer, look_pause_s, renewal_pause_s
-from featstore.dispatch.stealing import StagedSplits, StealCandidate, victims
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
-from featstore.dispatch.survey import Hints, LeaseWatch, Part, Survey
+from featstore.dispatch.survey import (
+    Hints,
+    LeaseWatch,
+    Part,
+    StagedSplits,
+    StealCandidate,
+    Survey,
+    victims,
+)
 from featstore.dispatch.terms import SYSTEM_CLOCK, Claim, Clock, Terms, WaitFor
 
 _LOG = logging.getLogger(__name__)

@@ -16,10 +16,9 @@ from typing import Any
 from featstore.base.text_table import text_table
 from featstore.dispatch.epochs import EpochNote, announced, read_splits
 from featstore.dispatch.lease import FINAL, Lease, LeaseState, all_shares
-from featstore.dispatch.stealing import AHEAD
 from featstore.dispatch.stores.address import open_read_only
 from featstore.dispatch.stores.base import Store
-from featstore.dispatch.survey import Part
+from featstore.dispatch.survey import AHEAD, Part
 
 # A worker below half of the median rate is a straggler (docs/dispatch.md).
 _STRAGGLER_SHARE = 0.5

@@ -167,7 +167,11 @@ class PageReader:
         chunks = Chunks._make(numbers[:, by_length] for numbers in chunks)
         max_bytes = max_page_bytes(chunks, widths)
         rows = [self._file.row_group_rows[index] for index in row_groups]
-        outs = _outs(columns, sum(rows), (num_values[by_length] * widths).tolist(), self._take)
+        value_bytes = (num_values[by_length] * widths).tolist()
+        # A list has one offset more than rows, of 4 bytes.
+        offset_bytes = [4 * (sum(rows) + 1) * column.max_repetition for column in columns]
+        memory = allocated(list(zip(offset_bytes, value_bytes, strict=True)), self._take)
+        outs = [_Out(column, sum(rows), of) for column, of in zip(columns, memory, strict=True)]
         num_threads = min(num_threads, len(outs))
         room_bytes = _room_bytes(chunks, widths, max_bytes)
         if order is not None:
@@ -308,21 +312,6 @@ class _Out:
         return pa.Array.from_buffers(
             column.type, self._num_rows, [None, self._memory.offsets], 0, children=[values]
         )
-
-
-def _outs(
-    columns: Sequence[_Column], num_rows: int, value_bytes: Sequence[int], take: Take | None
-) -> list[_Out]:
-    """The columns with memory for so many bytes of values."""
-    offset_bytes = 4 * (num_rows + 1)
-    sizes = [
-        (offset_bytes if column.max_repetition else 0, size_bytes)
-        for column, size_bytes in zip(columns, value_bytes, strict=True)
-    ]
-    return [
-        _Out(column, num_rows, memory)
-        for column, memory in zip(columns, allocated(sizes, take), strict=True)
-    ]
 
 
 def allocated(sizes: Sequence[tuple[int, int]], take: Take | None) -> list[ColumnMemory]:

@@ -572,7 +572,8 @@ class Cache:
                     and os.fstat(lock).st_size == record.size_bytes
                     and size_bytes in (None, record.size_bytes)
                 ):
-                    if not is_steady or _is_unused(lock):
+                    unused_ns = abs(time.time_ns() - os.fstat(lock).st_mtime_ns)
+                    if not is_steady or unused_ns > _STEADY_NS:
                         _touch(lock)
                     held.pop_all()
                     return Pin(path, lock, record, is_steady=is_steady)
@@ -709,8 +710,3 @@ def _free_bytes(directory: Path) -> int:
         return shutil.disk_usage(directory).free
     except OSError:
         return sys.maxsize
-
-
-def _is_unused(lock: int) -> bool:
-    """Whether no use was noted in the last minute."""
-    return abs(time.time_ns() - os.fstat(lock).st_mtime_ns) > _STEADY_NS

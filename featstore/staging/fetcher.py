@@ -32,7 +32,7 @@ from featstore.staging.cache import (
 from featstore.staging.counts import Counts
 from featstore.staging.filling import Connection, Filling, Received
 from featstore.staging.limits import Throttle
-from featstore.staging.lookahead import RequestsAhead, StandingRequests
+from featstore.staging.lookahead import RequestsAhead
 from featstore.staging.options import AUTO, WHOLE, Staging
 from featstore.staging.ranges import PlanRanges, coalesce, covers, missing, num_bytes
 from featstore.staging.record import Record, SpanChecksum, united_checksum
@@ -422,14 +422,13 @@ class Fetcher:
         spans = self._wanted(item, filling)
         if requests := self._requests(item, filling, spans, self._options.num_budget_bytes):
             self._reserve(item, download, num_bytes(united([*filling.held, *requests])), waiting)
-        remote = partial(self.remote, item.url)
-        further = StandingRequests(
+        ahead = RequestsAhead(
             choose=lambda: self._further_requests(item, download, filling, spans),
-            remote=remote,
+            remote=partial(self.remote, item.url),
             filling=filling,
+            pass_on=waiting.pass_on,
         )
-        ahead = RequestsAhead(remote=remote, plan=further, filling=filling, pass_on=waiting.pass_on)
-        while requests := filling.in_flight or further():
+        while requests := filling.in_flight or ahead.remaining():
             ahead.fetch(*requests[0])
         waiting.pass_on()
 
