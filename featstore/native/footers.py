@@ -20,8 +20,7 @@ from featstore.native.arrow import (
     ARROW_SCHEMA,
     MAGIC,
     STOP,
-    FooterBytes,
-    arrow_metadata,
+    file_without_data,
     row_group,
 )
 from featstore.native.checks import CHUNK, ROW_GROUP, checked_chunks, spans
@@ -182,21 +181,19 @@ class CheckedFooter:
         """
         columns = range(len(self.file_schema.roots)) if columns is None else columns
         leaves = [leaf for column in columns for leaf in self.file_schema.roots[column].leaves]
-        with damage_as(lambda error: FooterError(first_line(error))):
-            rest = self._rest(leaves, with_statistics)
-            return arrow_metadata(self.file_schema.bytes_of(columns), rest)
-
-    def _rest(self, leaves: Sequence[int], with_statistics: bool) -> FooterBytes:
         file, orders = self.tables[FILE][0].tolist(), self.tables[ORDERS]
         created_by = self.data[file[_FILE["created_by"]] : file[_FILE["created_by.end"]]]
         has_orders = with_statistics and len(orders) == len(self.leaves)
-        return FooterBytes(
+        written = file_without_data(
+            self.file_schema.bytes_of(columns),
             version=file[_FILE["version"]],
             num_rows=self.num_rows,
             row_groups=self._row_groups(leaves, with_statistics),
             created_by=None if file[_FILE["created_by"]] == ABSENT else created_by,
             orders=self._slices(orders[leaves, :2]) if has_orders else (),
         )
+        with damage_as(lambda error: FooterError(first_line(error))):
+            return pq.read_metadata(pa.BufferReader(written))
 
     def _row_groups(self, leaves: Sequence[int], with_statistics: bool) -> list[bytes]:
         """The bytes of row groups, whose column chunks hold what Arrow needs. Left out are the

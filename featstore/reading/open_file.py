@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -117,11 +116,6 @@ class OpenFile(Closing):
     @property
     def num_rows(self) -> int:
         return sum(self.row_group_rows)
-
-    @cached_property
-    def file(self) -> pq.ParquetFile:
-        """The file with all of its columns, opened by Arrow. Closed with this object."""
-        return self.arrow_file(None)
 
     def arrow_file(self, columns: FileColumns | None) -> pq.ParquetFile:
         """The file opened by Arrow with only some of its columns, whose leaf columns are numbered

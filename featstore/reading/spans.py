@@ -123,28 +123,24 @@ def require_intact(file: OpenFile, held: Sequence[Span] | None) -> None:
         DataFileError: A page is not what was written. Names file, column and row group.
         StoreError: The system cannot read the file.
     """
-    places = _checked_places(file, held)
+    groups, leaves = range(len(file.row_group_rows)), range(len(file.footer.leaves))
+    # An empty one may claim to begin at byte 0.
+    is_checked = (file.footer.chunks_of(groups, leaves).num_values > 0).reshape(-1)
+    if held is not None:
+        is_checked &= are_held(file.footer.spans.reshape(-1, 2), held)
+    # The column chunks to check: their places among all of the file, row group by row group.
+    places = np.flatnonzero(is_checked)
     spans = file.footer.spans.reshape(-1, 2)[places]
     with file.reading():
         damaged = _first_damaged(file.descriptor, spans)
     if damaged is not None:
-        row_group, leaf = divmod(int(places[damaged]), len(file.footer.leaves))
+        row_group, leaf = divmod(int(places[damaged]), len(leaves))
         column = file.footer.leaves[leaf].path
         raise DataFileError(
             f"{file.name}: column {column!r}: row group {row_group}: expected pages "
             "that match the checksums in their headers, found other bytes; if the store has the "
             "same bytes, write the file again"
         )
-
-
-def _checked_places(file: OpenFile, held: Sequence[Span] | None) -> Array:
-    """The column chunks to check: their places among all of the file, row group by row group."""
-    groups, leaves = range(len(file.row_group_rows)), range(len(file.footer.leaves))
-    # An empty one may claim to begin at byte 0.
-    is_checked = (file.footer.chunks_of(groups, leaves).num_values > 0).reshape(-1)
-    if held is not None:
-        is_checked &= are_held(file.footer.spans.reshape(-1, 2), held)
-    return np.flatnonzero(is_checked)
 
 
 def _first_damaged(file: int, spans: Array) -> int | None:

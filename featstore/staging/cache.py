@@ -143,9 +143,8 @@ class Pin:
         Raises:
             Stopped: `stop` was set meanwhile.
         """
-        assert self._lock is not None
         return all(
-            _crc(self._lock, first, end, stop) == crc for first, end, crc in self.record.sums
+            _crc(self.descriptor, first, end, stop) == crc for first, end, crc in self.record.sums
         )
 
     def release(self) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Generic
 
 from featstore.base.closing import Closing
@@ -34,7 +33,7 @@ _CLOSE_S = 1.0
 _NUM_THREADS = 2
 
 
-class Staged(Generic[Key]):
+class Staged(Closing, Generic[Key]):
     """A file for the reader: pinned on the local disk until `release`, or the end of a `with`
     block; or to be read in place.
 
@@ -72,15 +71,8 @@ class Staged(Generic[Key]):
             self._pin.release()
         self._on_release(self)
 
-    def __enter__(self) -> "Staged[Key]":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """As `release`."""
         self.release()
 
 

@@ -463,7 +463,11 @@ def outcome(path: Path, slot: Slot) -> str:
             if reversed_rows != reversed_later:
                 return "DIFFERS: other rows in another order"
             try:
-                arrows = footer.file.read_row_group(0, columns=["x"], use_threads=False).column("x")
+                arrows = (
+                    footer.arrow_file(None)
+                    .read_row_group(0, columns=["x"], use_threads=False)
+                    .column("x")
+                )
             except (pa.ArrowException, OSError) as error:
                 return f"DIFFERS: Arrow refuses it: {error}"
             if len(arrows) != footer.row_group_rows[0]:
@@ -486,7 +490,11 @@ def difference_as_no_slot(path: Path) -> str | None:
             ours = PageReader(footer, (), columns, others=(field,)).read([0]).get("x")
             if ours is None:
                 return None
-            arrows = footer.file.read_row_group(0, columns=["x"], use_threads=False).column("x")
+            arrows = (
+                footer.arrow_file(None)
+                .read_row_group(0, columns=["x"], use_threads=False)
+                .column("x")
+            )
             is_same = _plain(np.asarray(ours)) == _plain(np.asarray(arrows.combine_chunks()))
             return None if is_same and not arrows.null_count else "DIFFERS: as no slot"
     except DataFileError:

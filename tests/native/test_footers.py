@@ -143,7 +143,7 @@ def test_an_optional_field_of_another_type_is_as_good_as_absent(
     assert pq.read_table(io.BytesIO(data)).to_pydict() == TABLE.to_pydict()
     assert read(data).num_rows == 3
     with OpenFile(io.BytesIO(data), "a.parquet") as opened:
-        assert opened.file.read().to_pydict() == TABLE.to_pydict()
+        assert opened.arrow_file(None).read().to_pydict() == TABLE.to_pydict()
 
 
 def test_fields_out_of_order_or_twice_are_refused(

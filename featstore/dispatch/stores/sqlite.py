@@ -28,6 +28,9 @@ _BUSY_S = 30.0
 # How long one try waits, after which the connections are opened anew. Chosen, not measured: a lock
 # that nobody releases stops all workers for so long.
 _TRY_S = 3.0
+# A change of the journal mode fails at once if another process makes it too: it ignores the busy
+# timeout.
+_PAUSE_S = 0.005
 # PROTOCOL: a lock that readers take for a moment was held through all of SQLite's tries, for 10 s.
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 Result = TypeVar("Result")
@@ -105,6 +108,7 @@ class SqliteStore(Store):
                 if not _is_locked(error) or time.monotonic() > deadline:
                     raise
             self._connection.disconnect_all()
+            time.sleep(_PAUSE_S)
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -197,29 +201,12 @@ def shared_connection(path: Path, *options: str) -> sqlite3.Connection:
     try:
         for option in options or ("synchronous = NORMAL",):
             connection.execute(f"PRAGMA {option}")
-        _retried(lambda: connection.execute("PRAGMA journal_mode = WAL"))
-        _retried(lambda: connection.execute(_SCHEMA))
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(_SCHEMA)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _retried(act: Callable[[], object]) -> None:
-    """Retries `act` while the database is locked.
-
-    A change of the journal mode fails at once if another process makes it too: it ignores the
-    busy timeout.
-    """
-    deadline = time.monotonic() + _TRY_S
-    while True:
-        try:
-            act()
-            return
-        except sqlite3.OperationalError as error:
-            if not _is_locked(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
 
 
 _REPLIES = (
