@@ -129,7 +129,7 @@ def _bytes(elements: bytes, roots: Sequence[Root], arrow_text: bytes | None) -> 
     )
 
 
-class _SchemaCache:
+class SchemaCache:
     """The schemas described last, each with the Arrow text of the first file that had it.
 
     Thread-safe: `_lock` guards `_known`. A schema is described while the lock is held: threads that
@@ -145,6 +145,16 @@ class _SchemaCache:
         self._lock = threading.Lock()
 
     def get(self, elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:
+        """The schema that the bytes of a footer's elements describe.
+
+        Args:
+            elements: The bytes.
+            arrow_text: The text of Arrow's schema, if the footer has one.
+            rows: The elements as `walk` found them, with positions relative to `elements`.
+
+        Raises:
+            FooterError: They do not form a valid schema.
+        """
         with self._lock:
             likely = [known for known in reversed(self._known) if known[1].elements == elements]
             for text, schema in likely:
@@ -173,22 +183,8 @@ def _text_of_columns(arrow_text: bytes | None) -> bytes | None:
     return arrow_text_of(pa.schema([c.with_type(plain_type(c.type)) for c in columns]))
 
 
-_CACHE = _SchemaCache()
-forget_in_child(_CACHE)
-
-
-def file_schema_of(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:
-    """The schema that the bytes of a footer's elements describe.
-
-    Args:
-        elements: The bytes.
-        arrow_text: The text of Arrow's schema, if the footer has one.
-        rows: The elements as `walk` found them, with positions relative to `elements`.
-
-    Raises:
-        FooterError: They do not form a valid schema.
-    """
-    return _CACHE.get(elements, arrow_text, rows)
+SCHEMAS = SchemaCache()
+forget_in_child(SCHEMAS)
 
 
 def _file_schema(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:

@@ -25,7 +25,7 @@ from featstore.native.arrow import (
 )
 from featstore.native.checks import CHUNK, ROW_GROUP, checked_chunks, spans
 from featstore.native.damage import damage_as, first_line
-from featstore.native.file_schema import FileSchema, Leaf, file_schema_of
+from featstore.native.file_schema import SCHEMAS, FileSchema, Leaf
 from featstore.native.format import (
     ABSENT,
     ELEMENTS,
@@ -239,7 +239,7 @@ def _file_schema(data: bytes, tables: tuple[Numbers, ...], file: list[int]) -> F
     rows = tables[ELEMENTS].copy()
     rows[:, _POSITIONS] -= begin
     arrow_text = _key_values(data, tables[KEY_VALUES]).get(ARROW_SCHEMA)
-    return file_schema_of(data[begin : file[_FILE["elements.end"]]], arrow_text, rows)
+    return SCHEMAS.get(data[begin : file[_FILE["elements.end"]]], arrow_text, rows)
 
 
 _POSITIONS = [_ELEMENT[name] for name in ("begin", "end", "name", "name.end")]

@@ -47,7 +47,7 @@ class Staged(Closing, Generic[Key]):
     """
 
     def __init__(
-        self, item: StageItem[Key], pin: Pin | None, on_release: Callable[["Staged[Key]"], None]
+        self, item: StageItem[Key], pin: Pin | None, on_release: Callable[["Staged[Key]"], object]
     ) -> None:
         self.key, self.url = item.key, item.url
         self.path: Path | None = None if pin is None else pin.path
@@ -314,7 +314,7 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
             if queued not in self._queue:  # `items` raised the error.
                 self._queue.append(queued)
             queued.staged, queued.error = staged, error
-            self._is_drawn |= error is not None
+            self._is_drawn |= error is not None  # Nothing comes after an error.
             queued.held_bytes = 0 if staged is None else staged.held_bytes
             self._changed.notify_all()
 
@@ -332,12 +332,9 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
             backoff.wait(f"staging {queued.url} waits: {refusal.value}")
 
         pin = self._fetcher.obtain(item, Waiting(self._stop, await_room, threads, pass_on))
-        staged = Staged(item, pin, self._forget)
+        staged = Staged(item, pin, lambda staged: self._pinned.pop(id(staged), None))
         self._pinned[id(staged)] = staged.held_bytes
         return staged
-
-    def _forget(self, staged: Staged[Key]) -> None:
-        self._pinned.pop(id(staged), None)
 
     def _require_possible(
         self, queued: _QueuedFile[Key], refusal: Refusal, wanted_bytes: int, waited_s: float

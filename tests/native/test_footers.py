@@ -250,7 +250,7 @@ def test_metadata_of_the_whole_schema_does_not_make_another_description(
 
 
 def test_a_child_forked_while_a_schema_is_looked_up_opens_files(file: bytes) -> None:
-    with file_schema._CACHE._lock:
+    with file_schema.SCHEMAS._lock:
         child = os.fork()
         if not child:
             signal.alarm(20)  # ends a child that waits for the lock

@@ -105,7 +105,9 @@ class SqliteStore(Store):
                     using.push(tried.pop_all())
                     return result
             except sqlite3.OperationalError as error:
-                if not _is_locked(error) or time.monotonic() > deadline:
+                # The low byte is the primary code, of which the rest says more.
+                is_locked = error.sqlite_errorcode & 0xFF in _LOCKED
+                if not is_locked or time.monotonic() > deadline:
                     raise
             self._connection.disconnect_all()
             time.sleep(_PAUSE_S)
@@ -159,10 +161,6 @@ def _require_local(path: Path) -> None:
 def _begun(connection: sqlite3.Connection) -> sqlite3.Connection:
     connection.execute("BEGIN IMMEDIATE")
     return connection
-
-
-def _is_locked(error: sqlite3.OperationalError) -> bool:
-    return error.sqlite_errorcode & 0xFF in _LOCKED
 
 
 def get(connection: sqlite3.Connection, key: str) -> str | None:
