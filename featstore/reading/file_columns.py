@@ -3,9 +3,11 @@
 import logging
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -40,6 +42,14 @@ class Selection:
         )
 
 
+class FileLeaf(NamedTuple):
+    """A leaf column of a file: its number, its path, and the column to which it belongs."""
+
+    place: int
+    path: str
+    column: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileColumns:
     """The columns of one file that a selection reads.
@@ -47,48 +57,23 @@ class FileColumns:
     Attributes:
         slots: For each selected slot, the name of the file's column; None: the file has none.
         others: The same for other columns.
-        leaves: Paths of the leaf columns to read, in the file's order.
-        places: For each column that is read, the numbers of its leaf columns in the file.
+        leaves: The leaf columns to read, in the file's order.
     """
 
     slots: Mapping[str, str | None]
     others: Mapping[str, str | None]
-    leaves: tuple[str, ...]
-    places: Mapping[str, range] = field(default_factory=dict)
+    leaves: tuple[FileLeaf, ...]
 
     @cached_property
     def leaf_places(self) -> tuple[int, ...]:
         """The numbers of all leaf columns that are read, in the file's order."""
-        return tuple(place for found in self.places.values() for place in found)
+        return tuple(leaf.place for leaf in self.leaves)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The file's columns that are read, in the file's order."""
-        return tuple(self.places)
-
-    def column_of(self, leaf: str) -> str:
-        """The column to which a leaf column belongs."""
-        leaves = iter(self.leaves)
-        return next(
-            (name for name, found in self.places.items() if leaf in islice(leaves, len(found))),
-            leaf,
-        )
-
-    def places_of(self, leaves: Collection[str]) -> list[tuple[int, str]]:
-        """The numbers of these leaf columns, each with the column to which it belongs."""
-        numbered = ((place, name) for name, places in self.places.items() for place in places)
-        wanted = set(leaves)
-        return [found for found, leaf in zip(numbered, self.leaves, strict=True) if leaf in wanted]
-
-    def leaves_besides(self, names: Collection[str]) -> list[str]:
-        """The leaf columns, except those of columns with these names."""
-        leaves = iter(self.leaves)
-        return [
-            leaf
-            for name, found in self.places.items()
-            for leaf in islice(leaves, len(found))
-            if name not in names
-        ]
+    @cached_property
+    def places(self) -> Mapping[str, tuple[int, ...]]:
+        """For each column that is read, in the file's order, the numbers of its leaf columns."""
+        columns = groupby(self.leaves, key=attrgetter("column"))
+        return {name: tuple(leaf.place for leaf in leaves) for name, leaves in columns}
 
 
 class ColumnCache:
@@ -109,7 +94,7 @@ class ColumnCache:
                 return columns
         columns = find_columns(file_schema, selection, file_name)
         self._cached.append((selection, file_schema, columns))
-        self.note(selection, has_found=bool(columns.places))
+        self.note(selection, has_found=bool(columns.leaves))
         return columns
 
     def note(self, selection: Selection, *, has_found: bool) -> None:
@@ -152,9 +137,12 @@ def find_columns(file_schema: FileSchema, selection: Selection, file_name: str) 
     }
     wanted = {name for name in (*slots.values(), *others.values()) if name is not None}
     chosen = sorted(file_schema.by_name[name][0] for name in wanted)
-    places = {file_schema.roots[place].name: file_schema.roots[place].leaves for place in chosen}
-    leaves = tuple(file_schema.leaves[i].path for found in places.values() for i in found)
-    return FileColumns(slots=slots, others=others, leaves=leaves, places=places)
+    leaves = tuple(
+        FileLeaf(place, file_schema.leaves[place].path, file_schema.roots[i].name)
+        for i in chosen
+        for place in file_schema.roots[i].leaves
+    )
+    return FileColumns(slots=slots, others=others, leaves=leaves)
 
 
 def _by_number(

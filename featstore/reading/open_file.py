@@ -15,7 +15,7 @@ from featstore.native.arrow import INT96_UNIT
 from featstore.native.bounds import CLAIMS_MORE, first_beyond
 from featstore.native.damage import damage_as, first_line
 from featstore.native.footers import read_checked, read_on
-from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
+from featstore.reading.file_columns import ColumnCache, FileColumns, FileLeaf, Selection
 from featstore.reading.kept import KeptSpans
 
 # Bytes of a decoded value of each physical type of fixed width.
@@ -124,7 +124,7 @@ class OpenFile(Closing):
         Args:
             columns: The columns; None is all.
         """
-        key = None if columns is None else columns.names
+        key = None if columns is None else tuple(columns.places)
         if key not in self._files:
             self._files[key] = self._opened_files.enter_context(self.reopened(columns))
         return self._files[key]
@@ -136,7 +136,7 @@ class OpenFile(Closing):
         with self.reading():
             return pq.ParquetFile(
                 self._source,
-                metadata=self.metadata_of(None if columns is None else columns.names),
+                metadata=self.metadata_of(None if columns is None else tuple(columns.places)),
                 pre_buffer=self.is_local,  # in threads, which may not hold Python's memory
                 page_checksum_verification=not self.is_checked,
                 coerce_int96_timestamp_unit=INT96_UNIT,
@@ -183,18 +183,18 @@ class OpenFile(Closing):
         self._source.seek(first)
         return read_on(self._source, num_bytes)
 
-    def require_within(self, row_group: int, places: Iterable[tuple[int, str]]) -> None:
+    def require_within(self, row_group: int, leaves: Iterable[FileLeaf]) -> None:
         """Checks the page headers of column chunks before Arrow reads the pages.
 
         Args:
             row_group: The row group.
-            places: The leaf columns' numbers, each with the name of its column for errors.
+            leaves: The leaf columns to read.
 
         Raises:
             DataFileError: Pages claim more values or bytes than the footer allows.
             StateError: Reading was cancelled.
         """
-        names = dict(places)
+        names = {leaf.place: leaf.column for leaf in leaves}
         file = self.descriptor if self.is_local else self.read_at
         with self.reading():
             found = first_beyond(self.footer, row_group, list(names), file, self.cancelled)

@@ -13,7 +13,7 @@ from featstore.base.schema import Slot
 from featstore.native.damage import damage_as
 from featstore.ops.arrays import array_of
 from featstore.reading.buffers import Array, Values, as_type, missing_values, slot_values
-from featstore.reading.file_columns import FileColumns, Selection
+from featstore.reading.file_columns import FileColumns, FileLeaf, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader, Take
 
@@ -165,7 +165,8 @@ class RowGroupReader:
         row_groups = list(row_groups)
         num_threads = self._num_threads(self._room_bytes(row_groups, in_order=order is not None))
         found = self._pages.read(row_groups, num_threads, order)
-        table = self._table(row_groups, self.columns.leaves_besides(found), num_threads)
+        others = [leaf for leaf in self.columns.leaves if leaf.column not in found]
+        table = self._table(row_groups, others, num_threads)
         if order is not None:
             indices = array_of(order)
             # One by one: no two of them are in memory in both orders.
@@ -195,11 +196,11 @@ class RowGroupReader:
     def _slices(self, row_group: int, num_rows: int) -> Iterator[Rows]:
         leaves = list(self.columns.leaves)
         file = self.file.reopened(self.columns, _SLICE_BUFFER_BYTES)
-        self.file.require_within(row_group, self.columns.places_of(leaves))
+        self.file.require_within(row_group, leaves)
         with self._reading(row_group, leaves):
             use_threads = self._most_threads > 1
             found = file.iter_batches(
-                num_rows, row_groups=[row_group], columns=leaves, use_threads=use_threads
+                num_rows, row_groups=[row_group], columns=_paths(leaves), use_threads=use_threads
             )
             for batch in found:
                 table = pa.Table.from_batches([batch])
@@ -238,7 +239,7 @@ class RowGroupReader:
             most = min(most, self._most_room_bytes // room_bytes)
         return max(1, most)
 
-    def _table(self, row_groups: list[int], leaves: list[str], num_threads: int) -> pa.Table:
+    def _table(self, row_groups: list[int], leaves: list[FileLeaf], num_threads: int) -> pa.Table:
         # Arrow uses one thread per column, or none at all.
         use_threads = num_threads == min(self._most_threads, len(self.columns.leaves)) > 1
         tables = [self._row_group(index, leaves, use_threads) for index in row_groups]
@@ -246,15 +247,14 @@ class RowGroupReader:
             return self._schema.empty_table()
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
-    def _row_group(self, index: int, leaves: list[str], use_threads: bool) -> pa.Table:
+    def _row_group(self, index: int, leaves: list[FileLeaf], use_threads: bool) -> pa.Table:
         if not leaves:
             return pa.table({"": pa.nulls(self.file.row_group_rows[index])}).select([])
-        places = self.columns.places_of(leaves)
         file = self.file.arrow_file(self.columns)
-        with self.file.kept(index, (place for place, _ in places)):
-            self.file.require_within(index, places)
+        with self.file.kept(index, (leaf.place for leaf in leaves)):
+            self.file.require_within(index, leaves)
             with self._reading(index, leaves):
-                table = file.read_row_group(index, columns=leaves, use_threads=use_threads)
+                table = file.read_row_group(index, columns=_paths(leaves), use_threads=use_threads)
         if table.num_rows != (expected := self.file.row_group_rows[index]):
             raise DataFileError(
                 f"{self.file.name}: row group {index}: expected {expected} rows, as the footer "
@@ -262,20 +262,24 @@ class RowGroupReader:
             )
         return table
 
-    def _reading(self, index: int, leaves: list[str]) -> AbstractContextManager[None]:
+    def _reading(self, index: int, leaves: list[FileLeaf]) -> AbstractContextManager[None]:
         """Names what Arrow cannot read in the block."""
         return damage_as(lambda error: self._unreadable(index, leaves, error), self.file.where)
 
-    def _unreadable(self, index: int, leaves: list[str], error: Exception) -> DataFileError:
+    def _unreadable(self, index: int, leaves: list[FileLeaf], error: Exception) -> DataFileError:
         """The error for a row group that Arrow cannot read. Reads its columns one by one, to name
         the first that fails.
         """
         what, file = f"row group {index} cannot be read", self.file.arrow_file(self.columns)
         for leaf in leaves:
-            where = f"{self.file.name}: column {self.columns.column_of(leaf)!r}"
+            where = f"{self.file.name}: column {leaf.column!r}"
             with damage_as(partial(_error_at, f"{where}: {what}"), self.file.where):
-                file.read_row_group(index, columns=[leaf], use_threads=False)
+                file.read_row_group(index, columns=[leaf.path], use_threads=False)
         return _error_at(f"{self.file.name}: {what}", error)
+
+
+def _paths(leaves: Iterable[FileLeaf]) -> list[str]:
+    return [leaf.path for leaf in leaves]
 
 
 def _error_at(where: str, error: Exception) -> DataFileError:
