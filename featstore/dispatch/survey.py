@@ -259,7 +259,7 @@ class Hints:
 
 
 # How many positions beyond the cursor a worker looks for staged files. A larger number finds more
-# of them; observers (accounts/status.py) read as many more keys, and leases are claimed farther out
+# of them; observers (status.py) read as many more keys, and leases are claimed farther out
 # of order.
 AHEAD = 64
 
