@@ -100,21 +100,19 @@ class Plan:
             raise IndexError(f"split {index} of a plan of {len(self.splits)}")
         if not self.shuffle:
             return self.splits[index]
-        number = self._section_number(index)
-        first, end = self._cuts[number : number + 2]
+        cuts = self._cuts
+        number = bisect_right(cuts, index) - 1
+        first, size = cuts[number], cuts[number + 1] - cuts[number]
         keys = order_keys(self.seed, self.epoch, number if self.section_sizes else None)
-        return self.splits[first + permute(index - first, end - first, keys)]
+        return self.splits[first + permute(index - first, size, keys)]
 
     def __iter__(self) -> Iterator[Split]:
         return (self[index] for index in range(len(self.splits)))
 
     def section_of(self, index: int) -> range:
         """The positions of the section to which a position belongs."""
-        number = self._section_number(index)
-        return range(*self._cuts[number : number + 2])
-
-    def _section_number(self, index: int) -> int:
-        return bisect_right(self._cuts, index) - 1
+        end = bisect_right(self._cuts, index)
+        return range(*self._cuts[end - 1 : end + 1])
 
     @cached_property
     def digest(self) -> str:
