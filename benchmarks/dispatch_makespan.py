@@ -26,7 +26,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.plan import Plan, RowGroups, Split, SplitSize, splits_of
+from featstore.dispatch.plan import Plan, Split, SplitSize, splits_of
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.terms import Claim, Terms
 from shared_parts.machine import print_result
@@ -56,11 +56,7 @@ class Scene:
     def splits(self) -> list[Split]:
         """A file is several splits for `dynamic` alone."""
         if self.strategy == "dynamic":
-            return [
-                split
-                for i, rows in enumerate(self.file_rows)
-                for split in splits_of(_file(i, rows), SplitSize(num_rows=TASK_ROWS))
-            ]
+            return [split for i, rows in enumerate(self.file_rows) for split in _splits_of(i, rows)]
         return [Split(path=str(i), num_rows=rows) for i, rows in enumerate(self.file_rows)]
 
 
@@ -114,9 +110,9 @@ def _num_speeds() -> float:
     return NUM_WORKERS - 2 + 1 / SLOWDOWN + 0.5
 
 
-def _file(index: int, num_rows: int) -> RowGroups:
+def _splits_of(index: int, num_rows: int) -> Iterator[Split]:
     rows = [min(ROW_GROUP_ROWS, num_rows - first) for first in range(0, num_rows, ROW_GROUP_ROWS)]
-    return RowGroups(path=str(index), num_rows=rows, sizes_bytes=rows)
+    return splits_of(str(index), rows, rows, SplitSize(num_rows=TASK_ROWS))
 
 
 def _epoch(strategy: str, file_rows: tuple[int, ...], ideal_s: float) -> tuple[float, int, int]:

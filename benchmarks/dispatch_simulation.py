@@ -29,8 +29,7 @@ from zlib import crc32
 from featstore.dispatch import lease as leases
 from featstore.dispatch.lease import Extent, Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.stealing import StealCandidate, victims
-from featstore.dispatch.survey import Part
+from featstore.dispatch.survey import Part, StealCandidate, victims
 from shared_parts.machine import print_result
 
 WINDOW_ROWS, WINDOW_S = 100_000, 2.0

@@ -117,7 +117,7 @@ def _chunks(footer: OpenFile, selection: Selection, cache: ColumnCache) -> FileC
     for group in range(len(footer.row_group_rows)):
         for places in columns.places.values():
             for place in places:
-                footer.chunk(group, place)
+                footer.footer.span(group, place)
     return columns
 
 

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 import featstore
 from featstore.explore.stored import stored_profile
-from featstore.reading.missing import nulls_to_marks
+from featstore.reading.tables import nulls_to_marks
 from featstore.statistics.column_statistics import StatisticsGatherer, merge_statistics
 from featstore.statistics.sketches import mix
 from featstore.tools.demo_flights import write_flights

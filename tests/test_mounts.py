@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.base import mounts
+from featstore.base import host
 from featstore.base.errors import DispatchError
-from featstore.base.mounts import network_mount
+from featstore.base.host import network_mount
 from featstore.dispatch.stores.sqlite import SqliteStore
 
 MOUNTINFO = """\
@@ -60,7 +60,7 @@ def test_a_sqlite_store_on_a_network_file_system_is_refused_before_a_file_is_cre
         f"1 0 0:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:2 / {tmp_path.resolve()} rw - nfs4 server:/ "
         f"rw\n"
     )
-    monkeypatch.setattr(mounts, "_MOUNTS", table)
+    monkeypatch.setattr(host, "_MOUNTS", table)
     with pytest.raises(
         DispatchError, match=r"lies on nfs4 \(mounted at .*local path.* or tcp://host:port"
     ):
@@ -71,5 +71,5 @@ def test_a_sqlite_store_on_a_network_file_system_is_refused_before_a_file_is_cre
 def test_without_proc_mountinfo_nothing_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mounts, "_MOUNTS", tmp_path / "nothing")
+    monkeypatch.setattr(host, "_MOUNTS", tmp_path / "nothing")
     SqliteStore(tmp_path / "x.db").close()

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from featstore.native.page_header import read_page_header
+from featstore.native.bounds import read_page_header
 from featstore.reading.open_file import OpenFile
 from loader_parts.reading import Columns
 
@@ -154,7 +154,7 @@ def _pages(path: str, columns: set[str]) -> Iterator[tuple[bytes, int]]:
             for place, leaf in enumerate(footer.footer.leaves):
                 if leaf.path.partition(".")[0] not in columns:
                     continue
-                at, end = footer.chunk(row_group, place).span
+                at, end = footer.footer.span(row_group, place)
                 while at < end:
                     header = read_page_header(footer.read_at, at, end)
                     if header is None:

@@ -1,11 +1,11 @@
-"""The cores, the memory and the open files that this process may use, and the ranks of its job
-beside it.
+"""The cores, the memory, the open files and the file systems that this process may use, and the
+ranks of its job beside it.
 """
 
 import os
 import re
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 # Where Linux says how much memory a container may use: control groups of version 2 and 1.
@@ -33,7 +33,11 @@ def num_cores() -> int:
 
 def memory_bytes() -> int:
     """The memory of this machine, or of the container if it may use less."""
-    return min(_memory_limits())
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _LIMITS:
+        if path.exists() and (limit := path.read_text().strip()).isdigit():
+            limits.append(int(limit))
+    return min(limits)
 
 
 def ranks_on_host(variables: Mapping[str, str]) -> int:
@@ -93,8 +97,48 @@ def _slurm_tasks(per_node: str, node: str) -> list[str]:
     return tasks[place : place + 1] if all(runs) else []
 
 
-def _memory_limits() -> Iterator[int]:
-    yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _LIMITS:
-        if path.exists() and (limit := path.read_text().strip()).isdigit():
-            yield int(limit)
+# Network file systems: SQLite's locks and shared memory there do not reach the other machines.
+_MOUNTS = Path("/proc/self/mountinfo")
+# Without 9p and virtiofs, which are the disk of many containers and virtual machines.
+_NETWORK = {
+    "afs", "beegfs", "ceph", "cifs", "coda", "fhgfs", "glusterfs", "gpfs", "lustre",
+    "ncpfs", "nfs", "nfs4", "ocfs2", "panfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs",
+}  # fmt: skip
+_NETWORK_FUSE = re.compile(
+    r"fuse\.(sshfs|s3fs|gcsfuse|goofys|rclone|juicefs|glusterfs|ceph|mount-s3|blobfuse2?|hdfs|alluxio.*)"
+)
+
+
+def network_mount(mountinfo: str, path: str) -> tuple[str, str] | None:
+    """The network file system that holds a path.
+
+    Args:
+        mountinfo: The text of /proc/self/mountinfo, see proc_pid_mountinfo(5).
+        path: An absolute path without symbolic links.
+
+    Returns:
+        The mount point and the type of the file system; None if it is a local one.
+    """
+    holding = [("", "")]
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kinds = before.split(), after.split()
+        if len(fields) >= 5 and kinds:
+            # Space, tab, newline and backslash are written as three octal digits.
+            point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
+            if f"{path}/".startswith(point.rstrip("/") + "/"):
+                holding.append((point, kinds[0]))
+    # The deepest mount point holds the path; of several mounts at one point, the last one.
+    point, kind = max(reversed(holding), key=lambda mount: len(mount[0]))
+    return (point, kind) if kind in _NETWORK or _NETWORK_FUSE.fullmatch(kind) else None
+
+
+def network_mount_of(path: Path) -> tuple[str, str] | None:
+    """The network file system that a path is on: mount point and type; None if it is local, or
+    where /proc is not mounted.
+    """
+    try:
+        mounts = _MOUNTS.read_text(errors="surrogateescape")
+    except FileNotFoundError:
+        return None
+    return network_mount(mounts, str(path.resolve()))

@@ -7,9 +7,10 @@ schema (nullable).
 
 import enum
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import pyarrow as pa
 
@@ -143,15 +144,10 @@ class Slot:
         }
         if self.number is not None:
             metadata[SLOT] = metadata[FIELD_ID] = str(self.number).encode()
-        options: dict[bytes, str | int | None] = {
-            OPERATOR: self.op,
-            OPERATOR_PATH: self.op_path,
-            MEANING: self.meaning,
-        }
-        options |= {NUM_INDICES: self.num_indices, SHARE_SLOT: self.share_slot}
-        options |= {TRUNCATE: self.truncate}
         metadata |= {
-            key: str(value).encode() for key, value in options.items() if value is not None
+            key: str(value).encode()
+            for name, (key, _) in _OPTIONS.items()
+            if (value := getattr(self, name)) is not None
         }
         return pa.field(
             self.name, self.arrow_type(nullable=nullable), nullable=nullable, metadata=metadata
@@ -174,27 +170,31 @@ class Slot:
         kind = _kind(value)
         if kind is None:
             return None
-        number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
-        num_indices, share_slot = (metadata.get(key) for key in (NUM_INDICES, SHARE_SLOT))
-        op, op_path, meaning, truncate = (
-            _text(metadata.get(key)) for key in (OPERATOR, OPERATOR_PATH, MEANING, TRUNCATE)
-        )
-        return cls(
-            name=field.name,
-            kind=kind,
-            shape=shape,
-            number=None if number is None else int(number),
-            op=op,
-            num_indices=None if num_indices is None else int(num_indices),
-            share_slot=None if share_slot is None else int(share_slot),
-            op_path=op_path,
-            meaning=meaning,
-            truncate=truncate,
-        )
+        options = {
+            name: type_(metadata[key].decode())
+            for name, (key, type_) in _OPTIONS.items()
+            if key in metadata
+        }
+        number = slot_number(field)
+        return cls(name=field.name, kind=kind, shape=shape, number=number, **options)
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
+# What a column's metadata says of its slot besides kind, shape and number: key and type by field.
+_OPTIONS: Mapping[str, tuple[bytes, Callable[[str], Any]]] = {
+    "op": (OPERATOR, str),
+    "op_path": (OPERATOR_PATH, str),
+    "meaning": (MEANING, str),
+    "num_indices": (NUM_INDICES, int),
+    "share_slot": (SHARE_SLOT, int),
+    "truncate": (TRUNCATE, str),
+}
+
+
+def slot_number(field: pa.Field) -> int | None:
+    """The slot number that a column's metadata says, if any."""
+    metadata = field.metadata or {}
+    number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
+    return None if number is None else int(number)
 
 
 def _value_and_shape(type_: pa.DataType) -> tuple[pa.DataType, tuple[int | None, ...]]:
@@ -231,10 +231,10 @@ class SlotSchema:
     kept: tuple[pa.Field, ...] = ()
     partition_keys: tuple[pa.Field, ...] = ()
     foreign: Mapping[str, pa.Field] = field(default_factory=dict, repr=False, compare=False)
-    _by_name: Mapping[str, Slot] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_by_name", {slot.name: slot for slot in self.slots})
+    @cached_property
+    def _by_name(self) -> Mapping[str, Slot]:
+        return {slot.name: slot for slot in self.slots}
 
     def __getitem__(self, name: str) -> Slot:
         """The slot of that name.

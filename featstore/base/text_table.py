@@ -98,20 +98,15 @@ def column_widths(natural: Sequence[int], words: Sequence[int], width: int) -> l
         width: The number of characters of a line.
     """
     room = width - _GAP * (len(natural) - 1)
+    are_whole = sum(words) <= room
+    bounds = list(zip(words, natural, strict=True)) if are_whole else [(0, word) for word in words]
 
-    def with_limit(limit: int) -> list[int]:
-        return [min(n, max(limit, word)) for n, word in zip(natural, words, strict=True)]
+    def limited(limit: int) -> list[int]:
+        return [min(most, max(limit, least)) for least, most in bounds]
 
-    def broken(limit: int) -> list[int]:
-        return [min(word, limit) for word in words]
-
-    def largest(widths_of: Callable[[int], list[int]]) -> int:
-        limits = range(max(natural) + 1)
-        return bisect_right(limits, room, key=lambda limit: sum(widths_of(limit))) - 1
-
-    if sum(words) <= room:
-        return with_limit(largest(with_limit))
-    return broken(max(largest(broken), _LEAST))
+    limits = range(max(natural) + 1)
+    largest = bisect_right(limits, room, key=lambda limit: sum(limited(limit))) - 1
+    return limited(largest if are_whole else max(largest, _LEAST))
 
 
 def _longest(rows: Sequence[Sequence[str]], parts: Callable[[str], Sequence[str]]) -> list[int]:

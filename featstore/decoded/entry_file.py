@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from featstore.base.closing import Closing
 from featstore.base.errors import StagingError
+from featstore.base.processes import OwnProcess
 from featstore.base.redaction import redact
 from featstore.staging.cache import Cache, Download, Pin
 from featstore.staging.record import Record, checksum
@@ -182,7 +183,7 @@ class MappedEntry(Closing):
     def __init__(
         self, cache: Cache, pin: Pin, state: FileState | None = None, *, is_new: bool = False
     ) -> None:
-        self._cache, self._pin, self._pid = cache, pin, os.getpid()
+        self._cache, self._pin, self._process = cache, pin, OwnProcess()
         self._damage: str | None = None
         try:
             self._state = FileState.of(pin.descriptor) if is_new else state
@@ -244,5 +245,5 @@ class MappedEntry(Closing):
 
     def close(self) -> None:
         """Allows eviction. Views of the mapping stay valid. May be called more than once."""
-        if os.getpid() == self._pid:
+        if self._process.is_this():
             self._pin.release()

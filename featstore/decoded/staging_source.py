@@ -8,10 +8,9 @@ from pathlib import Path
 
 from featstore.base.errors import DataFileError
 from featstore.base.intervals import Span
-from featstore.reading.checksums import require_intact
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.open_file import OpenFile
-from featstore.reading.spans import plan_spans
+from featstore.reading.spans import plan_spans, require_intact
 from featstore.staging.fetcher import Key, Source, StageItem
 from featstore.table.snapshot import DataFile
 

@@ -8,7 +8,6 @@ While the process lives, a thread renews its leases.
 import contextlib
 import hashlib
 import logging
-import os
 import random
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 from featstore.base.closing import Closing
 from featstore.base.errors import DispatchError
+from featstore.base.processes import OwnProcess
 from featstore.dispatch import lease as leases
 from featstore.dispatch.delivered import Done, extent, part_extent
 from featstore.dispatch.epochs import EpochNote, announce
@@ -27,10 +27,17 @@ from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.receipt import EpochSize, quarantine, quarantined
 from featstore.dispatch.renewer import InStepPace, Renewer, look_pause_s, renewal_pause_s
-from featstore.dispatch.stealing import StagedSplits, StealCandidate, victims
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
-from featstore.dispatch.survey import Hints, LeaseWatch, Part, Survey
+from featstore.dispatch.survey import (
+    Hints,
+    LeaseWatch,
+    Part,
+    StagedSplits,
+    StealCandidate,
+    Survey,
+    victims,
+)
 from featstore.dispatch.terms import SYSTEM_CLOCK, Claim, Clock, Terms, WaitFor
 
 _LOG = logging.getLogger(__name__)
@@ -110,7 +117,7 @@ class Coordinator(Closing):
         self._keys = EpochKeys(prefix, plan.epoch)
         self._done: Done = done or {}
         self._nonce = uuid.uuid4().hex[:12]
-        self._pid = os.getpid()
+        self._process = OwnProcess()
         self._watch = LeaseWatch(self._terms.lease_s)
         self._survey = Survey(frozenset(i for i, rows in self._done.items() if rows == "complete"))
         self._cursor, self._surveyed_at, self._num_turns = 0, self._clock.now_s(), 0
@@ -225,7 +232,8 @@ class Coordinator(Closing):
             False if the lease was taken over.
         """
         self._held.worked()
-        return self._change(claim, lambda mine, work: leases.advance(mine, num_rows, work))
+        record = self._changed(claim, lambda mine, work: leases.advance(mine, num_rows, work))
+        return record is not None
 
     def complete(self, claim: Claim) -> bool:
         """Records that the whole claim is delivered.
@@ -234,7 +242,7 @@ class Coordinator(Closing):
             False if the lease was taken over; nothing changes then.
         """
         self._held.worked()
-        return self._change(claim, lambda mine, _: leases.finish(mine))
+        return self._changed(claim, lambda mine, _: leases.finish(mine)) is not None
 
     def fail(self, claim: Claim) -> Lease | None:
         """Releases a claim that could not be read. After too many failures the split is
@@ -291,7 +299,7 @@ class Coordinator(Closing):
 
         May be called more than once, and from any thread.
         """
-        if os.getpid() != self._pid:
+        if not self._process.is_this():
             return
         self._closed.set()
         self._renewer.join()
@@ -451,7 +459,7 @@ class Coordinator(Closing):
                 break
             limit *= 2
         self._num_watched = _TAIL_SPLITS if claim else min(2 * self._num_watched, _MOST_TAIL_SPLITS)
-        self._hints.sync_low()
+        self._hints.read([])  # Learns which splits are done from others, and tells them.
         return claim
 
     def _revisit(self, todo: list[Part]) -> Claim | None:
@@ -494,17 +502,14 @@ class Coordinator(Closing):
         if record is None or record.state is LeaseState.FREE:
             return expired or record is not None
         standstill_s = self._watch.standstill_s(part, record, now)
+        is_idle = not len(self._held) and self._cursor >= len(self._plan)
         if (
-            self._is_idle
+            is_idle
             and standstill_s >= self._terms.lease_s
             and self._watch.silent_s(part, now) < self._terms.lease_s / 2
         ):
             self._name(record, standstill_s)
         return expired or standstill_s >= self._terms.stall_s
-
-    @property
-    def _is_idle(self) -> bool:
-        return not len(self._held) and self._cursor >= len(self._plan)
 
     def _name(self, record: Lease, standstill_s: float) -> None:
         """Warns, once for each worker, that it lives and keeps others waiting."""
@@ -628,9 +633,6 @@ class Coordinator(Closing):
             == record.encode()
         )
 
-    def _change(self, claim: Claim, change: Callable[[Lease, int], Lease]) -> bool:
-        return self._changed(claim, change) is not None
-
     def _changed(self, claim: Claim, change: Callable[[Lease, int], Lease]) -> Lease | None:
         self._require_usable()
         part = (claim.index, claim.part)
@@ -660,7 +662,7 @@ class Coordinator(Closing):
             raise
 
     def _require_usable(self) -> None:
-        if os.getpid() != self._pid:
+        if not self._process.is_this():
             raise DispatchError(
                 "a coordinator cannot be used in a process other than the one that made it: make "
                 "one in each worker"

@@ -14,7 +14,7 @@ from featstore.dispatch.delivered import Done
 from featstore.dispatch.lease import FINAL, Lease
 from featstore.dispatch.plan import Plan
 from featstore.dispatch.store_keys import EpochKeys
-from featstore.dispatch.stores.base import Store
+from featstore.dispatch.stores.base import KEYS_PER_READ, Store
 from featstore.dispatch.survey import Part
 
 FORMAT = 1
@@ -156,10 +156,6 @@ def announced_in_run(store: Store, run_id: str, epoch: int | None = None) -> Ite
     )
 
 
-# Keys per exchange with the store: as many as a TCP store reads in one (stores/tcp.py).
-_KEYS_PER_READ = 256
-
-
 @dataclass(frozen=True, kw_only=True)
 class LeaseEntry:
     """The lease of a split, or of a part that was cut off it.
@@ -200,8 +196,8 @@ def read_splits(
         split was never claimed.
     """
     known = {part: record for part, record in (known or {}).items() if record.state in FINAL}
-    for start in range(0, len(positions), _KEYS_PER_READ):
-        some = positions[start : start + _KEYS_PER_READ]
+    for start in range(0, len(positions), KEYS_PER_READ):
+        some = positions[start : start + KEYS_PER_READ]
         records = dict(_read(store, keys, [(index, 0) for index in some], known))
         for index in some:
             record = records[index, 0]

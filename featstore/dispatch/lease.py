@@ -26,6 +26,11 @@ from typing import Any
 from featstore.base.errors import DispatchError
 
 FORMAT = 2
+# Fields of a record as they are encoded, beside `state`, `end` and `shares`.
+_ALWAYS = ("fence", "worker", "nonce", "beat", "rows")
+_UNLESS_DEFAULT = (
+    "first", "reserved", "started", "work", "turn", "failures", "repeated", "split", "cuts",
+)  # fmt: skip
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
@@ -112,22 +117,13 @@ class Lease:
     @cached_property
     def _text(self) -> str:
         """Made once: each change of a lease needs the text before and the text after it."""
-        fields: dict[str, Any] = {
-            "format": FORMAT,
-            "state": self.state.value,
-            "fence": self.fence,
-            "worker": self.worker,
-        }
-        fields |= {"nonce": self.nonce, "beat": self.beat, "rows": self.rows}
-        optional = ("first", "reserved", "started", "work", "turn", "failures", "repeated", "split")
-        fields |= {name: value for name in optional if (value := getattr(self, name))}
-        fields |= {} if self.end is None else {"end": self.end}
-        fields |= {"cuts": list(self.cuts)} if self.cuts else {}
-        fields |= (
-            {"shares": [[s.worker, s.turn, s.first, s.through] for s in self.shares]}
-            if self.shares
-            else {}
-        )
+        fields: dict[str, Any] = {"format": FORMAT, "state": self.state.value}
+        fields |= {name: getattr(self, name) for name in _ALWAYS}
+        fields |= {name: value for name in _UNLESS_DEFAULT if (value := getattr(self, name))}
+        if self.end is not None:
+            fields["end"] = self.end
+        if self.shares:
+            fields["shares"] = [[s.worker, s.turn, s.first, s.through] for s in self.shares]
         return _ENCODER.encode(fields)
 
     @classmethod
@@ -211,17 +207,19 @@ def claim(extent: Extent, *, worker: str, nonce: str, turn: int = 0) -> Lease:
         turn: Numbers the worker's claims.
     """
     start = extent.start_row
-    # Nothing is reserved yet: until the holder begins, idle workers may take the lease as a whole.
-    mine = Lease(
+    return Lease(
         state=LeaseState.HELD,
         fence=1,
         worker=worker,
         nonce=nonce,
+        turn=turn,
         rows=start,
         first=start,
-        reserved=start,
+        reserved=start,  # Nothing yet: until the holder begins, idle workers may take all of it.
+        split=extent.split,
+        end=extent.end,
+        cuts=extent.cuts,
     )
-    return replace(mine, turn=turn, split=extent.split, end=extent.end, cuts=extent.cuts)
 
 
 def claim_again(current: Lease, *, worker: str, nonce: str, turn: int = 0) -> Lease:
@@ -231,7 +229,7 @@ def claim_again(current: Lease, *, worker: str, nonce: str, turn: int = 0) -> Le
     if it had begun and acknowledged nothing.
     """
     ended = _ended(current)
-    fresh = replace(
+    return replace(
         ended,
         state=LeaseState.HELD,
         fence=ended.fence + 1,
@@ -240,9 +238,10 @@ def claim_again(current: Lease, *, worker: str, nonce: str, turn: int = 0) -> Le
         turn=turn,
         beat=0,
         work=0,
-    )
-    return replace(
-        fresh, first=ended.rows, reserved=ended.rows, started=False, shares=all_shares(ended)
+        first=ended.rows,
+        reserved=ended.rows,
+        started=False,
+        shares=all_shares(ended),
     )
 
 

@@ -7,7 +7,7 @@ given global batch, step `s` of all workers together therefore has the same rows
 workers, and a run can resume with a different number.
 
 `rank`: each worker reads its own part of the files, in mini-epochs, and knows no others. What a
-recorded epoch (`replay`) says is in accounts/recording.py.
+recorded epoch (`replay`) says is in recording.py.
 """
 
 from collections.abc import Iterable, Iterator

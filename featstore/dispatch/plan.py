@@ -10,7 +10,7 @@ their position in it.
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 
@@ -75,18 +75,16 @@ class Plan:
     shuffle: bool = True
     window_rows: int | None = None
     section_sizes: tuple[int, ...] = ()
-    _sections: tuple[range, ...] = field(init=False, repr=False, compare=False)
-    _firsts: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        num_splits = len(self.splits)
-        sizes = self.section_sizes
+        num_splits, sizes = len(self.splits), self.section_sizes
         if sizes and (min(sizes) < 1 or sum(sizes) != num_splits):
             raise ValueError(f"sections of {sizes} splits of a plan of {num_splits}")
-        cuts = accumulate(sizes or (num_splits,), initial=0)
-        sections = tuple(range(first, end) for first, end in pairwise(cuts))
-        object.__setattr__(self, "_sections", sections)
-        object.__setattr__(self, "_firsts", tuple(section.start for section in sections))
+
+    @cached_property
+    def _cuts(self) -> tuple[int, ...]:
+        """Where sections begin and end: from 0 to the number of splits."""
+        return tuple(accumulate(self.section_sizes or (len(self.splits),), initial=0))
 
     def __len__(self) -> int:
         return len(self.splits)
@@ -102,8 +100,9 @@ class Plan:
             raise IndexError(f"split {index} of a plan of {len(self.splits)}")
         if not self.shuffle:
             return self.splits[index]
-        number = self._section_number(index)
-        first, size = self._firsts[number], len(self._sections[number])
+        cuts = self._cuts
+        number = bisect_right(cuts, index) - 1
+        first, size = cuts[number], cuts[number + 1] - cuts[number]
         keys = order_keys(self.seed, self.epoch, number if self.section_sizes else None)
         return self.splits[first + permute(index - first, size, keys)]
 
@@ -112,10 +111,8 @@ class Plan:
 
     def section_of(self, index: int) -> range:
         """The positions of the section to which a position belongs."""
-        return self._sections[self._section_number(index)]
-
-    def _section_number(self, index: int) -> int:
-        return bisect_right(self._firsts, index) - 1
+        end = bisect_right(self._cuts, index)
+        return range(*self._cuts[end - 1 : end + 1])
 
     @cached_property
     def digest(self) -> str:
@@ -195,28 +192,6 @@ def _mix(value: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowGroups:
-    """The row groups of a data file, as its footer describes them, in file order.
-
-    Attributes:
-        path: The file's path in its table.
-        num_rows: The rows of each row group.
-        sizes_bytes: The size of each row group.
-    """
-
-    path: str
-    num_rows: Sequence[int]
-    sizes_bytes: Sequence[int]
-
-    def __post_init__(self) -> None:
-        if len(self.num_rows) != len(self.sizes_bytes):
-            raise ValueError(
-                f"{self.path}: rows of {len(self.num_rows)} row groups, but sizes of "
-                f"{len(self.sizes_bytes)}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
 class SplitSize:
     """The largest allowed split, in rows or in bytes: exactly one of them is set.
 
@@ -235,33 +210,35 @@ class SplitSize:
             )
 
 
-def splits_of(file: RowGroups, size: SplitSize) -> Iterator[Split]:
+def splits_of(
+    path: str, num_rows: Sequence[int], sizes_bytes: Sequence[int], size: SplitSize
+) -> Iterator[Split]:
     """Cuts one file into splits: runs of whole row groups, each as long as `size` allows.
 
     A file that is no larger than `size`, and one without rows, is one split. No split spans files.
+
+    Args:
+        path: The file's path in its table.
+        num_rows: The rows of each row group, in file order.
+        sizes_bytes: The size of each row group.
+        size: The largest allowed split.
     """
-    weights, limit = (
-        (file.num_rows, size.num_rows)
-        if size.size_bytes is None
-        else (file.sizes_bytes, size.size_bytes)
-    )
-    assert limit is not None
+    weights, limit = num_rows, size.num_rows
+    if limit is None:
+        weights, limit = sizes_bytes, size.size_bytes or 0
     if sum(weights) <= limit or len(weights) < 2:
-        yield Split(path=file.path, num_rows=sum(file.num_rows))
+        yield Split(path=path, num_rows=sum(num_rows))
         return
-    first, weight = 0, weights[0]
-    for index in range(1, len(weights)):
-        if weight + weights[index] > limit:
-            yield _run(file, first, index - 1)
-            first, weight = index, 0
-        weight += weights[index]
-    yield _run(file, first, len(weights) - 1)
-
-
-def _run(file: RowGroups, first: int, last: int) -> Split:
-    return Split(
-        path=file.path,
-        num_rows=sum(file.num_rows[first : last + 1]),
-        first_row_group=first,
-        last_row_group=last,
-    )
+    firsts, weight = [0], 0
+    for index, more in enumerate(weights):
+        if index > firsts[-1] and weight + more > limit:
+            firsts.append(index)
+            weight = 0
+        weight += more
+    for first, end in pairwise([*firsts, len(weights)]):
+        yield Split(
+            path=path,
+            num_rows=sum(num_rows[first:end]),
+            first_row_group=first,
+            last_row_group=end - 1,
+        )

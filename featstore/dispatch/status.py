@@ -6,8 +6,8 @@ measured on the observer's own clock once it has looked twice, and until then si
 
 import statistics
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -16,10 +16,9 @@ from typing import Any
 from featstore.base.text_table import text_table
 from featstore.dispatch.epochs import EpochNote, announced, read_splits
 from featstore.dispatch.lease import FINAL, Lease, LeaseState, all_shares
-from featstore.dispatch.stealing import AHEAD
 from featstore.dispatch.stores.address import open_read_only
 from featstore.dispatch.stores.base import Store
-from featstore.dispatch.survey import Part
+from featstore.dispatch.survey import AHEAD, Part
 
 # A worker below half of the median rate is a straggler (docs/dispatch.md).
 _STRAGGLER_SHARE = 0.5
@@ -205,11 +204,12 @@ def show(status: EpochStatus, width: int | None = None) -> str:
     note = status.note
     share = 100 * status.num_done / note.num_splits if note.num_splits else 100.0
     quarantined = f", {status.num_quarantined:,} quarantined" if status.num_quarantined else ""
+    rate = "" if status.is_over else f", {status.rows_per_s:,.0f} rows/s"
     head = (
         f"{note.name}: {status.num_done:,} of {note.num_splits:,} splits done ({share:.1f}%), "
         f"{status.num_held:,} held, "
         f"{status.num_free:,} given back, {status.num_unclaimed:,} unclaimed{quarantined}; "
-        f"{status.num_rows:,} of {note.num_rows:,} rows{_rate(status)}; {_expected(status)}"
+        f"{status.num_rows:,} of {note.num_rows:,} rows{rate}; {_expected(status)}"
     )
     # No key says when an epoch ended, so the rates of a finished one are not known.
     rates = ["" if status.is_over else f"{worker.rows_per_s:,.0f}" for worker in status.workers]
@@ -240,8 +240,8 @@ def status(store_url: str, *, last: int = 5) -> StoreStatus:
     Raises:
         DispatchError: The store cannot be read.
     """
-    with closing(Observer(store_url, last)) as observer:
-        return observer.look()
+    with closing(looks(store_url, last)) as found:
+        return next(found)
 
 
 def watch(store_url: str, *, last: int = 5, every_s: float = 2.0) -> Iterator[StoreStatus]:
@@ -255,14 +255,14 @@ def watch(store_url: str, *, last: int = 5, every_s: float = 2.0) -> Iterator[St
     Raises:
         DispatchError: The store cannot be read any more.
     """
-    with closing(Observer(store_url, last)) as observer:
-        while True:
-            yield observer.look()
+    with closing(looks(store_url, last)) as found:
+        for look in found:
+            yield look
             time.sleep(every_s)
 
 
-class Observer:
-    """Looks at a store repeatedly. The caller closes it.
+def looks(store_url: str, last: int) -> Generator[StoreStatus, None, None]:
+    """Yields the status whenever it is asked for the next one. The caller closes it.
 
     It keeps earlier readings for the rates, and does not read leases again once they are final. Not
     thread-safe.
@@ -274,31 +274,25 @@ class Observer:
     Raises:
         DispatchError: The store does not exist, or cannot be reached.
     """
+    readings = defaultdict[str, deque[Reading]](deque)
+    with closing(open_read_only(store_url)) as store:
+        while True:
+            notes = list(announced(store, last))
+            epochs = tuple(_look_at(store, note, readings[note.name]) for note in notes)
+            yield StoreStatus(epochs=epochs)
 
-    def __init__(self, store_url: str, last: int) -> None:
-        self._store, self._last = open_read_only(store_url), last
-        self._readings: dict[str, deque[Reading]] = {}
 
-    def look(self) -> StoreStatus:
-        """The current status of the epochs."""
-        notes = announced(self._store, self._last)
-        return StoreStatus(epochs=tuple(map(self._look_at, notes)))
-
-    def close(self) -> None:
-        """Closes the handle of the store."""
-        self._store.close()
-
-    def _look_at(self, note: EpochNote) -> EpochStatus:
-        readings = self._readings.setdefault(note.name, deque())
-        known = readings[-1].leases if readings else {}
-        now = Reading(leases=read_leases(self._store, note, known), at_s=time.monotonic())
-        # Another machine noted the start: by this machine's clock it may lie in the future.
-        age_s = max(0.0, time.time() - note.started_unix_s)
-        before = readings[0] if readings else Reading(leases={}, at_s=now.at_s - age_s)
-        readings.append(now)
-        while len(readings) > 2 and now.at_s - readings[1].at_s >= max(_WINDOW_S, note.lease_s / 2):
-            readings.popleft()
-        return summarize(note, now, before)
+def _look_at(store: Store, note: EpochNote, readings: deque[Reading]) -> EpochStatus:
+    """The status of an epoch, after the earlier readings, to which this one is added."""
+    known = readings[-1].leases if readings else {}
+    now = Reading(leases=read_leases(store, note, known), at_s=time.monotonic())
+    # Another machine noted the start: by this machine's clock it may lie in the future.
+    age_s = max(0.0, time.time() - note.started_unix_s)
+    before = readings[0] if readings else Reading(leases={}, at_s=now.at_s - age_s)
+    readings.append(now)
+    while len(readings) > 2 and now.at_s - readings[1].at_s >= max(_WINDOW_S, note.lease_s / 2):
+        readings.popleft()
+    return summarize(note, now, before)
 
 
 def read_leases(store: Store, note: EpochNote, known: Mapping[Part, Lease]) -> dict[Part, Lease]:
@@ -348,10 +342,6 @@ def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> 
             )
         )
     return statuses
-
-
-def _rate(status: EpochStatus) -> str:
-    return "" if status.is_over else f", {status.rows_per_s:,.0f} rows/s"
 
 
 def _expected(status: EpochStatus) -> str:

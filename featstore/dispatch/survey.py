@@ -1,5 +1,6 @@
 """What one worker knows of the leases of others: which are open, and for how long they have not
-changed by its own clock.
+changed by its own clock. And what it claims besides the next split of the plan: splits whose files
+its host has staged, and leases of other workers at the end of the epoch (work stealing).
 
 A part is `(position in the plan, first row)`: `(7, 0)` is split 7 itself, `(7, 5000)` the part that
 was cut off it at row 5,000.
@@ -9,14 +10,17 @@ leases in the keys of splits are the truth.
 """
 
 import math
-from collections.abc import Hashable, Iterable
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import takewhile
 from zlib import crc32
 
 from featstore.dispatch.lease import Lease
+from featstore.dispatch.plan import Plan
 from featstore.dispatch.store_keys import EpochKeys
-from featstore.dispatch.stores.address import Store
+from featstore.dispatch.stores.base import KEYS_PER_READ, Store
 
 Part = tuple[int, int]
 
@@ -186,10 +190,6 @@ class Survey:
         self._pending.pop(part, None)
 
 
-# Keys per exchange with the store: as many as a TCP store reads in one (stores/tcp.py).
-_KEYS_PER_READ = 256
-
-
 class Hints:
     """One worker's view of two hints: `low`, the position below which every split is done, and the
     list of leases that were given back.
@@ -219,9 +219,9 @@ class Hints:
             self._store.set(self._keys.gave_back(number), f"{index} {first}")
 
     def given_back(self) -> list[Part]:
-        """Parts that were given back since the last call, at most `_KEYS_PER_READ` of them."""
+        """Parts that were given back since the last call, at most `KEYS_PER_READ` of them."""
         count = int(self._store.get_or_none(self._keys.given_back) or 0)
-        numbers = range(self._num_read + 1, min(count, self._num_read + _KEYS_PER_READ) + 1)
+        numbers = range(self._num_read + 1, min(count, self._num_read + KEYS_PER_READ) + 1)
         # The count is raised before its entry is written: stop at the first missing one, and read
         # it at the next call.
         texts = list(
@@ -239,14 +239,14 @@ class Hints:
     def read(self, parts: list[Part]) -> list[tuple[Part, str | None, Lease | None]]:
         """Takes the first parts out of `parts` and reads their leases, in one exchange.
 
-        Also exchanges `low` with the store, both ways. Parts below it are settled, and left out of
-        the result.
+        Also exchanges `low` with the store, both ways, even if there are no parts. Those below it
+        are settled, and left out of the result.
 
         Returns:
             Each part with the value of its key and the decoded lease; None for a missing key.
         """
-        some = parts[:_KEYS_PER_READ]
-        del parts[:_KEYS_PER_READ]
+        some = parts[:KEYS_PER_READ]
+        del parts[:KEYS_PER_READ]
         low, *values = self._store.get_many([self._keys.low, *map(self._keys.part, some)])
         self._survey.skip_below(int(low or 0))
         if self._survey.low > int(low or 0):
@@ -257,6 +257,80 @@ class Hints:
             if part[0] >= int(low or 0)
         ]
 
-    def sync_low(self) -> None:
-        """Learns `low` from other workers, or raises it for them."""
-        self.read([])
+
+# How many positions beyond the cursor a worker looks for staged files. A larger number finds more
+# of them; observers (status.py) read as many more keys, and leases are claimed farther out
+# of order.
+AHEAD = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class StealCandidate:
+    """A lease of another worker, as it was read from the store.
+
+    Attributes:
+        part: The split or part.
+        record: The lease.
+        value: Its text in the store, which a compare-and-set must find to take or cut the lease.
+    """
+
+    part: Part
+    record: Lease
+    value: str
+
+    @property
+    def num_left(self) -> int:
+        """Rows that the holder has not reserved, and that others may therefore take."""
+        return (self.record.limit or 0) - max(self.record.rows, self.record.reserved)
+
+
+def victims(seen: Sequence[StealCandidate], salt: str) -> list[StealCandidate]:
+    """The leases from which an idle worker may take rows, in the order in which it should try.
+
+    First come those with at least half of the largest number of rows left, then the rest. Within
+    each group every `salt` gives another order, so that many idle workers do not all try the same
+    lease first.
+
+    Args:
+        seen: Leases of other workers.
+        salt: A text of the worker's own.
+    """
+    most_left = max((one.num_left for one in seen), default=0)
+    keyed = [
+        (one.num_left < most_left / 2, zlib.crc32(f"{salt} {one.part}".encode()), one)
+        for one in seen
+        if one.num_left > 0
+    ]
+    return [one for *_, one in sorted(keyed, key=lambda item: item[:2])]
+
+
+class StagedSplits:
+    """Finds the splits a little ahead of the cursor whose files this host has staged.
+
+    Args:
+        is_staged: Whether this host has the file of a path; None finds nothing.
+    """
+
+    def __init__(self, is_staged: Callable[[str], bool] | None) -> None:
+        self._is_staged = is_staged
+        self._next = 0
+        self._staged: list[int] = []
+
+    def staged(self, plan: Plan, cursor: int) -> Iterator[int]:
+        """Positions from `cursor` on, at most `AHEAD` further and of the same section of the plan,
+        whose files are staged.
+
+        Looks at each position once, and yields it once, so a file that is staged later is missed.
+        """
+        if self._is_staged is None or cursor >= len(plan):
+            return
+        end = min(cursor + AHEAD, plan.section_of(cursor).stop)
+        self._next = max(self._next, cursor)
+        self._staged += [
+            index for index in range(self._next, end) if self._is_staged(plan[index].path)
+        ]
+        self._next = max(self._next, end)
+        while self._staged:
+            index = self._staged.pop(0)
+            if index >= cursor:
+                yield index

@@ -4,7 +4,6 @@ import enum
 import threading
 import time
 from dataclasses import dataclass
-from typing import Protocol
 
 from featstore.dispatch.plan import Split
 
@@ -73,28 +72,18 @@ class Claim:
         return (self.index, self.part, self.fence)
 
 
-class Clock(Protocol):
-    """Monotonic time, and waiting by it. Safe for several threads."""
+class Clock:
+    """Monotonic time, and waiting by it: the operating system's; tests have a simulated one. Safe
+    for several threads.
+    """
 
     def now_s(self) -> float:
         """Seconds since some moment in the past."""
-        ...
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Waits at most `timeout_s` seconds for the event. Returns whether it is set."""
-        ...
-
-
-class SystemClock:
-    """The monotonic clock of the operating system."""
-
-    def now_s(self) -> float:
-        """See `Clock`."""
         return time.monotonic()
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """See `Clock`."""
+        """Waits at most `timeout_s` seconds for the event. Returns whether it is set."""
         return event.wait(timeout_s)
 
 
-SYSTEM_CLOCK = SystemClock()
+SYSTEM_CLOCK = Clock()

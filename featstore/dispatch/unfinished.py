@@ -76,9 +76,9 @@ def open_leases(store: Store, keys: EpochKeys) -> list[OpenLease]:
     for index, entries in read_splits(store, keys, range(low, size.num_splits)):
         if index not in complete:
             found += [
-                _open(keys, index, entry)
+                OpenLease(epoch=keys.epoch, part=(index, entry.first), record=entry.record)
                 for entry in entries or [_UNCLAIMED]
-                if not _is_final(entry)
+                if entry.record is None or entry.record.state not in FINAL
             ]
     return found
 
@@ -120,14 +120,6 @@ def silent_leases(
 
 
 _UNCLAIMED = LeaseEntry(first=0, end=None, record=None)
-
-
-def _is_final(entry: LeaseEntry) -> bool:
-    return entry.record is not None and entry.record.state in FINAL
-
-
-def _open(keys: EpochKeys, index: int, entry: LeaseEntry) -> OpenLease:
-    return OpenLease(epoch=keys.epoch, part=(index, entry.first), record=entry.record)
 
 
 class UnreadEpochs:

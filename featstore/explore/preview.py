@@ -23,7 +23,7 @@ from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
 from featstore.extraction.units.slot_texts import SlotTexts
 from featstore.extraction.units.unit import extract_range
-from featstore.reading.missing import marks_to_nulls
+from featstore.reading.tables import marks_to_nulls
 from featstore.spec.graph import Graph
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec

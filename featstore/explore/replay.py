@@ -15,7 +15,7 @@ from featstore.explore.table import Table, open_table
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
 from featstore.extraction.units.unit import extract_range
-from featstore.reading.missing import marks_to_nulls, nan_to_null
+from featstore.reading.tables import marks_to_nulls, nan_to_null
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.statistics.stale_groups import ERROR

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from featstore.base.cleanup import noted_on_failure
+from featstore.base.closing import noted_on_failure
 from featstore.base.errors import CommitConflictError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema

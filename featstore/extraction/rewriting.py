@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow as pa
 from isal import isal_zlib
 
-from featstore.base.cleanup import noted_on_failure
+from featstore.base.closing import noted_on_failure
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
@@ -294,7 +294,7 @@ def _column(rows: Rows, stored: SlotSchema, field: pa.Field, where: str) -> pa.C
 
 
 def _file_metadata(footer: OpenFile, where: str) -> FileMetadata:
-    found = footer.key_values.get(KEY.encode())
+    found = footer.footer.key_values.get(KEY.encode())
     return (
         FileMetadata(spec_hash="", spec_version=1)
         if found is None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from featstore.base.cleanup import cleaned_up_on_failure
+from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import CommitConflictError, InputError, UnsafeStoreError
 from featstore.base.redaction import redact
 from featstore.files.listings import list_own

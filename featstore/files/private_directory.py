@@ -13,6 +13,7 @@ from pathlib import Path
 
 from featstore.base.errors import StagingError
 from featstore.base.named_errors import told_as
+from featstore.base.processes import OwnProcess
 
 # How often a directory or file that another process removes meanwhile is made again. More removals
 # in a row are no accident, and an error.
@@ -127,13 +128,13 @@ class PrivateDirectory:
         except OSError as error:
             what = f"{error.filename or tempfile.gettempdir()}: no temporary directory can be made"
             raise disk_error(what, error) from error
-        self._owner = os.getpid()
+        self._owner = OwnProcess()
 
     def remove(self) -> None:
         """Removes the directory. Does nothing in another process than the owner, and when called
         again.
         """
-        if os.getpid() == self._owner and self._lock is not None:
+        if self._owner.is_this() and self._lock is not None:
             lock, self._lock = self._lock, None
             _remove_locked(self.path, lock)
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from featstore.base.errors import ConfigError, StagingError, UnsafeStoreError
 from featstore.base.libraries import LazyModule
+from featstore.base.processes import OwnProcess
 from featstore.base.redaction import LINKS, redact, redact_text, secrets_of
 from featstore.files.credentials import require_credentials
 from featstore.files.hadoop import HADOOP_SCHEMES, hadoop_filesystem
@@ -171,17 +172,17 @@ def _options(protocol: str, policy: RetryPolicy) -> dict[str, Any]:
     }
 
 
-# The id of the process that first used the remote client, inherited by forked children.
-_client_process: list[int] = []
+@functools.cache
+def _client_process() -> OwnProcess:
+    """The process that first used the remote client. Forked children inherit the answer."""
+    return OwnProcess()
 
 
 def _require_unforked(url: str) -> None:
     """StagingError in a forked child of a process that has used the remote client: the client's
     threads do not survive the fork, and it would wait for them for ever.
     """
-    if not _client_process:
-        _client_process.append(os.getpid())
-    if _client_process[0] != os.getpid():
+    if not _client_process().is_this():
         raise StagingError(
             f"{redact(url)} cannot be read in this process: it was forked from one that had "
             "already used a remote store, whose client does not survive a fork; start worker "

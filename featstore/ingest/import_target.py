@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from featstore.base.cleanup import cleaned_up_on_failure, noted_on_failure
+from featstore.base.closing import cleaned_up_on_failure, noted_on_failure
 from featstore.base.errors import InputError
 from featstore.files.listings import list_own
 from featstore.files.looks import exists, is_directory_at, names_in

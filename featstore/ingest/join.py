@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from featstore.base.cleanup import cleaned_up_on_failure
+from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import InputError, not_once
 from featstore.extraction.spark.spark_errors import refused_by_spark
 from featstore.files.storage import join as join_url

@@ -10,7 +10,7 @@ import uuid
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from featstore.base.cleanup import cleaned_up_on_failure, noted_on_failure
+from featstore.base.closing import cleaned_up_on_failure, noted_on_failure
 from featstore.base.errors import CommitConflictError, InputError
 from featstore.base.redaction import redact, redact_text
 from featstore.files.looks import exists

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from featstore.base.cleanup import when_gone
+from featstore.base.closing import when_gone
 from featstore.base.errors import StateError, require_integer
 from featstore.loader.batches.pipeline import StageQueue, fill
 from featstore.loader.iteration.batch_iterator import RunsAhead

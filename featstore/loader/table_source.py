@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from torch.utils.data import get_worker_info
 
-from featstore.base.cleanup import when_gone
+from featstore.base.closing import when_gone
 from featstore.base.errors import StateError
 from featstore.base.named_errors import NamedErrors
 from featstore.base.text_table import short_names

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.native.thrift import BINARY, I32, I64, LIST, STRUCT
+from featstore.native.format import BINARY, I32, I64, LIST, STRUCT
 
 MAGIC = b"PAR1"
 ARROW_SCHEMA = b"ARROW:schema"
@@ -33,28 +33,9 @@ class SchemaBytes:
     arrow_text: bytes | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FooterBytes:
-    """The rest of a footer.
-
-    Attributes:
-        version: The format version.
-        num_rows: The number of rows.
-        row_groups: The bytes of each row group.
-        created_by: The name of the writer.
-        orders: The bytes of each leaf column's order of values.
-    """
-
-    version: int = 2
-    num_rows: int = 0
-    row_groups: Sequence[bytes] = ()
-    created_by: bytes | None = None
-    orders: Sequence[bytes] = ()
-
-
 def arrow_schema(columns: SchemaBytes) -> pa.Schema:
     """The Arrow schema of columns. Raises pyarrow's errors if it cannot be derived."""
-    file = pa.BufferReader(_file(columns, FooterBytes()))
+    file = pa.BufferReader(file_without_data(columns))
     with pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT) as opened:
         return opened.schema_arrow.remove_metadata()
 
@@ -62,17 +43,6 @@ def arrow_schema(columns: SchemaBytes) -> pa.Schema:
 def arrow_text_of(schema: pa.Schema) -> bytes:
     """The text from which Arrow restores the exact types of these columns."""
     return base64.b64encode(schema.serialize())
-
-
-def arrow_metadata(columns: SchemaBytes, rest: FooterBytes) -> pq.FileMetaData:
-    """Writes a footer and lets Arrow read it. Raises pyarrow's errors if Arrow refuses it."""
-    return pq.read_metadata(pa.BufferReader(_file(columns, rest)))
-
-
-def _file(columns: SchemaBytes, rest: FooterBytes) -> bytes:
-    """A file without data."""
-    footer = _footer(columns, rest)
-    return b"".join((MAGIC, footer, len(footer).to_bytes(4, "little"), MAGIC))
 
 
 def row_group(chunks: Sequence[bytes], raw_bytes: int, num_rows: int) -> bytes:
@@ -83,21 +53,40 @@ def row_group(chunks: Sequence[bytes], raw_bytes: int, num_rows: int) -> bytes:
     return b"".join(parts)
 
 
-def _footer(columns: SchemaBytes, rest: FooterBytes) -> bytes:
+def file_without_data(
+    columns: SchemaBytes,
+    *,
+    version: int = 2,
+    num_rows: int = 0,
+    row_groups: Sequence[bytes] = (),
+    created_by: bytes | None = None,
+    orders: Sequence[bytes] = (),
+) -> bytes:
+    """A file that is all footer, for Arrow to read.
+
+    Args:
+        columns: The columns.
+        version: The format version.
+        num_rows: The number of rows.
+        row_groups: The bytes of each row group.
+        created_by: The name of the writer.
+        orders: The bytes of each leaf column's order of values.
+    """
     root = _text_field(4, b"schema") + _field(5, I32) + _zigzag(columns.num_columns) + STOP
     # The field numbers are those of FileMetaData in parquet.thrift.
-    parts = [_field(1, I32), _zigzag(rest.version)]
+    parts = [_field(1, I32), _zigzag(version)]
     parts += [_field(2, LIST), _list_head(1 + columns.num_elements), root, columns.elements]
-    parts += [_field(3, I64), _zigzag(rest.num_rows)]
-    parts += [_field(4, LIST), _list_head(len(rest.row_groups)), *rest.row_groups]
+    parts += [_field(3, I64), _zigzag(num_rows)]
+    parts += [_field(4, LIST), _list_head(len(row_groups)), *row_groups]
     if columns.arrow_text is not None:
         key_value = _text_field(1, ARROW_SCHEMA) + _text_field(2, columns.arrow_text) + STOP
         parts += [_field(5, LIST), _list_head(1), key_value]
-    if rest.created_by is not None:
-        parts += [_text_field(6, rest.created_by)]
-    if rest.orders:
-        parts += [_field(7, LIST), _list_head(len(rest.orders)), *rest.orders]
-    return b"".join((*parts, STOP))
+    if created_by is not None:
+        parts += [_text_field(6, created_by)]
+    if orders:
+        parts += [_field(7, LIST), _list_head(len(orders)), *orders]
+    footer = b"".join((*parts, STOP))
+    return b"".join((MAGIC, footer, len(footer).to_bytes(4, "little"), MAGIC))
 
 
 def _field(number: int, type_: int) -> bytes:

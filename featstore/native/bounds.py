@@ -6,7 +6,8 @@ Neither the kernels nor Arrow may spend time or memory on such a claim. The kern
 while they decode a page; pages that Arrow decodes are checked before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,6 @@ import pyarrow as pa
 from featstore.native import kernels
 from featstore.native.footers import CheckedFooter, Chunks
 from featstore.native.format import Numbers
-from featstore.native.page_header import ReadAt, read_page_header
 
 CLAIMS_MORE = (
     "expected pages with no more values, and no more bytes, than the footer's number of values "
@@ -28,9 +28,32 @@ _LEVEL_BYTES, _INDEX_BYTES = 4, 5
 # shared by the row groups of a file.
 _MIN_PAGE_BYTES = 2 << 20
 _MAX_RATIO = 24  # more than snappy can compress by, which is 64 bytes to 3
-_HEADER_BYTES = 1 << 20  # the longest page header that is read
+_HEADER_BYTES = 1 << 20  # the longest page header that is read of a local file
+# A header is mostly tens of bytes, but may contain statistics of any length. Of a file that is read
+# in place the second size is tried only if the header does not end within the first.
+_LIKELY_BYTES, _MAX_BYTES = 4 << 10, 256 << 10
 _WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 12}
 _ANY_CODEC, _TEXT = 0, 0  # a number that any codec has here, and a width that no number has
+
+ReadAt = Callable[[int, int], bytes]  # (number of bytes, first byte of the file) -> these bytes
+
+
+class PageHeader(NamedTuple):
+    """The header of a page.
+
+    Attributes:
+        num_bytes: The length of the header.
+        size_bytes: The stored size of the page that follows.
+        raw_bytes: The decompressed size of the page.
+        num_levels: The number of levels that a data page claims; 0 for other pages.
+        crc: The CRC-32 of the stored bytes; None if the header has none.
+    """
+
+    num_bytes: int
+    size_bytes: int
+    raw_bytes: int
+    num_levels: int
+    crc: int | None
 
 
 def max_page_bytes(chunks: Chunks, widths: Numbers) -> Numbers:
@@ -89,6 +112,24 @@ def first_beyond(
     return None if index < 0 else leaves[index]
 
 
+def read_page_header(read_at: ReadAt, first: int, end: int) -> PageHeader | None:
+    """Reads a page header.
+
+    Args:
+        read_at: Reads bytes of the file.
+        first: The byte at which the header begins.
+        end: The byte at which the column chunk ends.
+
+    Returns:
+        The header, or None if there is no valid one.
+    """
+    for max_bytes in (_LIKELY_BYTES, _MAX_BYTES):
+        header = kernels.page_header(read_at(min(max_bytes, end - first), first))
+        if header is not None:
+            return PageHeader(*header)
+    return None
+
+
 def _is_within(read_at: ReadAt, bounds: Sequence[int], stop: bytes | bytearray) -> bool:
     position, num_bytes, _, levels_left, max_bytes = bounds
     end = position + num_bytes
@@ -98,7 +139,7 @@ def _is_within(read_at: ReadAt, bounds: Sequence[int], stop: bytes | bytearray) 
             return True
         if header.num_levels > levels_left or header.raw_bytes > max_bytes:
             return False
-        levels_left -= max(0, header.num_levels)
+        levels_left -= header.num_levels
         position += header.num_bytes + header.size_bytes
     return True
 

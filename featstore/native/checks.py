@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from featstore.native.file_schema import FileSchema
-from featstore.native.format import ABSENT, CHUNKS, FILE, ROW_GROUPS, SLOTS, Numbers
-from featstore.native.walk import FooterError
+from featstore.native.format import ABSENT, CHUNKS, FILE, ROW_GROUPS, SLOTS, FooterError, Numbers
 
 CHUNK, ROW_GROUP, _FILE = SLOTS[CHUNKS], SLOTS[ROW_GROUPS], SLOTS[FILE]
 # The bytes of a value in statistics, by physical type; 0 for any length.

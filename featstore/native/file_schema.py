@@ -5,7 +5,6 @@ than reading them. So the last few schemas are cached, by their bytes.
 """
 
 import base64
-import os
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -16,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from featstore.base.processes import forget_in_child
 from featstore.native.arrow import SchemaBytes, arrow_schema, arrow_text_of
 from featstore.native.column_types import plain_type
 from featstore.native.damage import DAMAGE, damage_as, first_line
-from featstore.native.format import ABSENT, ELEMENTS, SLOTS, Numbers
-from featstore.native.walk import FooterError
+from featstore.native.format import ABSENT, ELEMENTS, SLOTS, FooterError, Numbers
 
 PHYSICAL = (
     "BOOLEAN",
@@ -130,7 +129,7 @@ def _bytes(elements: bytes, roots: Sequence[Root], arrow_text: bytes | None) -> 
     )
 
 
-class _SchemaCache:
+class SchemaCache:
     """The schemas described last, each with the Arrow text of the first file that had it.
 
     Thread-safe: `_lock` guards `_known`. A schema is described while the lock is held: threads that
@@ -139,13 +138,23 @@ class _SchemaCache:
 
     def __init__(self) -> None:
         self._known: deque[tuple[bytes | None, FileSchema]] = deque(maxlen=_MAX_KEPT)
-        self.reset_lock()
+        self.forget()
 
-    def reset_lock(self) -> None:
-        """Replaces the lock by a new one, after a fork."""
+    def forget(self) -> None:
+        """Replaces the lock by a new one. What is known stays right in a forked child."""
         self._lock = threading.Lock()
 
     def get(self, elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:
+        """The schema that the bytes of a footer's elements describe.
+
+        Args:
+            elements: The bytes.
+            arrow_text: The text of Arrow's schema, if the footer has one.
+            rows: The elements as `walk` found them, with positions relative to `elements`.
+
+        Raises:
+            FooterError: They do not form a valid schema.
+        """
         with self._lock:
             likely = [known for known in reversed(self._known) if known[1].elements == elements]
             for text, schema in likely:
@@ -174,23 +183,8 @@ def _text_of_columns(arrow_text: bytes | None) -> bytes | None:
     return arrow_text_of(pa.schema([c.with_type(plain_type(c.type)) for c in columns]))
 
 
-_CACHE = _SchemaCache()
-# If another thread holds the lock while the process forks, nobody would release it in the child.
-os.register_at_fork(after_in_child=_CACHE.reset_lock)
-
-
-def file_schema_of(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:
-    """The schema that the bytes of a footer's elements describe.
-
-    Args:
-        elements: The bytes.
-        arrow_text: The text of Arrow's schema, if the footer has one.
-        rows: The elements as `walk` found them, with positions relative to `elements`.
-
-    Raises:
-        FooterError: They do not form a valid schema.
-    """
-    return _CACHE.get(elements, arrow_text, rows)
+SCHEMAS = SchemaCache()
+forget_in_child(SCHEMAS)
 
 
 def _file_schema(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:
@@ -199,23 +193,17 @@ def _file_schema(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Fi
     by_name: dict[str, tuple[int, ...]] = {}
     for index, root in enumerate(roots):
         by_name[root.name] = (*by_name.get(root.name, ()), index)
+    with damage_as(lambda error: FooterError(f"its schema cannot be read: {first_line(error)}")):
+        schema = arrow_schema(all_bytes)
     return FileSchema(
         elements=elements,
         all_bytes=all_bytes,
-        schema=_schema(all_bytes),
+        schema=schema,
         roots=tuple(roots),
         leaves=tuple(leaves),
         by_name=by_name,
         levels=np.array([leaf[1:] for leaf in leaves], np.int64).reshape(-1, 3).T,
     )
-
-
-def _schema(columns: SchemaBytes) -> pa.Schema:
-    def unreadable(error: Exception) -> FooterError:
-        return FooterError(f"its schema cannot be read: {first_line(error)}")
-
-    with damage_as(unreadable):
-        return arrow_schema(columns)
 
 
 def _columns(elements: bytes, rows: Numbers) -> tuple[list[Root], list[Leaf]]:

@@ -15,17 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from featstore.base.intervals import Span
 from featstore.native.arrow import (
     ARROW_SCHEMA,
     MAGIC,
     STOP,
-    FooterBytes,
-    arrow_metadata,
+    file_without_data,
     row_group,
 )
 from featstore.native.checks import CHUNK, ROW_GROUP, checked_chunks, spans
 from featstore.native.damage import damage_as, first_line
-from featstore.native.file_schema import FileSchema, Leaf, file_schema_of
+from featstore.native.file_schema import SCHEMAS, FileSchema, Leaf
 from featstore.native.format import (
     ABSENT,
     ELEMENTS,
@@ -34,20 +34,21 @@ from featstore.native.format import (
     ORDERS,
     ROW_GROUPS,
     SLOTS,
+    FooterError,
     Numbers,
+    walk,
 )
-from featstore.native.read_on import read_on
-from featstore.native.walk import FooterError, walk
 
-_END_BYTES = 8  # at the end of a file: the footer's length, 4 bytes little-endian, and the magic
+END_BYTES = 8  # at the end of a file: the footer's length, 4 bytes little-endian, and the magic
 _ENCRYPTED_MAGIC = b"PARE"
 # The bytes read first from the end of a file. A longer footer takes a second read.
 _LIKELY_BYTES = 64 << 10
 _FILE, _ELEMENT, _KEY_VALUE = SLOTS[FILE], SLOTS[ELEMENTS], SLOTS[KEY_VALUES]
 
 
-class Chunk(NamedTuple):
-    """A column chunk.
+class Chunks(NamedTuple):
+    """Column chunks of several leaf columns in several row groups. Each attribute is int64
+    (num_row_groups, num_leaves).
 
     Attributes:
         codec: The codec's number in the format.
@@ -57,25 +58,6 @@ class Chunk(NamedTuple):
         raw_bytes: The decompressed size.
         first: Its first byte in the file.
         end: The end of its bytes in the file.
-    """
-
-    codec: int
-    encodings: int
-    num_values: int
-    stored_bytes: int
-    raw_bytes: int
-    first: int
-    end: int
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """Its first byte in the file, and the end."""
-        return self.first, self.end
-
-
-class Chunks(NamedTuple):
-    """Column chunks of several leaf columns in several row groups. Each attribute is that of
-    `Chunk`, for all of them: int64 (num_row_groups, num_leaves).
     """
 
     codec: Numbers
@@ -91,10 +73,8 @@ _ZSTD = 6  # the codec's number in the format
 # A bound for the numbers of values and bytes of damaged footers, so that sums and small multiples
 # of them do not overflow. No chunk that can be read comes near it.
 _MOST = 1 << 48
-_NUM_VALUES, _STORED_BYTES, _RAW_BYTES = (
-    Chunk._fields.index(name) for name in ("num_values", "stored_bytes", "raw_bytes")
-)
-_OF_CHUNK = [CHUNK[name] for name in Chunk._fields[:5]]
+_OF_CHUNK = [CHUNK[name] for name in Chunks._fields[:5]]
+_COUNTS = [Chunks._fields.index(name) for name in ("num_values", "stored_bytes", "raw_bytes")]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -145,9 +125,10 @@ class CheckedFooter:
         """The first byte and end of each column chunk, int64 (num_row_groups, num_leaves, 2)."""
         return spans(self.chunks)
 
-    def chunk(self, row_group: int, leaf: int) -> Chunk:
-        """The column chunk of a leaf column in a row group."""
-        return Chunk._make(self._numbers[row_group, leaf].tolist())
+    def span(self, row_group: int, leaf: int) -> Span:
+        """The first byte and end of the column chunk of a leaf column in a row group."""
+        first, end = self.spans[row_group, leaf].tolist()
+        return first, end
 
     def chunks_of(self, row_groups: Sequence[int], leaves: Sequence[int]) -> Chunks:
         """The column chunks of leaf columns in row groups.
@@ -178,10 +159,9 @@ class CheckedFooter:
 
     @cached_property
     def _numbers(self) -> Numbers:
-        """The fields of `Chunk`, int64 (num_row_groups, num_leaves, 7)."""
+        """The fields of `Chunks`, int64 (num_row_groups, num_leaves, 7)."""
         numbers = np.concatenate([self.chunks[..., _OF_CHUNK], self.spans], axis=-1)
-        counts = [_NUM_VALUES, _STORED_BYTES, _RAW_BYTES]
-        numbers[..., counts] = numbers[..., counts].clip(max=_MOST)
+        numbers[..., _COUNTS] = numbers[..., _COUNTS].clip(max=_MOST)
         return numbers
 
     def arrow_metadata(
@@ -201,40 +181,34 @@ class CheckedFooter:
         """
         columns = range(len(self.file_schema.roots)) if columns is None else columns
         leaves = [leaf for column in columns for leaf in self.file_schema.roots[column].leaves]
-        with damage_as(lambda error: FooterError(first_line(error))):
-            rest = self._rest(leaves, with_statistics)
-            return arrow_metadata(self.file_schema.bytes_of(columns), rest)
-
-    def _rest(self, leaves: Sequence[int], with_statistics: bool) -> FooterBytes:
         file, orders = self.tables[FILE][0].tolist(), self.tables[ORDERS]
         created_by = self.data[file[_FILE["created_by"]] : file[_FILE["created_by.end"]]]
         has_orders = with_statistics and len(orders) == len(self.leaves)
-        return FooterBytes(
+        written = file_without_data(
+            self.file_schema.bytes_of(columns),
             version=file[_FILE["version"]],
             num_rows=self.num_rows,
             row_groups=self._row_groups(leaves, with_statistics),
             created_by=None if file[_FILE["created_by"]] == ABSENT else created_by,
             orders=self._slices(orders[leaves, :2]) if has_orders else (),
         )
+        with damage_as(lambda error: FooterError(first_line(error))):
+            return pq.read_metadata(pa.BufferReader(written))
 
     def _row_groups(self, leaves: Sequence[int], with_statistics: bool) -> list[bytes]:
-        sizes = self.tables[ROW_GROUPS][:, [ROW_GROUP["raw_bytes"], ROW_GROUP["num_rows"]]].tolist()
-        bounds = self._bounds(leaves, with_statistics)
-        return [
-            row_group([chunk + STOP + STOP for chunk in self._slices(of)], *size)
-            for of, size in zip(bounds, sizes, strict=True)
-        ]
-
-    def _bounds(self, leaves: Sequence[int], with_statistics: bool) -> Numbers:
-        """The bytes of column chunks that Arrow needs, (..., 2). Left out are the fields after
-        them: statistics (unless asked for), counts of levels, positions of indexes, and two stops,
-        which `_row_groups` appends again.
+        """The bytes of row groups, whose column chunks hold what Arrow needs. Left out are the
+        fields after it: statistics (unless asked for), counts of levels, and positions of indexes.
+        Two stops, of the column's metadata and of the chunk, are appended again.
         """
+        sizes = self.tables[ROW_GROUPS][:, [ROW_GROUP["raw_bytes"], ROW_GROUP["num_rows"]]].tolist()
         selected = self.chunks[:, leaves]
         bounds = selected[..., [CHUNK["begin"], CHUNK["cut"]]]
         if with_statistics:
             bounds[..., 1] = bounds[..., 1].clip(min=selected[..., CHUNK["statistics_end"]])
-        return bounds
+        return [
+            row_group([chunk + STOP + STOP for chunk in self._slices(of)], *size)
+            for of, size in zip(bounds, sizes, strict=True)
+        ]
 
     def _slices(self, bounds: Numbers) -> list[bytes]:
         return [self.data[begin:end] for begin, end in bounds.tolist()]
@@ -265,7 +239,7 @@ def _file_schema(data: bytes, tables: tuple[Numbers, ...], file: list[int]) -> F
     rows = tables[ELEMENTS].copy()
     rows[:, _POSITIONS] -= begin
     arrow_text = _key_values(data, tables[KEY_VALUES]).get(ARROW_SCHEMA)
-    return file_schema_of(data[begin : file[_FILE["elements.end"]]], arrow_text, rows)
+    return SCHEMAS.get(data[begin : file[_FILE["elements.end"]]], arrow_text, rows)
 
 
 _POSITIONS = [_ELEMENT[name] for name in ("begin", "end", "name", "name.end")]
@@ -276,24 +250,35 @@ def _footer_bytes(source: BinaryIO, size_bytes: int | None) -> tuple[bytes, int]
     source_bytes = source.seek(0, os.SEEK_END)
     size_bytes = source_bytes if size_bytes is None else size_bytes
     tail = _last(source, source_bytes, min(source_bytes, _LIKELY_BYTES))
-    if len(tail) < _END_BYTES:
-        raise FooterError(f"expected at least {_END_BYTES} bytes, found {len(tail)}")
-    magic, num_bytes = tail[-4:], int.from_bytes(tail[-_END_BYTES:-4], "little")
+    if len(tail) < END_BYTES:
+        raise FooterError(f"expected at least {END_BYTES} bytes, found {len(tail)}")
+    magic, num_bytes = tail[-4:], int.from_bytes(tail[-END_BYTES:-4], "little")
     if magic == _ENCRYPTED_MAGIC:
         raise FooterError("expected no encryption, found some; write the file without it")
     if magic != MAGIC:
         raise FooterError(f"expected {MAGIC!r} at its end, found {magic!r}")
-    if num_bytes + _END_BYTES > source_bytes:
-        found = source_bytes - _END_BYTES
+    if num_bytes + END_BYTES > source_bytes:
+        found = source_bytes - END_BYTES
         raise FooterError(f"expected a footer of {num_bytes} bytes, found {found} before its end")
-    if num_bytes + _END_BYTES > len(tail):
-        tail = _last(source, source_bytes, num_bytes + _END_BYTES)
-    return tail[-num_bytes - _END_BYTES : -_END_BYTES], size_bytes - num_bytes - _END_BYTES
+    if num_bytes + END_BYTES > len(tail):
+        tail = _last(source, source_bytes, num_bytes + END_BYTES)
+    return tail[-num_bytes - END_BYTES : -END_BYTES], size_bytes - num_bytes - END_BYTES
 
 
 def _last(source: BinaryIO, source_bytes: int, num_bytes: int) -> bytes:
     source.seek(source_bytes - num_bytes)
     return read_on(source, num_bytes)
+
+
+def read_on(source: BinaryIO, num_bytes: int) -> bytes:
+    """So many bytes of a file from its position on, or fewer where it ends before. One call of the
+    system, or of a store, may give fewer.
+    """
+    found = data = bytes(source.read(num_bytes))
+    while data and len(found) < num_bytes:
+        data = source.read(num_bytes - len(found))
+        found += data
+    return found
 
 
 def _key_values(data: bytes, rows: Numbers) -> dict[bytes, bytes]:

@@ -1,8 +1,9 @@
-"""A description of Parquet's footer: its structs and fields, and what is kept of each.
+"""A description of Parquet's footer: its structs and fields, and what is kept of each; and the walk
+that it drives.
 
-It follows `parquet.thrift` of https://github.com/apache/parquet-format. The kernels' walk is
-driven by it, and so is that of the tests in Python. The result of a walk is tables of int64, with a
-row for the file, each schema element, row group, column chunk, key-value pair and column order.
+It follows `parquet.thrift` of https://github.com/apache/parquet-format. The tests' walk in Python
+is driven by it, too. The result of a walk is tables of int64, with a row for the file, each schema
+element, row group, column chunk, key-value pair and column order.
 """
 
 from collections.abc import Mapping
@@ -12,8 +13,20 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from featstore.native.thrift import BINARY, I16, I32, I64, LIST, STRUCT, TRUE
+from featstore.native import kernels
 
+# The types of fields in Thrift's compact protocol, as it numbers them
+# (github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md).
+TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+MAX_ITEMS = 1_000_000  # of a list; Arrow has the same bound
+# By the numbers that the kernel gives them.
+ERRORS = {
+    1: "expected a value of Thrift's compact protocol, found none that is complete",
+    2: "expected the field's type in the format, found another",
+    3: "expected fields in the order of their numbers, found one early or twice",
+    4: "expected every field that the format requires, found one missing",
+    5: f"expected a list of at most {MAX_ITEMS:,} elements, found more",
+}
 ABSENT = -(2**63)  # in slots of fields that a footer lacks
 Numbers = npt.NDArray[np.int64]
 
@@ -275,3 +288,27 @@ def _plan() -> tuple[Numbers, Numbers, Numbers]:
 # The description as numbers, as the kernels read it: the widths of the tables, the structs, and the
 # fields.
 PLAN = _plan()
+
+
+class FooterError(ValueError):
+    """A footer is invalid. The message says what was expected and found, without the file's
+    name.
+    """
+
+
+def walk(footer: bytes) -> tuple[Numbers, ...]:
+    """Walks a footer.
+
+    Returns:
+        The rows of each table, int64 (num_rows, num_slots), in the order of `SLOTS`.
+
+    Raises:
+        FooterError: The bytes are not a footer.
+    """
+    error, position, *tables = kernels.walk_footer(footer, *PLAN)
+    if error:
+        raise FooterError(f"byte {position} of the footer: {ERRORS[error]}")
+    rows = (np.frombuffer(table, np.int64) for table in tables)
+    return tuple(
+        numbers.reshape(-1, len(slots)) for numbers, slots in zip(rows, SLOTS, strict=True)
+    )

@@ -532,6 +532,23 @@ static int64_t* copied_numbers(const Py_buffer* numbers) {
   return copy;
 }
 
+static PyObject* py_page_header(PyObject* self, PyObject* args) {
+  Py_buffer data;
+  PageHeader header;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*:page_header", &data)) return NULL;
+  const uint8_t* begin = data.buf;
+  Bytes bytes = {begin, begin + data.len};
+  int is_read = read_page_header(&bytes, &header);
+  long long num_bytes = bytes.at - begin, size = header.compressed_size, raw_size = header.uncompressed_size;
+  PyBuffer_Release(&data);
+  if (!is_read) Py_RETURN_NONE;
+  int is_data = header.type == PAGE_DATA || header.type == PAGE_DATA_V2;
+  long long num_levels = is_data && header.num_values > 0 ? header.num_values : 0;
+  if (header.crc == NO_CRC) return Py_BuildValue("LLLLO", num_bytes, size, raw_size, num_levels, Py_None);
+  return Py_BuildValue("LLLLI", num_bytes, size, raw_size, num_levels, (unsigned int)(uint32_t)header.crc);
+}
+
 static PyObject* py_first_beyond(PyObject* self, PyObject* args) {
   enum { CHUNKS, STOP, ROOM, COUNT };
   Py_buffer of[COUNT];
@@ -668,6 +685,7 @@ static PyMethodDef functions[] = {
     {"crc32", py_crc32, METH_VARARGS, "crc32(data, before, portable): the CRC-32 that zlib gives."},
     {"first_damaged", py_first_damaged, METH_VARARGS, "The first column chunk with a page that is not what was written."},
     {"walk_footer", py_walk_footer, METH_VARARGS, "Structs of Thrift's compact protocol as rows of numbers."},
+    {"page_header", py_page_header, METH_VARARGS, "The page header with which bytes begin."},
     {"first_beyond", py_first_beyond, METH_VARARGS, "The first column chunk whose pages claim more than they may."},
     {"decode_columns", py_decode_columns, METH_VARARGS, "Values and list offsets of the column chunks of a file."},
     {"untrack", py_untrack, METH_O, "Objects of a tuple that the collector need not look at."},

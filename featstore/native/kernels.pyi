@@ -221,6 +221,15 @@ def walk_footer(
         MemoryError: There is no memory for the rows.
     """
 
+def page_header(data: Buffer) -> tuple[int, int, int, int, int | None] | None:
+    """Reads the page header with which some bytes of a column chunk begin.
+
+    Returns:
+        The length of the header; the stored and the decompressed size of the page that follows; how
+        many levels it claims, 0 if it is no data page; and the CRC-32 of its stored bytes, None if
+        the header has none. None if no valid header ends within the bytes.
+    """
+
 def first_beyond(file: int, chunks: Buffer, stop: Buffer, room: Buffer) -> int:
     """Finds the first column chunk of an open file whose page headers claim more levels than the
     chunk has values, or more bytes than its pages may.

@@ -3,7 +3,6 @@ one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -91,7 +90,7 @@ class AlignedReader:
                     field for field in selection.others if found.others[field.name] is not None
                 ),
             )
-            selection = _remaining(selection, mine)
+            selection = selection.without(mine)
             self._readers.append(make(group, mine))
         self._readers.append(make(file, selection))
         self.columns = _merged(
@@ -148,15 +147,6 @@ def _require_same_cuts(base: OpenFile, group: OpenFile) -> None:
             f"({base.num_rows} rows), found {len(group.row_group_rows)} ({group.num_rows} rows); "
             "write the slot group of this partition again"
         )
-
-
-def _remaining(selection: Selection, taken: Selection) -> Selection:
-    names = {slot.name for slot in taken.slots} | {field.name for field in taken.others}
-    return replace(
-        selection,
-        slots=tuple(slot for slot in selection.slots if slot.name not in names),
-        others=tuple(field for field in selection.others if field.name not in names),
-    )
 
 
 def _renamed(columns: FileColumns, i: int) -> FileColumns:

@@ -1,8 +1,10 @@
-"""Arrow columns as numpy arrays: views if a column has no nulls; otherwise nulls become missing
-marks.
+"""Columns of a file in the types of the table, and as numpy arrays: views if a column has no nulls;
+otherwise nulls become missing marks.
 
-Scalars become values (num_rows,), fixed widths values (num_rows, width), lists `Ragged`. Ids are
-int64 throughout. They never pass through floating point, which would keep only 53 bits of them.
+What other writers put into a file may be of another type of the same kind, see `column_types`: it
+is converted value by value. Scalars become values (num_rows,), fixed widths values (num_rows,
+width), lists `Ragged`. Ids are int64 throughout. They never pass through floating point, which
+would keep only 53 bits of them.
 """
 
 from dataclasses import dataclass
@@ -15,16 +17,11 @@ import pyarrow.compute as pc
 
 from featstore.base.schema import Slot, SlotKind
 from featstore.native import kernels
+from featstore.native.column_types import is_list
+from featstore.ops.arrays import microseconds, nulls_of, values_of
+from featstore.ops.lists import offsets_from, positions_of
 
 Array = npt.NDArray[Any]
-
-# Instead of `to_pandas_dtype`, which imports pandas, as `Array.to_numpy` does.
-_DTYPES: dict[pa.DataType, np.dtype[Any]] = {
-    pa.int64(): np.dtype(np.int64),
-    pa.int32(): np.dtype(np.int32),
-    pa.uint8(): np.dtype(np.uint8),
-    pa.float32(): np.dtype(np.float32),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +83,9 @@ def scalar_floats(column: pa.ChunkedArray) -> tuple[Array, Array | None]:
         each row has a value, bool (num_rows,), or None if all rows have one.
     """
     array = as_float32(_one_array(column))
-    values = _view(array.fill_null(np.nan) if array.null_count else array)
+    values = values_of(array.fill_null(np.nan) if array.null_count else array)
     valid = ~np.isnan(values)
     return values, None if valid.all() else valid
-
-
-def narrowed(array: pa.Array) -> pa.Array:
-    """Numbers, or lists of numbers, as float32. A float64 that float32 cannot hold becomes null."""
-    if not _is_list(array.type):
-        return as_float32(array)
-    elements = as_float32(array.values)
-    own_buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(array.type) else 2]
-    type_ = _list_type(array.type, elements.type)
-    return pa.Array.from_buffers(
-        type_, len(array), own_buffers, array.null_count, array.offset, [elements]
-    )
 
 
 def truncate(ragged: Ragged, max_len: int) -> Ragged:
@@ -109,9 +94,8 @@ def truncate(ragged: Ragged, max_len: int) -> Ragged:
     if not len(lengths) or int(lengths.max()) <= max_len:
         return ragged
     kept = np.minimum(lengths, max_len)
-    offsets = _offsets(kept)
-    places = np.arange(offsets[-1]) + np.repeat(ragged.offsets[:-1] - offsets[:-1], kept)
-    return Ragged(ragged.values[places], offsets)
+    places = positions_of(ragged.offsets[:-1], kept)
+    return Ragged(ragged.values[places], offsets_from(kept))
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
@@ -129,11 +113,11 @@ def _dtype(slot: Slot) -> type[np.int64] | type[np.float32]:
 def _numbers(array: pa.Array, slot: Slot) -> Array:
     """int64 or float32 values, with missing marks for nulls."""
     array = _typed(array, slot)
+    values = values_of(array)
     if not array.null_count:
-        return _view(array)
-    values = _view(array)
+        return values
     if not values.flags.writeable:
-        return _view(array.fill_null(slot.missing))
+        return values_of(array.fill_null(slot.missing))
     kernels.fill_nulls(values, array.buffers()[0], array.offset, missing_mark(slot))
     return values
 
@@ -157,54 +141,25 @@ def as_float32(array: pa.Array) -> pa.Array:
     )
 
 
-def _is_list(type_: pa.DataType) -> bool:
-    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(is_kind(type_) for is_kind in kinds)
-
-
-def _list_type(type_: pa.DataType, value: pa.DataType) -> pa.DataType:
-    """The same kind of list with nullable elements of another type."""
-    element = type_.value_field.with_type(value).with_nullable(True)
-    if pa.types.is_fixed_size_list(type_):
-        return pa.list_(element, type_.list_size)
-    return pa.large_list(element) if pa.types.is_large_list(type_) else pa.list_(element)
-
-
 def missing_mark(slot: Slot) -> bytes:
     """The slot's missing mark as the bytes of one value."""
     return _dtype(slot)(slot.missing).tobytes()
-
-
-def _view(array: pa.Array) -> Array:
-    """A view of a primitive array's values, arbitrary beneath nulls. `to_numpy` would convert ids
-    with nulls to floats.
-    """
-    dtype = _DTYPES[array.type]
-    buffer = array.buffers()[1]
-    if buffer is None or not len(array):
-        return np.empty(0, dtype)
-    return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
-
-
-def _validity(array: pa.Array) -> Array:
-    """Which entries are not null: bool (len(array),)."""
-    return _view(array.is_valid().cast(pa.uint8())).astype(bool)
 
 
 def _ragged(array: pa.Array, slot: Slot) -> Ragged:
     if pa.types.is_fixed_size_list(array.type):
         array = array.cast(pa.list_(array.type.value_type))
     # The offsets of a sliced array are those of the slice, but index into the values of the whole.
-    offsets, elements = _view(array.offsets), _typed(array.values, slot)
+    offsets, elements = values_of(array.offsets), _typed(array.values, slot)
     if not len(array):
         return Ragged(np.empty(0, _dtype(slot)), np.zeros(1, np.int64))
     if not array.null_count and not elements.null_count:
-        return Ragged(_view(elements), offsets)
+        return Ragged(values_of(elements), offsets)
     new_offsets = np.empty(len(array) + 1, np.int64)
     new_values = np.empty(int(offsets[-1] - offsets[0]) + array.null_count, _dtype(slot))
     num_values = kernels.lists_without_nulls(
         *(offsets, offsets.itemsize, *_bits(array)),
-        *(_view(elements), *_bits(elements)),
+        *(values_of(elements), *_bits(elements)),
         *(missing_mark(slot), new_offsets, new_values),
     )
     return Ragged(new_values[:num_values], new_offsets)
@@ -220,8 +175,8 @@ def _fixed_width(array: pa.Array, slot: Slot, width: int) -> Array:
         array = _equal_lists(array, width)
     elements = array.values.slice(array.offset * width, len(array) * width)
     values = _numbers(elements, slot).reshape(len(array), width)
-    if array.null_count:
-        values = np.where(_validity(array)[:, None], values, _dtype(slot)(slot.missing))
+    if (nulls := nulls_of(array)) is not None:
+        values = np.where(nulls[:, None], _dtype(slot)(slot.missing), values)
     return values
 
 
@@ -233,5 +188,74 @@ def _equal_lists(array: pa.Array, width: int) -> pa.Array:
     return array.cast(pa.list_(array.type.value_type, width))
 
 
-def _offsets(lengths: Array) -> Array:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+def as_type(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """The column in another type of its kind, also of inner values, whether or not that declares
+    them required.
+
+    A float64 that float32 cannot hold becomes null, digits of a time below a microsecond are cut
+    towards the past, and members that a struct lacks are null.
+
+    Raises:
+        ArrowInvalid: A value does not fit the type.
+    """
+    if column.type == type_:
+        return column
+    return pa.chunked_array([converted(chunk, type_) for chunk in column.chunks], type_)
+
+
+def converted(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """As `as_type`, of an array."""
+    found = array.type
+    if found == type_:
+        return array
+    if pa.types.is_null(found):
+        return pa.nulls(len(array), type_)
+    if type_ == pa.float32():
+        return as_float32(array)
+    if pa.types.is_timestamp(found) and pa.types.is_timestamp(type_):
+        return _instants(array, type_)
+    if is_list(type_):
+        return _lists(array, type_)
+    if pa.types.is_map(type_):
+        entries = [converted(array.keys, type_.key_type), converted(array.items, type_.item_type)]
+        fields = [type_.key_field, type_.item_field]
+        return _over(array, pa.StructArray.from_arrays(entries, fields=fields), type_)
+    return _structs(array, type_) if pa.types.is_struct(type_) else array.cast(type_)
+
+
+def _instants(array: pa.Array, type_: pa.TimestampType) -> pa.Array:
+    """Times of another unit, with or without a zone: what has none counts as UTC."""
+    if array.type.unit == "ns" and type_.unit == "us":
+        array = microseconds(array)
+    return array.view(pa.timestamp(array.type.unit, type_.tz)).cast(type_)
+
+
+def _lists(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    element = array.type.value_field
+    if pa.types.is_fixed_size_list(type_):
+        array = array.cast(pa.list_(element, type_.list_size))
+    else:
+        array = array.cast(
+            pa.large_list(element) if pa.types.is_large_list(type_) else pa.list_(element)
+        )
+    return _over(array, converted(array.values, type_.value_type), type_)
+
+
+def _over(array: pa.Array, values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The same rows over other inner values."""
+    own_buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(type_) else 2]
+    return pa.Array.from_buffers(
+        type_, len(array), own_buffers, array.null_count, array.offset, [values]
+    )
+
+
+def _structs(array: pa.Array, type_: pa.StructType) -> pa.Array:
+    own = {field.name for field in array.type}
+    members = [
+        converted(array.field(field.name), field.type)
+        if field.name in own
+        else pa.nulls(len(array), field.type)
+        for field in type_
+    ]
+    nulls = pc.is_null(array) if array.null_count else None
+    return pa.StructArray.from_arrays(members, fields=list(type_), mask=nulls)

@@ -3,14 +3,16 @@
 import logging
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from featstore.base.errors import DataFileError, not_once
-from featstore.base.schema import FIELD_ID, ROLE, SLOT, Role, Slot, SlotKind
+from featstore.base.schema import ROLE, Role, Slot, SlotKind, slot_number
 from featstore.native.column_types import is_list, is_of_kind
 from featstore.native.file_schema import FileSchema
 
@@ -40,6 +42,14 @@ class Selection:
         )
 
 
+class FileLeaf(NamedTuple):
+    """A leaf column of a file: its number, its path, and the column to which it belongs."""
+
+    place: int
+    path: str
+    column: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileColumns:
     """The columns of one file that a selection reads.
@@ -47,48 +57,23 @@ class FileColumns:
     Attributes:
         slots: For each selected slot, the name of the file's column; None: the file has none.
         others: The same for other columns.
-        leaves: Paths of the leaf columns to read, in the file's order.
-        places: For each column that is read, the numbers of its leaf columns in the file.
+        leaves: The leaf columns to read, in the file's order.
     """
 
     slots: Mapping[str, str | None]
     others: Mapping[str, str | None]
-    leaves: tuple[str, ...]
-    places: Mapping[str, range] = field(default_factory=dict)
+    leaves: tuple[FileLeaf, ...]
 
     @cached_property
     def leaf_places(self) -> tuple[int, ...]:
         """The numbers of all leaf columns that are read, in the file's order."""
-        return tuple(place for found in self.places.values() for place in found)
+        return tuple(leaf.place for leaf in self.leaves)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The file's columns that are read, in the file's order."""
-        return tuple(self.places)
-
-    def column_of(self, leaf: str) -> str:
-        """The column to which a leaf column belongs."""
-        leaves = iter(self.leaves)
-        return next(
-            (name for name, found in self.places.items() if leaf in islice(leaves, len(found))),
-            leaf,
-        )
-
-    def places_of(self, leaves: Collection[str]) -> list[tuple[int, str]]:
-        """The numbers of these leaf columns, each with the column to which it belongs."""
-        numbered = ((place, name) for name, places in self.places.items() for place in places)
-        wanted = set(leaves)
-        return [found for found, leaf in zip(numbered, self.leaves, strict=True) if leaf in wanted]
-
-    def leaves_besides(self, names: Collection[str]) -> list[str]:
-        """The leaf columns, except those of columns with these names."""
-        leaves = iter(self.leaves)
-        return [
-            leaf
-            for name, found in self.places.items()
-            for leaf in islice(leaves, len(found))
-            if name not in names
-        ]
+    @cached_property
+    def places(self) -> Mapping[str, tuple[int, ...]]:
+        """For each column that is read, in the file's order, the numbers of its leaf columns."""
+        columns = groupby(self.leaves, key=attrgetter("column"))
+        return {name: tuple(leaf.place for leaf in leaves) for name, leaves in columns}
 
 
 class ColumnCache:
@@ -109,7 +94,7 @@ class ColumnCache:
                 return columns
         columns = find_columns(file_schema, selection, file_name)
         self._cached.append((selection, file_schema, columns))
-        self.note(selection, has_found=bool(columns.places))
+        self.note(selection, has_found=bool(columns.leaves))
         return columns
 
     def note(self, selection: Selection, *, has_found: bool) -> None:
@@ -152,9 +137,12 @@ def find_columns(file_schema: FileSchema, selection: Selection, file_name: str) 
     }
     wanted = {name for name in (*slots.values(), *others.values()) if name is not None}
     chosen = sorted(file_schema.by_name[name][0] for name in wanted)
-    places = {file_schema.roots[place].name: file_schema.roots[place].leaves for place in chosen}
-    leaves = tuple(file_schema.leaves[i].path for found in places.values() for i in found)
-    return FileColumns(slots=slots, others=others, leaves=leaves, places=places)
+    leaves = tuple(
+        FileLeaf(place, file_schema.leaves[place].path, file_schema.roots[i].name)
+        for i in chosen
+        for place in file_schema.roots[i].leaves
+    )
+    return FileColumns(slots=slots, others=others, leaves=leaves)
 
 
 def _by_number(
@@ -165,7 +153,7 @@ def _by_number(
     """
     wanted = dict[int | None, pa.Field]()
     for column in file_schema.schema:
-        number = _slot_number(column)
+        number = slot_number(column)
         if number is None or number not in numbers or Slot.from_field(column) is None:
             continue
         if number in wanted:
@@ -199,7 +187,10 @@ def _slot_column(
 
 def _other_column(file_schema: FileSchema, expected: pa.Field, file_name: str) -> str | None:
     field = _field(file_schema, expected.name, file_name)
-    if field is None or pa.types.is_null(field.type) or _is_slot(field):
+    if field is None or pa.types.is_null(field.type):
+        return None
+    # A slot that was renamed since must not be read as the column that took its name.
+    if (field.metadata or {}).get(ROLE) == Role.SLOT.encode():
         return None
     if not is_of_kind(field.type, expected.type):
         raise DataFileError(
@@ -223,28 +214,12 @@ def _is_without_values(type_: pa.DataType, slot: Slot) -> bool:
 
 def _fits(found: Slot, field: pa.Field, expected: Slot) -> bool:
     """Whether values of the found kind and shape can be delivered in the expected ones."""
-    is_widened = expected.kind is SlotKind.FLOAT and _is_short(field.type)
+    value = field.type.value_type if is_list(field.type) else field.type
+    # Other engines widen these integers to `double`.
+    is_short = value in (pa.int8(), pa.int16(), pa.int32())
+    is_widened = expected.kind is SlotKind.FLOAT and is_short
     if found.kind is not expected.kind and not is_widened:
         return False
     if not found.shape or not expected.shape:
         return found.shape == expected.shape
     return expected.is_list or found.is_list or found.width == expected.width
-
-
-def _slot_number(field: pa.Field) -> int | None:
-    metadata = field.metadata or {}
-    number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
-    return None if number is None else int(number)
-
-
-def _is_slot(field: pa.Field) -> bool:
-    """Whether the file declares the column as a slot. A slot that was renamed since must not be
-    read as the label or kept column that took its name.
-    """
-    return (field.metadata or {}).get(ROLE) == Role.SLOT.encode()
-
-
-def _is_short(type_: pa.DataType) -> bool:
-    """Whether values are integers, or lists of them, that other engines widen to `double`."""
-    value = type_.value_type if is_list(type_) else type_
-    return value in (pa.int8(), pa.int16(), pa.int32())

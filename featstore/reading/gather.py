@@ -71,11 +71,6 @@ class Places:
         """The number of each row's piece: uint32 (num_rows,)."""
         return self.rows >> np.uint32(self.row_bits)
 
-    @property
-    def rows_in_piece(self) -> Array:
-        """The row in its piece: uint32 (num_rows,)."""
-        return self.rows & np.uint32((1 << self.row_bits) - 1)
-
 
 def row_bits_of(piece_rows: Iterable[int]) -> int:
     """How many bits a row in one of these pieces takes."""

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 
 from featstore.base.intervals import Span, united
 from featstore.files.random_reader import RandomReader
-from featstore.native.footers import CheckedFooter
-from featstore.native.read_on import read_on
+from featstore.native.footers import CheckedFooter, read_on
 
 # Spans with a smaller gap between them are fetched with one request, as Arrow does.
 _HOLE_BYTES = 8 << 10
@@ -75,7 +74,7 @@ class InPlaceFile(pq.ParquetFile):  # type: ignore[misc]
         leaves = enumerate(self._footer.leaves)
         places = [at for at, leaf in leaves if columns is None or is_below(leaf.path, columns)]
         chunks = itertools.product(row_groups, places)
-        self._kept.keep(self._footer.chunk(*chunk).span for chunk in chunks)
+        self._kept.keep(self._footer.span(*chunk) for chunk in chunks)
         yield from super().iter_batches(batch_size, row_groups, columns, use_threads=use_threads)
 
 

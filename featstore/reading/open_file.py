@@ -1,8 +1,7 @@
 """An open data file: its checked footer, and access to the bytes of its columns."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,10 +14,8 @@ from featstore.base.errors import DataFileError, StateError
 from featstore.native.arrow import INT96_UNIT
 from featstore.native.bounds import CLAIMS_MORE, first_beyond
 from featstore.native.damage import damage_as, first_line
-from featstore.native.file_schema import Leaf
-from featstore.native.footers import Chunk, Chunks, read_checked
-from featstore.native.read_on import read_on
-from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
+from featstore.native.footers import read_checked, read_on
+from featstore.reading.file_columns import ColumnCache, FileColumns, FileLeaf, Selection
 from featstore.reading.kept import KeptSpans
 
 # Bytes of a decoded value of each physical type of fixed width.
@@ -77,9 +74,8 @@ class OpenFile(Closing):
         self.cancelled, self._column_cache = cancelled, column_cache or ColumnCache()
         # The same file twice: Arrow reads the one, and kernels the other, since `OSFile.fileno` of
         # pyarrow 20 fails. A data file never changes under its name.
-        self._local: pa.OSFile | None = None
         self._kernel_file: BinaryIO | None = None
-        self._remote: BinaryIO | None = None
+        self._opened_files = ExitStack()
         self._kept: KeptSpans | None = None
         self._files: dict[tuple[str, ...] | None, pq.ParquetFile] = {}
         try:
@@ -94,11 +90,12 @@ class OpenFile(Closing):
 
     def _open(self, source: Path | BinaryIO | Callable[[], BinaryIO]) -> Any:
         if isinstance(source, Path):
-            self._local = pa.OSFile(str(source))
-            self._kernel_file = source.open("rb", buffering=0)
-            return self._local
+            arrow_file = self._opened_files.enter_context(pa.OSFile(str(source)))
+            self._kernel_file = self._opened_files.enter_context(source.open("rb", buffering=0))
+            return arrow_file
         if callable(source):
-            source = self._remote = source()
+            source = source()
+            self._opened_files.callback(source.close)
         self._kept = KeptSpans(source)
         return self._kept
 
@@ -120,28 +117,6 @@ class OpenFile(Closing):
     def num_rows(self) -> int:
         return sum(self.row_group_rows)
 
-    @property
-    def key_values(self) -> dict[bytes, bytes]:
-        """The metadata that the writer stored in the footer."""
-        return self.footer.key_values
-
-    def leaf(self, place: int) -> Leaf:
-        """The leaf column of this number."""
-        return self.footer.leaves[place]
-
-    def chunk(self, row_group: int, place: int) -> Chunk:
-        """The column chunk of a leaf column in a row group."""
-        return self.footer.chunk(row_group, place)
-
-    def chunks_of(self, row_groups: Sequence[int], places: Sequence[int]) -> Chunks:
-        """The column chunks of leaf columns in row groups."""
-        return self.footer.chunks_of(row_groups, places)
-
-    @cached_property
-    def file(self) -> pq.ParquetFile:
-        """The file with all of its columns, opened by Arrow. Closed with this object."""
-        return self.arrow_file(None)
-
     def arrow_file(self, columns: FileColumns | None) -> pq.ParquetFile:
         """The file opened by Arrow with only some of its columns, whose leaf columns are numbered
         anew. Closed with this object.
@@ -149,24 +124,23 @@ class OpenFile(Closing):
         Args:
             columns: The columns; None is all.
         """
-        key = None if columns is None else columns.names
+        key = None if columns is None else tuple(columns.places)
         if key not in self._files:
-            self._files[key] = self._opened(columns)
+            self._files[key] = self._opened_files.enter_context(self.reopened(columns))
         return self._files[key]
 
-    def reopened(self, columns: FileColumns, buffer_bytes: int) -> pq.ParquetFile:
-        """Like `arrow_file`, but reads `buffer_bytes` at a time instead of whole column chunks."""
-        return self._opened(columns, buffer_size=buffer_bytes)
-
-    def _opened(self, columns: FileColumns | None, **options: int) -> pq.ParquetFile:
+    def reopened(self, columns: FileColumns | None, buffer_bytes: int = 0) -> pq.ParquetFile:
+        """Like `arrow_file`, opened each time. Reads `buffer_bytes` at a time if given, and else
+        whole column chunks.
+        """
         with self.reading():
             return pq.ParquetFile(
                 self._source,
-                metadata=self.metadata_of(None if columns is None else columns.names),
+                metadata=self.metadata_of(None if columns is None else tuple(columns.places)),
                 pre_buffer=self.is_local,  # in threads, which may not hold Python's memory
                 page_checksum_verification=not self.is_checked,
                 coerce_int96_timestamp_unit=INT96_UNIT,
-                **options,
+                buffer_size=buffer_bytes,
             )
 
     def metadata_of(
@@ -181,7 +155,7 @@ class OpenFile(Closing):
     @property
     def is_local(self) -> bool:
         """Whether the file is local and has a descriptor."""
-        return self._local is not None
+        return self._kernel_file is not None
 
     @property
     def descriptor(self) -> int:
@@ -198,7 +172,7 @@ class OpenFile(Closing):
             yield
             return
         with self.reading():
-            self._kept.keep(self.chunk(row_group, place).span for place in places)
+            self._kept.keep(self.footer.span(row_group, place) for place in places)
         try:
             yield
         finally:
@@ -209,18 +183,18 @@ class OpenFile(Closing):
         self._source.seek(first)
         return read_on(self._source, num_bytes)
 
-    def require_within(self, row_group: int, places: Iterable[tuple[int, str]]) -> None:
+    def require_within(self, row_group: int, leaves: Iterable[FileLeaf]) -> None:
         """Checks the page headers of column chunks before Arrow reads the pages.
 
         Args:
             row_group: The row group.
-            places: The leaf columns' numbers, each with the name of its column for errors.
+            leaves: The leaf columns to read.
 
         Raises:
             DataFileError: Pages claim more values or bytes than the footer allows.
             StateError: Reading was cancelled.
         """
-        names = dict(places)
+        names = {leaf.place: leaf.column for leaf in leaves}
         file = self.descriptor if self.is_local else self.read_at
         with self.reading():
             found = first_beyond(self.footer, row_group, list(names), file, self.cancelled)
@@ -256,8 +230,8 @@ class OpenFile(Closing):
         a damaged footer's numbers may not fit 64 bits.
         """
         places = columns.leaf_places
-        chunks = self.chunks_of(row_groups, places)
-        leaves = [self.leaf(place) for place in places]
+        chunks = self.footer.chunks_of(row_groups, places)
+        leaves = [self.footer.leaves[place] for place in places]
         widths = np.array([_WIDTHS.get(leaf.physical_type, 0) for leaf in leaves], np.int64)
         text_bytes = np.where(widths == 0, chunks.raw_bytes + 4 * chunks.num_values, 0)
         are_lists = np.array(["." in leaf.path for leaf in leaves], np.int64)
@@ -271,7 +245,7 @@ class OpenFile(Closing):
         decompressed, and far more than it stores; None if there is none.
         """
         row_groups, places = range(len(self.row_group_rows)), columns.leaf_places
-        chunks = self.chunks_of(row_groups, places)
+        chunks = self.footer.chunks_of(row_groups, places)
         declared = np.maximum(chunks.raw_bytes, self._decoded_bytes(row_groups, columns))
         found = np.argwhere(
             (declared > most_bytes) & (declared > _MOST_INFLATION * chunks.stored_bytes)
@@ -279,22 +253,12 @@ class OpenFile(Closing):
         if not found:
             return None
         row_group, leaf = found[0]
-        path = self.leaf(places[leaf]).path
+        path = self.footer.leaves[places[leaf]].path
         return f"{self.name}: column {path!r}: row group {row_group}"
-
-    def room_bytes(self, row_groups: Sequence[int], columns: FileColumns) -> int:
-        """The working memory of decoding the largest of these column chunks: its bytes as stored
-        and as decompressed, without the decoded column.
-        """
-        return self.footer.room_bytes(row_groups, columns.leaf_places)
 
     def resolve(self, selection: Selection) -> FileColumns:
         """The columns of this file that a selection reads; see `find_columns`."""
         return self._column_cache.of(self.footer.file_schema, selection, self.name)
 
     def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-        for opened in (self._local, self._kernel_file, self._remote):
-            if opened is not None:
-                opened.close()
+        self._opened_files.close()

@@ -13,6 +13,7 @@ parquet.apache.org/docs/file-format.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -47,7 +48,8 @@ _MOST_VALUES = 2**31 - 1  # The offsets of the kernels have 32 bits.
 # What the kernels return instead of a number of values: the column cannot be decoded by them; or
 # pages of row group i (of those that are read) claim too much, as -2 - i.
 _NOT_READ, _BEYOND_FIRST = -1, -2
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# Of a page, given its decompressed size. An error for another size is an error of the page.
+_DECOMPRESS = partial(pa.decompress, codec="zstd", asbytes=True)
 # Snappy copies 16 bytes at a time, so decompression may write behind the end of a page.
 _SLOP_BYTES = 64
 
@@ -165,7 +167,11 @@ class PageReader:
         chunks = Chunks._make(numbers[:, by_length] for numbers in chunks)
         max_bytes = max_page_bytes(chunks, widths)
         rows = [self._file.row_group_rows[index] for index in row_groups]
-        outs = _outs(columns, sum(rows), (num_values[by_length] * widths).tolist(), self._take)
+        value_bytes = (num_values[by_length] * widths).tolist()
+        # A list has one offset more than rows, of 4 bytes.
+        offset_bytes = [4 * (sum(rows) + 1) * column.max_repetition for column in columns]
+        memory = allocated(list(zip(offset_bytes, value_bytes, strict=True)), self._take)
+        outs = [_Out(column, sum(rows), of) for column, of in zip(columns, memory, strict=True)]
         num_threads = min(num_threads, len(outs))
         room_bytes = _room_bytes(chunks, widths, max_bytes)
         if order is not None:
@@ -180,38 +186,10 @@ class PageReader:
             num_threads,
             self._file.cancelled,
             not self._file.is_checked,
-            _decompressed,
+            _DECOMPRESS,
             self._is_portable,
         )
         return list(zip(outs, found, strict=True))
-
-
-def _decompressed(page: bytes, size_bytes: int) -> bytes:
-    """A decompressed Zstandard page; b"" if its size is not `size_bytes`, which Arrow's codec would
-    not report.
-    """
-    found: bytes
-    if _content_bytes(page) == size_bytes:  # The codec compares this size with the real one.
-        found = pa.decompress(page, size_bytes, "zstd", asbytes=True)
-        return found
-    with pa.CompressedInputStream(pa.BufferReader(page), "zstd") as stream:
-        found = stream.read(size_bytes + 1)
-    return found if len(found) == size_bytes else b""
-
-
-def _content_bytes(frame: bytes) -> int | None:
-    """The content size in the header of a Zstandard frame; None if it has none. See RFC 8878,
-    section 3.1.1.1.
-    """
-    if len(frame) < 5 or frame[:4] != _ZSTD_MAGIC:
-        return None
-    flags = frame[4]
-    is_single, kind = flags >> 5 & 1, flags >> 6
-    first = 6 - is_single + (0, 1, 2, 4)[flags & 3]
-    width = (is_single, 2, 4, 8)[kind]
-    if not width or len(frame) < first + width:
-        return None
-    return int.from_bytes(frame[first : first + width], "little") + (256 if kind == 1 else 0)
 
 
 def _known(chunks: Chunks) -> tuple[Numbers, Numbers]:
@@ -235,7 +213,7 @@ def _column(file: OpenFile, slot: Slot, columns: FileColumns) -> _Column | None:
     ):
         return None
     place, field = columns.places[name][0], file.schema.field(name)
-    leaf = file.leaf(place)
+    leaf = file.footer.leaves[place]
     is_list = pa.types.is_list(field.type)
     element = field.type.value_field if is_list else field
     nulls = int(field.nullable)
@@ -266,7 +244,7 @@ def _other_column(file: OpenFile, field: pa.Field, columns: FileColumns) -> _Col
     if name is None or name in columns.slots.values() or len(columns.places[name]) != 1:
         return None
     place, found = columns.places[name][0], file.schema.field(name)
-    leaf, max_definition = file.leaf(place), int(found.nullable)
+    leaf, max_definition = file.footer.leaves[place], int(found.nullable)
     physical, type_ = _OTHERS.get(found.type, (None, found.type))
     levels = (leaf.max_repetition, leaf.max_definition)
     if leaf.path != name or leaf.physical_type != physical or levels != (0, max_definition):
@@ -334,21 +312,6 @@ class _Out:
         return pa.Array.from_buffers(
             column.type, self._num_rows, [None, self._memory.offsets], 0, children=[values]
         )
-
-
-def _outs(
-    columns: Sequence[_Column], num_rows: int, value_bytes: Sequence[int], take: Take | None
-) -> list[_Out]:
-    """The columns with memory for so many bytes of values."""
-    offset_bytes = 4 * (num_rows + 1)
-    sizes = [
-        (offset_bytes if column.max_repetition else 0, size_bytes)
-        for column, size_bytes in zip(columns, value_bytes, strict=True)
-    ]
-    return [
-        _Out(column, num_rows, memory)
-        for column, memory in zip(columns, allocated(sizes, take), strict=True)
-    ]
 
 
 def allocated(sizes: Sequence[tuple[int, int]], take: Take | None) -> list[ColumnMemory]:

@@ -3,19 +3,17 @@
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from featstore.base.errors import DataFileError
 from featstore.base.schema import Slot
 from featstore.native.damage import damage_as
 from featstore.ops.arrays import array_of
-from featstore.reading.buffers import Array, Values, missing_values, slot_values
-from featstore.reading.conversion import as_type
-from featstore.reading.file_columns import FileColumns, Selection
+from featstore.reading.buffers import Array, Values, as_type, missing_values, slot_values
+from featstore.reading.file_columns import FileColumns, FileLeaf, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader, Take
 
@@ -90,10 +88,10 @@ class Rows:
         """The same rows in pieces, in each of which every column is one contiguous Arrow array."""
         if not self.table.num_columns:
             return [self]
-        tables = [pa.Table.from_batches([batch]) for batch in self.table.to_batches()] or [
-            self.table
+        tables = [pa.Table.from_batches([batch]) for batch in self.table.to_batches()]
+        return [
+            replace(self, num_rows=table.num_rows, table=table) for table in tables or [self.table]
         ]
-        return [replace(self, num_rows=table.num_rows, table=table) for table in tables]
 
 
 class RowGroupReader:
@@ -134,7 +132,8 @@ class RowGroupReader:
         # interpreter's end too. The bytes of files that are not local are Python's.
         most_threads = min(num_threads or pa.cpu_count(), _MOST_THREADS)
         self._most_threads = most_threads if file.is_local else 1
-        self._sizes: dict[int, int] = {}
+        # Asked for before each window and after it.
+        self._size_bytes = cache(partial(file.decoded_bytes, columns=self.columns))
         self._pages = PageReader(
             file,
             selection.slots if as_values else (),
@@ -166,7 +165,8 @@ class RowGroupReader:
         row_groups = list(row_groups)
         num_threads = self._num_threads(self._room_bytes(row_groups, in_order=order is not None))
         found = self._pages.read(row_groups, num_threads, order)
-        table = self._table(row_groups, self.columns.leaves_besides(found), num_threads)
+        others = [leaf for leaf in self.columns.leaves if leaf.column not in found]
+        table = self._table(row_groups, others, num_threads)
         if order is not None:
             indices = array_of(order)
             # One by one: no two of them are in memory in both orders.
@@ -194,15 +194,13 @@ class RowGroupReader:
         return self._slices(row_group, num_rows) if self.columns.leaves else None
 
     def _slices(self, row_group: int, num_rows: int) -> Iterator[Rows]:
-        leaves, file = (
-            list(self.columns.leaves),
-            self.file.reopened(self.columns, _SLICE_BUFFER_BYTES),
-        )
-        self.file.require_within(row_group, self.columns.places_of(leaves))
+        leaves = list(self.columns.leaves)
+        file = self.file.reopened(self.columns, _SLICE_BUFFER_BYTES)
+        self.file.require_within(row_group, leaves)
         with self._reading(row_group, leaves):
             use_threads = self._most_threads > 1
             found = file.iter_batches(
-                num_rows, row_groups=[row_group], columns=leaves, use_threads=use_threads
+                num_rows, row_groups=[row_group], columns=_paths(leaves), use_threads=use_threads
             )
             for batch in found:
                 table = pa.Table.from_batches([batch])
@@ -219,12 +217,6 @@ class RowGroupReader:
         """
         return sum(map(self._size_bytes, row_groups))
 
-    def _size_bytes(self, row_group: int) -> int:
-        """Of one row group, computed once: it is asked for before each window and after it."""
-        if row_group not in self._sizes:
-            self._sizes[row_group] = self.file.decoded_bytes(row_group, self.columns)
-        return self._sizes[row_group]
-
     def room_bytes(self, row_groups: Iterable[int], *, in_order: bool = False) -> int:
         """The working memory of reading these row groups, beyond their decoded columns.
 
@@ -237,7 +229,7 @@ class RowGroupReader:
 
     def _room_bytes(self, row_groups: list[int], *, in_order: bool) -> int:
         """The working memory of one thread. Columns that are put in order are decoded there."""
-        room_bytes = self.file.room_bytes(row_groups, self.columns)
+        room_bytes = self.file.footer.room_bytes(row_groups, self.columns.leaf_places)
         return room_bytes + in_order * self.file.longest_bytes(row_groups, self.columns)
 
     def _num_threads(self, room_bytes: int) -> int:
@@ -247,29 +239,22 @@ class RowGroupReader:
             most = min(most, self._most_room_bytes // room_bytes)
         return max(1, most)
 
-    def _no_rows(self) -> pa.Table:
-        names = {*self.columns.slots.values(), *self.columns.others.values()} - {None}
-        return self.file.schema.empty_table().select(
-            sorted(name for name in names if name is not None)
-        )
-
-    def _table(self, row_groups: list[int], leaves: list[str], num_threads: int) -> pa.Table:
+    def _table(self, row_groups: list[int], leaves: list[FileLeaf], num_threads: int) -> pa.Table:
         # Arrow uses one thread per column, or none at all.
         use_threads = num_threads == min(self._most_threads, len(self.columns.leaves)) > 1
-        tables = [self._row_group(index, leaves, use_threads) for index in row_groups] or [
-            self._no_rows()
-        ]
+        tables = [self._row_group(index, leaves, use_threads) for index in row_groups]
+        if not tables:
+            return self._schema.empty_table()
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
-    def _row_group(self, index: int, leaves: list[str], use_threads: bool) -> pa.Table:
+    def _row_group(self, index: int, leaves: list[FileLeaf], use_threads: bool) -> pa.Table:
         if not leaves:
             return pa.table({"": pa.nulls(self.file.row_group_rows[index])}).select([])
-        places = self.columns.places_of(leaves)
-        file = self._file
-        with self.file.kept(index, (place for place, _ in places)):
-            self.file.require_within(index, places)
+        file = self.file.arrow_file(self.columns)
+        with self.file.kept(index, (leaf.place for leaf in leaves)):
+            self.file.require_within(index, leaves)
             with self._reading(index, leaves):
-                table = file.read_row_group(index, columns=leaves, use_threads=use_threads)
+                table = file.read_row_group(index, columns=_paths(leaves), use_threads=use_threads)
         if table.num_rows != (expected := self.file.row_group_rows[index]):
             raise DataFileError(
                 f"{self.file.name}: row group {index}: expected {expected} rows, as the footer "
@@ -277,24 +262,24 @@ class RowGroupReader:
             )
         return table
 
-    @property
-    def _file(self) -> pq.ParquetFile:
-        return self.file.arrow_file(self.columns)
-
-    def _reading(self, index: int, leaves: list[str]) -> AbstractContextManager[None]:
+    def _reading(self, index: int, leaves: list[FileLeaf]) -> AbstractContextManager[None]:
         """Names what Arrow cannot read in the block."""
         return damage_as(lambda error: self._unreadable(index, leaves, error), self.file.where)
 
-    def _unreadable(self, index: int, leaves: list[str], error: Exception) -> DataFileError:
+    def _unreadable(self, index: int, leaves: list[FileLeaf], error: Exception) -> DataFileError:
         """The error for a row group that Arrow cannot read. Reads its columns one by one, to name
         the first that fails.
         """
-        what = f"row group {index} cannot be read"
+        what, file = f"row group {index} cannot be read", self.file.arrow_file(self.columns)
         for leaf in leaves:
-            where = f"{self.file.name}: column {self.columns.column_of(leaf)!r}"
+            where = f"{self.file.name}: column {leaf.column!r}"
             with damage_as(partial(_error_at, f"{where}: {what}"), self.file.where):
-                self._file.read_row_group(index, columns=[leaf], use_threads=False)
+                file.read_row_group(index, columns=[leaf.path], use_threads=False)
         return _error_at(f"{self.file.name}: {what}", error)
+
+
+def _paths(leaves: Iterable[FileLeaf]) -> list[str]:
+    return [leaf.path for leaf in leaves]
 
 
 def _error_at(where: str, error: Exception) -> DataFileError:

@@ -1,19 +1,26 @@
-"""The byte ranges of a data file that a selection reads, for staging only those."""
+"""The byte ranges of a data file that a selection reads: to stage only those, and to check that
+staged ones are there, and are what was written.
+
+Parquet's checksum is the CRC-32 of a page as it is stored, without its header; in a V2 page it
+includes the levels. Writers may leave it out. Format:
+parquet.apache.org/docs/file-format/data-pages/checksumming.
+"""
 
 import io
+import os
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from featstore.base.errors import DataFileError
 from featstore.base.intervals import Span
+from featstore.native import kernels
+from featstore.native.arrow import MAGIC
+from featstore.native.footers import END_BYTES
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import ColumnCache, FileColumns, Selection
 from featstore.reading.open_file import OpenFile
-
-_MAGIC = b"PAR1"
-# A Parquet file ends with the length of its metadata, four bytes little-endian, and the magic.
-_END_BYTES = 8
 
 
 def plan_spans(
@@ -39,10 +46,10 @@ def plan_spans(
     Raises:
         DataFileError: The file is not Parquet, or a column cannot be what was selected.
     """
-    if len(tail) < min(_END_BYTES, size_bytes):
-        return min(_END_BYTES, size_bytes)
-    footer_bytes = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
-    if tail[-4:] == _MAGIC and len(tail) < footer_bytes <= size_bytes:
+    if len(tail) < min(END_BYTES, size_bytes):
+        return min(END_BYTES, size_bytes)
+    footer_bytes = int.from_bytes(tail[-END_BYTES:-4], "little") + END_BYTES
+    if tail[-4:] == MAGIC and len(tail) < footer_bytes <= size_bytes:
         return footer_bytes
     source = io.BytesIO(tail)
     with OpenFile(source, name, size_bytes=size_bytes, column_cache=column_cache) as file:
@@ -84,7 +91,7 @@ def require_held(file: OpenFile, columns: FileColumns, held: Sequence[Span] | No
     if len(missing):
         first, end = spans[missing[0]].tolist()
         leaf = columns.leaf_places[missing[0] % len(columns.leaf_places)]
-        slot = file.leaf(leaf).path.partition(".")[0]
+        slot = file.footer.leaves[leaf].path.partition(".")[0]
         raise DataFileError(
             f"{file.name}: slot {slot!r}: expected its bytes {first} to {end} in the staged "
             "file, found only other columns; stage the file for a selection that has the slot, "
@@ -97,3 +104,55 @@ def _spans(file: OpenFile, columns: FileColumns) -> Array:
     (num_row_groups * num_leaves, 2).
     """
     return file.footer.spans[:, np.array(columns.leaf_places, np.intp)].reshape(-1, 2)
+
+
+# Bytes read at once: few enough for the CPU's cache, and more than any page header has.
+_ROOM_BYTES = 256 << 10
+
+
+def require_intact(file: OpenFile, held: Sequence[Span] | None) -> None:
+    """Checks the pages of a local file. A page without a checksum is intact if it ends within its
+    column chunk.
+
+    Args:
+        file: An open local file.
+        held: Ascending spans of the file that are present; only column chunks in them are checked.
+            None is the whole file.
+
+    Raises:
+        DataFileError: A page is not what was written. Names file, column and row group.
+        StoreError: The system cannot read the file.
+    """
+    groups, leaves = range(len(file.row_group_rows)), range(len(file.footer.leaves))
+    # An empty one may claim to begin at byte 0.
+    is_checked = (file.footer.chunks_of(groups, leaves).num_values > 0).reshape(-1)
+    if held is not None:
+        is_checked &= are_held(file.footer.spans.reshape(-1, 2), held)
+    # The column chunks to check: their places among all of the file, row group by row group.
+    places = np.flatnonzero(is_checked)
+    spans = file.footer.spans.reshape(-1, 2)[places]
+    with file.reading():
+        damaged = _first_damaged(file.descriptor, spans)
+    if damaged is not None:
+        row_group, leaf = divmod(int(places[damaged]), len(leaves))
+        column = file.footer.leaves[leaf].path
+        raise DataFileError(
+            f"{file.name}: column {column!r}: row group {row_group}: expected pages "
+            "that match the checksums in their headers, found other bytes; if the store has the "
+            "same bytes, write the file again"
+        )
+
+
+def _first_damaged(file: int, spans: Array) -> int | None:
+    """The index of the first column chunk that is not intact.
+
+    Args:
+        file: The file's descriptor.
+        spans: The chunks' spans: int64 (num_chunks, 2).
+    """
+    first, end = spans[:, 0], spans[:, 1]
+    outside = np.flatnonzero((first < 0) | (end < first) | (end > os.fstat(file).st_size))
+    if len(outside) or not len(spans):
+        return int(outside[0]) if len(outside) else None
+    found = kernels.first_damaged(file, spans, pa.allocate_buffer(_ROOM_BYTES))
+    return None if found < 0 else found

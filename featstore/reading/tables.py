@@ -1,17 +1,20 @@
-"""Reads a data file as Arrow tables in which missing values are null, for notebooks, profiles and
-SQL.
+"""Arrow tables in which missing values are null, for notebooks, profiles and SQL; and conversion
+between nulls and the missing marks of slots (0, `[0]`, NaN, `[NaN]`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from featstore.base.schema import SlotSchema
+from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.ops.arrays import values_of
+from featstore.ops.lists import flat, mark_missing
 from featstore.reading.aligned import aligned_reader
+from featstore.reading.buffers import converted
 from featstore.reading.file_columns import Selection
-from featstore.reading.missing import marks_to_nulls, nan_to_null
 from featstore.reading.open_file import OpenFile
-from featstore.reading.reader import Rows
 
 
 def read_tables(
@@ -42,25 +45,93 @@ def read_tables(
     target = schema.to_arrow(nullable=True, partition_keys=True)
     for index in range(len(file.row_group_rows)) if row_groups is None else row_groups:
         rows = reader.read([index])
-        columns = {
-            name: nan_to_null(
-                _constant(partition.get(name), target.field(name).type, rows.num_rows)
-            )
-            for name in keys
-        }
-        columns |= {field.name: nan_to_null(rows.other(field)) for field in others} | _slots(
-            rows, schema
-        )
-        yield pa.table([columns[name] for name in target.names], schema=target)
+        columns = {slot.name: rows.slot_column(slot) for slot in schema}
+        columns |= {field.name: nan_to_null(rows.other(field)) for field in others}
+        for name in keys:
+            value = pa.scalar(partition.get(name), pa.string()).cast(target.field(name).type)
+            columns[name] = nan_to_null(pa.chunked_array([pa.repeat(value, rows.num_rows)]))
+        table = pa.table([columns[name] for name in target.names], names=target.names)
+        yield marks_to_nulls(table, schema.slots).cast(target)
 
 
-def _slots(rows: Rows, schema: SlotSchema) -> dict[str, pa.ChunkedArray]:
-    if not schema.slots:
-        return {}
-    raw = pa.table({slot.name: rows.slot_column(slot) for slot in schema})
-    table = marks_to_nulls(raw, schema.slots)
-    return {name: table.column(name) for name in table.column_names}
+def marks_to_nulls(table: pa.Table, slots: Iterable[Slot]) -> pa.Table:
+    """The table with missing marks of slots as nulls. Nulls, and columns that are not slots, stay.
+
+    Args:
+        table: Columns under the slots' names; slots that it lacks are ignored.
+        slots: The slots.
+    """
+    for slot in slots:
+        index = table.schema.get_field_index(slot.name)
+        if index >= 0:
+            chunks = [_to_null(chunk, slot) for chunk in table.column(index).chunks]
+            type_ = slot.arrow_type(nullable=True)
+            column = pa.chunked_array([chunk.cast(type_) for chunk in chunks], type_)
+            table = table.set_column(index, slot.to_field(nullable=True), column)
+    return table
 
 
-def _constant(value: str | None, type_: pa.DataType, num_rows: int) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.repeat(pa.scalar(value, pa.string()).cast(type_), num_rows)])
+def nan_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A label's, a weight's or a kept column with NaN as null, as in slots. Columns of other types
+    stay as they are.
+    """
+    if not pa.types.is_floating(column.type):
+        return column
+    is_nan = pc.is_nan(column)
+    return (
+        pc.if_else(is_nan, pa.scalar(None, column.type), column)
+        if pc.any(is_nan).as_py()
+        else column
+    )
+
+
+def nulls_to_marks(batch: pa.RecordBatch, slots: Iterable[Slot]) -> pa.RecordBatch:
+    """The batch with slot columns as data files store them: marks for nulls, and lists without null
+    elements.
+    """
+    chosen = {slot.name: slot for slot in slots}
+    columns = [_to_mark(column, chosen[name]) if name in chosen else column
+               for name, column in zip(batch.schema.names, batch.columns, strict=True)]  # fmt: skip
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _to_mark(array: pa.Array, slot: Slot) -> pa.Array:
+    array = converted(array, slot.arrow_type(nullable=True))
+    if slot.is_list:
+        return mark_missing(flat(array), slot.missing, slot.arrow_type())
+    if slot.width is not None:
+        # Arrow fills nulls of lists, but not of those of a fixed size. `take` drops an offset.
+        lists = pa.list_(array.type.value_type)
+        rows = array.take(pa.array(np.arange(len(array)))).cast(lists)
+        missing = pa.scalar([slot.missing] * slot.width, lists)
+        return pc.fill_null(rows, missing).cast(slot.arrow_type())
+    return pc.fill_null(array, pa.scalar(slot.missing, array.type))
+
+
+def _to_null(array: pa.Array, slot: Slot) -> pa.Array:
+    if slot.is_list:
+        missing = _are_missing(array, slot)
+    elif slot.width is not None:
+        elements = array.values.slice(array.offset * slot.width, len(array) * slot.width)
+        missing = np.all(_mark_flags(elements, slot).reshape(-1, slot.width), axis=1)
+    else:
+        return pc.if_else(_is_mark(array, slot), pa.scalar(None, array.type), array)
+    return array.take(pa.array(np.arange(len(array)), mask=missing)) if missing.any() else array
+
+
+def _is_mark(values: pa.Array, slot: Slot) -> pa.Array:
+    return pc.equal(values, 0) if slot.kind is SlotKind.ID else pc.is_nan(values)
+
+
+def _mark_flags(values: pa.Array, slot: Slot) -> np.ndarray:
+    """Which values are the missing mark: bool (num_values,), false for null."""
+    return values_of(pc.fill_null(_is_mark(values, slot), False))
+
+
+def _are_missing(array: pa.Array, slot: Slot) -> np.ndarray:
+    """Which lists are missing: bool (num_rows,). Their only element is the missing mark."""
+    offsets = np.asarray(array.offsets)
+    single = np.flatnonzero(np.diff(offsets) == 1)
+    missing = np.zeros(len(array), dtype=bool)
+    missing[single[_mark_flags(array.values.take(pa.array(offsets[single])), slot)]] = True
+    return missing

@@ -10,8 +10,7 @@ import pyarrow as pa
 from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from featstore.base.cleanup import when_gone
-from featstore.base.closing import Closing
+from featstore.base.closing import Closing, when_gone
 from featstore.base.errors import (
     ConfigError,
     SelectionError,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from featstore.base.cleanup import cleaned_up_on_failure
+from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import DiskFullError, SampleStoreError
-from featstore.base.mounts import network_mount_of
+from featstore.base.host import network_mount_of
 from featstore.base.redaction import shown
 from featstore.files.looks import exists
 from featstore.samples.sample_fields import SampleFields, Stored, checksum

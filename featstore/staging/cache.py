@@ -143,9 +143,8 @@ class Pin:
         Raises:
             Stopped: `stop` was set meanwhile.
         """
-        assert self._lock is not None
         return all(
-            _crc(self._lock, first, end, stop) == crc for first, end, crc in self.record.sums
+            _crc(self.descriptor, first, end, stop) == crc for first, end, crc in self.record.sums
         )
 
     def release(self) -> None:
@@ -229,7 +228,7 @@ class Download:
 
         May be called more than once, and from another thread than the one that fills the file.
         """
-        with self._cache.alone():
+        with self._cache.alone:
             lock, self._lock = self._lock, None
             if lock is None:
                 return
@@ -300,14 +299,20 @@ class Cache:
             removes.
         limits: What all processes together must keep to.
 
+    Attributes:
+        root: The directory that holds the files of this format.
+        limits_path: The file of the bandwidth limit, see `Throttle`.
+        alone: The exclusive right to change the cache's objects, among the threads of this process.
+        num_evicted: How many files this object has evicted.
+
     Raises:
         StagingError: The directory cannot be made private.
     """
 
     def __init__(self, directory: str | None, limits: Limits) -> None:
         self._limits = limits
-        self._thread_lock = threading.Lock()
-        self._num_evicted = 0
+        self.alone = threading.Lock()
+        self.num_evicted = 0
         self._remove: Callable[[], object] = lambda: None
         if directory is None:
             private = PrivateDirectory()
@@ -318,6 +323,7 @@ class Cache:
         else:
             base = cast(Path, local_path(directory))
         self.root = base / _LAYOUT
+        self.limits_path = self.root / _LIMITS
         make_private(self.root)
         self._staged_names, self._last_uses = StagedNames(self.root), LastUses(self.root)
         with self.locked():
@@ -327,16 +333,6 @@ class Cache:
     def is_at(directory: str) -> bool:
         """Whether the directory holds a cache."""
         return is_directory_at(cast(Path, local_path(directory)) / _LAYOUT)
-
-    @property
-    def num_evicted(self) -> int:
-        """How many files this object has evicted."""
-        return self._num_evicted
-
-    @property
-    def limits_path(self) -> Path:
-        """The file of the bandwidth limit, see `Throttle`."""
-        return self.root / _LIMITS
 
     def holds(self, path: object) -> bool:
         """Whether a path, as an error names it, is the cache's directory or below it."""
@@ -382,11 +378,8 @@ class Cache:
 
     def has(self, name: str) -> bool:
         """Whether all or a part of the file of this name is staged. Takes no lock."""
-        try:
+        with self.named_errors():
             return self._staged_names.has(name)
-        except OSError:
-            with self.named_errors():
-                raise
 
     def entries(self) -> list[CacheEntry]:
         """The staged files, the last used first."""
@@ -443,16 +436,12 @@ class Cache:
             StagingError: A file of the cache, or its directory, fails the block.
             RemovedError: Somebody removed it.
         """
-        with self.alone(), self.directory_locked():
+        with self.alone, self.directory_locked():
             yield
-
-    def alone(self) -> contextlib.AbstractContextManager[object]:
-        """The exclusive right to change the cache's objects, among the threads of this process."""
-        return self._thread_lock
 
     @contextlib.contextmanager
     def directory_locked(self) -> Iterator[None]:
-        """The exclusive right to change the directory, among processes. Call it under `alone()`."""
+        """The exclusive right to change the directory, among processes. Call it under `alone`."""
         with self.named_errors():
             lock = self._open_root()
             try:
@@ -519,7 +508,7 @@ class Cache:
         evictions = choose_evictions(map(_cached_file, unpinned), excess_bytes)
         for name in evictions or ():
             self._unlink(name)
-            self._num_evicted += 1
+            self.num_evicted += 1
         return evictions is not None
 
     def free_number(self, name: str, num_bytes: int) -> int:
@@ -571,12 +560,8 @@ class Cache:
     ) -> Pin | None:
         """Pins the largest staged file of this name that holds more than `beyond_bytes`."""
         for staged in sorted(listing.staged_of(name), key=number_of, reverse=True):
-            lock = (
-                try_lock(path := self.root / staged, fcntl.LOCK_SH)
-                if number_of(staged) > beyond_bytes
-                else None
-            )
-            if lock is None:
+            path = self.root / staged
+            if number_of(staged) <= beyond_bytes or (lock := try_lock(path, fcntl.LOCK_SH)) is None:
                 continue
             with contextlib.ExitStack() as held:
                 held.callback(unlock, lock)
@@ -586,7 +571,8 @@ class Cache:
                     and os.fstat(lock).st_size == record.size_bytes
                     and size_bytes in (None, record.size_bytes)
                 ):
-                    if not is_steady or _is_unused(lock):
+                    unused_ns = abs(time.time_ns() - os.fstat(lock).st_mtime_ns)
+                    if not is_steady or unused_ns > _STEADY_NS:
                         _touch(lock)
                     held.pop_all()
                     return Pin(path, lock, record, is_steady=is_steady)
@@ -723,8 +709,3 @@ def _free_bytes(directory: Path) -> int:
         return shutil.disk_usage(directory).free
     except OSError:
         return sys.maxsize
-
-
-def _is_unused(lock: int) -> bool:
-    """Whether no use was noted in the last minute."""
-    return abs(time.time_ns() - os.fstat(lock).st_mtime_ns) > _STEADY_NS

@@ -32,7 +32,7 @@ from featstore.staging.cache import (
 from featstore.staging.counts import Counts
 from featstore.staging.filling import Connection, Filling, Received
 from featstore.staging.limits import Throttle
-from featstore.staging.lookahead import RequestsAhead, StandingRequests
+from featstore.staging.lookahead import RequestsAhead
 from featstore.staging.options import AUTO, WHOLE, Staging
 from featstore.staging.ranges import PlanRanges, coalesce, covers, missing, num_bytes
 from featstore.staging.record import Record, SpanChecksum, united_checksum
@@ -422,14 +422,13 @@ class Fetcher:
         spans = self._wanted(item, filling)
         if requests := self._requests(item, filling, spans, self._options.num_budget_bytes):
             self._reserve(item, download, num_bytes(united([*filling.held, *requests])), waiting)
-        remote = partial(self.remote, item.url)
-        further = StandingRequests(
+        ahead = RequestsAhead(
             choose=lambda: self._further_requests(item, download, filling, spans),
-            remote=remote,
+            remote=partial(self.remote, item.url),
             filling=filling,
+            pass_on=waiting.pass_on,
         )
-        ahead = RequestsAhead(remote=remote, plan=further, filling=filling, pass_on=waiting.pass_on)
-        while requests := filling.in_flight or further():
+        while requests := filling.in_flight or ahead.remaining():
             ahead.fetch(*requests[0])
         waiting.pass_on()
 
@@ -481,17 +480,12 @@ class Fetcher:
         gaps = missing(spans, filling.coming)
         if spans == ((0, item.size_bytes),):
             return gaps
-        bridged = self._bridged(item, gaps)
+        remote = self.remote(item.url)
+        requests_for = partial(coalesce, gaps, request_bytes=remote.request_bytes)
+        bridged = requests_for(hole_bytes=remote.hole_bytes)
         if num_bytes(united([*filling.coming, *bridged])) <= most_bytes:
             return bridged
-        return self._bridged(item, gaps, hole_bytes=0)
-
-    def _bridged(
-        self, item: StageItem[Any], gaps: Sequence[Span], hole_bytes: int | None = None
-    ) -> tuple[Span, ...]:
-        remote = self.remote(item.url)
-        hole_bytes = remote.hole_bytes if hole_bytes is None else hole_bytes
-        return coalesce(gaps, hole_bytes=hole_bytes, request_bytes=remote.request_bytes)
+        return requests_for(hole_bytes=0)
 
     def _publish(self, item: StageItem[Any], download: Download, filling: Filling) -> Pin:
         filling.sync()

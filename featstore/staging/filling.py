@@ -88,23 +88,40 @@ class Connection:
 
 
 class _Watch:
-    """Measures one answer: the time until the first block is waiting, the rest is the stream."""
+    """Measures one answer: the time until the first block is waiting, the rest is the stream.
 
-    def __init__(self, *, was_ahead: bool) -> None:
-        self._was_ahead = was_ahead
-        self._since = time.monotonic()
+    Detects a stream that only trickles by the time from `ask` to `see`, which is spent waiting for
+    the remote, unlike that between `see` and `ask`.
+    """
+
+    def __init__(self, policy: RetryPolicy, *, was_ahead: bool) -> None:
+        self._policy, self._was_ahead = policy, was_ahead
+        self._since_s = self._asked_at_s = time.monotonic()
         self._first_at_s: float | None = None
         self._setup_s, self._first_bytes, self._num_bytes = 0.0, 0, 0
+        # Since the pace was last judged.
+        self._waited_s, self._new_bytes = 0.0, 0
 
     def begin(self, setup_s: float) -> None:
         """Excludes the seconds that the client took before it sent the request."""
         self._setup_s = 0.0 if self._was_ahead else setup_s
 
+    def ask(self) -> None:
+        """Called before the next block is waited for."""
+        self._asked_at_s = time.monotonic()
+
     def see(self, num_bytes: int) -> None:
-        """Called when a block has come."""
+        """Called when a block has come. TimeoutError if too few bytes came in too long a time."""
+        now_s = time.monotonic()
         if self._first_at_s is None:
-            self._first_at_s, self._first_bytes = time.monotonic(), num_bytes
+            self._first_at_s, self._first_bytes = now_s, num_bytes
         self._num_bytes += num_bytes
+        self._new_bytes += num_bytes
+        self._waited_s += now_s - self._asked_at_s
+        if self._policy.is_stalled(self._new_bytes, self._waited_s):
+            raise TimeoutError(f"only {self._new_bytes} bytes came in {self._waited_s:.0f} s")
+        if self._waited_s >= self._policy.stall_s:
+            self._waited_s, self._new_bytes = 0.0, 0
 
     def received(self, url: str) -> Received:
         """The measurements, once the answer is complete."""
@@ -112,35 +129,12 @@ class _Watch:
         first_at_s = now_s if self._first_at_s is None else self._first_at_s
         return Received(
             url=url,
-            waited_s=first_at_s - self._since - self._setup_s,
+            waited_s=first_at_s - self._since_s - self._setup_s,
             was_ahead=self._was_ahead,
             num_bytes=self._num_bytes,
             later_bytes=self._num_bytes - self._first_bytes,
             stream_s=now_s - first_at_s,
         )
-
-
-class _Pace:
-    """Detects a stream that only trickles. Counts the time from `ask` to `see`, which is spent
-    waiting for the remote, and not that between `see` and `ask`.
-    """
-
-    def __init__(self, policy: RetryPolicy) -> None:
-        self._policy = policy
-        self._in_flight_at_s, self._waited_s, self._num_bytes = time.monotonic(), 0.0, 0
-
-    def ask(self) -> None:
-        """Called before the next block is waited for."""
-        self._in_flight_at_s = time.monotonic()
-
-    def see(self, num_bytes: int) -> None:
-        """Called when a block has come. TimeoutError if too few bytes came in too long a time."""
-        self._waited_s += time.monotonic() - self._in_flight_at_s
-        self._num_bytes += num_bytes
-        if self._policy.is_stalled(self._num_bytes, self._waited_s):
-            raise TimeoutError(f"only {self._num_bytes} bytes came in {self._waited_s:.0f} s")
-        if self._waited_s >= self._policy.stall_s:
-            self._waited_s, self._num_bytes = 0.0, 0
 
 
 class _WriteBack:
@@ -318,18 +312,17 @@ class Filling:
     def _attempt(self, end: int) -> Iterator[int]:
         """Sends one request, from `_at` on. Sets `_failure` if it failed and a retry may help."""
         sent = self._in_flight.pop((self._at, end), None)
-        watch, pace = _Watch(was_ahead=sent is not None), _Pace(self._connection.retry)
+        watch = _Watch(self._connection.retry, was_ahead=sent is not None)
         try:
             answer = self._read(self._at, end) if sent is None else sent.result()
             watch.begin(answer.setup_s)
             self._identify(answer)
-            pace.ask()
+            watch.ask()
             for block in answer.blocks:
                 watch.see(len(block))
-                pace.see(len(block))
                 self._at = self._write(block, self._at, end)
                 yield end - self._at
-                pace.ask()
+                watch.ask()
         except (OSError, EOFError) as error:
             if not is_retryable(error):
                 raise

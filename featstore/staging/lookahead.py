@@ -4,6 +4,7 @@ are here.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import dropwhile
 
 from featstore.base.intervals import Span
 from featstore.staging.filling import Filling
@@ -18,24 +19,33 @@ _TOGETHER_BYTES = 4 << 20
 
 
 @dataclass(kw_only=True)
-class StandingRequests:
-    """The requests that remain of one download. They are chosen again only when what is known of
-    the store has changed, or a request broke: choosing takes as long as receiving a short request.
+class RequestsAhead:
+    """Keeps requests of one download in flight, ahead of the one whose bytes come.
+
+    As much is kept in flight as the store's window carries: of short requests several, a long one
+    only behind the last bytes before it.
 
     Attributes:
-        choose: Chooses them.
+        choose: Chooses the requests that remain.
         remote: What is known of the store now.
         filling: The file that is downloaded.
+        pass_on: Called when nothing is left to request, and another download may begin.
     """
 
     choose: Callable[[], tuple[Span, ...]]
     remote: Callable[[], Remote]
     filling: Filling
+    pass_on: Callable[[], None]
     _chosen: tuple[Span, ...] = field(default=(), init=False)
     _chosen_for: Remote | None = field(default=None, init=False)
     _num_broken: int = field(default=0, init=False)
+    _next_bytes: int = field(default=0, init=False)
 
-    def __call__(self) -> tuple[Span, ...]:
+    def remaining(self) -> tuple[Span, ...]:
+        """The requests that are still to be sent. They are chosen again only when what is known of
+        the store has changed, or a request broke: choosing takes as long as receiving a short
+        request.
+        """
         remote, num_broken = self.remote(), self.filling.num_broken
         # With a request that breaks those in flight are dropped, and the choice before may have
         # left them out.
@@ -46,32 +56,8 @@ class StandingRequests:
         ):
             self._chosen, self._chosen_for, self._num_broken = self.choose(), remote, num_broken
         # They are sent in their order, so those that come are the first ones.
-        num_coming = 0
-        while num_coming < len(self._chosen) and self.filling.is_coming(self._chosen[num_coming]):
-            num_coming += 1
-        self._chosen = self._chosen[num_coming:]
+        self._chosen = tuple(dropwhile(self.filling.is_coming, self._chosen))
         return self._chosen
-
-
-@dataclass(kw_only=True)
-class RequestsAhead:
-    """Keeps requests of one download in flight, ahead of the one whose bytes come.
-
-    As much is kept in flight as the store's window carries: of short requests several, a long one
-    only behind the last bytes before it.
-
-    Attributes:
-        remote: What is known of the store now.
-        plan: What is still to be requested.
-        filling: The file that is downloaded.
-        pass_on: Called when nothing is left to request, and another download may begin.
-    """
-
-    remote: Callable[[], Remote]
-    plan: Callable[[], tuple[Span, ...]]
-    filling: Filling
-    pass_on: Callable[[], None]
-    _next_bytes: int = field(default=0, init=False)
 
     def fetch(self, first: int, end: int) -> None:
         """Downloads one span, and sends the requests that become due meanwhile."""
@@ -88,12 +74,12 @@ class RequestsAhead:
             At how many missing bytes another may be due; `NEVER`: not before the current one ends.
         """
         remote = self.remote()
-        while left_bytes <= (window_bytes := self._window_bytes(remote)):
+        while left_bytes <= (window_bytes := remote.window_bytes - self._in_flight_bytes):
             if 1 + len(self.filling.in_flight) >= remote.num_at_once > 1:
                 return NEVER
             if left_bytes > self._together_bytes:
                 return self._together_bytes
-            following = self.plan()
+            following = self.remaining()
             if not following:
                 self.pass_on()
             if not following or remote.num_at_once == 1:
@@ -105,14 +91,13 @@ class RequestsAhead:
             self._next_bytes = 0
         return window_bytes
 
-    def _window_bytes(self, remote: Remote) -> int:
-        """How much of the store's window is not in flight yet."""
-        return remote.window_bytes - num_bytes(self.filling.in_flight)
+    @property
+    def _in_flight_bytes(self) -> int:
+        return num_bytes(self.filling.in_flight)
 
     @property
     def _together_bytes(self) -> int:
         """At how many missing bytes the next request may join those in flight."""
-        in_flight_bytes = num_bytes(self.filling.in_flight)
-        if not in_flight_bytes:
+        if not self._in_flight_bytes:
             return self.remote().window_bytes
-        return _TOGETHER_BYTES - in_flight_bytes - self._next_bytes
+        return _TOGETHER_BYTES - self._in_flight_bytes - self._next_bytes

@@ -51,14 +51,8 @@ def coalesce(wanted: Iterable[Span], *, hole_bytes: int, request_bytes: int) -> 
         hole_bytes: A hole of at most this size between two spans is fetched too (bridged).
         request_bytes: The longest request.
     """
-    bridged: list[Span] = []
-    for first, end in united(wanted):
-        if bridged and first - bridged[-1][1] <= hole_bytes:
-            bridged[-1] = (bridged[-1][0], end)
-        else:
-            bridged.append((first, end))
     return tuple(
         (at, min(at + request_bytes, end))
-        for first, end in bridged
+        for first, end in united(wanted, hole_bytes)
         for at in range(first, end, request_bytes)
     )

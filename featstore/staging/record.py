@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from isal import isal_zlib
 
@@ -48,15 +49,13 @@ class Record:
         url: Where the file came from, without credentials.
         size_bytes: The size of the whole file.
         tag: The version that the store gave with the bytes, such as an ETag.
-        held: The spans that are there.
-        sums: The checksums of spans that together make up `held`.
+        sums: The checksums of the spans that are there, ascending.
         is_checked: Whether the bytes were compared with the checksum that their writer gave.
     """
 
     url: str
     size_bytes: int
     tag: str
-    held: tuple[Span, ...]
     sums: tuple[SpanChecksum, ...]
     is_checked: bool = False
 
@@ -79,16 +78,18 @@ class Record:
             sums: The checksums of the held spans, in any order.
             is_checked: Whether the bytes were compared with their writer's checksum.
         """
-        sums = tuple(sorted(sums))
-        held = spans_of(sums)
         return cls(
             url=redact(url),
             size_bytes=size_bytes,
             tag=tag,
-            held=held,
-            sums=sums,
+            sums=tuple(sorted(sums)),
             is_checked=is_checked,
         )
+
+    @cached_property
+    def held(self) -> tuple[Span, ...]:
+        """The spans that are there."""
+        return spans_of(self.sums)
 
     @property
     def held_bytes(self) -> int:
@@ -102,7 +103,8 @@ class Record:
 
     def to_json(self) -> str:
         """The text of the record's file."""
-        return json.dumps({"format": FORMAT} | vars(self), sort_keys=True)
+        fields = {"format": FORMAT, "held": self.held} | vars(self)
+        return json.dumps(fields, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Record | None":
@@ -116,20 +118,18 @@ class Record:
                 return None
             held = tuple((int(first), int(end)) for first, end in fields.pop("held"))
             sums = tuple((int(first), int(end), int(crc)) for first, end, crc in fields.pop("sums"))
-            checked = {"held": held, "sums": sums, "size_bytes": int(fields["size_bytes"])}
-            checked |= {
-                "url": str(fields["url"]),
-                "tag": str(fields["tag"]),
-                "is_checked": fields["is_checked"] is True,
-            }
-            # An unknown field is a TypeError here.
-            record = cls(**(fields | checked))
+            record = cls(
+                url=str(fields.pop("url")),
+                size_bytes=int(fields.pop("size_bytes")),
+                tag=str(fields.pop("tag")),
+                sums=sums,
+                is_checked=fields.pop("is_checked") is True,
+                **fields,  # An unknown field is a TypeError.
+            )
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
         # A torn or forged record may contradict itself.
-        is_sound = spans_of(record.sums) == record.held and covers(
-            [(0, record.size_bytes)], record.held
-        )
+        is_sound = held == record.held and covers([(0, record.size_bytes)], held)
         return record if is_sound else None
 
 

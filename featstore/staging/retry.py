@@ -23,23 +23,16 @@ _FINAL = (
     NotADirectoryError,
     StagingError,
 )
-# A refused request is raised as this errno (4xx but 408 and 429, docs/design/staging.md).
-_REFUSED = errno.EINVAL
-_LOCAL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+# A refused request (4xx but 408 and 429, docs/design/staging.md); and a local disk that is full,
+# over quota or read-only, or takes no file of that size.
+_LASTING = (errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
 def is_retryable(error: BaseException) -> bool:
     """Whether a failure may pass: a broken or stalled connection, or a server in trouble."""
-    if isinstance(error, _FINAL) or not isinstance(error, OSError | EOFError):
-        return False
-    return not isinstance(error, OSError) or (error.errno != _REFUSED and not is_local(error))
-
-
-def is_local(error: BaseException) -> bool:
-    """Whether the local disk failed: it is full, over quota or read-only, or takes no file of that
-    size.
-    """
-    return isinstance(error, OSError) and error.errno in _LOCAL_DISK
+    if isinstance(error, OSError):
+        return not isinstance(error, _FINAL) and error.errno not in _LASTING
+    return isinstance(error, EOFError)
 
 
 class Stopped(Exception):

@@ -10,7 +10,7 @@ from featstore.staging.cache import Cache, Limits, entry_name
 from featstore.staging.counts import Counts, StagingStats
 from featstore.staging.fetcher import Fetcher, Key, Source, StageItem
 from featstore.staging.options import Staging
-from featstore.staging.stream import Staged, Stream, StreamTerms
+from featstore.staging.stream import Staged, Stream
 
 __all__ = ["Staged", "Stager"]
 
@@ -29,10 +29,7 @@ class Stager(Closing):
     def __init__(
         self, options: Staging, source: Source | None = None, *, grace_s: float = 30.0
     ) -> None:
-        self.options = options
-        self._terms = StreamTerms(
-            ahead=options.ahead, budget_bytes=options.num_budget_bytes, grace_s=grace_s
-        )
+        self.options, self._grace_s = options, grace_s
         limits = Limits(
             budget_bytes=options.num_budget_bytes,
             min_free_bytes=options.num_min_free_bytes,
@@ -67,7 +64,7 @@ class Stager(Closing):
             The staged files in order, each pinned until it is released. An error, also one that
             `items` raises, is raised after the files before it. May be closed on its own.
         """
-        stream = Stream(self.fetcher, items, self.counts, self._terms)
+        stream = Stream(self.fetcher, items, self.counts, self.options, self._grace_s)
         self._streams = [*(s for s in self._streams if not s.is_over), stream]
         return stream
 

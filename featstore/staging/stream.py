@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Generic
 
 from featstore.base.closing import Closing
 from featstore.base.errors import BudgetError
 from featstore.base.intervals import Span
 from featstore.base.redaction import redact
-from featstore.staging.budget import StageAheadLimit, format_bytes
+from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Pin, Refusal
 from featstore.staging.counts import Counts
 from featstore.staging.fetcher import Fetcher, Key, StageItem, Waiting
+from featstore.staging.options import Staging
 from featstore.staging.request_threads import RequestThreads
 from featstore.staging.retry import LOG_EVERY_S, StoppableBackoff, Stopped
 
@@ -33,7 +33,7 @@ _CLOSE_S = 1.0
 _NUM_THREADS = 2
 
 
-class Staged(Generic[Key]):
+class Staged(Closing, Generic[Key]):
     """A file for the reader: pinned on the local disk until `release`, or the end of a `with`
     block; or to be read in place.
 
@@ -47,7 +47,7 @@ class Staged(Generic[Key]):
     """
 
     def __init__(
-        self, item: StageItem[Key], pin: Pin | None, on_release: Callable[["Staged[Key]"], None]
+        self, item: StageItem[Key], pin: Pin | None, on_release: Callable[["Staged[Key]"], object]
     ) -> None:
         self.key, self.url = item.key, item.url
         self.path: Path | None = None if pin is None else pin.path
@@ -71,32 +71,9 @@ class Staged(Generic[Key]):
             self._pin.release()
         self._on_release(self)
 
-    def __enter__(self) -> "Staged[Key]":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """As `release`."""
         self.release()
-
-
-@dataclass(frozen=True, kw_only=True)
-class StreamTerms:
-    """The limits of a stream.
-
-    Attributes:
-        ahead: How far it may be ahead of the reader.
-        budget_bytes: The budget of the cache.
-        grace_s: How long the reader waits for room that only the reader itself could free, before a
-            BudgetError.
-    """
-
-    ahead: StageAheadLimit
-    budget_bytes: int
-    grace_s: float
 
 
 @dataclass(eq=False)
@@ -104,13 +81,13 @@ class _QueuedFile(Generic[Key]):
     """A file in the queue.
 
     Attributes:
-        url: The file, redacted for messages.
+        url: The file, redacted for messages; empty until it is drawn.
         held_bytes: What it takes in the cache; until it is staged, what it will probably take.
         staged: The staged file, once it is.
         error: The error that came instead.
     """
 
-    url: str
+    url: str = ""
     held_bytes: int = 0
     staged: Staged[Key] | None = None
     error: BaseException | None = None
@@ -135,13 +112,22 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
         fetcher: Brings files into the cache.
         items: The files, taken in the stream's threads, one at a time.
         counts: Where waiting is counted.
-        terms: Limits.
+        options: The staging options: how far it may be ahead of the reader, and the budget.
+        grace_s: How long the reader waits for room that only the reader itself could free, before a
+            BudgetError.
     """
 
     def __init__(
-        self, fetcher: Fetcher, items: Iterable[StageItem[Key]], counts: Counts, terms: StreamTerms
+        self,
+        fetcher: Fetcher,
+        items: Iterable[StageItem[Key]],
+        counts: Counts,
+        options: Staging,
+        grace_s: float,
     ) -> None:
-        self._fetcher, self._counts, self._terms = fetcher, counts, terms
+        self._fetcher, self._counts = fetcher, counts
+        self._ahead, self._budget_bytes = options.ahead, options.num_budget_bytes
+        self._grace_s = grace_s
         self._items = iter(items)
         self._queue: deque[_QueuedFile[Key]] = deque()
         self._pinned: dict[int, int] = {}
@@ -236,11 +222,11 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
     def _stage_next(self, threads: RequestThreads) -> bool:
         """Stages the next file, in one turn. False at the end."""
         with self._turn() as pass_on:
-            drawn = self._draw()
-            if drawn is None:
-                return False
-            queued, item = drawn
+            queued = _QueuedFile[Key]()
             try:
+                item = self._draw(queued)
+                if item is None:
+                    return False
                 staged = self._stage(queued, item, threads, pass_on)
             except Stopped:
                 raise
@@ -275,29 +261,21 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
         finally:
             pass_on()
 
-    def _draw(self) -> tuple[_QueuedFile[Key], StageItem[Key]] | None:
-        """The next item; None at the end. It is taken only when it may be fetched, since the loader
-        claims a split for it.
+    def _draw(self, queued: _QueuedFile[Key]) -> StageItem[Key] | None:
+        """The next item, put into the queue as `queued`; None at the end. It is taken only when it
+        may be fetched, since the loader claims a split for it.
         """
         if self._is_drawn:
             return None
-        try:
-            self._wait_for_room(0)
-            item = next(self._items, None)
-        except Stopped:
-            raise
-        except BaseException as error:  # noqa: BLE001  the thread's boundary: next() raises it
-            self._enqueue(_QueuedFile[Key](url=""))
-            self._settle(self._queue[-1], error=error)
-            return None
+        self._wait_for_room(0)
+        item = next(self._items, None)
         if item is None:
             self._is_drawn = True
             return None
-        expected_bytes = self._fetcher.expected_bytes(item)
-        self._wait_for_room(expected_bytes)
-        queued = _QueuedFile[Key](url=redact(item.url), held_bytes=expected_bytes)
+        queued.url, queued.held_bytes = redact(item.url), self._fetcher.expected_bytes(item)
+        self._wait_for_room(queued.held_bytes)
         self._enqueue(queued)
-        return queued, item
+        return item
 
     def _wait_for_room(self, next_bytes: int) -> None:
         """Waits until a file of `next_bytes` fits in with those that the reader has not taken.
@@ -306,7 +284,7 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
 
         def may_go_on() -> bool:
             waiting_bytes = sum(queued.held_bytes for queued in self._queue)
-            return self._stop.is_set() or self._terms.ahead.has_room(
+            return self._stop.is_set() or self._ahead.has_room(
                 len(self._queue), waiting_bytes, next_bytes
             )
 
@@ -333,8 +311,10 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
                 if staged is not None:
                     staged.release()  # The reader will not take it any more.
                 raise Stopped
+            if queued not in self._queue:  # `items` raised the error.
+                self._queue.append(queued)
             queued.staged, queued.error = staged, error
-            self._is_drawn |= error is not None
+            self._is_drawn |= error is not None  # Nothing comes after an error.
             queued.held_bytes = 0 if staged is None else staged.held_bytes
             self._changed.notify_all()
 
@@ -352,12 +332,9 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
             backoff.wait(f"staging {queued.url} waits: {refusal.value}")
 
         pin = self._fetcher.obtain(item, Waiting(self._stop, await_room, threads, pass_on))
-        staged = Staged(item, pin, self._forget)
+        staged = Staged(item, pin, lambda staged: self._pinned.pop(id(staged), None))
         self._pinned[id(staged)] = staged.held_bytes
         return staged
-
-    def _forget(self, staged: Staged[Key]) -> None:
-        self._pinned.pop(id(staged), None)
 
     def _require_possible(
         self, queued: _QueuedFile[Key], refusal: Refusal, wanted_bytes: int, waited_s: float
@@ -365,13 +342,12 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
         """BudgetError if the reader has waited too long for this file while it holds so many bytes
         itself that the file cannot fit.
         """
-        held_bytes = sum(list(self._pinned.values()))
-        budget_bytes = self._terms.budget_bytes
+        held_bytes, budget_bytes = sum(list(self._pinned.values())), self._budget_bytes
         is_awaited = self._is_starving and bool(self._queue) and self._queue[0] is queued
         is_impossible = (
             refusal is Refusal.FULL and is_awaited and held_bytes + wanted_bytes > budget_bytes
         )
-        if is_impossible and waited_s >= self._terms.grace_s:
+        if is_impossible and waited_s >= self._grace_s:
             raise BudgetError(
                 f"staging.budget_bytes is {format_bytes(budget_bytes)}: {len(self._pinned)} files "
                 f"that are being read hold {format_bytes(held_bytes)}, no room for {queued.url} of "

@@ -11,7 +11,7 @@ from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import FIELD_ID, MEANING, ROLE, Role, Slot
 from featstore.files.listings import FileEntry
-from featstore.native.walk import FooterError
+from featstore.native.format import FooterError
 from featstore.statistics.lint_rules import ColumnFacts, FileFacts, Finding, find
 from featstore.table.delta import is_delta, open_delta
 from featstore.table.metadata import KEY

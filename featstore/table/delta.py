@@ -25,6 +25,7 @@ from featstore.base.errors import (
     StoreError,
     TableNotFoundError,
 )
+from featstore.base.processes import OwnProcess
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.files.credentials import require_credentials, s3_endpoint
@@ -414,16 +415,17 @@ def _is_refusal(error: Exception, table: DeltaTable | None, newest: DeltaTable |
     )
 
 
-# The id of the process that first used delta-rs, inherited by forked children. The threads of
-# delta-rs do not survive a fork, and a child that uses it gets a `PanicException`, which is not an
-# Exception and prints a long trace.
-_client_process: list[int] = []
+@functools.cache
+def _client_process() -> OwnProcess:
+    """The process that first used delta-rs. Forked children inherit the answer: the threads of
+    delta-rs do not survive a fork, and a child that uses it gets a `PanicException`, which is not
+    an Exception and prints a long trace.
+    """
+    return OwnProcess()
 
 
 def _require_unforked(url: str) -> None:
-    if not _client_process:
-        _client_process.append(os.getpid())
-    if _client_process[0] != os.getpid():
+    if not _client_process().is_this():
         error = StoreError(
             f"{redact(url)} cannot be opened in this process: it was forked from one that had "
             "already opened a Delta table, and delta-rs does not survive a fork; start worker "

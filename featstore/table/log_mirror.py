@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from featstore.base.cleanup import when_gone
+from featstore.base.closing import when_gone
 from featstore.base.redaction import redact
 from featstore.files.hadoop import HADOOP_SCHEMES
 from featstore.files.listings import FileEntry, list_own

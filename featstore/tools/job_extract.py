@@ -16,7 +16,7 @@ import click
 from pyspark.sql import SparkSession
 
 from featstore import api
-from featstore.base.ending import end_with
+from featstore.base.processes import end_with
 from featstore.extraction.days import DaysReport
 from featstore.extraction.job import ExtractReport
 from featstore.extraction.progress_bar import ProgressBar

@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 
-from featstore.base.ending import end_with
+from featstore.base.processes import end_with
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.join import join_labels
 from featstore.ingest.join_inputs import check_found

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
-from featstore.base.ending import end_with
+from featstore.base.processes import end_with
 from featstore.explore.profile import Profile
 from featstore.explore.spark_profile import profile_dataframe, profile_table
 from featstore.explore.table import open_table

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from featstore.base.ending import end_with
+from featstore.base.processes import end_with
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.hive_registration import register
 from featstore.tools.jobs import leave_folder, run_program

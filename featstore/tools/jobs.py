@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from featstore.base.ending import exit_code
 from featstore.base.errors import FeatstoreError
+from featstore.base.processes import exit_code
 
 JOBS = {
     "extract": "job_extract.py",

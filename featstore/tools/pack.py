@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from isal import igzip
 
-from featstore.base.cleanup import cleaned_up_on_failure
+from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import PackError
 from featstore.tools.distributions import (
     distribution_files,

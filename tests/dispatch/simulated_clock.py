@@ -2,9 +2,11 @@
 
 import threading
 
+from featstore.dispatch.terms import Clock
 
-class SimulatedClock:
-    """A `featstore.dispatch.terms.Clock` in simulated time, independent of the machine's
+
+class SimulatedClock(Clock):
+    """A clock in simulated time, independent of the machine's
     speed. The thread that made it and every thread that has waited once take part. Once all of them
     wait, time jumps to the earliest moment that one of them waits for. A thread that does anything
     else stops the clock.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.dispatch.plan import Plan, RowGroups, Split, SplitSize, splits_of
+from featstore.dispatch.plan import Plan, Split, SplitSize, splits_of
 
 
 def _splits(num_splits: Any) -> Any:
@@ -100,10 +100,9 @@ def test_impossible_splits_are_refused(fields: Any) -> None:
 GROUPS = st.lists(st.tuples(st.integers(0, 100), st.integers(1, 100)), max_size=12)
 
 
-def _file(groups: Any) -> RowGroups:
-    return RowGroups(
-        path="a", num_rows=[rows for rows, _ in groups], sizes_bytes=[size for _, size in groups]
-    )
+def _cut(groups: Any, **size: int) -> list[Split]:
+    num_rows, sizes_bytes = [rows for rows, _ in groups], [size for _, size in groups]
+    return list(splits_of("a", num_rows, sizes_bytes, SplitSize(**size)))
 
 
 @given(groups=GROUPS, most=st.integers(1, 300), by_rows=st.booleans())
@@ -111,11 +110,7 @@ def test_the_splits_of_a_file_cover_its_row_groups_in_order_and_none_is_too_larg
     groups: Any, most: int, by_rows: bool
 ) -> None:
     weights = [rows if by_rows else size for rows, size in groups]
-    splits = list(
-        splits_of(
-            _file(groups), SplitSize(num_rows=most) if by_rows else SplitSize(size_bytes=most)
-        )
-    )
+    splits = _cut(groups, **{"num_rows" if by_rows else "size_bytes": most})
     covered: list[Any] = []
     for split in splits:
         last = len(groups) - 1 if split.last_row_group is None else split.last_row_group
@@ -131,16 +126,14 @@ def test_the_splits_of_a_file_cover_its_row_groups_in_order_and_none_is_too_larg
     most=st.integers(1, 300),
 )
 def test_no_two_adjacent_splits_would_fit_into_one(groups: list[Any], most: int) -> None:
-    splits = list(splits_of(_file(groups), SplitSize(num_rows=most)))
+    splits = _cut(groups, num_rows=most)
     for one, other in zip(splits, splits[1:]):  # noqa: B905, RUF007
         assert one.num_rows + groups[other.first_row_group][0] > most
 
 
 def test_a_file_no_larger_than_the_limit_is_one_split() -> None:
-    assert list(splits_of(_file([(5, 1), (5, 1)]), SplitSize(num_rows=10))) == [
-        Split(path="a", num_rows=10)
-    ]
-    assert list(splits_of(_file([]), SplitSize(num_rows=10))) == [Split(path="a", num_rows=0)]
+    assert _cut([(5, 1), (5, 1)], num_rows=10) == [Split(path="a", num_rows=10)]
+    assert _cut([], num_rows=10) == [Split(path="a", num_rows=0)]
 
 
 @pytest.mark.parametrize(
@@ -149,11 +142,6 @@ def test_a_file_no_larger_than_the_limit_is_one_split() -> None:
 def test_a_split_size_is_in_rows_or_in_bytes(size: Any) -> None:
     with pytest.raises(ValueError, match="split size: expected rows or bytes, 1 or more, found"):
         SplitSize(**size)
-
-
-def test_each_row_group_needs_a_number_of_rows_and_a_size() -> None:
-    with pytest.raises(ValueError, match="a: rows of 2 row groups, but sizes of 1"):
-        RowGroups(path="a", num_rows=[1, 2], sizes_bytes=[1])
 
 
 @pytest.mark.parametrize("sizes", [(100,), (1, 99), (40, 1, 59), (1,) * 100])

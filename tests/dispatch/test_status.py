@@ -14,7 +14,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.epochs import EpochNote, announce
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.status import Observer, Reading, show, summarize
+from featstore.dispatch.status import Reading, looks, show, status, summarize
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.tools import cli
@@ -136,20 +136,20 @@ def test_an_observer_follows_a_coordinator_and_does_not_read_final_leases_again(
     with pytest.raises(
         DispatchError, match=r"no dispatch store at sqlite://.*x.db: expected the file"
     ):
-        Observer(address.url, last=5)
+        status(address.url)
     assert not (tmp_path / "x.db").exists()
     address.open().close()
-    observer = Observer(address.url, last=5)
-    assert str(observer.look()) == "no epoch has begun in this store"
+    observer = looks(address.url, last=5)
+    assert str(next(observer)) == "no epoch has begun in this store"
     with Coordinator(address, plan=plan, prefix=NOTE.prefix, worker="w") as coordinator:
         for number, claim in enumerate(coordinator.claims()):
-            assert f"{number} of 10 splits done" in str(observer.look())
+            assert f"{number} of 10 splits done" in str(next(observer))
             assert coordinator.complete(claim)
     assert (
         "10 of 10 splits done (100.0%), 0 held, 0 given back, 0 unclaimed; 1,000 of 1,000 rows"
-        in str(observer.look())
+        in str(next(observer))
     )
-    assert str(observer.look()).splitlines()[0].endswith("1,000 of 1,000 rows; over")
+    assert str(next(observer)).splitlines()[0].endswith("1,000 of 1,000 rows; over")
     observer.close()
 
 
@@ -161,7 +161,7 @@ def test_rows_of_a_part_count_for_the_worker_that_read_it(tmp_path: Path) -> Non
     with (
         Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="busy", **options) as busy,
         Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="idle", **options) as idle,
-        closing(Observer(url, last=1)) as observer,
+        closing(looks(url, last=1)) as observer,
     ):
         claim = next(busy.claims())
         busy.reserve(claim, 20)
@@ -169,10 +169,10 @@ def test_rows_of_a_part_count_for_the_worker_that_read_it(tmp_path: Path) -> Non
         assert (part.part, idle.reserve(part, 100), idle.complete(part)) == (60, 100, True)
         assert (
             "0 of 1 splits done (0.0%), 1 held, 0 given back, 0 unclaimed; 40 of 100 rows"
-            in str(observer.look())
+            in str(next(observer))
         )
         assert (busy.reserve(claim, 100), busy.complete(claim)) == (60, True)
-        head, _, _, *workers = str(observer.look()).splitlines()
+        head, _, _, *workers = str(next(observer)).splitlines()
         assert (
             "1 of 1 splits done (100.0%), 0 held, 0 given back, 0 unclaimed; 100 of 100 rows"
             in head

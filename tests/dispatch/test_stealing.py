@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.stealing import StagedSplits, StealCandidate, victims
+from featstore.dispatch.survey import StagedSplits, StealCandidate, victims
 from featstore.dispatch.terms import WaitFor
 from tests.dispatch.conftest import silence
 

@@ -83,7 +83,7 @@ def middle_of(path: str, column: str, row_group: int) -> int:
     """
     with OpenFile(Path(path)) as footer:
         place = footer.footer.file_schema.by_name[column][0]
-        first, end = footer.chunk(row_group, footer.footer.file_schema.roots[place].leaves[0]).span
+        first, end = footer.footer.span(row_group, footer.footer.file_schema.roots[place].leaves[0])
     return (first + end) // 2
 
 

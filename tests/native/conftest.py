@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from featstore.native.thrift import (
+from featstore.native.format import (
     BINARY,
     DOUBLE,
     FALSE,
@@ -19,9 +19,9 @@ from featstore.native.thrift import (
     LIST,
     STRUCT,
     TRUE,
-    ThriftReader,
 )
 from tests.native.mutants import varint, zigzag
+from tests.native.oracles.thrift import ThriftReader
 
 Struct = dict[int, tuple[int, Any]]
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from featstore.base.errors import DataFileError
 from featstore.base.schema import Slot, SlotKind
-from featstore.native.thrift import (
+from featstore.native.format import (
     BINARY,
     DOUBLE,
     FALSE,
@@ -35,13 +35,13 @@ from featstore.native.thrift import (
     LIST,
     STRUCT,
     TRUE,
-    ThriftReader,
 )
 from featstore.reading.buffers import Ragged, slot_values
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import PageReader
 from featstore.reading.reader import RowGroupReader
+from tests.native.oracles.thrift import ThriftReader
 
 CODECS = {"none": 0, "snappy": 1, "zstd": 6}
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3
@@ -463,7 +463,11 @@ def outcome(path: Path, slot: Slot) -> str:
             if reversed_rows != reversed_later:
                 return "DIFFERS: other rows in another order"
             try:
-                arrows = footer.file.read_row_group(0, columns=["x"], use_threads=False).column("x")
+                arrows = (
+                    footer.arrow_file(None)
+                    .read_row_group(0, columns=["x"], use_threads=False)
+                    .column("x")
+                )
             except (pa.ArrowException, OSError) as error:
                 return f"DIFFERS: Arrow refuses it: {error}"
             if len(arrows) != footer.row_group_rows[0]:
@@ -486,7 +490,11 @@ def difference_as_no_slot(path: Path) -> str | None:
             ours = PageReader(footer, (), columns, others=(field,)).read([0]).get("x")
             if ours is None:
                 return None
-            arrows = footer.file.read_row_group(0, columns=["x"], use_threads=False).column("x")
+            arrows = (
+                footer.arrow_file(None)
+                .read_row_group(0, columns=["x"], use_threads=False)
+                .column("x")
+            )
             is_same = _plain(np.asarray(ours)) == _plain(np.asarray(arrows.combine_chunks()))
             return None if is_same and not arrows.null_count else "DIFFERS: as no slot"
     except DataFileError:

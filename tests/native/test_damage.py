@@ -17,7 +17,7 @@ from featstore.base.errors import (
     StoreError,
 )
 from featstore.native.damage import damage_as
-from featstore.native.walk import FooterError
+from featstore.native.format import FooterError
 
 
 class Damaged(Exception):

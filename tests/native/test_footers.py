@@ -13,8 +13,7 @@ import pytest
 
 from featstore.native import file_schema
 from featstore.native.footers import read_checked
-from featstore.native.thrift import BINARY, I32, I64, LIST, STRUCT
-from featstore.native.walk import FooterError
+from featstore.native.format import BINARY, I32, I64, LIST, STRUCT, FooterError
 from featstore.reading.open_file import OpenFile
 
 TABLE = pa.table({"id": [1, 2, 3], "tags": [[1.5], None, []], "text": ["a", "b", None]})
@@ -144,7 +143,7 @@ def test_an_optional_field_of_another_type_is_as_good_as_absent(
     assert pq.read_table(io.BytesIO(data)).to_pydict() == TABLE.to_pydict()
     assert read(data).num_rows == 3
     with OpenFile(io.BytesIO(data), "a.parquet") as opened:
-        assert opened.file.read().to_pydict() == TABLE.to_pydict()
+        assert opened.arrow_file(None).read().to_pydict() == TABLE.to_pydict()
 
 
 def test_fields_out_of_order_or_twice_are_refused(
@@ -251,7 +250,7 @@ def test_metadata_of_the_whole_schema_does_not_make_another_description(
 
 
 def test_a_child_forked_while_a_schema_is_looked_up_opens_files(file: bytes) -> None:
-    with file_schema._CACHE._lock:
+    with file_schema.SCHEMAS._lock:
         child = os.fork()
         if not child:
             signal.alarm(20)  # ends a child that waits for the lock

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from featstore.native.footers import read_checked
-from featstore.native.read_on import read_on
+from featstore.native.footers import read_checked, read_on
 from tests.parquet_files import put_parquet
 from tests.short_reads import ShortFile
 

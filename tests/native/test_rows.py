@@ -79,7 +79,8 @@ def test_values_of_any_width_are_gathered_as_by_numpy(
         np.zeros(int(ends.max()) + 1, dtype),
     )
     rows = [
-        pieces[piece][row] for piece, row in zip(places.pieces, places.rows_in_piece, strict=True)
+        pieces[piece][row]
+        for piece, row in zip(places.pieces, oracle.rows_in_piece(places), strict=True)
     ]
     for start, (first, end) in zip(starts, pairwise(places.cuts), strict=True):
         expected = [value for row in rows[first:end] for value in np.atleast_1d(row).tolist()]

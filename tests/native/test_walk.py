@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 from featstore.native import kernels
-from featstore.native.format import CHUNKS, PLAN, SLOTS
-from featstore.native.walk import FooterError, walk
+from featstore.native.format import CHUNKS, PLAN, SLOTS, FooterError, walk
 from tests.native.oracles.footer_walk import walk_in_python
 
 NUM_MUTANTS = 6_000

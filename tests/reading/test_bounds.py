@@ -17,7 +17,7 @@ import pytest
 
 from featstore.base.errors import DataFileError
 from featstore.base.schema import Slot, SlotKind
-from featstore.native.page_header import read_page_header
+from featstore.native.bounds import read_page_header
 from featstore.reading.file_columns import Selection
 from featstore.reading.kept import KeptSpans
 from featstore.reading.open_file import OpenFile
@@ -120,7 +120,7 @@ def test_sound_pages_are_read_in_every_way(opened: Any, sound: Chunk, tmp_path: 
 def test_a_header_tells_the_levels_of_its_page(sound: Chunk, tmp_path: Path) -> None:
     write_file(tmp_path / "good.parquet", sound)
     with OpenFile(tmp_path / "good.parquet") as footer:
-        at, end = footer.chunk(0, 0).span
+        at, end = footer.footer.span(0, 0)
         for page in sound.pages:
             header = read_page_header(footer.read_at, at, end)
             assert header is not None
@@ -152,7 +152,9 @@ def test_a_column_chunk_that_is_read_in_place_is_fetched_once(tmp_path: Path) ->
         reader = RowGroupReader(footer, Selection(slots=slots))
         source.reads.clear()
         found = [reader.read([index]).table for index in range(3)]
-        spans = [(footer.chunk(index, 0).first, footer.chunk(index, 1).end) for index in range(3)]
+        spans = [
+            (footer.footer.span(index, 0)[0], footer.footer.span(index, 1)[1]) for index in range(3)
+        ]
     assert pa.concat_tables(found).equals(table)
     assert source.reads == [(first, end - first) for first, end in spans]
 
@@ -169,8 +171,8 @@ def test_column_chunks_far_from_each_other_are_fetched_apart_and_once(tmp_path: 
         assert reader.read([0]).table.equals(table.select(["a", "b", "e"]))
         assert footer._kept is not None
         assert footer._kept._kept == {}, "bytes are kept longer than they are needed"
-        chunks = [footer.chunk(0, place) for place in (0, 1, 4)]
-    spans = [(chunks[0].first, chunks[1].end), chunks[2].span]
+        chunks = [footer.footer.span(0, place) for place in (0, 1, 4)]
+    spans = [(chunks[0][0], chunks[1][1]), chunks[2]]
     assert source.reads == [(first, end - first) for first, end in spans]
 
 

@@ -10,12 +10,12 @@ from featstore.base.schema import Slot, SlotKind
 from featstore.extraction.units.extractor import Extractor
 from featstore.reading.buffers import (
     Ragged,
+    as_type,
     missing_values,
     scalar_floats,
     slot_values,
     truncate,
 )
-from featstore.reading.conversion import as_type
 from featstore.spec.parse import load_spec
 
 ID = Slot(name="x", kind=SlotKind.ID)

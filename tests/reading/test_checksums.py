@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import DataFileError, StoreError
-from featstore.native.page_header import read_page_header
-from featstore.reading import checksums
-from featstore.reading.checksums import require_intact
+from featstore.reading import spans as checked_spans
 from featstore.reading.open_file import OpenFile
+from featstore.reading.spans import require_intact
 from tests.damaged_files import flip
+from tests.native.oracles.page_header import read_page_header
 from tests.native.oracles.pages import is_intact
 from tests.parquet_files import put_parquet
 from tests.short_reads import unreadable_descriptors
@@ -54,7 +54,7 @@ def pages_of(path: Path) -> list[tuple[int, str, int, int]]:
     with OpenFile(path) as footer:
         for row_group in range(len(footer.row_group_rows)):
             for place, leaf in enumerate(footer.footer.leaves):
-                at, end = footer.chunk(row_group, place).span
+                at, end = footer.footer.span(row_group, place)
                 while at < end:
                     header = read_page_header(footer.read_at, at, end)
                     assert header is not None
@@ -73,8 +73,8 @@ def check(path: Path, held: Any = None) -> None:
 def test_a_file_as_it_was_written_is_intact(tmp_path: Path, how: Any) -> None:
     path = write(tmp_path / "a.parquet", **how)
     with OpenFile(path) as footer:
-        columns = [footer.chunk(0, place) for place in range(3)]
-        headers = [read_page_header(footer.read_at, *column.span) for column in columns]
+        columns = [footer.footer.span(0, place) for place in range(3)]
+        headers = [read_page_header(footer.read_at, *column) for column in columns]
     assert all(header is not None and header.crc is not None for header in headers)
     check(path)
 
@@ -119,7 +119,7 @@ def test_pages_that_do_not_fill_their_column_chunk_are_not(tmp_path: Path) -> No
     path = write(tmp_path / "a.parquet", write_page_checksum=False)
     data, (row_group, column, first, _) = path.read_bytes(), pages_of(path)[-1]
     with OpenFile(path) as footer:
-        begins = footer.chunk(2, 2).span[0]
+        begins = footer.footer.span(2, 2)[0]
     for damaged in (b"\xff" * (first - begins), b"\0" * (first - begins)):
         path.write_bytes(data[:begins] + damaged + data[first:])
         with pytest.raises(DataFileError, match=f"column '{column}': row group {row_group}"):
@@ -139,7 +139,7 @@ def test_a_page_and_a_header_larger_than_what_is_read_at_a_time(tmp_path: Path) 
     )
     ((*_, first, end),) = pages_of(path)
     assert first > 8_000  # the header holds the least and the greatest text
-    assert end - first > checksums._ROOM_BYTES
+    assert end - first > checked_spans._ROOM_BYTES
     check(path)
     flip(path, end - 1)
     with pytest.raises(DataFileError, match="column 'text': row group 0"):
@@ -170,12 +170,12 @@ def test_kernel_and_python_say_the_same_of_bytes_that_changed_anywhere(
     write(path, **data.draw(st.sampled_from(list(WAYS.values()))))
     spans = []
     with OpenFile(path) as footer:
-        spans = [footer.chunk(index, place).span for index in range(3) for place in range(3)]
+        spans = [footer.footer.span(index, place) for index in range(3) for place in range(3)]
     size = max(end for _, end in spans)
     for _ in range(data.draw(st.integers(0, 3))):
         flip(path, data.draw(st.integers(4, size - 1)), data.draw(st.integers(0, 7)))
     with path.open("rb") as file:
-        by_kernel = checksums._first_damaged(file.fileno(), np.array(spans))
+        by_kernel = checked_spans._first_damaged(file.fileno(), np.array(spans))
         pure = [place for place, span in enumerate(spans) if not is_intact(file.fileno(), span)]
     # The kernel also refuses a header whose other numbers cannot be.
     assert pure == [] or by_kernel is not None

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from featstore.reading.conversion import as_type
+from featstore.reading.buffers import as_type
 
 
 def required(value: pa.DataType) -> pa.Field:

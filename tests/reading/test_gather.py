@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from featstore.reading.gather import Places, max_pieces, places_of
+from tests.native.oracles.rows import rows_in_piece
 
 CUTS = np.array([0, 1])
 
@@ -14,7 +15,7 @@ def test_the_last_row_of_the_last_piece_that_has_a_number_is_found_again(row_bit
     row = np.array([(num_pieces << row_bits) - 1], np.int64)
     places = Places.of(row, num_pieces, row_bits, CUTS)
     assert places.pieces.tolist() == [num_pieces - 1]
-    assert places.rows_in_piece.tolist() == [(1 << row_bits) - 1]
+    assert rows_in_piece(places).tolist() == [(1 << row_bits) - 1]
 
 
 @pytest.mark.parametrize(

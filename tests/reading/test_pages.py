@@ -134,7 +134,9 @@ def _together(path: Any, slot: Any) -> Any:
         found = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,)))).read(
             row_groups
         )
-        return found[slot.name], footer.file.read_row_groups(row_groups).column(slot.name)
+        return found[slot.name], footer.arrow_file(None).read_row_groups(row_groups).column(
+            slot.name
+        )
 
 
 def _row_groups(path: Any, slot: Any, *, is_portable: bool = False) -> Iterator[Any]:
@@ -147,7 +149,7 @@ def _row_groups(path: Any, slot: Any, *, is_portable: bool = False) -> Iterator[
         for index in range(len(footer.row_group_rows)):
             yield (
                 reader.read([index]).get(slot.name),
-                footer.file.read_row_group(index).column(slot.name),
+                footer.arrow_file(None).read_row_group(index).column(slot.name),
             )
 
 

@@ -47,8 +47,8 @@ def test_a_thread_takes_a_column_chunk_as_stored_and_as_decompressed(
     path = _written(tmp_path / "file.parquet", codec)
     with OpenFile(path) as footer:
         columns = footer.resolve(SELECTION)
-        assert footer.room_bytes([0], columns) == times * _longest(path)
-        assert footer.room_bytes([], columns) == 0
+        assert footer.footer.room_bytes([0], columns.leaf_places) == times * _longest(path)
+        assert footer.footer.room_bytes([], columns.leaf_places) == 0
 
 
 @pytest.mark.parametrize(("fitting", "num_threads"), [(0, 1), (1, 1), (2, 2), (3.9, 3), (100, 4)])

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from featstore.base import mounts
+from featstore.base import host
 from featstore.base.errors import DiskFullError, SampleStoreError, UnknownSampleError
 from featstore.samples.sample_fields import checksum
 from featstore.samples.sample_store import SampleStore
@@ -408,7 +408,7 @@ def test_on_a_network_file_system_only_what_nobody_changes_is_opened(
         f"1 0 0:1 / / rw - ext4 /dev/sda1 rw\n"
         f"2 1 0:2 / {path.parent.resolve()} rw - nfs4 server:/ rw\n"
     )
-    monkeypatch.setattr(mounts, "_MOUNTS", table)
+    monkeypatch.setattr(host, "_MOUNTS", table)
     said = r"lies on nfs4 \(mounted at .*expected a local file system"
     with pytest.raises(SampleStoreError, match=said):
         SampleStore(path)

@@ -22,7 +22,7 @@ from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import RangeResponse
 from featstore.staging.fetcher import Source, StageItem
 from featstore.staging.filling import Filling
-from featstore.staging.lookahead import StandingRequests
+from featstore.staging.lookahead import RequestsAhead
 from featstore.staging.options import Staging
 from featstore.staging.ranges import covers, num_bytes
 from featstore.staging.remote import MAX_REQUESTS, Remote
@@ -130,7 +130,10 @@ def test_requests_are_chosen_anew_when_the_store_changes_or_a_request_breaks() -
         num_chosen.append(len(num_chosen))
         return choices[len(num_chosen) - 1]
 
-    requests = StandingRequests(choose=choose, remote=lambda: known[-1], filling=filling)
+    ahead = RequestsAhead(
+        choose=choose, remote=lambda: known[-1], filling=filling, pass_on=lambda: None
+    )
+    requests = ahead.remaining
     assert requests() == ((0, 1), (2, 3))
     filling.sent.add((0, 1))
     known.append(Remote(latency_s=known[0].latency_s * 1.05))

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from featstore.base.errors import BudgetError, ReplacedError, StagingError
-from featstore.staging.retry import is_local, is_retryable
+from featstore.staging.retry import is_retryable
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,3 @@ def test_a_broken_transport_is_retried(error: Any) -> None:
 )
 def test_an_error_that_will_repeat_is_not_retried(error: Any) -> None:
     assert not is_retryable(error)
-
-
-def test_a_full_disk_is_a_local_failure() -> None:
-    assert is_local(OSError(errno.ENOSPC, "full"))
-    assert not is_local(OSError(errno.EIO, "broken"))

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from featstore.base.errors import BudgetError, StagingError
-from featstore.staging.budget import StageAheadLimit
 from featstore.staging.cache import Refusal
 from featstore.staging.counts import Counts
 from featstore.staging.fetcher import StageItem, Waiting
-from featstore.staging.stream import Stream, StreamTerms
+from featstore.staging.options import Staging
+from featstore.staging.stream import Stream
 from tests.process import await_that
 
 SIZE_BYTES = 100
@@ -82,12 +82,8 @@ def stage(fetcher: PretendedFetcher) -> Iterator[Callable[..., Stream[int]]]:
     streams: list[Stream[int]] = []
 
     def made(items: Iterable[StageItem[int]], *, max_files: int = 100) -> Stream[int]:
-        terms = StreamTerms(
-            ahead=StageAheadLimit(max_bytes=10_000, max_files=max_files),
-            budget_bytes=150,
-            grace_s=0.0,
-        )
-        streams.append(Stream(fetcher, items, Counts(), terms))  # type: ignore[arg-type]
+        options = Staging(ahead_bytes=10_000, ahead_files=max_files, budget_bytes=150)
+        streams.append(Stream(fetcher, items, Counts(), options, 0.0))  # type: ignore[arg-type]
         return streams[-1]
 
     yield made

@@ -2,7 +2,6 @@
 torchrun sets, and what a process remembers of it. Does not import torch.
 """
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from featstore.base.errors import ConfigError, DispatchError
+from featstore.base.processes import forget_in_child
 from featstore.base.redaction import redact
 
 TCP, TORCH = "tcp", "torch"
@@ -79,7 +79,7 @@ class ConnectionPool:
         self._lock = threading.Lock()
         # In a forked child. Kept, as dropping one would end it for the parent too.
         self._parent_connections: list[Any] = []
-        _pools.add(self)
+        forget_in_child(self)
         # The finalizer holds the list and not the pool, which could otherwise never be collected.
         # Not at exit: the threads of the connections are daemons, and end with the process.
         weakref.finalize(self, _leave_all, self._connections).atexit = False
@@ -101,10 +101,7 @@ class ConnectionPool:
             return True
 
     def forget(self) -> None:
-        """Empties the pool in a forked child, whose connections are the parent's.
-
-        The lock is replaced, as a thread of the parent may have held it at the fork.
-        """
+        """Empties the pool in a forked child, whose connections are the parent's."""
         self._lock = threading.Lock()
         self._parent_connections += self._connections
         self._connections.clear()
@@ -114,17 +111,6 @@ def _leave_all(connections: list[Any]) -> None:
     """Ends the connections of a pool that was garbage collected."""
     for connection in connections:
         connection.leave()
-
-
-_pools: "weakref.WeakSet[ConnectionPool]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for pool in list(_pools):
-        pool.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def parse_endpoint(url: str) -> Endpoint:

@@ -4,15 +4,15 @@ silently a second, empty store.
 
 import os
 import threading
-import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from featstore.base.errors import DispatchError
+from featstore.base.processes import OwnProcess
 from featstore.base.redaction import redact
+from featstore.dispatch.stores.base import Store
 
-# Process ids are reused, also across hosts and containers: the text tells two such processes apart.
-_PROCESS = uuid.uuid4().hex
 _FIX = "use dispatch store sqlite:///absolute/path for the processes of one host"
 
 
@@ -24,22 +24,22 @@ class MemoryStoreData:
 
     Args:
         url: The store's URL.
-        owner: The process id and the random text of the process that owns the values.
+        owner: The process that owns the values.
     """
 
-    def __init__(self, url: str, owner: tuple[int, str]) -> None:
+    def __init__(self, url: str, owner: OwnProcess) -> None:
         self.url, self.owner = url, owner
         self.values: dict[str, str] = {}
         self.lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[Callable[..., "MemoryStoreData"], tuple[str, tuple[int, str]]]:
+    def __reduce__(self) -> tuple[Callable[..., "MemoryStoreData"], tuple[str, OwnProcess]]:
         return _find_data, (self.url, self.owner)
 
     def require_owner(self) -> None:
         """Raises DispatchError in another process than the owner."""
-        if self.owner != _this_process():
+        if not self.owner.is_this():
             raise DispatchError(
-                f"dispatch store {redact(self.url)} belongs to process {self.owner[0]}; found it "
+                f"dispatch store {redact(self.url)} belongs to process {self.owner.id}; found it "
                 f"in process {os.getpid()}, where it would be empty and the epoch would be read "
                 f"twice; {_FIX}"
             )
@@ -64,24 +64,20 @@ def process_data(url: str) -> MemoryStoreData:
             f"dispatch store {redact(url)} in one of {os.environ['WORLD_SIZE']} processes "
             f"(WORLD_SIZE); {_FIX}"
         )
-    return _find_data(url, None)
+    return _find_data(url, OwnProcess())
 
 
-def _find_data(url: str, owner: tuple[int, str] | None) -> MemoryStoreData:
-    if owner is not None and owner != _this_process():
+def _find_data(url: str, owner: OwnProcess) -> MemoryStoreData:
+    if not owner.is_this():
         return MemoryStoreData(url, owner)
     with _data_lock:
         data = _data_by_url.get(url)
         if data is None:
-            data = _data_by_url[url] = MemoryStoreData(url, _this_process())
+            data = _data_by_url[url] = MemoryStoreData(url, owner)
         return data
 
 
-def _this_process() -> tuple[int, str]:
-    return os.getpid(), _PROCESS
-
-
-class MemoryStore:
+class MemoryStore(Store):
     """A handle on the data of a memory store; see `Store`."""
 
     def __init__(self, data: MemoryStoreData) -> None:
@@ -89,46 +85,35 @@ class MemoryStore:
         self._data: MemoryStoreData | None = data
 
     def set(self, key: str, value: str) -> None:
-        data = self._enter()
-        with data.lock:
-            data.values[key] = value
+        with self._values() as values:
+            values[key] = value
 
     def add(self, key: str, amount: int) -> int:
-        data = self._enter()
-        with data.lock:
-            total = int(data.values.get(key, "0")) + amount
-            data.values[key] = str(total)
+        with self._values() as values:
+            total = int(values.get(key, "0")) + amount
+            values[key] = str(total)
             return total
 
     def compare_set(self, key: str, expected: str, desired: str) -> str:
-        data = self._enter()
-        with data.lock:
-            held = data.values.get(key)
+        with self._values() as values:
+            held = values.get(key)
             if held == expected or (held is None and not expected):
-                data.values[key] = held = desired
+                values[key] = held = desired
             return expected if held is None else held
 
-    def check(self, keys: list[str]) -> bool:
-        data = self._enter()
-        with data.lock:
-            return all(key in data.values for key in keys)
-
-    def get_or_none(self, key: str) -> str | None:
-        data = self._enter()
-        with data.lock:
-            return data.values.get(key)
-
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
-        data = self._enter()
-        with data.lock:
-            return [data.values.get(key) for key in keys]
+        with self._values() as values:
+            return [values.get(key) for key in keys]
 
     def close(self) -> None:
         self._data = None
 
-    def _enter(self) -> MemoryStoreData:
+    @contextmanager
+    def _values(self) -> Iterator[dict[str, str]]:
+        """The values, for this thread alone until the end of the block."""
         data = self._data
         if data is None:
             raise DispatchError("this handle of a memory store is closed")
         data.require_owner()  # At every call: the process may have been forked since the last one.
-        return data
+        with data.lock:
+            yield data.values

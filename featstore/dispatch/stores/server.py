@@ -7,7 +7,6 @@ import signal
 import socket
 import threading
 import uuid
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from featstore.base.closing import Closing
 from featstore.base.errors import DispatchError
 from featstore.base.libraries import LazyModule
+from featstore.base.processes import forget_in_child
 from featstore.dispatch.stores.endpoint import Endpoint
-from featstore.dispatch.stores.replies import ReplyingStore
+from featstore.dispatch.stores.sqlite import ReplyingStore
 from featstore.dispatch.stores.wire import (
     ACCEPTED,
     GREETING,
@@ -78,7 +78,7 @@ class DispatchServer(Closing):
         self._thread = threading.Thread(
             target=self._run, name="featstore-dispatch-server", daemon=True
         )
-        _servers.add(self)
+        forget_in_child(self)
         self._thread.start()
         try:
             self._end = self._ready.result()
@@ -101,7 +101,9 @@ class DispatchServer(Closing):
         the hands of a thread that is not here.
         """
         self._listener.close()
-        for writer in self._talks:
+        # A child of the child must not close these numbers again: they may be those of others then.
+        self._talks_of_parent, self._talks = self._talks, {}
+        for writer in self._talks_of_parent:
             number = writer.get_extra_info("socket").fileno()
             if number >= 0:  # Else the transport has closed it.
                 os.close(number)
@@ -298,16 +300,3 @@ def _reachable(host: str) -> str:
     name = socket.getfqdn()
     # A machine whose name is among those of the loopback address has the first of them.
     return socket.gethostname() if name.startswith("localhost") else name
-
-
-_servers: "weakref.WeakSet[DispatchServer]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for server in list(_servers):
-        server.forget()
-    # A child of the child must not close these numbers again: they may be those of others then.
-    _servers.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -4,19 +4,23 @@ tool.
 Write-ahead logging lets readers go on while one process writes. With `synchronous=NORMAL` every
 write survives any crash of processes. A crash of the machine may lose the last writes, but then no
 worker is left to miss them.
+
+The data of a TCP store's server are such a file, too, which answers each numbered request once.
 """
 
+import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from featstore.base.errors import DispatchError
-from featstore.base.mounts import network_mount_of
+from featstore.base.host import network_mount_of
 from featstore.base.sqlite_connection import ForkSafeConnection
+from featstore.dispatch.stores.base import Store
 
 # How long to wait for a lock. A process that is stopped in the middle of a write holds it
 # (docs/dispatch.md); a larger value only delays the error.
@@ -24,6 +28,9 @@ _BUSY_S = 30.0
 # How long one try waits, after which the connections are opened anew. Chosen, not measured: a lock
 # that nobody releases stops all workers for so long.
 _TRY_S = 3.0
+# A change of the journal mode fails at once if another process makes it too: it ignores the busy
+# timeout.
+_PAUSE_S = 0.005
 # PROTOCOL: a lock that readers take for a moment was held through all of SQLite's tries, for 10 s.
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 Result = TypeVar("Result")
@@ -37,7 +44,7 @@ _ADD = """INSERT INTO entries VALUES (?1, CAST(?2 AS TEXT))
     RETURNING CAST(value AS INTEGER)"""
 
 
-class SqliteStore:
+class SqliteStore(Store):
     """A handle with one connection, safe for threads and for fork; see `Store`.
 
     Args:
@@ -69,12 +76,6 @@ class SqliteStore:
         with self.transaction() as connection:
             return compare_put(connection, key, expected, desired)
 
-    def check(self, keys: list[str]) -> bool:
-        return None not in self.get_many(keys)
-
-    def get_or_none(self, key: str) -> str | None:
-        return self.get_many([key])[0]
-
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
         with ExitStack() as using:
             return self._unlocked(using, lambda connection: [get(connection, key) for key in keys])
@@ -104,9 +105,12 @@ class SqliteStore:
                     using.push(tried.pop_all())
                     return result
             except sqlite3.OperationalError as error:
-                if not _is_locked(error) or time.monotonic() > deadline:
+                # The low byte is the primary code, of which the rest says more.
+                is_locked = error.sqlite_errorcode & 0xFF in _LOCKED
+                if not is_locked or time.monotonic() > deadline:
                     raise
             self._connection.disconnect_all()
+            time.sleep(_PAUSE_S)
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -159,10 +163,6 @@ def _begun(connection: sqlite3.Connection) -> sqlite3.Connection:
     return connection
 
 
-def _is_locked(error: sqlite3.OperationalError) -> bool:
-    return error.sqlite_errorcode & 0xFF in _LOCKED
-
-
 def get(connection: sqlite3.Connection, key: str) -> str | None:
     """The value of a key, or None; here and below see `Store`."""
     row = connection.execute(_GET, (key,)).fetchone()
@@ -199,26 +199,77 @@ def shared_connection(path: Path, *options: str) -> sqlite3.Connection:
     try:
         for option in options or ("synchronous = NORMAL",):
             connection.execute(f"PRAGMA {option}")
-        _retried(lambda: connection.execute("PRAGMA journal_mode = WAL"))
-        _retried(lambda: connection.execute(_SCHEMA))
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(_SCHEMA)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _retried(act: Callable[[], object]) -> None:
-    """Retries `act` while the database is locked.
+_REPLIES = (
+    "CREATE TABLE IF NOT EXISTS replies "
+    "(client TEXT PRIMARY KEY, number INTEGER NOT NULL, reply TEXT NOT NULL) WITHOUT ROWID"
+)
+_READ_REPLY = "SELECT number, reply FROM replies WHERE client = ?"
+_WRITE_REPLY = "INSERT OR REPLACE INTO replies VALUES (?, ?, ?)"
+_WRITES: Mapping[str, Callable[..., Any]] = {"set": put, "add": add, "compare_set": compare_put}
 
-    A change of the journal mode fails at once if another process makes it too: it ignores the
-    busy timeout.
+
+class ReplyingStore(SqliteStore):
+    """A file that this process alone uses.
+
+    What a request wrote and the reply to it are one transaction. So a client that has lost a reply
+    can ask again with the same number, also a server that was killed and came back.
+
+    Args:
+        path: The file.
+        is_durable: Whether every write survives a crash of the machine: its workers, on other
+            machines, live on.
+
+    Raises:
+        DispatchError: The file cannot be opened, or another process uses it.
     """
-    deadline = time.monotonic() + _TRY_S
-    while True:
-        try:
-            act()
-            return
-        except sqlite3.OperationalError as error:
-            if not _is_locked(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
+
+    def __init__(self, path: Path, *, is_durable: bool) -> None:
+        super().__init__(path, partial(_exclusive_connection, is_durable=is_durable))
+
+    def answer(self, client: str, number: int, verb: str, *arguments: Any) -> Any:
+        """Does what a request asks for, or returns its reply if it is done already.
+
+        Args:
+            client: The client, by a name that no other has.
+            number: Of the request. A client has one request at a time.
+            verb: `get_many`, `leave`, or a verb of `Store` that writes.
+            arguments: Those of the verb.
+
+        Raises:
+            DispatchError: The file cannot be written.
+            ValueError, TypeError: There is no such request.
+        """
+        if verb == "get_many":
+            return self.get_many(*arguments)
+        if verb != "leave" and verb not in _WRITES:
+            raise ValueError(f"no verb {verb!r}")
+        with self.transaction() as connection:
+            if verb == "leave":
+                connection.execute("DELETE FROM replies WHERE client = ?", (client,))
+                return None
+            known = connection.execute(_READ_REPLY, (client,)).fetchone()
+            if known is not None and known[0] == number:
+                return json.loads(known[1])
+            reply = _WRITES[verb](connection, *arguments)
+            connection.execute(_WRITE_REPLY, (client, number, json.dumps(reply)))
+            return reply
+
+
+def _exclusive_connection(path: Path, *, is_durable: bool) -> sqlite3.Connection:
+    durability = "FULL" if is_durable else "OFF"
+    # Exclusive: of two servers with one file, the second must not begin.
+    connection = shared_connection(path, "locking_mode = EXCLUSIVE", f"synchronous = {durability}")
+    try:
+        connection.execute(_REPLIES)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

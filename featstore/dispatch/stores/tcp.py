@@ -7,11 +7,12 @@ import socket
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from featstore.base.errors import DispatchError
+from featstore.base.processes import forget_in_child
+from featstore.dispatch.stores.base import KEYS_PER_READ, Store
 from featstore.dispatch.stores.endpoint import Endpoint, ServerIdentity
 from featstore.dispatch.stores.wire import (
     ACCEPTED,
@@ -31,11 +32,9 @@ from featstore.dispatch.stores.wire import (
 _RETRY_S = 0.1
 # Of the timeout, what one attempt may take: a connection to a host that is gone gives no error.
 _ATTEMPT_SHARE = 1 / 3
-# Keys per exchange: more hold up the server longer for other clients.
-_KEYS_PER_READ = 256
 
 
-class TcpStore:
+class TcpStore(Store):
     """A handle with a connection of its own, safe for threads and for fork; see `Store`.
 
     A request that gets no answer is sent again, on a new connection and with the same number, so
@@ -60,7 +59,7 @@ class TcpStore:
         self._failure: str | None = None
         self._is_durable = True  # Known once it is connected: a server may be awaited.
         self._begin(is_closed=False)
-        _handles.add(self)
+        forget_in_child(self)
         with self._lock:
             self._until_answered(lambda: None, first=True)
 
@@ -73,16 +72,10 @@ class TcpStore:
     def compare_set(self, key: str, expected: str, desired: str) -> str:
         return str(self._ask("compare_set", key, expected, desired))
 
-    def check(self, keys: list[str]) -> bool:
-        return None not in self.get_many(keys)
-
-    def get_or_none(self, key: str) -> str | None:
-        return self.get_many([key])[0]
-
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
         values: list[str | None] = []
-        for first in range(0, len(keys), _KEYS_PER_READ):
-            values += self._ask("get_many", list(keys[first : first + _KEYS_PER_READ]))
+        for first in range(0, len(keys), KEYS_PER_READ):
+            values += self._ask("get_many", list(keys[first : first + KEYS_PER_READ]))
         return values
 
     def close(self) -> None:
@@ -106,7 +99,6 @@ class TcpStore:
         self._begin(is_closed=self._closed.is_set())
 
     def _begin(self, *, is_closed: bool) -> None:
-        # New ones also in a child: a thread of the parent may have held their locks at the fork.
         self._lock, self._closed = threading.Lock(), threading.Event()
         if is_closed:
             self._closed.set()
@@ -225,14 +217,3 @@ def _shut_down(connection: socket.socket) -> None:
     """Wakes up the thread that waits for an answer, unless it has it and closed the connection."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-
-
-_handles: "weakref.WeakSet[TcpStore]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for handle in list(_handles):
-        handle.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -6,13 +6,11 @@ nor closes its connection. Each handle therefore has a thread that calls torch, 
 for its answer no longer than the timeout.
 """
 
-import os
 import queue
 import socket
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -21,21 +19,20 @@ from typing import Any
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from featstore.base.errors import DispatchError
+from featstore.base.processes import forget_in_child
+from featstore.dispatch.stores.base import KEYS_PER_READ, Store
 from featstore.dispatch.stores.endpoint import ConnectionPool, Endpoint, ServerIdentity
 
 _SERVER_KEY = "featstore/server"
 # Between two attempts to reach a server that does not listen yet.
 _RETRY_S = 0.1
-# Keys per exchange: the last look at 2,000 splits takes about 30 exchanges (docs/design/orders.md).
-# More keys hold up the server longer for other clients.
-_KEYS_PER_READ = 256
 # torch looks up the name of the address that it has connected to. The resolver asks again after 5 s
 # and gives up after 10 (docs/design/dispatch.md).
 _CONNECT_S = 11.0
 _Act = Callable[[TCPStore], Any]
 
 
-class TorchStore:
+class TorchStore(Store):
     """A handle with a connection of its own, safe for threads and for fork; see `Store`.
 
     Threads that share a handle wait for each other. Once the server is lost, every call raises: its
@@ -73,7 +70,7 @@ class TorchStore:
         self._connection: _TorchConnection | None = None
         self._is_closed = False
         self._failure: str | None = None
-        _handles.add(self)
+        forget_in_child(self)
         self._connected()
 
     def set(self, key: str, value: str) -> None:
@@ -102,8 +99,8 @@ class TorchStore:
         missing one, so they are checked first.
         """
         values = []
-        for first in range(0, len(keys), _KEYS_PER_READ):
-            values += self._ask(partial(_get_many, keys=list(keys[first : first + _KEYS_PER_READ])))
+        for first in range(0, len(keys), KEYS_PER_READ):
+            values += self._ask(partial(_get_many, keys=list(keys[first : first + KEYS_PER_READ])))
         return values
 
     def close(self) -> None:
@@ -114,10 +111,7 @@ class TorchStore:
             connection.close(self._timeout_s)
 
     def forget(self) -> None:
-        """Drops the connection in a forked child: it is the parent's, and its thread is not here.
-
-        The lock is replaced, as a thread of the parent may have held it at the fork.
-        """
+        """Drops the connection in a forked child: it is the parent's, whose thread is not here."""
         self._lock = threading.Lock()
         if self._connection is not None:
             _parent_connections.append(self._connection)
@@ -320,15 +314,6 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-_handles: "weakref.WeakSet[TorchStore]" = weakref.WeakSet()
 # The parent's connections in a forked child. Kept, as dropping one would end it for the parent too.
 _parent_connections: list[_TorchConnection] = []
 _hosted: list[TCPStore] = []
-
-
-def _after_fork() -> None:
-    for handle in list(_handles):
-        handle.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)

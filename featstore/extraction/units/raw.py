@@ -27,7 +27,7 @@ from featstore.native.arrow import INT96_UNIT
 from featstore.native.bounds import CLAIMS_MORE, first_beyond
 from featstore.native.damage import damage_as, first_line
 from featstore.native.footers import CheckedFooter, read_checked
-from featstore.native.walk import FooterError
+from featstore.native.format import FooterError
 from featstore.reading.kept import InPlaceFile, is_below
 from featstore.table.layout import (
     check_partition_value,

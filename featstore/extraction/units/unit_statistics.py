@@ -14,7 +14,7 @@ from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.witness import Witness
 from featstore.files.storage import delete, join
 from featstore.ops.malformed import without_views
-from featstore.reading.missing import nulls_to_marks
+from featstore.reading.tables import nulls_to_marks
 from featstore.statistics.column_statistics import (
     Statistics,
     StatisticsGatherer,

@@ -234,7 +234,7 @@ class Meter:
             return
         taken_s, sizes = time.perf_counter() - started, dict[str, int]()
         for file, names, places in self._columns:
-            chunks = file.chunks_of(row_groups, places)
+            chunks = file.footer.chunks_of(row_groups, places)
             stored, raw = (
                 of.sum(axis=0).tolist() for of in (chunks.stored_bytes, chunks.raw_bytes)
             )

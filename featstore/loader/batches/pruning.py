@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from featstore.base.schema import SlotKind
 from featstore.loader.request.request import Request
-from featstore.reading.conversion import as_type
+from featstore.reading.buffers import as_type
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 from featstore.selection.predicate import Flags, Range, Ranges

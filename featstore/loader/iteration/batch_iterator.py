@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, Self, runtime_checkable
 
-from featstore.base.cleanup import when_gone
+from featstore.base.closing import when_gone
 from featstore.base.errors import StateError
 from featstore.base.named_errors import NamedErrors
 from featstore.loader.batches.batch_slices import BatchSlice

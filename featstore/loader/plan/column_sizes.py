@@ -90,10 +90,6 @@ def _column_sizes(
     sizes = {}
     for name, column in (*found.slots.items(), *found.others.items()):
         if column is not None:
-            chunks = [
-                footer.chunk(group, leaf)
-                for group in range(len(footer.row_group_rows))
-                for leaf in found.places[column]
-            ]
-            sizes[name] = (sum(c.stored_bytes for c in chunks), sum(c.num_values for c in chunks))
+            chunks = footer.chunks_of(range(len(footer.row_group_rows)), found.places[column])
+            sizes[name] = int(chunks.stored_bytes.sum()), int(chunks.num_values.sum())
     return sizes

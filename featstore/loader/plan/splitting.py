@@ -2,13 +2,13 @@
 are read.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from featstore.base.byte_sizes import parse_bytes
 from featstore.base.errors import DataFileError
 from featstore.dispatch.options import Dispatch
-from featstore.dispatch.plan import RowGroups, Split, SplitSize, splits_of
+from featstore.dispatch.plan import Split, SplitSize, splits_of
 from featstore.files.storage import local_path, open_read
 from featstore.reading.open_file import OpenFile
 from featstore.table.snapshot import DataFile
@@ -41,13 +41,13 @@ def make_splits(
             yield whole
             continue
         try:
-            row_groups = _row_groups(file)
+            num_rows, sizes_bytes = _row_groups(file)
         except DataFileError:
             if not accepts_bad:
                 raise
             yield whole
         else:
-            yield from splits_of(row_groups, size)
+            yield from splits_of(file.path, num_rows, sizes_bytes, size)
 
 
 def _is_large(file: DataFile, size: SplitSize) -> bool:
@@ -58,9 +58,9 @@ def _is_large(file: DataFile, size: SplitSize) -> bool:
     )
 
 
-def _row_groups(file: DataFile) -> RowGroups:
+def _row_groups(file: DataFile) -> tuple[Sequence[int], Sequence[int]]:
+    """The rows and the bytes of each row group, by the file's footer."""
     with OpenFile(local_path(file.url) or partial(open_read, file.url), file.path) as opened:
         # Bytes as stored, since `split_bytes` is compared with the size of the file.
         spans = opened.footer.spans
-        sizes_bytes = (spans[..., 1] - spans[..., 0]).sum(axis=1).tolist()
-        return RowGroups(path=file.path, num_rows=opened.row_group_rows, sizes_bytes=sizes_bytes)
+        return opened.row_group_rows, (spans[..., 1] - spans[..., 0]).sum(axis=1).tolist()

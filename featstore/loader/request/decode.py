@@ -15,8 +15,8 @@ from featstore.loader.request.request import DROP, RAISE, LabelRequest, Request
 from featstore.loader.request.slot_shaping import shaped
 from featstore.ops import hashing
 from featstore.reading.buffers import Array, Values, scalar_floats
-from featstore.reading.missing import marks_to_nulls, nan_to_null
 from featstore.reading.reader import Rows
+from featstore.reading.tables import marks_to_nulls, nan_to_null
 from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key
 from featstore.tensors.writable import writable
 

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import click
 
-from featstore.base.ending import end_with
+from featstore.base.processes import end_with
 from featstore.tools.cli.command import CommandGroup
 from featstore.tools.cli.dispatch import dispatch
 from featstore.tools.cli.explore import report, whatis

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from featstore.dispatch.stores.replies import ReplyingStore
+from featstore.dispatch.stores.sqlite import ReplyingStore
 
 
 def test_a_request_that_comes_again_is_answered_and_not_done_again(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_what_spark_wrote_is_decoded_as_arrow_does(
             )
             > 3 * PAGE_BYTES
         )
-        arrows = footer.file.read_row_group(0)
+        arrows = footer.arrow_file(None).read_row_group(0)
         for slot in SLOTS:
             if slot.name in decoded:
                 decoded[slot.name].validate(full=True)
@@ -86,6 +86,8 @@ def _write(spark: Any, folder: Path, options: dict[str, str]) -> Path:
 
 
 def _chunk(footer: OpenFile, slot: Slot) -> pq.ColumnChunkMetaData:
-    return footer.file.metadata.row_group(0).column(
-        [found.name for found in SLOTS].index(slot.name)
+    return (
+        footer.arrow_file(None)
+        .metadata.row_group(0)
+        .column([found.name for found in SLOTS].index(slot.name))
     )

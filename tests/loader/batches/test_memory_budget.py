@@ -90,9 +90,9 @@ def test_the_size_of_decoded_columns_is_known_before_they_are(one_group: str) ->
         others = tuple(footer.schema.field(name) for name in ("row", "tags"))
         found = footer.decoded_bytes(0, footer.resolve(Selection(others=others)))
         assert (
-            footer.file.read_row_group(0).nbytes
+            footer.arrow_file(None).read_row_group(0).nbytes
             <= found
-            <= 1.5 * footer.file.read_row_group(0).nbytes
+            <= 1.5 * footer.arrow_file(None).read_row_group(0).nbytes
         )
 
 

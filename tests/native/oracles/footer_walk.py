@@ -6,9 +6,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from featstore.native.format import ABSENT, SLOTS, STRUCTS, Field, Keep, Numbers, Struct
-from featstore.native.thrift import BINARY, FALSE, I8, I16, I32, LIST, STRUCT, TRUE, ThriftReader
-from featstore.native.walk import ERRORS, MAX_ITEMS, FooterError
+from featstore.native.format import (
+    ABSENT,
+    BINARY,
+    ERRORS,
+    FALSE,
+    I8,
+    I16,
+    I32,
+    LIST,
+    MAX_ITEMS,
+    SLOTS,
+    STRUCT,
+    STRUCTS,
+    TRUE,
+    Field,
+    FooterError,
+    Keep,
+    Numbers,
+    Struct,
+)
+from tests.native.oracles.thrift import ThriftReader
 
 _MALFORMED, _OTHER_TYPE, _OTHER_ORDER, _MISSING, _TOO_MANY = range(1, 6)
 _BITS = {I16: 16, I32: 32}

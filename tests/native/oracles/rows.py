@@ -10,6 +10,11 @@ from featstore.reading.buffers import Array, Ragged
 from featstore.reading.gather import GatheredColumn, Places
 
 
+def rows_in_piece(places: Places) -> Array:
+    """The row in its piece: uint32 (num_rows,)."""
+    return places.rows & np.uint32((1 << places.row_bits) - 1)
+
+
 def rebased(offsets: Array, cuts: Array, out: Array) -> None:
     parts = [offsets[first : end + 1] for first, end in pairwise(cuts.tolist())]
     np.concatenate([np.subtract(part, part[0], dtype=np.int64) for part in parts], out=out)
@@ -19,21 +24,21 @@ def gather_offsets(pieces: Sequence[Ragged], places: Places, firsts: Array, out:
     lengths = np.empty(len(places), np.int64)
     for number, lists in enumerate(pieces):
         of_piece = places.pieces == number
-        rows = places.rows_in_piece[of_piece]
+        rows = rows_in_piece(places)[of_piece]
         firsts[of_piece], lengths[of_piece] = lists.offsets[rows], np.diff(lists.offsets)[rows]
     parts = [np.cumsum(lengths[first:end]) for first, end in pairwise(places.cuts.tolist())]
     np.concatenate([np.concatenate([np.zeros(1, np.int64), part]) for part in parts], out=out)
 
 
 def gather_column(column: GatheredColumn, places: Places) -> None:
-    numbers, rows_in_piece, out = places.pieces, places.rows_in_piece, column.out
+    numbers, of_pieces, out = places.pieces, rows_in_piece(places), column.out
     parts = list(enumerate(pairwise(places.cuts.tolist())))
     if column.found is None:
         pieces = [piece for piece in column.pieces if not isinstance(piece, Ragged)]
         rows = np.empty((len(places), prod(pieces[0].shape[1:])), out.dtype)
         for number, values in enumerate(pieces):
             of_piece = numbers == number
-            rows[of_piece] = values.reshape(-1, rows.shape[1])[rows_in_piece[of_piece]]
+            rows[of_piece] = values.reshape(-1, rows.shape[1])[of_pieces[of_piece]]
         for part, (first, end) in parts:
             out[column.starts[part] : column.ends[part]] = rows[first:end].reshape(-1)
         return

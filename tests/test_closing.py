@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import pytest
 
-from featstore.base.cleanup import cleaned_up_on_failure, noted_on_failure, when_gone
+from featstore.base.closing import cleaned_up_on_failure, noted_on_failure, when_gone
 
 
 class Owner:

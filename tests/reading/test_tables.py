@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.schema import Slot, SlotKind
-from featstore.reading.missing import marks_to_nulls, nan_to_null, nulls_to_marks
+from featstore.reading.tables import marks_to_nulls, nan_to_null, nulls_to_marks
 
 ID, FLOAT = SlotKind.ID, SlotKind.FLOAT
 USER, COST = Slot(name="x", kind=ID), Slot(name="x", kind=FLOAT)

@@ -1,43 +1,16 @@
 """Page headers: the size, number of values and checksum of a page, from Parquet's PageHeader struct
-in Thrift's compact protocol.
-
-The kernels read headers themselves (`native/pages.h`). This reader is for files
-that are read in place, and the reference in tests.
+in Thrift's compact protocol, in Python.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from featstore.native.bounds import PageHeader, ReadAt
+from featstore.native.format import I32, STRUCT
+from tests.native.oracles.thrift import ThriftReader
 
-from featstore.native.thrift import I32, STRUCT, ThriftReader
-
-ReadAt = Callable[[int, int], bytes]  # (number of bytes, first byte of the file) -> these bytes
-
-# A header is mostly tens of bytes, but may contain statistics of any length. The second size is
-# tried only if the header does not end within the first.
-_LIKELY_BYTES, _MAX_BYTES = 4 << 10, 256 << 10
+_MAX_BYTES = 256 << 10  # of a header
 _TYPE, _UNCOMPRESSED_SIZE, _SIZE, _CRC = 1, 2, 3, 4  # fields of the PageHeader
 _DATA_STRUCTS = {0: 5, 3: 8}  # the field that describes a page, by its type: V1 and V2 data pages
 _NUM_VALUES = 1  # of each of them
 _MAX_SIZE_BYTES = 2**31 - 1
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PageHeader:
-    """The header of a page.
-
-    Attributes:
-        num_bytes: The length of the header.
-        size_bytes: The stored size of the page that follows.
-        raw_bytes: The decompressed size of the page.
-        num_levels: The number of levels that a data page claims; 0 for other pages.
-        crc: The CRC-32 of the stored bytes; None if the header has none.
-    """
-
-    num_bytes: int
-    size_bytes: int
-    raw_bytes: int
-    num_levels: int
-    crc: int | None
 
 
 def read_page_header(read_at: ReadAt, first: int, end: int) -> PageHeader | None:
@@ -51,12 +24,15 @@ def read_page_header(read_at: ReadAt, first: int, end: int) -> PageHeader | None
     Returns:
         The header, or None if there is no valid one.
     """
-    for max_bytes in (_LIKELY_BYTES, _MAX_BYTES):
-        try:
-            return _page_header(ThriftReader(read_at(min(max_bytes, end - first), first)))
-        except (LookupError, ValueError):
-            continue
-    return None
+    return page_header(read_at(min(_MAX_BYTES, end - first), first))
+
+
+def page_header(data: bytes) -> PageHeader | None:
+    """The header with which these bytes begin, or None if there is no valid one."""
+    try:
+        return _page_header(ThriftReader(data))
+    except (LookupError, ValueError):
+        return None
 
 
 def _page_header(reader: ThriftReader) -> PageHeader:

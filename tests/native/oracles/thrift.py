@@ -1,12 +1,19 @@
-"""Thrift's compact protocol, in which Parquet's page headers and footers are encoded.
+"""Thrift's compact protocol, in which Parquet's page headers and footers are encoded, in Python."""
 
-Format: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md. The
-kernels have a reader of their own (`native/thrift.h`). This one reads page headers of files that
-are read in place, and is the reference in tests.
-"""
+from featstore.native.format import (
+    BINARY,
+    DOUBLE,
+    FALSE,
+    I8,
+    I16,
+    I32,
+    I64,
+    LIST,
+    SET,
+    STRUCT,
+    TRUE,
+)
 
-# The types of fields, as the protocol numbers them.
-TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 _MAX_DEPTH = 16  # Footers nest less deep; damaged bytes could nest without end.
 _FIELD_NUMBERS = range(-(2**15), 2**15)
 _WORD = 2**64 - 1

@@ -1,14 +1,58 @@
-"""The end of a program: its code, what still runs, and that nothing else does."""
+"""Forked processes; and the end of a program: its code, what still runs, and that nothing else
+does.
+"""
+
+import gc
+import pickle
 
 import pytest
 
-from featstore.base.ending import exit_code
 from featstore.base.errors import AccessError, CheckFailedError, InputError
+from featstore.base.processes import OwnProcess, exit_code, forget_in_child
+from tests.forks import in_a_fork
 from tests.programs import run_python
 
-START = "import atexit, sys, threading\nfrom featstore.base.ending import end_with\n"
+START = "import atexit, sys, threading\nfrom featstore.base.processes import end_with\n"
 # Destroyed in the interpreter's own end, which is not to come.
 AFTER = "class After:\n    def __del__(self): sys.__stderr__.write('taken down')\nafter = After()\n"
+
+
+def test_an_own_process_is_not_that_of_a_child_nor_of_another_interpreter() -> None:
+    own = OwnProcess()
+    assert own.is_this()
+    assert pickle.loads(pickle.dumps(own)).is_this()
+    assert in_a_fork(own.is_this) == 0
+    assert in_a_fork(lambda: OwnProcess().is_this()) == 1
+    text = f"import pickle; print(pickle.loads({pickle.dumps(own)!r}).is_this())"
+    assert run_python(text).stdout == "False\n"
+
+
+class _Inherited:
+    def __init__(self) -> None:
+        self.num_forgotten = 0
+
+    def forget(self) -> None:
+        self.num_forgotten += 1
+
+
+def test_what_a_child_inherits_is_forgotten_there_in_each_and_not_here() -> None:
+    one = _Inherited()
+    forget_in_child(one)
+    assert in_a_fork(lambda: one.num_forgotten != 1) == 0
+    assert in_a_fork(lambda: in_a_fork(lambda: one.num_forgotten != 2)) == 0
+    assert one.num_forgotten == 0
+
+
+def test_what_is_gone_is_not_kept_to_be_forgotten() -> None:
+    gone: list[bool] = []
+
+    class _Noted(_Inherited):
+        def __del__(self) -> None:
+            gone.append(True)
+
+    forget_in_child(_Noted())
+    gc.collect()
+    assert gone
 
 
 @pytest.mark.parametrize(
@@ -38,7 +82,7 @@ def test_threads_pools_handlers_and_output_end_before_the_process() -> None:
     program = """
 import time
 from concurrent.futures import ThreadPoolExecutor
-from featstore.base.cleanup import when_gone
+from featstore.base.closing import when_gone
 class Owner: pass
 owner = Owner()
 def late(text):
