@@ -34,18 +34,11 @@ from featstore.files.retry import current_policy
 from featstore.files.storage import absolute, canonical, check_store, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
 from featstore.table.evolution import check_foreign, merge_schemas
-from featstore.table.file_list import FileList
-from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
+from featstore.table.layout import LOG_DIR, is_delta_scheme, overwrite_filters, partition_path
 from featstore.table.log_files import LogFiles, commit_infos, files_of, list_log
 from featstore.table.log_mirror import VersionTakenError, is_mirrored, log_mirror
 from featstore.table.metadata import KEY, CommitMetadata
-from featstore.table.snapshot import (
-    DataFile,
-    Snapshot,
-    files_digest,
-    in_partitions,
-    overwrite_filters,
-)
+from featstore.table.snapshot import DataFile, FileList, Snapshot, files_digest
 from featstore.table.table_rules import check_readable, check_writable, rules_of
 
 # The table property with the versions of slot groups by name, as JSON.
@@ -157,7 +150,7 @@ def open_delta(url: str, version: int | None = None) -> Snapshot:
 
 @_raises_store_errors
 def open_head(url: str) -> Snapshot:
-    """The newest snapshot, without its data files, which `stream_files` yields.
+    """The newest snapshot, without its data files, which `files_at` lists.
 
     Raises:
         TableNotFoundError: There is no table.
@@ -167,9 +160,8 @@ def open_head(url: str) -> Snapshot:
 
 
 @_raises_store_errors
-def stream_files(url: str, version: int) -> Iterator[DataFile]:
-    """Yields the data files of a version, sorted by path. They have no `crc32`, since no commit is
-    read.
+def files_at(url: str, version: int) -> FileList:
+    """The data files of a version. They have no `crc32`, since no commit is read.
 
     Raises:
         TableNotFoundError: There is no such version.
@@ -327,8 +319,7 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
         check_foreign(existing, stored, redact(url))
     merged = merge_schemas(existing, stored, redact(url))
     schema = table.schema() if merged == existing else _evolved(table.schema(), existing, merged)
-    existing_partitions = (file.partition for file in _data_files(url, table, {}))
-    filters = overwrite_filters(change.partitions, existing_partitions)
+    filters = overwrite_filters(change.partitions, _data_files(url, table, {}).partitions)
     with _writable_table(url, table) as writable:
         writable.create_write_transaction(
             actions, "overwrite", schema, keys, filters, commit_properties=properties
@@ -612,7 +603,7 @@ def _snapshot(
         url=url,
         version=int(table.version()),
         schema=_slot_schema(table),
-        data_files=FileList(_data_files(url, table, crc32s)) if with_files else (),
+        data_files=_data_files(url, table, crc32s) if with_files else FileList.of(),
         spec_hash=next((metadata.spec_hash for metadata in made if metadata.groups is None), None),
         group_versions=_group_versions(url, table),
         rules=rules,
@@ -642,8 +633,7 @@ def _slot_schema(table: DeltaTable) -> SlotSchema:
 
 
 @_raises_store_errors
-def _data_files(url: str, table: DeltaTable, crc32s: Mapping[str, int]) -> Iterator[DataFile]:
-    """Yields the data files, sorted by path. The table itself is used for the first only."""
+def _data_files(url: str, table: DeltaTable, crc32s: Mapping[str, int]) -> FileList:
     # `pa.table(actions)` would import pandas, which takes longer than all the rest.
     actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
     return files_of(url, actions, table.metadata().partition_columns, crc32s)
@@ -669,9 +659,10 @@ def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
     if table is not None:
         check_readable(url, rules := rules_of(table))
         check_writable(url, rules, "commit")
-    now = () if table is None else in_partitions(_data_files(url, table, {}), change.bound)
-    base = () if change.base is None else change.base.in_partitions(change.bound)
-    if {file.path for file in now} != {file.path for file in base}:
+    now = FileList.of() if table is None else _data_files(url, table, {})
+    base = FileList.of() if change.base is None else change.base.data_files
+    found, expected = (set(files.in_partitions(change.bound).paths) for files in (now, base))
+    if found != expected:
         names = ", ".join(partition_path(partition) or "the table" for partition in change.bound)
         raise CommitConflictError(
             f"{redact(url)}: another writer committed {names} while this run was at work (now "

@@ -19,10 +19,9 @@ from featstore.files.storage import local_path, open_read, scheme
 from featstore.native.column_types import is_of_kind
 from featstore.native.damage import damage_as, first_line
 from featstore.native.footers import CheckedFooter, read_checked
-from featstore.table.file_list import FileList
 from featstore.table.layout import is_delta_scheme, parse_partition
 from featstore.table.metadata import KEY, FileMetadata
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 # A footer takes one or two round trips to the store and little CPU time, so with fewer threads a
 # remote table opens more slowly. More of them need more connections.
@@ -83,7 +82,7 @@ def open_parquet_dir(url: str) -> Snapshot:
             spec_hashes.add(_spec_hash(entry, of_file))
             yield _data_file(entry, of_file.num_rows, partition)
 
-    files = FileList(data_files())
+    files = FileList.of(data_files())
     return Snapshot(
         url=url,
         version=None,

@@ -8,6 +8,7 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md#table-features
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,6 @@ from deltalake.exceptions import DeltaError
 
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
-from featstore.table.snapshot import TableRules
 
 # Features that delta-rs commits to, and that ask nothing of a writer unless a property or a field,
 # which are looked at, makes use of them.
@@ -52,6 +52,21 @@ _FIELDS = {
     "CURRENT_DEFAULT": "a default value",
     "__CHAR_VARCHAR_TYPE_STRING": "a char or varchar column",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRules:
+    """What a Delta table demands, in words. By default nothing.
+
+    Attributes:
+        reading: What featstore cannot read of the table, if anything.
+        writing: The rules that a commit of featstore would break.
+        vacuuming: The rules that a vacuum would break.
+    """
+
+    reading: str = ""
+    writing: tuple[str, ...] = ()
+    vacuuming: tuple[str, ...] = ()
 
 
 def rules_of(table: DeltaTable) -> TableRules:

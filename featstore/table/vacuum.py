@@ -20,7 +20,7 @@ from featstore.base.errors import DataFileError, InputError, TableNotFoundError
 from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, list_own
 from featstore.files.storage import delete, join, modified_s
-from featstore.table.delta import GROUPS, is_delta, open_delta, open_head, stream_files
+from featstore.table.delta import GROUPS, files_at, is_delta, open_delta, open_head
 from featstore.table.layout import (
     GROUPS_DIR,
     LOG_DIR,
@@ -231,8 +231,8 @@ def read_references(
     # A stray part of the log, before a gap, still opens the versions that it holds.
     stray = [v for v in log.versions if oldest <= v < (first.version or 0) and log.holds(v)]
     kept = [first, *(open_delta(url, version) for version in (*stray, *keep_versions))]
-    live = {file.path for snapshot in kept for file in snapshot.data_files}.union(
-        *(entry.adds for entry in later)
+    live = set[str]().union(
+        *(snapshot.data_files.paths for snapshot in kept), *(entry.adds for entry in later)
     )
     groups: defaultdict[str, set[int]] = defaultdict(set)
     for group_versions in (
@@ -258,10 +258,10 @@ def _prove(url: str, first: Snapshot, later: Sequence["_LogEntry"], log: LogFile
     if found != expected:
         lost = sorted(set(expected) - set(found))
         raise _unproved(url, f"commits of versions {lost[:3]} are not in its log")
-    files = {file.path for file in first.data_files}
+    files = set(first.data_files.paths)
     for entry in later:
         files = (files - entry.removes) | entry.adds
-    newest = {file.path for file in stream_files(url, log.newest)}
+    newest = set(files_at(url, log.newest).paths)
     if files != newest:
         path = min(files ^ newest)
         raise _unproved(url, f"{path} is in one of the log and version {log.newest}, not in both")

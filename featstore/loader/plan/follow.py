@@ -167,7 +167,7 @@ class Follower:
 
 def new_files(files: Files, known: Mapping[_Key, DataFile]) -> Files:
     """The files of partitions that are not in `known`."""
-    return {path: item for path, item in files.items() if _partition(item[0]) not in known}
+    return {item[0].path: item for item in files.values() if _partition(item[0]) not in known}
 
 
 def _partition(file: DataFile) -> _Key:

@@ -5,23 +5,26 @@ In rank order the files are listed again for each part of an epoch, so that a wo
 those of one part in memory.
 """
 
-import heapq
-from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import overload
+from typing import TypeAlias
+
+import numpy as np
 
 from featstore.base.byte_sizes import parse_bytes
 from featstore.base.errors import DataFileError
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.orders import MiniEpoch, rank_splits
-from featstore.dispatch.plan import RowGroups, Split, SplitSize, plan_digest, splits_of
+from featstore.dispatch.plan import Plan, RowGroups, Split, SplitList, SplitSize, splits_of
 from featstore.files.storage import local_path, open_read
-from featstore.loader.request.matching import Files, Listed, SelectedFiles
+from featstore.loader.request.matching import SelectedFiles
 from featstore.reading.open_file import OpenFile
-from featstore.table.snapshot import DataFile, OrderedDigest
+from featstore.table.columns import lines
+from featstore.table.snapshot import DataFile, FileList
+
+Cut: TypeAlias = Callable[[Iterable[DataFile]], Iterator[Split]]
 
 
 def split_size(options: Dispatch) -> SplitSize | None:
@@ -76,39 +79,30 @@ def _row_groups(file: DataFile) -> RowGroups:
         return RowGroups(path=file.path, num_rows=opened.row_group_rows, sizes_bytes=sizes_bytes)
 
 
-class _Splits(Sequence[Split]):
-    """Splits of selected files, each made when it is asked for."""
-
-    def __init__(self, files: SelectedFiles) -> None:
-        self._files = files
-
-    @overload
-    def __getitem__(self, index: int) -> Split: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Split]: ...
-    def __getitem__(self, index: int | slice) -> Split | Sequence[Split]:
-        found = range(len(self))[index]
-        return self._split(found) if isinstance(found, int) else list(map(self._split, found))
-
-    def __iter__(self) -> Iterator[Split]:
-        return map(self._split, range(len(self)))
-
-    @abstractmethod
-    def _split(self, index: int) -> Split:
-        """The split at an index that is in range."""
-
-
-class WholeFiles(_Splits):
+class WholeFiles(SplitList):
     """Each file as one split. Takes no memory besides that of the files."""
 
+    def __init__(self, files: SelectedFiles) -> None:
+        self.files = files.files
+
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self.files)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.files.values("num_rows").sum())
+
+    def digest_lines(self) -> Iterable[memoryview]:
+        columns = self.files.columns
+        # As `Split.id` and its rows.
+        found = lines(columns["path"], "#0-\n", columns["num_rows"], "\n")
+        return [memoryview(found.buffers()[2] or b"")]
 
     def _split(self, index: int) -> Split:
-        return Split(path=self._files.path(index), num_rows=self._files.num_rows(index))
+        return Split(path=self.files.path(index), num_rows=self.files.num_rows(index))
 
 
-class PackedSplits(_Splits):
+class PackedSplits(SplitList):
     """Any splits of the files, in any order. A split takes 20 bytes.
 
     Args:
@@ -117,7 +111,7 @@ class PackedSplits(_Splits):
     """
 
     def __init__(self, files: SelectedFiles, splits: Iterable[tuple[int, Split]]) -> None:
-        super().__init__(files)
+        self.files = files.files
         self._file_of, self._first, self._last = array("I"), array("I"), array("i")
         self._num_rows = array("q")
         for index, split in splits:
@@ -130,14 +124,32 @@ class PackedSplits(_Splits):
     def __len__(self) -> int:
         return len(self._num_rows)
 
+    @property
+    def num_rows(self) -> int:
+        return sum(self._num_rows)
+
     def _split(self, index: int) -> Split:
         last = self._last[index]
         return Split(
-            path=self._files.path(self._file_of[index]),
+            path=self.files.path(self._file_of[index]),
             num_rows=self._num_rows[index],
             first_row_group=self._first[index],
             last_row_group=None if last < 0 else last,
         )
+
+
+def split_list(files: SelectedFiles, cut: Cut, *, whole: bool) -> SplitList:
+    """The splits of files, in their order.
+
+    Args:
+        files: The files.
+        cut: Makes splits of files.
+        whole: Whether it makes one of each.
+    """
+    if whole:
+        return WholeFiles(files)
+    numbered = enumerate(files.files)
+    return PackedSplits(files, ((i, split) for i, file in numbered for split in cut((file,))))
 
 
 # How many of the largest files are kept to check the staging budget: at least as many as are open
@@ -159,7 +171,7 @@ class Census:
     table: str
     plan: str
     num_splits: int
-    largest: Files
+    largest: SelectedFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,61 +179,33 @@ class Listing:
     """How files are listed anew, without keeping them.
 
     Attributes:
-        stream: Lists the snapshot's files in the order of their paths, each time the same ones.
+        list_files: Lists the snapshot's files, each time the same ones.
         select: Gives those that are read.
-        cut: Makes splits of files.
+        split: Makes splits of files, in their order.
     """
 
-    stream: Callable[[], Iterator[DataFile]]
-    select: Callable[[Iterable[DataFile]], Iterator[Listed]]
-    cut: Callable[[Iterable[DataFile]], Iterator[Split]]
+    list_files: Callable[[], FileList]
+    select: Callable[[FileList], SelectedFiles]
+    split: Callable[[SelectedFiles], Sequence[Split]]
 
     def count(self, seed: int, *, shuffle: bool) -> Census:
         """Lists all files once and takes their census."""
-        table, largest, num_splits = OrderedDigest(), _Largest(_LARGEST), 0
-
-        def counting() -> Iterator[Split]:
-            nonlocal num_splits
-            for split, item in self._splits(table.over(self.stream())):
-                largest.add(item)
-                num_splits += 1
-                yield split
-
-        plan = plan_digest(counting(), seed=seed, epoch=0, shuffle=shuffle)
+        every = self.list_files()
+        files = self.select(every)
+        splits = self.split(files)
+        smaller_first = np.argsort(files.files.total_bytes, kind="stable")
         return Census(
-            table=table.hexdigest(), plan=plan, num_splits=num_splits, largest=largest.files
+            table=every.digest,
+            plan=Plan(splits=splits, seed=seed, shuffle=shuffle).digest,
+            num_splits=len(splits),
+            largest=files.take(np.sort(smaller_first[-_LARGEST:])),
         )
 
-    def part(self, part: MiniEpoch, num_splits: int) -> tuple[Files, Sequence[Split]]:
+    def part(self, part: MiniEpoch, num_splits: int) -> tuple[SelectedFiles, PackedSplits]:
         """The splits of one part in its order, and their files by path."""
-        found = rank_splits(self._splits(self.stream()), num_splits, part)
-        items = {split.path: item for split, item in found}
-        files = SelectedFiles.of(items[path] for path in sorted(items))
-        index_of = {path: index for index, path in enumerate(files)}
-        splits = PackedSplits(files, ((index_of[split.path], split) for split, _ in found))
-        return files, splits
-
-    def _splits(self, files: Iterable[DataFile]) -> Iterator[tuple[Split, Listed]]:
-        for item in self.select(files):
-            for split in self.cut((item[0],)):
-                yield split, item
-
-
-class _Largest:
-    """Keeps the `limit` largest of the files that are added, in a min-heap."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._heap: list[tuple[int, str]] = []
-        self.files: dict[str, Listed] = {}
-
-    def add(self, item: Listed) -> None:
-        path, size_bytes = item[0].path, sum(part.size_bytes for part in item[0].parts)
-        if path in self.files or (
-            len(self._heap) == self._limit and size_bytes <= self._heap[0][0]
-        ):
-            return
-        self.files[path] = item
-        heapq.heappush(self._heap, (size_bytes, path))
-        if len(self._heap) > self._limit:
-            del self.files[heapq.heappop(self._heap)[1]]
+        every = self.select(self.list_files())
+        splits = rank_splits(self.split(every), num_splits, part)
+        found = [every.files.find(split.path) for split in splits]
+        own, index_of = np.unique(found, return_inverse=True)
+        files = every.take(own)
+        return files, PackedSplits(files, zip(index_of.tolist(), splits, strict=True))

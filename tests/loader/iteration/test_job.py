@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from featstore.loader.iteration.step_agreement import tail_of
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.plan.splitting import Listing, make_splits
+from featstore.loader.plan.splitting import Listing, WholeFiles, make_splits
 from featstore.loader.request.matching import Partition, matching, selected
 from featstore.loader.request.request import resolve
 from featstore.table.snapshot import Snapshot
@@ -179,9 +180,9 @@ def test_in_rank_order_the_turns_of_all_workers_are_the_epoch_each_with_its_own_
 ) -> None:
     whole = job_of(snapshot, shuffle=Shuffle())
     listing = Listing(
-        stream=lambda: iter(snapshot.data_files),
-        select=lambda files: selected(snapshot, whole.request, files),
-        cut=make_splits,
+        list_files=lambda: snapshot.data_files,
+        select=partial(selected, snapshot, whole.request),
+        split=WholeFiles,
     )
     ordering = Ordering(kind="rank", mini_epochs=mini_epochs)
     census = listing.count(whole.seed, shuffle=True)
