@@ -319,7 +319,7 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
         check_foreign(existing, stored, redact(url))
     merged = merge_schemas(existing, stored, redact(url))
     schema = table.schema() if merged == existing else _evolved(table.schema(), existing, merged)
-    filters = overwrite_filters(change.partitions, _data_files(url, table, {}).partitions)
+    filters = overwrite_filters(change.partitions, _data_files(url, table, {}).places)
     with _writable_table(url, table) as writable:
         writable.create_write_transaction(
             actions, "overwrite", schema, keys, filters, commit_properties=properties

@@ -45,7 +45,7 @@ def with_groups(base: Snapshot) -> Snapshot:
             Group(name=name, version=snapshot.version or 0, schema=snapshot.schema, stale=stale)
         )
         schema = merge_group_schema(schema, snapshot.schema, redact(base.url))
-    data_files = base.data_files.with_groups(files)
+    data_files = replace(base.data_files, groups=files)
     return replace(base, schema=schema, data_files=data_files, groups=tuple(groups))
 
 
@@ -63,7 +63,8 @@ def _beside(base: FileList, group: FileList, name: str) -> tuple[GroupFiles, tup
     row_of = np.full(len(base), -1, np.int32)
     row_of[base_row[is_read]] = np.arange(is_read.sum())
     below = lines(f"{GROUPS_DIR}/{name}/", paths)
-    files = group.with_columns(path=below, root=base.root).take(np.flatnonzero(is_read))
+    moved = replace(group, columns={**group.columns, "path": below}, root=base.root)
+    files = moved.take(np.flatnonzero(is_read))
     stale = tuple(group[int(row)] for row in np.flatnonzero(~is_read))
     return GroupFiles(files, row_of), stale
 

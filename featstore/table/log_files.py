@@ -13,7 +13,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from featstore.files.listings import list_own
 from featstore.files.looks import names_in
 from featstore.files.retry import thread_pool
 from featstore.files.storage import fetch, join, local_path, modified_s
-from featstore.table.columns import Numbers, numbers, text_of, texts
+from featstore.table.columns import Numbers, narrow, numbers, text_of, texts
 from featstore.table.layout import LOG_DIR, decode_path, is_whole
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import FileList, Partition
@@ -195,8 +195,8 @@ def files_of(
     )
     columns = {
         "path": ordered["path"],
-        "size_bytes": ordered["size_bytes"],
-        "num_rows": ordered["num_records"],
+        "size_bytes": narrow(ordered["size_bytes"]),
+        "num_rows": narrow(ordered["num_records"]),
         "version": ordered["modification_time"].cast(pa.string()).dictionary_encode(),
     }
     if has_others and any(map(is_whole, map(text_of, columns["path"].to_pylist()))):
@@ -208,7 +208,7 @@ def files_of(
         columns["crc32"] = known.take(pc.coalesce(found, numbers([len(crc32s)])[0]))
     place, places = _places({key: ordered[f"partition.{key}"] for key in keys}, len(ordered))
     root = f"{join(url)}/"
-    files = FileList(columns, root=root, place=place, places=places).sorted()
+    files = FileList(columns=columns, root=root, place=place, places=places).sorted()
     return _counted(url, files)
 
 
@@ -240,7 +240,7 @@ def _counted(url: str, files: FileList) -> FileList:
     counted = each_footer(map(files.url, unknown), lambda footer: footer.num_rows, gone)
     for index, count in zip(unknown, counted, strict=True):
         known[index] = count
-    return files.with_columns(num_rows=numbers(known))
+    return replace(files, columns={**files.columns, "num_rows": narrow(numbers(known))})
 
 
 def _text(value: object) -> str | None:

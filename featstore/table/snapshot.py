@@ -4,7 +4,7 @@ reader starts from a snapshot.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, overload
@@ -114,35 +114,28 @@ class PartitionTotal(NamedTuple):
     size_bytes: int
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FileList(Sequence[DataFile]):
-    """Data files in Arrow columns. Immutable; the object of a file is made when it is asked for.
+    """Data files in Arrow columns. The object of a file is made when it is asked for.
 
     A file takes the bytes of its path and 24 more, and 8 for its CRC-32 if one of them is known.
     Files of 4 GiB or more, versions that differ in each file, and URLs that do not end in the path
     take more.
 
-    Args:
+    Attributes:
         columns: By name, each with one value per file: `path` and `version`, `size_bytes` and
             `num_rows`; `crc32` if any is known (-1: unknown); `url` unless each is `root` and path.
         root: See `columns`.
         place: int32 (num_files,), the index of each file's partition in `places`.
         places: The partitions, of which not all need have a file.
-        groups: The files of slot groups, by name of the group.
+        groups: The files of slot groups, by name of the group, sorted.
     """
 
-    def __init__(
-        self,
-        columns: Mapping[str, pa.Array],
-        *,
-        root: str,
-        place: Numbers,
-        places: Sequence[Partition],
-        groups: Mapping[str, "GroupFiles"] | None = None,
-    ) -> None:
-        counts = {name: narrow(columns[name]) for name in ("size_bytes", "num_rows")}
-        self.columns: Mapping[str, pa.Array] = {**columns, **counts}
-        self.root, self.place, self.places = root, place, tuple(places)
-        self.groups: Mapping[str, GroupFiles] = dict(sorted((groups or {}).items()))
+    columns: Mapping[str, pa.Array]
+    root: str
+    place: Numbers
+    places: Sequence[Partition]
+    groups: Mapping[str, "GroupFiles"] = field(default_factory=dict)
 
     @classmethod
     def of(cls, files: Iterable[DataFile] = ()) -> "FileList":
@@ -152,19 +145,21 @@ class FileList(Sequence[DataFile]):
             DataFileError: Two of them have the same path.
         """
         rows = list(files)
-        places = dict.fromkeys(tuple(file.partition.items()) for file in rows)
-        numbers = {key: number for number, key in enumerate(places)}
-        beside: dict[str, list[tuple[int, GroupFile]]] = {}
+        keys = [tuple(file.partition.items()) for file in rows]
+        places = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        beside: dict[str, dict[int, GroupFile]] = {}
         for index, file in enumerate(rows):
             for bound in file.groups:
-                beside.setdefault(bound.group, []).append((index, bound))
+                beside.setdefault(bound.group, {})[index] = bound
         root, columns = _packed(rows)
         return cls(
-            columns,
+            columns=columns,
             root=root,
-            place=np.array([numbers[tuple(file.partition.items())] for file in rows], np.int32),
+            place=np.array([places[key] for key in keys], np.int32),
             places=[dict(key) for key in places],
-            groups={name: GroupFiles.of(found, len(rows)) for name, found in beside.items()},
+            groups={
+                name: GroupFiles.of(found, len(rows)) for name, found in sorted(beside.items())
+            },
         ).sorted()
 
     def __len__(self) -> int:
@@ -192,8 +187,6 @@ class FileList(Sequence[DataFile]):
         if not isinstance(other, FileList | tuple):
             return NotImplemented
         return tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"FileList({len(self)} files)"
@@ -242,7 +235,7 @@ class FileList(Sequence[DataFile]):
         # A dictionary of few rows is often much smaller.
         taken["version"] = taken["version"].dictionary_decode().dictionary_encode()
         groups = {name: group.take(rows) for name, group in self.groups.items()}
-        return self._with(taken, groups, self.place[rows])
+        return replace(self, columns=taken, place=self.place[rows], groups=groups)
 
     def at_places(self, are_taken: Sequence[bool]) -> "FileList":
         """The files of some of the `places`."""
@@ -254,14 +247,6 @@ class FileList(Sequence[DataFile]):
         """The files that belong to the given partitions."""
         keys = {frozenset(partition.items()) for partition in partitions}
         return self.at_places([frozenset(place.items()) in keys for place in self.places])
-
-    def with_columns(self, *, root: str | None = None, **columns: pa.Array) -> "FileList":
-        """The same files with other columns, or another root."""
-        return self._with({**self.columns, **columns}, self.groups, root=root)
-
-    def with_groups(self, groups: Mapping[str, "GroupFiles"]) -> "FileList":
-        """The same files with other slot groups."""
-        return self._with(self.columns, groups)
 
     def values(self, name: str) -> Numbers:
         """A column of numbers: int64 (num_files,)."""
@@ -275,29 +260,16 @@ class FileList(Sequence[DataFile]):
             total[row_of >= 0] += files.values("size_bytes")[row_of[row_of >= 0]]
         return total
 
-    @property
-    def partitions(self) -> tuple[Partition, ...]:
-        """The partitions that have files, in the order of their first file."""
-        return tuple(self.places[place] for place in self._in_use)
-
-    @property
-    def _in_use(self) -> list[int]:
-        """The places of `partitions`."""
+    def totals(self) -> list[PartitionTotal]:
+        """What the partitions with files hold, in the order of their first file."""
+        sums = np.zeros((len(self.places), 3), np.int64)
+        of_files = [np.ones(len(self), np.int64), self.values("num_rows"), self.values("size_bytes")]
+        np.add.at(sums, self.place, np.stack(of_files, axis=1))
         # Of several values for one index the last one stays, so the first file's comes last.
         first = np.full(len(self.places), len(self), np.int64)
         first[self.place[::-1]] = np.arange(len(self))[::-1]
-        order = np.argsort(first, kind="stable")
-        return [place for place in order.tolist() if first[place] < len(self)]
-
-    def totals(self) -> list["PartitionTotal"]:
-        """What the partitions hold, in the order of `partitions`, without slot groups."""
-        sums = np.zeros((len(self.places), 3), np.int64)
-        ones = np.ones(len(self), np.int64)
-        for column, of_file in enumerate(
-            (ones, self.values("num_rows"), self.values("size_bytes"))
-        ):
-            np.add.at(sums[:, column], self.place, of_file)
-        return [PartitionTotal(self.places[place], *sums[place].tolist()) for place in self._in_use]
+        order = [place for place in np.argsort(first).tolist() if first[place] < len(self)]
+        return [PartitionTotal(self.places[place], *sums[place].tolist()) for place in order]
 
     @property
     def digest(self) -> str:
@@ -321,21 +293,6 @@ class FileList(Sequence[DataFile]):
             return range(len(self))
         return np.from_dlpack(pc.sort_indices(self.columns["path"]))
 
-    def _with(
-        self,
-        columns: Mapping[str, pa.Array],
-        groups: Mapping[str, "GroupFiles"],
-        place: Numbers | None = None,
-        root: str | None = None,
-    ) -> "FileList":
-        return FileList(
-            columns,
-            root=self.root if root is None else root,
-            place=self.place if place is None else place,
-            places=self.places,
-            groups=groups,
-        )
-
     def _file(self, index: int, row: dict[str, Any]) -> DataFile:
         partition = self.places[self.place[index]]
         groups = (group.file(name, index) for name, group in self.groups.items())
@@ -355,13 +312,12 @@ class GroupFiles(NamedTuple):
     row_of: Numbers
 
     @classmethod
-    def of(cls, found: Sequence[tuple[int, GroupFile]], num_files: int) -> "GroupFiles":
-        """Packs files, each with the index of the one that it is for."""
-        root, columns = _packed([file for _, file in found])
-        row_of = np.full(num_files, -1, np.int32)
-        row_of[[index for index, _ in found]] = np.arange(len(found))
-        files = FileList(columns, root=root, place=np.zeros(len(found), np.int32), places=({},))
-        return cls(files, row_of)
+    def of(cls, found: Mapping[int, GroupFile], num_files: int) -> "GroupFiles":
+        """Packs files by the index of the one that each is for."""
+        root, columns = _packed(list(found.values()))
+        place, row_of = np.zeros(len(found), np.int32), np.full(num_files, -1, np.int32)
+        row_of[list(found)] = np.arange(len(found))
+        return cls(FileList(columns=columns, root=root, place=place, places=({},)), row_of)
 
     def take(self, indices: Numbers) -> "GroupFiles":
         """The group's files for the files at these indices."""
@@ -385,8 +341,8 @@ def _packed(files: Sequence[TableFile]) -> tuple[str, dict[str, pa.Array]]:
     root = files[0].url.removesuffix(files[0].path) if files else ""
     columns = {
         "path": texts(file.path for file in files),
-        "size_bytes": numbers(file.size_bytes for file in files),
-        "num_rows": numbers(file.num_rows for file in files),
+        "size_bytes": narrow(numbers(file.size_bytes for file in files)),
+        "num_rows": narrow(numbers(file.num_rows for file in files)),
         "version": texts(file.version for file in files).cast(pa.large_string()),
     }
     columns["version"] = columns["version"].dictionary_encode()
@@ -462,7 +418,7 @@ class Snapshot:
     @property
     def partitions(self) -> tuple[Partition, ...]:
         """The distinct partitions that hold files, in path order."""
-        return self.data_files.partitions
+        return tuple(total.partition for total in self.data_files.totals())
 
     def in_partitions(self, partitions: Iterable[Partition]) -> FileList:
         """The data files of the given partitions."""

