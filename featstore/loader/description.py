@@ -31,6 +31,7 @@ from featstore.loader.plan.splitting import (
     split_size,
 )
 from featstore.loader.request.matching import (
+    SelectedFiles,
     matching,
     matching_files,
     require_fresh_files,
@@ -227,7 +228,7 @@ def _listed_later(
     if census.num_splits == 0 and request.where is not None:
         matching_files(replace(snapshot, data_files=data_files_of(snapshot)), request)
     table = snapshot.digest if snapshot.data_files else census.table
-    return {"files": {}, "listing": listing, "census": census, "table": table}
+    return {"files": SelectedFiles.of(()), "listing": listing, "census": census, "table": table}
 
 
 def _followed(

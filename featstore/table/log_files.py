@@ -237,7 +237,8 @@ def _counted(url: str, files: FileList) -> FileList:
     known = rows.to_pylist()
     unknown = [index for index, count in enumerate(known) if count is None or count < 0]
     gone = f"the log of {redact(url)} names it; restore it, or remove it from the log (FSCK REPAIR)"
-    counted = each_footer(map(files.url, unknown), lambda footer: footer.num_rows, gone)
+    urls = list(files.urls)
+    counted = each_footer((urls[i] for i in unknown), lambda footer: footer.num_rows, gone)
     for index, count in zip(unknown, counted, strict=True):
         known[index] = count
     return replace(files, columns={**files.columns, "num_rows": narrow(numbers(known))})

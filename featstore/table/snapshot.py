@@ -199,15 +199,22 @@ class FileList(Sequence[DataFile]):
         """The number of rows of a file."""
         return int(self.columns["num_rows"][index].as_py())
 
-    def url(self, index: int) -> str:
-        """The URL of a file."""
-        urls = self.columns.get("url")
-        return f"{self.root}{self.path(index)}" if urls is None else text_of(urls[index].as_py())
-
     @property
     def paths(self) -> Iterator[str]:
         """The paths of all files."""
         return map(text_of, self.columns["path"].to_pylist())
+
+    @property
+    def urls(self) -> Iterator[str]:
+        """The URLs of all files."""
+        if "url" in self.columns:
+            return map(text_of, self.columns["url"].to_pylist())
+        return (f"{self.root}{path}" for path in self.paths)
+
+    @property
+    def parts(self) -> "tuple[FileList, ...]":
+        """The list itself, then those of its slot groups' files."""
+        return (self, *(group.files for group in self.groups.values()))
 
     def find(self, path: str) -> int:
         """The index of the file with this path. KeyError if there is none."""
@@ -253,6 +260,12 @@ class FileList(Sequence[DataFile]):
         return np.from_dlpack(self.columns[name]).astype(np.int64)
 
     @property
+    def num_parts(self) -> Numbers:
+        """How many files hold the rows of each file, see `DataFile.parts`: (num_files,)."""
+        ones = np.ones(len(self), np.int64)
+        return sum((group.row_of >= 0 for group in self.groups.values()), start=ones)
+
+    @property
     def total_bytes(self) -> Numbers:
         """The bytes of each file and those of its slot groups: int64 (num_files,)."""
         total = self.values("size_bytes")
@@ -263,7 +276,11 @@ class FileList(Sequence[DataFile]):
     def totals(self) -> list[PartitionTotal]:
         """What the partitions with files hold, in the order of their first file."""
         sums = np.zeros((len(self.places), 3), np.int64)
-        of_files = [np.ones(len(self), np.int64), self.values("num_rows"), self.values("size_bytes")]
+        of_files = [
+            np.ones(len(self), np.int64),
+            self.values("num_rows"),
+            self.values("size_bytes"),
+        ]
         np.add.at(sums, self.place, np.stack(of_files, axis=1))
         # Of several values for one index the last one stays, so the first file's comes last.
         first = np.full(len(self.places), len(self), np.int64)

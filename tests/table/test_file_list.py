@@ -59,7 +59,7 @@ def test_it_holds_the_files_that_it_was_made_of(files: list[DataFile], random: A
     assert packed[1:-1] == tuple(files[1:-1])
     assert [packed.find(file.path) for file in files] == list(range(len(files)))
     assert list(packed.paths) == [file.path for file in files]
-    assert [packed.url(index) for index in range(len(files))] == [file.url for file in files]
+    assert list(packed.urls) == [file.url for file in files]
     assert [packed.places[place] for place in packed.place] == [file.partition for file in files]
     assert packed == tuple(files)
     assert packed == FileList.of(files)
@@ -87,6 +87,7 @@ def test_its_sums_are_those_of_its_files(found: list[DataFile]) -> None:
         for file in found
     ]
     packed = FileList.of(files)
+    assert packed.num_parts.tolist() == [len(file.parts) for file in files]
     assert packed.total_bytes.tolist() == [
         sum(part.size_bytes for part in file.parts) for file in files
     ]

@@ -42,10 +42,9 @@ def partition_value(field: pa.Field, partition: Partition) -> pa.Scalar:
 
 
 Listed = tuple[DataFile, Partition]
-Files = Mapping[str, Listed]
 
 
-class SelectedFiles(Files):
+class SelectedFiles(Mapping[str, Listed]):
     """Some files of a list by path, first in its order. A file is made when it is asked for.
 
     Args:
@@ -68,7 +67,7 @@ class SelectedFiles(Files):
     def of(cls, items: Iterable[Listed]) -> "SelectedFiles":
         """Packs files, each with its partition, sorted by path."""
         listed = list(items)
-        decided = {tuple(part.values.items()): part.is_decided for _, part in listed}
+        decided = {tuple(file.partition.items()): part.is_decided for file, part in listed}
         files = FileList.of(file for file, _ in listed)
         return cls(files, [decided[tuple(place.items())] or None for place in files.places])
 
@@ -84,6 +83,12 @@ class SelectedFiles(Files):
 
     def values(self) -> ValuesView[Listed]:
         return _SelectedValues(self)
+
+    def at_places(self, are_taken: Sequence[bool]) -> "SelectedFiles":
+        """The files of some places of the list."""
+        found = copy(self)
+        found.files = self.files.at_places(are_taken)
+        return found
 
     def take(self, indices: Numbers | Sequence[int]) -> "SelectedFiles":
         """The files at these indices, in this order."""
@@ -125,13 +130,6 @@ class _SelectedValues(ValuesView[Listed]):
         return self._files.listed()
 
 
-def are_decided(files: Files) -> bool:
-    """Whether the partitions alone make `where` true for all rows of these files."""
-    if isinstance(files, SelectedFiles):
-        return files.are_decided
-    return all(partition.is_decided for _, partition in files.values())
-
-
 def matching_files(snapshot: Snapshot, request: Request) -> SelectedFiles:
     """Like `matching`, but raises a SelectionError if `where` excludes every file of the table."""
     files = matching(snapshot, request)
@@ -154,7 +152,7 @@ def matching(snapshot: Snapshot, request: Request) -> SelectedFiles:
     return selected(snapshot, request, snapshot.data_files)
 
 
-def require_fresh_files(snapshot: Snapshot, files: Files, request: Request) -> None:
+def require_fresh_files(snapshot: Snapshot, files: SelectedFiles, request: Request) -> None:
     """StaleGroupError if a slot group with requested columns is stale beside some of the files."""
     require_fresh(snapshot, (file for file, _ in files.values()), _names_read(request))
 

@@ -20,7 +20,7 @@ from featstore.loader.iteration.worker import LoaderWorker
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import Listing, WholeFiles, make_splits
-from featstore.loader.request.matching import Partition, matching, selected
+from featstore.loader.request.matching import Partition, SelectedFiles, matching, selected
 from featstore.loader.request.request import resolve
 from featstore.table.snapshot import Snapshot
 
@@ -37,7 +37,7 @@ def job_of(snapshot: Snapshot, *sizes: int, **options: Any) -> Job:
     splits = [Split(path=f"{number}", num_rows=size) for number, size in enumerate(sizes)]
     known: dict[str, Any] = {
         "request": resolve(snapshot.schema, slots=["row"]),
-        "files": {file.path: (file, partition) for file in snapshot.data_files},
+        "files": SelectedFiles.of((file, partition) for file in snapshot.data_files),
         "table": snapshot.digest,
         "splits": tuple(splits or make_splits(snapshot.data_files)),
     }
@@ -186,7 +186,12 @@ def test_in_rank_order_the_turns_of_all_workers_are_the_epoch_each_with_its_own_
     )
     ordering = Ordering(kind="rank", mini_epochs=mini_epochs)
     census = listing.count(whole.seed, shuffle=True)
-    parts: dict[str, Any] = {"files": {}, "splits": (), "listing": listing, "census": census}
+    parts: dict[str, Any] = {
+        "files": SelectedFiles.of(()),
+        "splits": (),
+        "listing": listing,
+        "census": census,
+    }
     job = replace(whole, ordering=ordering, **parts)
     assert (job.plan_digest, job.key) == (whole.plan_digest, whole.key)
     paths, positions = [], list[int]()

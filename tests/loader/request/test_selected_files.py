@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.request.matching import Partition, SelectedFiles, are_decided
+from featstore.loader.request.matching import Partition, SelectedFiles
 from featstore.table.snapshot import DataFile, FileList
 
 DAYS = st.lists(st.integers(0, 3), max_size=12)
@@ -50,7 +50,7 @@ def test_it_is_the_mapping_of_the_files_whose_partitions_match(
         assert list(one.values()) == list(expected.values())
         assert list(one.items()) == list(expected.items())
         assert len(one) == len(one.values()) == len(expected)
-        assert are_decided(one) == are_decided(expected)
+        assert one.are_decided == all(part.is_decided for _, part in expected.values())
         assert list(one.files) == [file for file, _ in expected.values()]
     for file in files:
         assert (file.path in selected) == (file.path in expected)
