@@ -27,9 +27,8 @@ from featstore.base.errors import (
 )
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
-from featstore.files.credentials import require_credentials, s3_endpoint
+from featstore.files.credentials import own_hosts_only, require_credentials, s3_endpoint
 from featstore.files.looks import is_directory_at
-from featstore.files.redirects import own_hosts_only
 from featstore.files.retry import current_policy
 from featstore.files.storage import absolute, canonical, check_store, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
@@ -39,7 +38,7 @@ from featstore.table.log_files import LogFiles, commit_infos, files_of, list_log
 from featstore.table.log_mirror import VersionTakenError, is_mirrored, log_mirror
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.snapshot import DataFile, FileList, Snapshot, files_digest
-from featstore.table.table_rules import check_readable, check_writable, rules_of
+from featstore.table.table_rules import check_kept, check_readable, rules_of
 
 # The table property with the versions of slot groups by name, as JSON.
 GROUPS = f"{KEY}.groups"
@@ -131,12 +130,13 @@ def is_delta(url: str) -> bool:
 
 
 @_raises_store_errors
-def open_delta(url: str, version: int | None = None) -> Snapshot:
+def open_delta(url: str, version: int | None = None, *, with_files: bool = True) -> Snapshot:
     """Opens a snapshot without its slot groups.
 
     Args:
         url: The table.
         version: The version; by default the newest.
+        with_files: Whether to list its data files, as `files_at` does.
 
     Raises:
         TableNotFoundError: There is no table, or not in this version.
@@ -144,19 +144,10 @@ def open_delta(url: str, version: int | None = None) -> Snapshot:
     """
     newest = _load_existing(url)
     if version is None or version == newest.version:
-        return _snapshot(url, newest.table, newest.commits(_NUM_RECENT_COMMITS))
-    return _snapshot(url, _at_version(version, newest), newest.commits(through=version))
-
-
-@_raises_store_errors
-def open_head(url: str) -> Snapshot:
-    """The newest snapshot, without its data files, which `files_at` lists.
-
-    Raises:
-        TableNotFoundError: There is no table.
-    """
-    head = _load_existing(url)
-    return _snapshot(url, head.table, head.commits(_NUM_RECENT_COMMITS), with_files=False)
+        commits = newest.commits(_NUM_RECENT_COMMITS)
+        return _snapshot(url, newest.table, commits, with_files=with_files)
+    commits = newest.commits(through=version)
+    return _snapshot(url, _at_version(version, newest), commits, with_files=with_files)
 
 
 @_raises_store_errors
@@ -299,7 +290,18 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
         replace(change.metadata, crc32s=crc32s), change.bound, _version(table) + 1
     )
     keys = [key.name for key in change.schema.partition_keys]
-    actions = [_add_action(file) for file in change.files]
+    now_ms = int(time.time() * 1000)
+    actions = [
+        AddAction(
+            file.path,
+            file.size_bytes,
+            dict(file.partition),
+            now_ms,
+            True,
+            json.dumps({"numRecords": file.num_rows}),
+        )
+        for file in change.files
+    ]
     if table is None:
         _require_unforked(url)
         schema = _delta_schema(change.schema)
@@ -658,7 +660,7 @@ def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
         )
     if table is not None:
         check_readable(url, rules := rules_of(table))
-        check_writable(url, rules, "commit")
+        check_kept(url, rules.writing, "commit")
     now = FileList.of() if table is None else _data_files(url, table, {})
     base = FileList.of() if change.base is None else change.base.data_files
     found, expected = (set(files.in_partitions(change.bound).paths) for files in (now, base))
@@ -668,13 +670,6 @@ def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
             f"{redact(url)}: another writer committed {names} while this run was at work (now "
             f"version {_version(table)}); nothing of this run is visible: run it again"
         )
-
-
-def _add_action(file: DataFile) -> AddAction:
-    stats = json.dumps({"numRecords": file.num_rows})
-    return AddAction(
-        file.path, file.size_bytes, dict(file.partition), int(time.time() * 1000), True, stats
-    )
 
 
 def _evolved(schema: Schema, existing: SlotSchema, merged: SlotSchema) -> Schema:

@@ -183,8 +183,10 @@ def files_of(
     # Arrow counts the bytes of a plain text column with 32 bits: enough for 30 million files.
     paths = actions["path"].cast(pa.large_binary())
     # Few tables have escaped or absolute paths, and decoding is a call in Python for each file.
-    if has_others := pc.any(pc.match_substring_regex(paths, "%|^/|:/")).as_py():
-        paths = texts(decode_path(url, path.decode()) for path in paths.to_pylist())
+    has_whole = False
+    if pc.any(pc.match_substring_regex(paths, "%|^/|:/")).as_py():
+        decoded = [decode_path(url, path.decode()) for path in paths.to_pylist()]
+        paths, has_whole = texts(decoded), any(map(is_whole, decoded))
     selected = ("size_bytes", "num_records", "modification_time", *(f"partition.{k}" for k in keys))
     # One batch, as the rows that are taken are one chunk.
     [ordered] = (
@@ -199,10 +201,11 @@ def files_of(
         "num_rows": narrow(ordered["num_records"]),
         "version": ordered["modification_time"].cast(pa.string()).dictionary_encode(),
     }
-    if has_others and any(map(is_whole, map(text_of, columns["path"].to_pylist()))):
-        urls = map(text_of, columns["path"].to_pylist())
-        columns["url"] = texts(path if is_whole(path) else join(url, path) for path in urls)
+    if has_whole:
+        ordered_paths = map(text_of, columns["path"].to_pylist())
+        columns["url"] = texts(p if is_whole(p) else join(url, p) for p in ordered_paths)
     if crc32s:
+        # The last one, -1, is for files of commits that were not read.
         known = numbers([*crc32s.values(), -1])
         found = pc.index_in(columns["path"], value_set=texts(crc32s))
         columns["crc32"] = known.take(pc.coalesce(found, numbers([len(crc32s)])[0]))

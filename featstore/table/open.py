@@ -2,11 +2,11 @@
 
 from featstore.base.errors import TableNotFoundError
 from featstore.base.redaction import redact
-from featstore.table.delta import files_at, is_delta, open_delta, open_delta_or_none, open_head
+from featstore.table.delta import files_at, is_delta, open_delta, open_delta_or_none
 from featstore.table.groups import with_groups
 from featstore.table.parquet_dir import open_parquet_dir
 from featstore.table.snapshot import FileList, Snapshot
-from featstore.table.table_rules import check_writable
+from featstore.table.table_rules import check_kept
 
 
 def open_snapshot(url: str, version: int | None = None) -> Snapshot:
@@ -36,7 +36,7 @@ def open_without_files(url: str) -> Snapshot:
     """
     if not is_delta(url):
         return open_parquet_dir(url)
-    head = open_head(url)
+    head = open_delta(url, with_files=False)
     return head if not head.group_versions else open_snapshot(url, head.version)
 
 
@@ -67,5 +67,5 @@ def open_for_writing(url: str, what: str) -> Snapshot | None:
     base = open_delta_or_none(url)
     if base is None:
         return None
-    check_writable(url, base.rules, what)
+    check_kept(url, base.rules.writing, what)
     return with_groups(base)

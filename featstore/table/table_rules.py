@@ -99,26 +99,17 @@ def check_readable(url: str, rules: TableRules) -> None:
         )
 
 
-def check_writable(url: str, rules: TableRules, what: str) -> None:
-    """Checks that a commit would keep the table's rules.
+def check_kept(url: str, broken: tuple[str, ...], what: str) -> None:
+    """Checks that no rule would be broken.
 
     Args:
         url: The table.
-        rules: Its rules.
+        broken: Those of its rules that would be, as of `TableRules`.
         what: What was to be done.
 
     Raises:
-        InputError: The commit would break one.
+        InputError: There are some.
     """
-    _require(url, rules.writing, what)
-
-
-def check_vacuumable(url: str, rules: TableRules) -> None:
-    """Checks that a vacuum would keep the table's rules. InputError if it would not."""
-    _require(url, rules.vacuuming, "vacuum")
-
-
-def _require(url: str, broken: tuple[str, ...], what: str) -> None:
     if broken:
         raise InputError(
             f"{redact(url)}: {what}: expected a table whose rules featstore keeps, found "

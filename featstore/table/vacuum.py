@@ -20,7 +20,7 @@ from featstore.base.errors import DataFileError, InputError, TableNotFoundError
 from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, list_own
 from featstore.files.storage import delete, join, modified_s
-from featstore.table.delta import GROUPS, files_at, is_delta, open_delta, open_head
+from featstore.table.delta import GROUPS, files_at, is_delta, open_delta
 from featstore.table.layout import (
     GROUPS_DIR,
     LOG_DIR,
@@ -36,7 +36,7 @@ from featstore.table.layout import (
 from featstore.table.log_files import LogFiles, commit_url, list_log, read_actions
 from featstore.table.running import modified_or, running, store_now_s
 from featstore.table.snapshot import Snapshot
-from featstore.table.table_rules import check_vacuumable
+from featstore.table.table_rules import check_kept
 
 # Delta Lake's default for `VACUUM`, so that readers of older versions have a week.
 RETAIN_S = 7 * 86_400.0
@@ -164,7 +164,7 @@ def vacuum(
         raise TableNotFoundError(
             f"no table at {redact(url)}: expected a Delta table ({LOG_DIR}/ is missing)"
         )
-    check_vacuumable(url, open_head(url).rules)
+    check_kept(url, open_delta(url, with_files=False).rules.vacuuming, "vacuum")
     now_s = store_now_s(url) if now_s is None else now_s
     # The order matters: files are listed first, marks read second, the log last. A run that commits
     # in between is seen by its mark or by its commit.

@@ -1,6 +1,7 @@
 """Writes batches to one data file: Parquet with row groups of an exact size."""
 
 import contextlib
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
@@ -158,7 +159,7 @@ def _as_list(column: pa.Field) -> pa.Field:
     return column.with_type(pa.list_(column.type.value_field))
 
 
-class _ChecksumSink:
+class _ChecksumSink(io.RawIOBase):
     """A binary file that computes the CRC-32 of the bytes written, and can be detached from its
     target.
 
@@ -170,7 +171,6 @@ class _ChecksumSink:
         self._file: IO[bytes] | None = file
         self.crc32 = 0
         self._num_bytes = 0
-        self.closed = False
 
     def write(self, data: Any) -> int:
         if self._file is not None:
@@ -186,17 +186,5 @@ class _ChecksumSink:
     def tell(self) -> int:
         return self._num_bytes
 
-    def flush(self) -> None:
-        """Nothing to do: the target is flushed when it is published."""
-
-    def close(self) -> None:
-        self.closed = True
-
     def writable(self) -> bool:
         return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
