@@ -297,22 +297,15 @@ def _with_scheme(url: str, path: str) -> str:
     """The URL of a listed path. File systems that are bound to a host list paths without it."""
     if SCHEME.match(path):
         return path
-    head, rest = without_path(url)
+    match = re.match(r"[^:/]+://[^/]*", url)
+    assert match is not None
+    head, rest = match.group(), url[match.end() :].rstrip("/")
     is_host = (
         not has_object_store(url)
         and head.partition("://")[2]
         and filesystem(url)._strip_protocol(url).rstrip("/") == rest
     )
     return f"{head}/{path.lstrip('/')}" if is_host else f"{scheme(url)}://{path.lstrip('/')}"
-
-
-def without_path(url: str) -> tuple[str, str]:
-    """Splits a remote URL into scheme, user, host and port, and its path without a trailing
-    slash.
-    """
-    head = re.match(r"[^:/]+://[^/]*", url)
-    assert head is not None
-    return head.group(), url[head.end() :].rstrip("/")
 
 
 def directories(url: str) -> list[str]:

@@ -266,7 +266,11 @@ class _StoreFile(io.RawIOBase):
         self._url, self._mode, self._num_written = url, mode, 0
         self._file: Any = None  # for `close`, which is also called if the client raises
         with as_store_errors(url):
-            self._file = _client_file(url, mode)
+            # obstore's writer publishes when it is closed, and not when it is garbage-collected.
+            if mode == "wb" and scheme(url) in _OBSTORE:
+                self._file = obstore.open_writer(*connect(url))
+            else:
+                self._file = filesystem(url).open(canonical(url), mode)
 
     def readable(self) -> bool:
         return self._mode == "rb"
@@ -320,13 +324,6 @@ class _StoreFile(io.RawIOBase):
         # fsspec's buffered files otherwise close, and so publish, when they are garbage-collected.
         if isinstance(self._file, fsspec.spec.AbstractBufferedFile):
             self._file.closed = True
-
-
-def _client_file(url: str, mode: str) -> Any:
-    # obstore's writer publishes when it is closed, and not when it is garbage-collected.
-    if mode == "wb" and scheme(url) in _OBSTORE:
-        return obstore.open_writer(*connect(url))
-    return filesystem(url).open(canonical(url), mode)
 
 
 def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:

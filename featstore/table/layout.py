@@ -109,7 +109,8 @@ def parse_partition(path: str) -> dict[str, str | None]:
         key, equals, value = directory.partition("=")
         if not (key and equals):
             continue
-        name, value_of_key = unquote(key), _unescape(value)
+        name = unquote(key)
+        value_of_key = None if value == NULL_PARTITION else unquote(value)
         if found.setdefault(name, value_of_key) != value_of_key:
             raise InputError(
                 f"{redact(path)}: expected one value of the partition key {name!r}, found "
@@ -280,7 +281,3 @@ def is_whole(path: str) -> bool:
 
 def _escape(text: str) -> str:
     return _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", text)
-
-
-def _unescape(text: str) -> str | None:
-    return None if text == NULL_PARTITION else unquote(text)

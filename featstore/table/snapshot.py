@@ -195,10 +195,6 @@ class FileList(Sequence[DataFile]):
         """The path of a file."""
         return text_of(self.columns["path"][index].as_py())
 
-    def num_rows(self, index: int) -> int:
-        """The number of rows of a file."""
-        return int(self.columns["num_rows"][index].as_py())
-
     @property
     def paths(self) -> Iterator[str]:
         """The paths of all files."""

@@ -149,14 +149,12 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
     """
     return pa.schema(
         [
-            _as_list(column) if pa.types.is_fixed_size_list(column.type) else column
+            column.with_type(pa.list_(column.type.value_field))
+            if pa.types.is_fixed_size_list(column.type)
+            else column
             for column in schema
         ]
     )
-
-
-def _as_list(column: pa.Field) -> pa.Field:
-    return column.with_type(pa.list_(column.type.value_field))
 
 
 class _ChecksumSink(io.RawIOBase):

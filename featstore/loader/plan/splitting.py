@@ -99,7 +99,8 @@ class WholeFiles(SplitList):
         return [memoryview(found.buffers()[2] or b"")]
 
     def _split(self, index: int) -> Split:
-        return Split(path=self.files.path(index), num_rows=self.files.num_rows(index))
+        rows = self.files.columns["num_rows"][index].as_py()
+        return Split(path=self.files.path(index), num_rows=rows)
 
 
 class PackedSplits(SplitList):
