@@ -57,16 +57,15 @@ def _beside(base: FileList, group: FileList, name: str) -> tuple[GroupFiles, tup
     base_row = np.from_dlpack(
         pc.coalesce(pc.index_in(base_paths, value_set=base.columns["path"]), numbers([-1])[0])
     )
+    read = np.flatnonzero(base_row >= 0)
     # Rows are matched by position, so a file with another number of rows cannot be used.
-    is_read = base_row >= 0
-    is_read[is_read] = (base.values("num_rows")[base_row] == group.values("num_rows"))[is_read]
+    read = read[base.values("num_rows")[base_row[read]] == group.values("num_rows")[read]]
     row_of = np.full(len(base), -1, np.int32)
-    row_of[base_row[is_read]] = np.arange(is_read.sum())
+    row_of[base_row[read]] = np.arange(len(read))
     below = lines(f"{GROUPS_DIR}/{name}/", paths)
     moved = replace(group, columns={**group.columns, "path": below}, root=base.root)
-    files = moved.take(np.flatnonzero(is_read))
-    stale = tuple(group[int(row)] for row in np.flatnonzero(~is_read))
-    return GroupFiles(files, row_of), stale
+    stale = np.setdiff1d(np.arange(len(group)), read).tolist()
+    return GroupFiles(moved.take(read), row_of), tuple(group[row] for row in stale)
 
 
 def merge_group_schema(schema: SlotSchema, group: SlotSchema, where: str) -> SlotSchema:

@@ -145,8 +145,9 @@ class FileList(Sequence[DataFile]):
             DataFileError: Two of them have the same path.
         """
         rows = list(files)
-        keys = [tuple(file.partition.items()) for file in rows]
-        places = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        keys = [frozenset(file.partition.items()) for file in rows]
+        places = {key: file.partition for key, file in zip(keys, rows, strict=True)}
+        number_of = {key: number for number, key in enumerate(places)}
         beside: dict[str, dict[int, GroupFile]] = {}
         for index, file in enumerate(rows):
             for bound in file.groups:
@@ -155,8 +156,8 @@ class FileList(Sequence[DataFile]):
         return cls(
             columns=columns,
             root=root,
-            place=np.array([places[key] for key in keys], np.int32),
-            places=[dict(key) for key in places],
+            place=np.array([number_of[key] for key in keys], np.int32),
+            places=list(places.values()),
             groups={
                 name: GroupFiles.of(found, len(rows)) for name, found in sorted(beside.items())
             },
