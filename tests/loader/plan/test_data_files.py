@@ -1,11 +1,16 @@
 """Which data files are read, and how an epoch of any number of files is listed in parts."""
 
+import cProfile
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import Schema
+from deltalake.transaction import AddAction, create_table_with_add_actions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +18,7 @@ from featstore.base.errors import SelectionError
 from featstore.base.schema import SlotSchema
 from featstore.dispatch.orders import MiniEpoch, WorkerInfo
 from featstore.dispatch.plan import Plan, Split
+from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.splitting import Listing, WholeFiles, split_list
 from featstore.loader.request.matching import SelectedFiles, matching, matching_files
 from featstore.loader.request.request import resolve
@@ -143,3 +149,24 @@ def test_of_many_files_the_largest_256_are_known(sizes: list[int]) -> None:
 
 def test_a_file_of_several_splits_is_one_of_the_largest() -> None:
     assert list(listing_of([35, 0, 8]).count(0, shuffle=False).largest) == ["0000", "0002"]
+
+
+def test_a_loader_of_many_files_makes_no_object_of_each(tmp_path: Path) -> None:
+    """For a million files see benchmarks/rank_listing.py."""
+
+    def num_calls(num_files: int) -> int:
+        url, numbers = str(tmp_path / str(num_files)), range(num_files)
+        stats = json.dumps({"numRecords": 10})
+        actions = [
+            AddAction(f"dt={i % 5}/{i:05}.parquet", 10 + i, {"dt": str(i % 5)}, i, True, stats)
+            for i in numbers
+        ]
+        schema = Schema.from_arrow(pa.schema([("row", pa.int64()), ("dt", pa.string())]))
+        create_table_with_add_actions(url, schema, actions, partition_by=["dt"])
+        with cProfile.Profile() as profile:
+            loader = FeatureLoader(url, slots=["row"], where="dt <> '3'", order="static")
+        loader.close()
+        return sum(entry.callcount for entry in profile.getstats())
+
+    few = [num_calls(num_files) for num_files in (10, 11)][1]  # the first one imports
+    assert num_calls(5_000) < few + 1_000
