@@ -26,8 +26,9 @@ def texts(values: Iterable[str]) -> pa.Array:
 
 def numbers(values: Iterable[int] | Numbers) -> pa.Array:
     """Numbers as int64, likewise."""
-    data = values if isinstance(values, np.ndarray) else array("q", values)
-    return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
+    data = np.fromiter(values, np.int64) if not isinstance(values, np.ndarray) else values
+    buffer = pa.py_buffer(data.astype(np.int64, copy=False))
+    return pa.Array.from_buffers(pa.int64(), len(data), [None, buffer])
 
 
 def narrow(column: pa.Array) -> pa.Array:

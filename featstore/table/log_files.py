@@ -224,7 +224,7 @@ def _places(keys: Mapping[str, pa.Array], num_files: int) -> tuple[Numbers, list
         found = list(map(_text, encoded.dictionary.to_pylist()))
         # Both indices in one number, which then becomes an index of the pairs that occur.
         pairs = numbers(place * len(found) + np.from_dlpack(encoded.indices)).dictionary_encode()
-        place = np.from_dlpack(pairs.indices)
+        place = np.from_dlpack(pairs.indices).astype(np.int64)
         places = [
             {**places[pair // len(found)], key: found[pair % len(found)]}
             for pair in pairs.dictionary.to_pylist()
