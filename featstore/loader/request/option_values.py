@@ -1,4 +1,4 @@
-"""Options as a config or a caller gives them: objects, mappings, lists, functions or their names."""
+"""Options as a config or a caller gives them: objects, mappings, lists, functions and names."""
 
 import importlib
 from collections.abc import Callable, Collection, Iterable, Mapping
