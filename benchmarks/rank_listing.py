@@ -1,13 +1,14 @@
-"""What a worker keeps of the list of files in `rank` order, which lists parts, and in `dynamic`
-order, which keeps the whole; and what it needs for a moment.
+"""What listing the files of a table costs; and what a worker keeps of the list in `rank` order,
+which lists parts, and in `dynamic` order, which keeps the whole.
 
 A Delta table of 1,000,000 files (a checkpoint, and 20 small commits after it; the files themselves
 are not there). One of 8 workers in 4 mini-epochs makes its loader and lists two of its parts;
-another process lists the whole, as `dynamic` order does. Each is a process of its own: Python's
-memory by tracemalloc, once everything is imported, resident memory from the kernel; a third one
-does nothing but open the table with delta-rs. Ends with one line `RESULT {json}`; exit code 1 if
-the whole keeps more than 100 bytes a split, or a part, 1/32 of them, more than 150 a split and 1 MB
-besides. Resident memory is reported.
+another process lists the whole, as `dynamic` order does. Each is a process of its own: memory of
+Python by tracemalloc, and of Arrow, once everything is imported, resident memory from the kernel;
+another one does nothing but open the table with delta-rs. Ends with one line `RESULT {json}`; exit
+code 1 if a million files cost more than 1 s of CPU beyond delta-rs' own, or more than 100 MB that
+are kept; if the whole keeps more than 100 bytes a split, or a part, 1/32 of them, more than 150 a
+split and 1 MB besides. Resident memory is reported.
 """
 
 import argparse
@@ -31,10 +32,13 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from featstore.dispatch.orders import WorkerInfo
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.table_source import TableSource
+from featstore.table.open import open_snapshot
 from shared_parts.machine import print_result
 
 NUM_WORKERS, MINI_EPOCHS = 8, 4
 WHOLE_SPLIT_BYTES, PART_SPLIT_BYTES, PART_BYTES = 100, 150, 1_000_000
+FILE_CPU_US, FILE_BYTES = 1.0, 100
+NUM_TRIES = 3  # of listing, of which the fastest counts
 
 
 def main() -> int:
@@ -54,13 +58,21 @@ def main() -> int:
             subprocess.run([sys.executable, "-c", make], check=True, env=_env())
         found = {
             what: _child(what, url)
-            for what in ("rank", "whole", "delta", "rank-traced", "whole-traced")
+            for what in ("files", "rank", "whole", "delta", "rank-traced", "whole-traced")
         }
     num_in_part = num_files // (NUM_WORKERS * MINI_EPOCHS)
     whole = found["whole-traced"]["kept_bytes"] / num_files
     part_bytes = found["rank-traced"]["kept_bytes"]
     part_limit = PART_SPLIT_BYTES * num_in_part + PART_BYTES
+    cpu_s, cpu_limit_s = found["files"]["cpu_s"], FILE_CPU_US * num_files / 1e6
+    kept_bytes, kept_limit = found["files"]["kept_bytes"], FILE_BYTES * num_files
     figures = {
+        "listing_cpu_s": {"value": cpu_s, "limit": cpu_limit_s, "ok": cpu_s <= cpu_limit_s},
+        "listing_bytes": {
+            "value": kept_bytes,
+            "limit": kept_limit,
+            "ok": kept_bytes <= kept_limit,
+        },
         "bytes_a_split": {
             "value": round(whole, 1),
             "limit": WHOLE_SPLIT_BYTES,
@@ -121,7 +133,10 @@ def _measured(what: str, url: str) -> dict[str, Any]:
         _make(f"{directory}/small", 64)
         _delta(f"{directory}/small")
         _loader(f"{directory}/small", "rank")  # imports everything
+    if what == "files":
+        return _listed(url)
     before_bytes, started = _resident_bytes(), time.monotonic()
+    arrow_bytes = pa.total_allocated_bytes()
     if what.endswith("traced"):
         tracemalloc.start()
     kept: Any = (
@@ -131,13 +146,37 @@ def _measured(what: str, url: str) -> dict[str, Any]:
     )
     spent_s = time.monotonic() - started
     gc.collect()
-    traced = tracemalloc.get_traced_memory()[0]
+    traced = tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes() - arrow_bytes
     del kept
     return {
         "seconds": round(spent_s, 1),
         "before_bytes": before_bytes,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "kept_bytes": traced,
+    }
+
+
+def _listed(url: str) -> dict[str, Any]:
+    """The CPU that a list of files takes beyond that of delta-rs, and what it keeps."""
+    costs = list[tuple[float, float]]()
+    for _ in range(NUM_TRIES):
+        started_s = time.process_time()
+        _delta(url)
+        opened_s = time.process_time()
+        open_snapshot(url)
+        costs.append((time.process_time() - opened_s, opened_s - started_s))
+    gc.collect()
+    before_bytes = pa.total_allocated_bytes()
+    tracemalloc.start()
+    snapshot = open_snapshot(url)
+    gc.collect()
+    kept_bytes = tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes() - before_bytes
+    del snapshot
+    of_delta_s = min(cost[1] for cost in costs)
+    return {
+        "cpu_s": round(min(cost[0] for cost in costs) - of_delta_s, 2),
+        "of_delta_s": round(of_delta_s, 2),
+        "kept_bytes": kept_bytes,
     }
 
 

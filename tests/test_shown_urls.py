@@ -184,7 +184,6 @@ ACTS: dict[str, Callable[[str, Path], object]] = {
     "time": lambda url, here: storage.modified_s(url),
     "list": lambda url, here: listings.list_files(url),
     "find": lambda url, here: listings.find_file(url),
-    "is a directory": lambda url, here: listings.is_directory(url),
     "span": lambda url, here: list(read_span(url, 0, 1, size_bytes=10).blocks),
     "impressions": lambda url, here: parse_impressions(f"from={url} row_id=a"),
     "label": lambda url, here: parse_label(f"fron={url} name=click"),

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.explore.table import open_table
-from featstore.table.snapshot import Snapshot
+from featstore.table.snapshot import FileList, Snapshot
 
 ROWS_PER_ROW_GROUP = 65_536
 _MOST_LISTS = 24
@@ -131,8 +131,8 @@ def server_cpu_s(url: str) -> float:
 
 def at(snapshot: Snapshot, url: str) -> Snapshot:
     """The same table, its files read from a server."""
-    moved = tuple(replace(file, url=f"{url}/{Path(file.url).name}") for file in snapshot.data_files)
-    return replace(snapshot, data_files=moved)
+    moved = (replace(file, url=f"{url}/{Path(file.url).name}") for file in snapshot.data_files)
+    return replace(snapshot, data_files=FileList.of(moved))
 
 
 def disk_speeds(directory: Path, num_bytes: int = 64 << 20) -> dict[str, float]:

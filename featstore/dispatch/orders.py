@@ -10,7 +10,7 @@ workers, and a run can resume with a different number.
 recorded epoch (`replay`) says is in recording.py.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -128,33 +128,21 @@ class MiniEpoch:
         return range(num_splits * part // num_parts, num_splits * (part + 1) // num_parts)
 
 
-def rank_splits(listing: Iterable[_Listed], num_splits: int, part: MiniEpoch) -> list[_Listed]:
+def rank_splits(splits: Sequence[_Listed], num_splits: int, part: MiniEpoch) -> list[_Listed]:
     """The part's splits, in the epoch's order.
 
-    The listing is streamed, and only the part's own entries are kept: memory is O(part).
-
     Args:
-        listing: The splits of the snapshot, or one value for each, in the snapshot's order.
+        splits: The splits of the snapshot, or one value for each, in the snapshot's order.
         num_splits: How many splits the snapshot has.
         part: The mini-epoch.
 
     Raises:
-        ValueError: The listing does not have `num_splits` entries.
+        ValueError: There are not `num_splits` of them.
     """
+    if len(splits) != num_splits:
+        raise ValueError(f"a listing of {len(splits)} splits, where {num_splits} were expected")
     keys = order_keys(part.seed, part.epoch)
-    order_in_part = {
-        permute(position, num_splits, keys): place
-        for place, position in enumerate(part.positions(num_splits))
-    }
-    own: list[_Listed | None] = [None] * len(order_in_part)
-    num_listed = 0
-    for number, split in enumerate(listing):
-        num_listed += 1
-        if (place := order_in_part.get(number)) is not None:
-            own[place] = split
-    if num_listed != num_splits:
-        raise ValueError(f"a listing of {num_listed} splits, where {num_splits} were expected")
-    return [split for split in own if split is not None]
+    return [splits[permute(at, num_splits, keys)] for at in part.positions(num_splits)]
 
 
 def _remaining(plan: Plan, done: Done) -> Iterator[SplitRange]:

@@ -8,11 +8,13 @@ their position in it.
 """
 
 import hashlib
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
+from typing import overload
 
 # Four rounds suffice if the round functions are random (Luby and Rackoff, 1988); two more make up
 # for a mixer that is not, and for small domains. A position takes 3 us (docs/design/dispatch.md).
@@ -48,6 +50,34 @@ class Split:
         """`{path}#{first}-{last}`; `{path}#0-` is a whole file."""
         last = "" if self.last_row_group is None else self.last_row_group
         return f"{self.path}#{self.first_row_group}-{last}"
+
+
+class SplitList(Sequence[Split]):
+    """Splits that are kept in columns: the object of one is made when it is asked for."""
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Split]: ...
+    def __getitem__(self, index: int | slice) -> Split | Sequence[Split]:
+        found = range(len(self))[index]
+        return self._split(found) if isinstance(found, int) else list(map(self._split, found))
+
+    def __iter__(self) -> Iterator[Split]:
+        return map(self._split, range(len(self)))
+
+    @property
+    @abstractmethod
+    def num_rows(self) -> int:
+        """The rows of all splits."""
+
+    def digest_lines(self) -> Iterable[bytes | memoryview]:
+        """The bytes of all splits in `Plan.digest`, in as many pieces as there may be."""
+        return map(_digest_line, self)
+
+    @abstractmethod
+    def _split(self, index: int) -> Split:
+        """The split at an index that is in range."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,35 +150,25 @@ class Plan:
 
         Workers share leases only if their digests agree.
         """
-        return plan_digest(
-            self.splits,
-            seed=self.seed,
-            epoch=self.epoch,
-            shuffle=self.shuffle,
-            section_sizes=self.section_sizes,
-        )
+        header = f"featstore-plan-1\n{self.seed}\n{self.epoch}\n{self.shuffle}\n"
+        if self.section_sizes:
+            header += f"sections {' '.join(map(str, self.section_sizes))}\n"
+        state, splits = hashlib.sha256(header.encode()), self.splits
+        of_list = splits.digest_lines() if isinstance(splits, SplitList) else None
+        for data in map(_digest_line, splits) if of_list is None else of_list:
+            state.update(data)
+        return state.hexdigest()[:32]
 
     @cached_property
     def num_rows(self) -> int:
         """Rows of all splits together."""
+        if isinstance(self.splits, SplitList):
+            return self.splits.num_rows
         return sum(split.num_rows for split in self.splits)
 
 
-def plan_digest(
-    splits: Iterable[Split],
-    *,
-    seed: int,
-    epoch: int,
-    shuffle: bool,
-    section_sizes: Sequence[int] = (),
-) -> str:
-    """`Plan.digest` for splits that are streamed instead of held in a plan."""
-    state = hashlib.sha256(f"featstore-plan-1\n{seed}\n{epoch}\n{shuffle}\n".encode())
-    if section_sizes:
-        state.update(f"sections {' '.join(map(str, section_sizes))}\n".encode())
-    for split in splits:
-        state.update(f"{split.id}\n{split.num_rows}\n".encode())
-    return state.hexdigest()[:32]
+def _digest_line(split: Split) -> bytes:
+    return f"{split.id}\n{split.num_rows}\n".encode("utf-8", "surrogateescape")
 
 
 def permute(index: int, size: int, keys: Sequence[int]) -> int:

@@ -166,7 +166,7 @@ def describe(
         num_commits: The number of commits in the table's log.
         warnings: Checks that did not pass when the partitions were written.
     """
-    in_use = [group.group for file in snapshot.data_files for group in file.groups]
+    in_use = snapshot.data_files.groups
     return Description(
         table=redact(snapshot.url),
         version=snapshot.version,
@@ -180,7 +180,7 @@ def describe(
             GroupDescription(
                 name=group.name,
                 version=group.version,
-                num_files=in_use.count(group.name),
+                num_files=len(in_use[group.name].files) if group.name in in_use else 0,
                 stale=tuple(file.path for file in group.stale),
             )
             for group in snapshot.groups
@@ -212,15 +212,14 @@ def _columns(schema: SlotSchema) -> tuple[ColumnDescription, ...]:
 
 
 def _partitions(snapshot: Snapshot) -> tuple[PartitionDescription, ...]:
-    totals: dict[tuple[tuple[str, str | None], ...], list[int]] = {}
-    for file in snapshot.data_files:
-        total = totals.setdefault(tuple(file.partition.items()), [0, 0, 0])
-        total[:] = [total[0] + 1, total[1] + file.num_rows, total[2] + file.size_bytes]
     return tuple(
         PartitionDescription(
-            keys=dict(keys), num_files=num_files, num_rows=num_rows, size_bytes=size_bytes
+            keys=dict(total.partition),
+            num_files=total.num_files,
+            num_rows=total.num_rows,
+            size_bytes=total.size_bytes,
         )
-        for keys, (num_files, num_rows, size_bytes) in totals.items()
+        for total in snapshot.data_files.totals()
     )
 
 

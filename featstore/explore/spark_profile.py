@@ -15,7 +15,7 @@ from featstore.explore.table import Table, selected_schema
 from featstore.explore.whatis import named_profile
 from featstore.extraction.spark.row_statistics import gather_dataframe, gather_items
 from featstore.statistics.stale_groups import require_fresh
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 
 def profile_table(
@@ -40,7 +40,7 @@ def profile_table(
     # The snapshot travels to every task, so the list of its files is left out.
     read = partial(
         _rows,
-        replace(table.snapshot, data_files=()),
+        replace(table.snapshot, data_files=FileList.of()),
         None if slots is None else schema.names,
         where,
     )
@@ -83,4 +83,4 @@ def profile_dataframe(dataframe: Any, labels: Sequence[str] = ()) -> Profile:
 def _rows(
     snapshot: Snapshot, slots: Sequence[str] | None, where: str | None, file: DataFile
 ) -> Iterator[pa.RecordBatch]:
-    return Table(replace(snapshot, data_files=(file,))).to_batches(slots, where)
+    return Table(replace(snapshot, data_files=FileList.of((file,)))).to_batches(slots, where)

@@ -54,7 +54,7 @@ from featstore.statistics.table_check import TableCheckReport, check_snapshot, c
 from featstore.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
 from featstore.table.delta import Commit, history
 from featstore.table.open import open_snapshot
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 
 def open_table(
@@ -558,7 +558,7 @@ class Table:
             return None
         return parse_where(text, {field.name: field.type for field in _arrow_schema(self.schema)})
 
-    def _files(self, where: Where | None) -> Sequence[DataFile]:
+    def _files(self, where: Where | None) -> FileList:
         return matching_files(self.snapshot.data_files, where)
 
     def _require_fresh(self, files: Sequence[DataFile], read: SlotSchema) -> None:
@@ -617,12 +617,12 @@ def selected_schema(schema: SlotSchema, slots: Sequence[str] | None) -> SlotSche
     )
 
 
-def matching_files(files: Sequence[DataFile], where: Where | None) -> Sequence[DataFile]:
+def matching_files(files: FileList, where: Where | None) -> FileList:
     """The files that may hold matching rows."""
     if where is None:
         return files
     # None means that the partition values do not decide.
-    return tuple(file for file in files if where.matches_partition(file.partition) is not False)
+    return files.at_places([where.matches_partition(p) is not False for p in files.places])
 
 
 def _drawn(

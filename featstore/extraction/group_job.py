@@ -442,4 +442,4 @@ def _publish(
 
 def _written(run: ExtractionRun, report: ExtractReport) -> tuple[DataFile, ...]:
     now = delta.open_delta(run.task.table_url, report.version)
-    return now.in_partitions(run.partitions)
+    return tuple(now.in_partitions(run.partitions))

@@ -50,17 +50,16 @@ from featstore.statistics.gates import CheckResult, check_before_commit
 from featstore.table import delta
 from featstore.table.evolution import check_case, check_foreign, merge_schemas
 from featstore.table.groups import GroupOrigins
-from featstore.table.layout import check_partition_value, is_data_file, new_tag
+from featstore.table.layout import (
+    check_partition_value,
+    is_data_file,
+    new_tag,
+    overwrite_filters,
+)
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import open_for_writing
 from featstore.table.running import Mark, check_not_removed, marked
-from featstore.table.snapshot import (
-    DataFile,
-    Snapshot,
-    by_partition,
-    files_digest,
-    overwrite_filters,
-)
+from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
 
 CommitFunction = Callable[[str, delta.Change], int]
 _LOG = logging.getLogger(__name__)
@@ -342,7 +341,7 @@ def begin_run(
         input_digest=digest,
         started_s=started_s,
         num_raw_files=num_raw_files,
-        replaced=() if base is None else base.in_partitions(partitions),
+        replaced=() if base is None else tuple(base.in_partitions(partitions)),
     )
 
 

@@ -35,7 +35,7 @@ from featstore.table.layout import (
 )
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
 from featstore.table.running import check_not_removed, marked
-from featstore.table.snapshot import DataFile, Snapshot, TableFile, files_digest, in_partitions
+from featstore.table.snapshot import DataFile, FileList, Snapshot, TableFile, files_digest
 from featstore.table.writer import open_data_file
 
 _COPIED_BYTES = 8 << 20
@@ -166,15 +166,13 @@ def _origins(
     """
     groups = GroupOrigins(snapshot)
     folded = {to_json(partition) for partition in partitions}
-    after = [
-        *files,
-        *(file for file in snapshot.data_files if to_json(file.partition) not in folded),
-    ]
+    kept = [to_json(place) not in folded for place in snapshot.data_files.places]
+    after = FileList.of([*files, *snapshot.data_files.at_places(kept)])
     for _, found in delta.with_origins(delta.history(snapshot.url)):
         if found.input_digest is None or folded.isdisjoint(map(to_json, found.partitions)):
             continue
         if found.data_digest == files_digest(snapshot.in_partitions(found.partitions)):
-            now = files_digest(in_partitions(after, found.partitions))
+            now = files_digest(after.in_partitions(found.partitions))
             is_whole = folded.issuperset(map(to_json, found.partitions))
             parts = (*found.folded, *(groups.of(found.partitions) if is_whole else ()))
             yield replace(found, data_digest=now, crc32s={}, origins=(), folded=parts)

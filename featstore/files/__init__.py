@@ -9,6 +9,6 @@
 | table_marks.py | what makes a directory a table of Delta, Iceberg or another format |
 | transfer.py | byte ranges as a stream of blocks |
 | store_errors.py | translates errors of the clients to errors of featstore |
-| credentials.py, redirects.py | finds credentials, and keeps them from other hosts |
+| credentials.py | finds credentials, and keeps them from other hosts |
 | private_directory.py | local directories for one user, and temporary ones |
 """

@@ -88,8 +88,9 @@ def missing_for_libhdfs(environment: Mapping[str, str]) -> list[str]:
         missing.append(f"JAVA_HOME ({_found(java)}) is no Java with {_JVM[0]}")
     library = environment.get("ARROW_LIBHDFS_DIR", "")
     home = environment.get("HADOOP_HOME", "")
-    places = [Path(library), Path(home, "lib/native"), *_library_path(environment)]
-    if not any(is_file_at(place / "libhdfs.so") for place in places if place != Path()):
+    places = [library, home and f"{home}/lib/native"]
+    places += environment.get("LD_LIBRARY_PATH", "").split(":")
+    if not any(is_file_at(Path(place, "libhdfs.so")) for place in filter(None, places)):
         missing.append(f"HADOOP_HOME ({_found(home)}) is no Hadoop with lib/native/libhdfs.so")
     classes = environment.get("CLASSPATH", "")
     if not any(jar in classes for jar in _JARS):
@@ -98,10 +99,6 @@ def missing_for_libhdfs(environment: Mapping[str, str]) -> list[str]:
             f"out, as `hadoop classpath --glob` does"
         )
     return missing
-
-
-def _library_path(environment: Mapping[str, str]) -> list[Path]:
-    return [Path(entry) for entry in environment.get("LD_LIBRARY_PATH", "").split(":") if entry]
 
 
 def _found(value: str) -> str:

@@ -127,11 +127,10 @@ def list_files(
     url: str,
     suffix: str | tuple[str, ...] = PARQUET,
     *,
-    hidden: bool = False,
-    literal: bool = False,
     looks_above: bool = True,
 ) -> list[FileEntry]:
-    """Lists the files of a path, of a directory (recursively) or of a glob.
+    """Lists the files of a path, of a directory (recursively) or of a glob. Names that begin with
+    `_` or `.` are left out, as Spark and Hive do.
 
     Links are followed. Files in directories that have other names are left out, and so are links
     that lead in a circle or to what is listed anyway; if others are found, a warning names some and
@@ -142,8 +141,6 @@ def list_files(
         suffix: The end, or ends, of the names to list in directories, including those that a glob
             matches, in lower case. It does not apply to a single file and to files that a glob
             matches.
-        hidden: Include names that begin with `_` or `.`, which Spark and Hive ignore too.
-        literal: Treat the URL as a path even if it has characters of a glob.
         looks_above: Look for marks of table formats also at the place and above it, and not only
             in what is listed. In a store that takes a request for each directory.
 
@@ -156,8 +153,8 @@ def list_files(
         StoreError: Something cannot be looked at.
     """
     suffixes = (suffix,) if isinstance(suffix, str) else suffix
-    wanted = Wanted(suffixes=suffixes, hidden=hidden, marks=frozenset(MARKS))
-    entries = _listed(url, wanted, literal=literal)
+    wanted = Wanted(suffixes=suffixes, marks=frozenset(MARKS))
+    entries = _listed(url, wanted, literal=False)
     is_local = scheme(url) == "file"
     noted = {path: path if is_local else _with_scheme(url, path) for path in wanted.noted}
     check_no_table(url, directories(url) if looks_above else (), noted)
@@ -268,38 +265,27 @@ def _found(
 
 
 def _entry(url: str, item: Item, base: str) -> FileEntry:
-    if isinstance(item.info, os.stat_result):
-        return _local_entry(item.path, _name(item.path, base), item.info)
-    assert item.info is not None, item.path
-    full = _with_scheme(url, item.path)
-    version = version_of(item.info)
+    status = item.info
+    if isinstance(status, os.stat_result):
+        return FileEntry(
+            url=item.path,
+            name=_name(item.path, base),
+            size_bytes=status.st_size,
+            version=str(status.st_mtime),
+            modified_ns=status.st_mtime_ns,
+            changed_ns=status.st_ctime_ns,
+            inode=status.st_ino,
+        )
+    assert status is not None, item.path
+    full, version = _with_scheme(url, item.path), version_of(status)
+    # Some file systems report a number in listings and a date for a single file.
+    time_s = version.timestamp() if isinstance(version, datetime) else version
     return FileEntry(
         url=full,
         name=_name(full, _with_scheme(url, base)),
-        size_bytes=int(item.info["size"]),
+        size_bytes=int(status["size"]),
         version=str(version),
-        modified_ns=_modified_ns(version),
-    )
-
-
-def _modified_ns(version: object) -> int:
-    """The version in ns if it is a time. Some file systems report a number in listings and a date
-    for a single file.
-    """
-    seconds = version.timestamp() if isinstance(version, datetime) else version
-    return int(seconds * 1e9) if isinstance(seconds, int | float) else 0
-
-
-def _local_entry(path: str, name: str, status: os.stat_result) -> FileEntry:
-    """The entry from a single `stat`, so that size and version are of the same content."""
-    return FileEntry(
-        url=path,
-        name=name,
-        size_bytes=status.st_size,
-        version=str(status.st_mtime),
-        modified_ns=status.st_mtime_ns,
-        changed_ns=status.st_ctime_ns,
-        inode=status.st_ino,
+        modified_ns=int(time_s * 1e9) if isinstance(time_s, int | float) else 0,
     )
 
 
@@ -311,35 +297,15 @@ def _with_scheme(url: str, path: str) -> str:
     """The URL of a listed path. File systems that are bound to a host list paths without it."""
     if SCHEME.match(path):
         return path
-    head, rest = without_path(url)
+    match = re.match(r"[^:/]+://[^/]*", url)
+    assert match is not None
+    head, rest = match.group(), url[match.end() :].rstrip("/")
     is_host = (
         not has_object_store(url)
         and head.partition("://")[2]
         and filesystem(url)._strip_protocol(url).rstrip("/") == rest
     )
     return f"{head}/{path.lstrip('/')}" if is_host else f"{scheme(url)}://{path.lstrip('/')}"
-
-
-def without_path(url: str) -> tuple[str, str]:
-    """Splits a remote URL into scheme, user, host and port, and its path without a trailing
-    slash.
-    """
-    head = re.match(r"[^:/]+://[^/]*", url)
-    assert head is not None
-    return head.group(), url[head.end() :].rstrip("/")
-
-
-def is_directory(url: str) -> bool:
-    """Whether the URL is an existing directory; in an object store, whether any object lies below
-    it. False on a web server, which does not tell.
-
-    Raises:
-        StoreError: The look failed.
-    """
-    if scheme(url) in ("http", "https"):
-        return False
-    item = tree_of(url, Wanted()).item(root_of(url))
-    return item is not None and item.info is None
 
 
 def directories(url: str) -> list[str]:

@@ -34,14 +34,9 @@ def looking(path: str | Path) -> Iterator[None]:
     except (FeatstoreError, IsADirectoryError, *ABSENT):
         raise
     except OSError as error:
-        raise failed_look(path, error) from error
-
-
-def failed_look(path: str | Path, error: OSError) -> StoreError:
-    """The error for a failed look at a local path."""
-    where = error.filename if isinstance(error.filename, str) else path
-    what = f"{where} cannot be read, which does not mean that nothing is there"
-    return system_error(what, error)
+        where = error.filename if isinstance(error.filename, str) else path
+        what = f"{where} cannot be read, which does not mean that nothing is there"
+        raise system_error(what, error) from error
 
 
 def status_of(path: str | Path) -> os.stat_result | None:

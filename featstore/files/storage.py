@@ -23,11 +23,10 @@ from featstore.base.errors import ConfigError, StagingError, UnsafeStoreError
 from featstore.base.libraries import LazyModule
 from featstore.base.processes import OwnProcess
 from featstore.base.redaction import LINKS, redact, redact_text, secrets_of
-from featstore.files.credentials import require_credentials
+from featstore.files.credentials import own_hosts_only, require_credentials
 from featstore.files.hadoop import HADOOP_SCHEMES, hadoop_filesystem
 from featstore.files.looks import looking
 from featstore.files.random_reader import RandomReader
-from featstore.files.redirects import own_hosts_only
 from featstore.files.retry import BRIEF, RetryPolicy, current_policy
 from featstore.files.store_errors import as_store_errors, as_write_errors, is_lasting
 
@@ -274,7 +273,11 @@ class _StoreFile(io.RawIOBase):
         self._url, self._mode, self._num_written = url, mode, 0
         self._file: Any = None  # for `close`, which is also called if the client raises
         with as_store_errors(url):
-            self._file = _client_file(url, mode)
+            # obstore's writer publishes when it is closed, and not when it is garbage-collected.
+            if mode == "wb" and scheme(url) in _OBSTORE:
+                self._file = obstore.open_writer(*connect(url))
+            else:
+                self._file = filesystem(url).open(canonical(url), mode)
 
     def readable(self) -> bool:
         return self._mode == "rb"
@@ -330,13 +333,6 @@ class _StoreFile(io.RawIOBase):
             self._file.closed = True
 
 
-def _client_file(url: str, mode: str) -> Any:
-    # obstore's writer publishes when it is closed, and not when it is garbage-collected.
-    if mode == "wb" and scheme(url) in _OBSTORE:
-        return obstore.open_writer(*connect(url))
-    return filesystem(url).open(canonical(url), mode)
-
-
 def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:
     """Opens a seekable binary reader. The caller closes it.
 
@@ -373,11 +369,24 @@ def open_write(url: str) -> Iterator[IO[bytes]]:
     """
     path = local_path(url)
     if path is None:
-        with _discard_on_error(_StoreFile(url, "wb")) as remote:
+        remote = _StoreFile(url, "wb")
+        try:
             yield cast(IO[bytes], remote)
+        except BaseException:
+            remote.discard()
+            raise
+        remote.close()
         return
-    with as_write_errors(url), _renamed_when_complete(path) as file:
-        yield file
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    with as_write_errors(url):
+        try:
+            with _created(partial) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def _created(path: Path) -> IO[bytes]:
@@ -439,30 +448,6 @@ def _remove_empty_in(directory: Path, *, hidden: bool) -> None:
             with contextlib.suppress(OSError):
                 _remove_empty_in(Path(entry.path), hidden=hidden)
                 os.rmdir(entry.path)  # noqa: PTH106  no second path
-
-
-@contextlib.contextmanager
-def _renamed_when_complete(path: Path) -> Iterator[IO[bytes]]:
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
-    try:
-        with _created(partial) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _discard_on_error(file: _StoreFile) -> Iterator[_StoreFile]:
-    try:
-        yield file
-    except BaseException:
-        file.discard()
-        raise
-    else:
-        file.close()
 
 
 def size_bytes(url: str) -> int:

@@ -30,8 +30,7 @@ from featstore.base.errors import (
 )
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import redact, redact_text, secrets_in, secrets_of
-from featstore.files.credentials import variables_of
-from featstore.files.redirects import DEAD_PROXY
+from featstore.files.credentials import DEAD_PROXY, variables_of
 from featstore.files.retry import NO_LIMIT, gave_up
 
 if TYPE_CHECKING:
@@ -207,7 +206,7 @@ _UNREACHED = (
         "set JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob)",
     ),
 )
-# A dead proxy keeps a redirect from being followed, see redirects.py.
+# A dead proxy keeps a redirect from being followed, see credentials.py.
 _REDIRECTED = _rule(
     rf"tcp connect error\W+{re.escape(DEAD_PROXY)},",
     "{host} redirects to another host, where credentials may not go",

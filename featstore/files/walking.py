@@ -126,17 +126,15 @@ class Tree:
         """
         raise NotImplementedError
 
-    def files(self, directory: str) -> Iterator[Item]:
-        """Yields the files in a directory and in those below it.
+    def files(self, directory: str, above: frozenset[object] = frozenset()) -> Iterator[Item]:
+        """Yields the files in a directory and in those below it. `above` are the directories
+        through which a walk came here, see `within`.
 
         Raises:
             FileNotFoundError: There is no such directory.
             InputError: A directory was named by the one above it, and is gone.
             StoreError: One of them cannot be read.
         """
-        yield from self._files(directory, frozenset())
-
-    def _files(self, directory: str, above: frozenset[object]) -> Iterator[Item]:
         if (inside := self.within(directory, above)) is None:
             return
         for item in self.items(directory, self._wanted.takes):
@@ -144,7 +142,7 @@ class Tree:
                 yield item
                 continue
             try:
-                yield from self._files(item.path, inside)
+                yield from self.files(item.path, inside)
             except ABSENT:
                 if not self._wanted.is_own:
                     raise gone(item.path) from None

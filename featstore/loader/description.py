@@ -2,7 +2,7 @@
 table, into a `LoaderDescription`. No loader is made here, and no store is asked.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -13,20 +13,23 @@ import pyarrow as pa
 from featstore.base.byte_sizes import parse_bytes
 from featstore.base.errors import ConfigError, require_boolean, require_integer
 from featstore.dispatch.options import AUTO, END, Dispatch
-from featstore.dispatch.plan import Split
 from featstore.loader.batches.bad_files import SKIP, checked
 from featstore.loader.batches.transform import checked_transform
 from featstore.loader.iteration.job import BatchOptions, EpochOptions, Job, ProcessOptions
 from featstore.loader.iteration.staging_share import divided, limited, staging_for
 from featstore.loader.iteration.step_agreement import require_in_step, tail_of
 from featstore.loader.on_stats import OnStats, on_stats_options
-from featstore.loader.plan.data_files import Listing
 from featstore.loader.plan.follow import Follow, Following
 from featstore.loader.plan.ordering import DYNAMIC, RANK, STATIC, Ordering
 from featstore.loader.plan.sections import in_sections, matching_in_sections, section_key
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.plan.split_list import PackedSplits, WholeFiles
-from featstore.loader.plan.splitting import make_splits, split_size
+from featstore.loader.plan.splitting import (
+    Cut,
+    Listing,
+    make_splits,
+    split_list,
+    split_size,
+)
 from featstore.loader.request.matching import (
     SelectedFiles,
     matching,
@@ -40,11 +43,10 @@ from featstore.loader.request.tables import TableLike, naming_table, snapshot_of
 from featstore.selection.where import parse_where
 from featstore.staging.options import Staging
 from featstore.statistics.stale_groups import ERROR, reading
-from featstore.table.open import open_snapshot, open_without_files, stream_data_files
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.open import data_files_of, open_snapshot, open_without_files
+from featstore.table.snapshot import FileList, Snapshot
 
 Group = TypeVar("Group")
-Cut = Callable[[Iterable[DataFile]], Iterator[Split]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +135,7 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
         size = split_size(dispatch)
         cut = partial(make_splits, size=size, accepts_bad=process.on_bad_file == SKIP)
         parts = (
-            _listed_later(snapshot, request, cut, epochs)
+            _listed_later(snapshot, request, cut, epochs, whole=size is None)
             if epochs.ordering.kind == RANK
             else _listed_now(snapshot, request, key, cut, whole=size is None)
         )
@@ -206,33 +208,27 @@ def _listed_now(
 ) -> dict[str, Any]:
     """The files, and the splits of all of them. SelectionError if `where` matches no file."""
     files = in_sections(matching_files(snapshot, request), key)
-    splits: Sequence[Split] = (
-        WholeFiles(files) if whole else PackedSplits(files, _cut_in_order(files, cut))
-    )
+    splits = split_list(files, cut, whole=whole)
     return {"files": files, "splits": splits, "table": snapshot.digest}
 
 
 def _listed_later(
-    snapshot: Snapshot, request: Request, cut: Cut, epochs: EpochOptions
+    snapshot: Snapshot, request: Request, cut: Cut, epochs: EpochOptions, *, whole: bool
 ) -> dict[str, Any]:
     """How to list the files of each part, and their census. They are not kept if the snapshot can
     be opened again. SelectionError if `where` matches no file.
     """
-    kept = snapshot if snapshot.version is None else replace(snapshot, data_files=())
-    stream = partial(stream_data_files, kept)
-    listing = Listing(stream=stream, select=partial(selected, kept, request), cut=cut)
+    kept = snapshot if snapshot.version is None else replace(snapshot, data_files=FileList.of())
+    listing = Listing(
+        list_files=partial(data_files_of, kept),
+        select=partial(selected, kept, request),
+        split=partial(split_list, cut=cut, whole=whole),
+    )
     census = listing.count(epochs.seed, shuffle=epochs.shuffle is not None)
     if census.num_splits == 0 and request.where is not None:
-        matching_files(replace(snapshot, data_files=tuple(stream_data_files(snapshot))), request)
+        matching_files(replace(snapshot, data_files=data_files_of(snapshot)), request)
     table = snapshot.digest if snapshot.data_files else census.table
-    return {"files": {}, "listing": listing, "census": census, "table": table}
-
-
-def _cut_in_order(files: SelectedFiles, cut: Cut) -> Iterator[tuple[int, Split]]:
-    """The splits of files, each with the index of its file."""
-    for index, (file, _) in enumerate(files.values()):
-        for split in cut((file,)):
-            yield index, split
+    return {"files": SelectedFiles.of(()), "listing": listing, "census": census, "table": table}
 
 
 def _followed(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from featstore.base.errors import BudgetError
+from featstore.base.redaction import redact
 
 
 def format_bytes(num_bytes: int) -> str:
@@ -20,7 +21,7 @@ def require_fits(files: Iterable[tuple[str, int]], budget_bytes: int, *, num_ope
     """Checks, before anything is downloaded, that the budget holds the largest files at once.
 
     Args:
-        files: Names and sizes in bytes of all files.
+        files: URLs and sizes in bytes of all files.
         budget_bytes: The budget.
         num_open: How many files the reader holds at the same time.
 
@@ -38,7 +39,7 @@ def require_fits(files: Iterable[tuple[str, int]], budget_bytes: int, *, num_ope
         else ""
     )
     raise BudgetError(
-        f"staging.budget_bytes is {format_bytes(budget_bytes)}, but file {name} has "
+        f"staging.budget_bytes is {format_bytes(budget_bytes)}, but file {redact(name)} has "
         f"{format_bytes(size_bytes)}{several}; raise the budget, or use staging mode ranges"
     )
 

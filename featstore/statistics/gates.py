@@ -24,7 +24,7 @@ from featstore.statistics.statistics_file import find_statistics
 from featstore.table.delta import Commit, with_origins
 from featstore.table.layout import partition_path
 from featstore.table.metadata import to_json
-from featstore.table.snapshot import DataFile, Snapshot, in_partitions
+from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 Partition = Mapping[str, str | None]
 Load = Callable[[Partition], Statistics | None]
@@ -309,20 +309,20 @@ def check_before_commit(
     if not spec.checks:
         return ()
     written = {to_json(partition) for partition in partitions}
-    kept = () if base is None else base.data_files
+    new, kept = FileList.of(files), FileList.of() if base is None else base.data_files
     others = () if base is None else base.partitions
     every = [*(p for p in others if to_json(p) not in written), *partitions]
 
     def load(partition: Partition) -> Statistics | None:
-        found = in_partitions(files if to_json(partition) in written else kept, [partition])
+        found = (new if to_json(partition) in written else kept).in_partitions([partition])
         if not found:
             return Statistics()
         stored = find_statistics(table_url, partition, found)
         return None if stored is None else stored.statistics
 
-    replaced: Counter[str] = Counter()
-    for file in in_partitions(kept, partitions):
-        replaced[to_json(file.partition)] += file.num_rows
+    replaced = Counter(
+        {to_json(one.partition): one.num_rows for one in kept.in_partitions(partitions).totals()}
+    )
     results = list(run_checks(spec.checks, schema, partitions, every, load, replaced))
     failed = [result for result in results if result.outcome is Outcome.FAIL]
     if failed:

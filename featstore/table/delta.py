@@ -28,26 +28,18 @@ from featstore.base.errors import (
 from featstore.base.processes import OwnProcess
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
-from featstore.files.credentials import require_credentials, s3_endpoint
+from featstore.files.credentials import own_hosts_only, require_credentials, s3_endpoint
 from featstore.files.looks import is_directory_at
-from featstore.files.redirects import own_hosts_only
 from featstore.files.retry import current_policy
 from featstore.files.storage import absolute, canonical, check_store, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
 from featstore.table.evolution import check_foreign, merge_schemas
-from featstore.table.file_list import FileList
-from featstore.table.layout import LOG_DIR, is_delta_scheme, partition_path
+from featstore.table.layout import LOG_DIR, is_delta_scheme, overwrite_filters, partition_path
 from featstore.table.log_files import LogFiles, commit_infos, files_of, list_log
 from featstore.table.log_mirror import VersionTakenError, is_mirrored, log_mirror
 from featstore.table.metadata import KEY, CommitMetadata
-from featstore.table.snapshot import (
-    DataFile,
-    Snapshot,
-    files_digest,
-    in_partitions,
-    overwrite_filters,
-)
-from featstore.table.table_rules import check_readable, check_writable, rules_of
+from featstore.table.snapshot import DataFile, FileList, Snapshot, files_digest
+from featstore.table.table_rules import check_kept, check_readable, rules_of
 
 # The table property with the versions of slot groups by name, as JSON.
 GROUPS = f"{KEY}.groups"
@@ -139,12 +131,13 @@ def is_delta(url: str) -> bool:
 
 
 @_raises_store_errors
-def open_delta(url: str, version: int | None = None) -> Snapshot:
+def open_delta(url: str, version: int | None = None, *, with_files: bool = True) -> Snapshot:
     """Opens a snapshot without its slot groups.
 
     Args:
         url: The table.
         version: The version; by default the newest.
+        with_files: Whether to list its data files, as `files_at` does.
 
     Raises:
         TableNotFoundError: There is no table, or not in this version.
@@ -152,25 +145,15 @@ def open_delta(url: str, version: int | None = None) -> Snapshot:
     """
     newest = _load_existing(url)
     if version is None or version == newest.version:
-        return _snapshot(url, newest.table, newest.commits(_NUM_RECENT_COMMITS))
-    return _snapshot(url, _at_version(version, newest), newest.commits(through=version))
+        commits = newest.commits(_NUM_RECENT_COMMITS)
+        return _snapshot(url, newest.table, commits, with_files=with_files)
+    commits = newest.commits(through=version)
+    return _snapshot(url, _at_version(version, newest), commits, with_files=with_files)
 
 
 @_raises_store_errors
-def open_head(url: str) -> Snapshot:
-    """The newest snapshot, without its data files, which `stream_files` yields.
-
-    Raises:
-        TableNotFoundError: There is no table.
-    """
-    head = _load_existing(url)
-    return _snapshot(url, head.table, head.commits(_NUM_RECENT_COMMITS), with_files=False)
-
-
-@_raises_store_errors
-def stream_files(url: str, version: int) -> Iterator[DataFile]:
-    """Yields the data files of a version, sorted by path. They have no `crc32`, since no commit is
-    read.
+def files_at(url: str, version: int) -> FileList:
+    """The data files of a version. They have no `crc32`, since no commit is read.
 
     Raises:
         TableNotFoundError: There is no such version.
@@ -306,7 +289,18 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
         replace(change.metadata, crc32s=crc32s), change.bound, _version(table) + 1
     )
     keys = [key.name for key in change.schema.partition_keys]
-    actions = [_add_action(file) for file in change.files]
+    now_ms = int(time.time() * 1000)
+    actions = [
+        AddAction(
+            file.path,
+            file.size_bytes,
+            dict(file.partition),
+            now_ms,
+            True,
+            json.dumps({"numRecords": file.num_rows}),
+        )
+        for file in change.files
+    ]
     if table is None:
         _require_unforked(url)
         schema = _delta_schema(change.schema)
@@ -326,8 +320,7 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
         check_foreign(existing, stored, redact(url))
     merged = merge_schemas(existing, stored, redact(url))
     schema = table.schema() if merged == existing else _evolved(table.schema(), existing, merged)
-    existing_partitions = (file.partition for file in _data_files(url, table, {}))
-    filters = overwrite_filters(change.partitions, existing_partitions)
+    filters = overwrite_filters(change.partitions, _data_files(url, table, {}).places)
     with _writable_table(url, table) as writable:
         writable.create_write_transaction(
             actions, "overwrite", schema, keys, filters, commit_properties=properties
@@ -612,7 +605,7 @@ def _snapshot(
         url=url,
         version=int(table.version()),
         schema=_slot_schema(table),
-        data_files=FileList(_data_files(url, table, crc32s)) if with_files else (),
+        data_files=_data_files(url, table, crc32s) if with_files else FileList.of(),
         spec_hash=next((metadata.spec_hash for metadata in made if metadata.groups is None), None),
         group_versions=_group_versions(url, table),
         rules=rules,
@@ -642,8 +635,7 @@ def _slot_schema(table: DeltaTable) -> SlotSchema:
 
 
 @_raises_store_errors
-def _data_files(url: str, table: DeltaTable, crc32s: Mapping[str, int]) -> Iterator[DataFile]:
-    """Yields the data files, sorted by path. The table itself is used for the first only."""
+def _data_files(url: str, table: DeltaTable, crc32s: Mapping[str, int]) -> FileList:
     # `pa.table(actions)` would import pandas, which takes longer than all the rest.
     actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
     return files_of(url, actions, table.metadata().partition_columns, crc32s)
@@ -668,22 +660,16 @@ def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
         )
     if table is not None:
         check_readable(url, rules := rules_of(table))
-        check_writable(url, rules, "commit")
-    now = () if table is None else in_partitions(_data_files(url, table, {}), change.bound)
-    base = () if change.base is None else change.base.in_partitions(change.bound)
-    if {file.path for file in now} != {file.path for file in base}:
+        check_kept(url, rules.writing, "commit")
+    now = FileList.of() if table is None else _data_files(url, table, {})
+    base = FileList.of() if change.base is None else change.base.data_files
+    found, expected = (set(files.in_partitions(change.bound).paths) for files in (now, base))
+    if found != expected:
         names = ", ".join(partition_path(partition) or "the table" for partition in change.bound)
         raise CommitConflictError(
             f"{redact(url)}: another writer committed {names} while this run was at work (now "
             f"version {_version(table)}); nothing of this run is visible: run it again"
         )
-
-
-def _add_action(file: DataFile) -> AddAction:
-    stats = json.dumps({"numRecords": file.num_rows})
-    return AddAction(
-        file.path, file.size_bytes, dict(file.partition), int(time.time() * 1000), True, stats
-    )
 
 
 def _evolved(schema: Schema, existing: SlotSchema, merged: SlotSchema) -> Schema:

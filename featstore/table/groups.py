@@ -6,20 +6,22 @@ table references the group's new version. So the base version alone determines w
 run that dies between the two commits has changed nothing.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+
+import numpy as np
+import pyarrow.compute as pc
 
 from featstore.base.errors import TableNotFoundError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.table import delta
+from featstore.table.columns import lines, numbers
 from featstore.table.evolution import merge_schemas
-from featstore.table.file_list import FileList
 from featstore.table.layout import GROUPS_DIR, base_path, group_url
 from featstore.table.metadata import CommitMetadata, GroupOrigin
-from featstore.table.snapshot import DataFile, Group, GroupFile, Snapshot, files_digest
+from featstore.table.snapshot import DataFile, FileList, Group, GroupFiles, Snapshot, files_digest
 
 
 def with_groups(base: Snapshot) -> Snapshot:
@@ -36,29 +38,34 @@ def with_groups(base: Snapshot) -> Snapshot:
     opened = [
         _open(base.url, name, version) for name, version in sorted(base.group_versions.items())
     ]
-    group_files: defaultdict[str, list[GroupFile]] = defaultdict(list)
-    base_rows = {file.path: file.num_rows for file in base.data_files}
-    groups, schema = [], base.schema
+    files, groups, schema = dict[str, GroupFiles](), [], base.schema
     for name, snapshot in opened:
-        stale = []
-        for file in snapshot.data_files:
-            path = base_path(file.path)
-            # Rows are matched by position, so a file with another number of rows cannot be used.
-            if base_rows.get(path) == file.num_rows:
-                group_files[path].append(_group_file(name, file))
-            else:
-                stale.append(file)
+        files[name], stale = _beside(base.data_files, snapshot.data_files, name)
         groups.append(
-            Group(
-                name=name, version=snapshot.version or 0, schema=snapshot.schema, stale=tuple(stale)
-            )
+            Group(name=name, version=snapshot.version or 0, schema=snapshot.schema, stale=stale)
         )
         schema = merge_group_schema(schema, snapshot.schema, redact(base.url))
-    files = FileList(
-        replace(file, groups=tuple(group_files[file.path])) if file.path in group_files else file
-        for file in base.data_files
+    data_files = replace(base.data_files, groups=files)
+    return replace(base, schema=schema, data_files=data_files, groups=tuple(groups))
+
+
+def _beside(base: FileList, group: FileList, name: str) -> tuple[GroupFiles, tuple[DataFile, ...]]:
+    """A group's files for those of the base table, and its stale files."""
+    paths = group.columns["path"]
+    # `base_path` of each.
+    base_paths = pc.replace_substring_regex(paths, "/[^/]*$", ".parquet")
+    base_row = np.from_dlpack(
+        pc.coalesce(pc.index_in(base_paths, value_set=base.columns["path"]), numbers([-1])[0])
     )
-    return replace(base, schema=schema, data_files=files, groups=tuple(groups))
+    read = np.flatnonzero(base_row >= 0)
+    # Rows are matched by position, so a file with another number of rows cannot be used.
+    read = read[base.values("num_rows")[base_row[read]] == group.values("num_rows")[read]]
+    row_of = np.full(len(base), -1, np.int32)
+    row_of[base_row[read]] = np.arange(len(read))
+    below = lines(f"{GROUPS_DIR}/{name}/", paths)
+    moved = replace(group, columns={**group.columns, "path": below}, root=base.root)
+    stale = np.setdiff1d(np.arange(len(group)), read).tolist()
+    return GroupFiles(moved.take(read), row_of), tuple(group[row] for row in stale)
 
 
 def merge_group_schema(schema: SlotSchema, group: SlotSchema, where: str) -> SlotSchema:
@@ -85,8 +92,10 @@ def open_group_or_none(table_url: str, name: str) -> Snapshot | None:
 
 def matches_base(group: Snapshot, partitions: Sequence[Mapping[str, str]], base: Snapshot) -> bool:
     """Whether, in the partitions, the group has a file for every base file, and no others."""
-    rows = {base_path(file.path): file.num_rows for file in group.in_partitions(partitions)}
-    return rows == {file.path: file.num_rows for file in base.in_partitions(partitions)}
+    files, of_group = base.in_partitions(partitions), group.in_partitions(partitions)
+    rows = zip(of_group.paths, of_group.values("num_rows"), strict=True)
+    found = {base_path(path): count for path, count in rows}
+    return found == dict(zip(files.paths, files.values("num_rows"), strict=True))
 
 
 class GroupOrigins:
@@ -107,8 +116,8 @@ class GroupOrigins:
     def of(self, partitions: Sequence[Mapping[str, str | None]]) -> tuple[GroupOrigin, ...]:
         """The origins of the groups that have a file beside every data file of the partitions."""
         files = self._snapshot.in_partitions(partitions)
-        beside = [{bound.group for bound in file.groups} for file in files]
-        everywhere = set.intersection(*beside) if beside else set[str]()
+        beside = files.groups.items() if files else ()
+        everywhere = {name for name, group in beside if (group.row_of >= 0).all()}
         return tuple(
             GroupOrigin(
                 group=group.name,
@@ -225,7 +234,7 @@ def groups_commit(
 
 
 def _paths(snapshot: Snapshot, partitions: Sequence[Mapping[str, str]]) -> set[str]:
-    return {file.path for file in snapshot.in_partitions(partitions)}
+    return set(snapshot.in_partitions(partitions).paths)
 
 
 def _open(table_url: str, name: str, version: int) -> tuple[str, Snapshot]:
@@ -246,16 +255,3 @@ def _commits(table_url: str, group: Group) -> list[CommitMetadata]:
         for commit in found
         if commit.metadata is not None and commit.version <= group.version
     ]
-
-
-def _group_file(name: str, file: DataFile) -> GroupFile:
-    path = f"{GROUPS_DIR}/{name}/{file.path}"
-    return GroupFile(
-        group=name,
-        path=path,
-        url=file.url,
-        size_bytes=file.size_bytes,
-        num_rows=file.num_rows,
-        version=file.version,
-        crc32=file.crc32,
-    )

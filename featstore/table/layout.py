@@ -5,7 +5,8 @@ module composes or parses them.
 import hashlib
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import unquote
 
 from featstore.base.errors import InputError
@@ -72,6 +73,33 @@ def check_partition_value(key: str, value: object, where: str) -> None:
     check_partition_name(key, value, where)
 
 
+def overwrite_filters(
+    partitions: Iterable[Mapping[str, str]], existing: Iterable[Mapping[str, str | None]]
+) -> list[tuple[str, str, Any]] | None:
+    """The partition filters for delta-rs that select `partitions` and no other existing one.
+
+    delta-rs takes only a conjunction of `key in values`, which may select more partitions than the
+    given ones.
+
+    Returns:
+        The conjunction. None, for a table without partition keys, selects everything.
+
+    Raises:
+        InputError: Every such conjunction would select another partition too.
+    """
+    targets = [dict(partition) for partition in partitions]
+    values = {key: {partition[key] for partition in targets} for key in targets[0]}
+    target_keys = {frozenset(partition.items()) for partition in targets}
+    matched = (p for p in existing if all(p[key] in texts for key, texts in values.items()))
+    others = [p for p in matched if frozenset(p.items()) not in target_keys]
+    if others:
+        raise InputError(
+            f"one run cannot replace {', '.join(map(partition_path, targets))} without "
+            f"{partition_path(others[0])}; run each value of {next(iter(values))} alone"
+        )
+    return [(key, "in", sorted(texts)) for key, texts in values.items()] or None
+
+
 def check_partition_name(key: str, value: str, where: str) -> None:
     """Checks that `key=value` is short enough for the name of a directory.
 
@@ -104,7 +132,8 @@ def parse_partition(path: str) -> dict[str, str | None]:
         key, equals, value = directory.partition("=")
         if not (key and equals):
             continue
-        name, value_of_key = unquote(key), _unescape(value)
+        name = unquote(key)
+        value_of_key = None if value == NULL_PARTITION else unquote(value)
         if found.setdefault(name, value_of_key) != value_of_key:
             raise InputError(
                 f"{redact(path)}: expected one value of the partition key {name!r}, found "
@@ -275,7 +304,3 @@ def is_whole(path: str) -> bool:
 
 def _escape(text: str) -> str:
     return _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", text)
-
-
-def _unescape(text: str) -> str | None:
-    return None if text == NULL_PARTITION else unquote(text)

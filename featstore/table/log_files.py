@@ -1,5 +1,5 @@
 """The files of a Delta log, listed and read here: which versions the log holds, and what their
-commits say. And the data files of its add actions, streamed in order of path.
+commits say. And the data files of its add actions.
 
 delta-rs takes several failures of a store for absences: its `TableNotFoundError` stands for any, an
 entry whose `stat` fails is no entry of the newest version, and its history numbers the commits that
@@ -13,9 +13,10 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,9 +26,10 @@ from featstore.files.listings import list_own
 from featstore.files.looks import names_in
 from featstore.files.retry import thread_pool
 from featstore.files.storage import fetch, join, local_path, modified_s
+from featstore.table.columns import Numbers, narrow, numbers, text_of, texts
 from featstore.table.layout import LOG_DIR, decode_path, is_whole
 from featstore.table.parquet_dir import each_footer
-from featstore.table.snapshot import DataFile
+from featstore.table.snapshot import FileList, Partition
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(?:parquet|json)")
@@ -100,7 +102,8 @@ def read_actions(url: str, version: int) -> list[dict[str, Any]]:
         StoreError: The commit is gone, or cannot be read.
         DataFileError: It is no JSON.
     """
-    return [_parsed(url, version, line) for line in _lines(url, version)]
+    lines = _content(url, version).splitlines()
+    return [_parsed(url, version, line) for line in lines if line.strip()]
 
 
 def commit_infos(url: str, versions: Iterable[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -127,20 +130,22 @@ def commit_infos(url: str, versions: Iterable[int]) -> Iterator[tuple[int, Mappi
 
 def _commit_info(url: str, version: int) -> Mapping[str, Any]:
     info: dict[str, Any] = {}
-    for line in _lines(url, version):
-        if b'"commitInfo"' in line:  # Most lines are long, and of files.
-            info |= _parsed(url, version, line).get("commitInfo") or {}
+    # Most lines are of files, up to millions of them.
+    content = _content(url, version)
+    for found in re.finditer(rb'"commitInfo".*', content):
+        line = content[content.rfind(b"\n", 0, found.start()) + 1 : found.end()]
+        info |= _parsed(url, version, line).get("commitInfo") or {}
     if not isinstance(info.get("timestamp"), int):
         info["timestamp"] = int(modified_s(commit_url(url, version)) * 1_000)
     return {"operation": "unknown"} | info
 
 
-def _lines(url: str, version: int) -> list[bytes]:
+def _content(url: str, version: int) -> bytes:
     file_url = commit_url(url, version)
     content = io.BytesIO()
     try:
         fetch(file_url, content)
-        return [line for line in content.getvalue().splitlines() if line.strip()]
+        return content.getvalue()
     except FileNotFoundError:
         raise StoreError(
             f"{redact(file_url)}: expected the commit that the log lists, found nothing: the log "
@@ -162,19 +167,10 @@ def _parsed(url: str, version: int, line: bytes) -> dict[str, Any]:
     )
 
 
-_FIELDS = ("path", "size_bytes", "num_records", "modification_time")
-# Actions converted to Python objects at once. A larger number takes more memory; a smaller one
-# means more and shorter rounds of parallel footer reads.
-_BATCH_ROWS = 4_096
-
-
 def files_of(
     url: str, actions: pa.Table, keys: Sequence[str], crc32s: Mapping[str, int]
-) -> Iterator[DataFile]:
-    """Yields the data files of add actions, sorted by path.
-
-    Only a batch of them exists as Python objects. The footers of files without a row count are
-    read.
+) -> FileList:
+    """The data files of add actions. The footers of files without a row count are read.
 
     Args:
         url: The URL of the table.
@@ -182,47 +178,73 @@ def files_of(
         keys: The partition keys.
         crc32s: The CRC-32s of files that are known, by path.
     """
-    ordered = _sorted(url, actions.select([*_FIELDS, *(f"partition.{key}" for key in keys)]))
-    del actions  # its other columns (statistics, tags) can be larger than the selected ones
-    for batch in ordered.to_batches(max_chunksize=_BATCH_ROWS):
-        yield from _files(url, batch.to_pylist(), keys, crc32s)
-
-
-def _sorted(url: str, actions: pa.Table) -> pa.Table:
-    """The actions sorted by decoded path. Arrow's order of UTF-8 is Python's order of `str`."""
+    if not actions.num_rows:
+        return FileList.of()
+    # Arrow counts the bytes of a plain text column with 32 bits: enough for 30 million files.
+    paths = actions["path"].cast(pa.large_binary())
     # Few tables have escaped or absolute paths, and decoding is a call in Python for each file.
-    paths = actions["path"].combine_chunks()
+    has_whole = False
     if pc.any(pc.match_substring_regex(paths, "%|^/|:/")).as_py():
-        paths = pa.array((decode_path(url, path.as_py()) for path in paths), pa.string())
-    order = pc.sort_indices(paths)
-    return actions.set_column(0, "path", paths).take(order)
+        decoded = [decode_path(url, path.decode()) for path in paths.to_pylist()]
+        paths, has_whole = texts(decoded), any(map(is_whole, decoded))
+    selected = ("size_bytes", "num_records", "modification_time", *(f"partition.{k}" for k in keys))
+    # One batch, as the rows that are taken are one chunk.
+    [ordered] = (
+        actions.select(selected)
+        .append_column("path", paths)
+        .take(pc.sort_indices(paths))
+        .to_batches()
+    )
+    columns = {
+        "path": ordered["path"],
+        "size_bytes": narrow(ordered["size_bytes"]),
+        "num_rows": narrow(ordered["num_records"]),
+        "version": ordered["modification_time"].cast(pa.string()).dictionary_encode(),
+    }
+    if has_whole:
+        ordered_paths = map(text_of, columns["path"].to_pylist())
+        columns["url"] = texts(p if is_whole(p) else join(url, p) for p in ordered_paths)
+    if crc32s:
+        # The last one, -1, is for files of commits that were not read.
+        known = numbers([*crc32s.values(), -1])
+        found = pc.index_in(columns["path"], value_set=texts(crc32s))
+        columns["crc32"] = known.take(pc.coalesce(found, numbers([len(crc32s)])[0]))
+    place, places = _places({key: ordered[f"partition.{key}"] for key in keys}, len(ordered))
+    root = f"{join(url)}/"
+    files = FileList(columns=columns, root=root, place=place, places=places).sorted()
+    return _counted(url, files)
 
 
-def _files(
-    url: str, actions: list[dict[str, Any]], keys: Sequence[str], crc32s: Mapping[str, int]
-) -> Iterator[DataFile]:
-    urls = [
-        action["path"] if is_whole(action["path"]) else join(url, action["path"])
-        for action in actions
-    ]
-    unknown = [
-        file
-        for file, action in zip(urls, actions, strict=True)
-        if action["num_records"] is None or action["num_records"] < 0
-    ]
+def _places(keys: Mapping[str, pa.Array], num_files: int) -> tuple[Numbers, list[Partition]]:
+    """The index of each file's partition, and the partitions."""
+    place: Numbers = np.zeros(num_files, np.int64)
+    places = [dict[str, str | None]()]
+    for key, values in keys.items():
+        encoded = values.dictionary_encode(null_encoding="encode")
+        found = list(map(_text, encoded.dictionary.to_pylist()))
+        # Both indices in one number, which then becomes an index of the pairs that occur.
+        pairs = numbers(place * len(found) + np.from_dlpack(encoded.indices)).dictionary_encode()
+        place = np.from_dlpack(pairs.indices).astype(np.int64)
+        places = [
+            {**places[pair // len(found)], key: found[pair % len(found)]}
+            for pair in pairs.dictionary.to_pylist()
+        ]
+    return place.astype(np.int32), list(places)
+
+
+def _counted(url: str, files: FileList) -> FileList:
+    """The files, with the rows of their footers where the log does not tell them."""
+    rows = files.columns["num_rows"]
+    if not rows.null_count and (pc.min(rows).as_py() or 0) >= 0:
+        return files
+    known = rows.to_pylist()
+    unknown = [index for index, count in enumerate(known) if count is None or count < 0]
     gone = f"the log of {redact(url)} names it; restore it, or remove it from the log (FSCK REPAIR)"
-    counted = each_footer(unknown, lambda footer: footer.num_rows, gone) if unknown else ()
-    rows = dict(zip(unknown, counted, strict=True))
-    for file, action in zip(urls, actions, strict=True):
-        yield DataFile(
-            path=action["path"],
-            url=file,
-            size_bytes=action["size_bytes"],
-            num_rows=rows[file] if file in rows else action["num_records"],
-            partition={key: _text(action[f"partition.{key}"]) for key in keys},
-            version=str(action["modification_time"]),
-            crc32=crc32s.get(action["path"]),
-        )
+    urls = list(files.urls)
+    counted = each_footer((urls[i] for i in unknown), lambda footer: footer.num_rows, gone)
+    for index, count in zip(unknown, counted, strict=True):
+        known[index] = count
+    return replace(files, columns={**files.columns, "num_rows": narrow(numbers(known))})
 
 
 def _text(value: object) -> str | None:

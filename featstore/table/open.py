@@ -1,14 +1,12 @@
 """Opens a URL as a snapshot: a Delta table, or a directory, glob or file of Parquet."""
 
-from collections.abc import Iterator
-
 from featstore.base.errors import TableNotFoundError
 from featstore.base.redaction import redact
-from featstore.table.delta import is_delta, open_delta, open_delta_or_none, open_head, stream_files
+from featstore.table.delta import files_at, is_delta, open_delta, open_delta_or_none
 from featstore.table.groups import with_groups
 from featstore.table.parquet_dir import open_parquet_dir
-from featstore.table.snapshot import DataFile, Snapshot
-from featstore.table.table_rules import check_writable
+from featstore.table.snapshot import FileList, Snapshot
+from featstore.table.table_rules import check_kept
 
 
 def open_snapshot(url: str, version: int | None = None) -> Snapshot:
@@ -32,29 +30,27 @@ def open_snapshot(url: str, version: int | None = None) -> Snapshot:
 
 
 def open_without_files(url: str) -> Snapshot:
-    """The newest snapshot at `url`, without data files if `stream_data_files` can stream them.
+    """The newest snapshot at `url`, without data files if `data_files_of` can list them again.
 
-    Only the files of Delta tables without slot groups can be streamed.
+    Those of Delta tables with slot groups can, too, but the groups' schemas are in their logs.
     """
     if not is_delta(url):
         return open_parquet_dir(url)
-    # The files of slot groups are matched with base files by path, which takes all of both.
-    head = open_head(url)
+    head = open_delta(url, with_files=False)
     return head if not head.group_versions else open_snapshot(url, head.version)
 
 
-def stream_data_files(snapshot: Snapshot) -> Iterator[DataFile]:
-    """Yields the snapshot's data files, sorted by path.
+def data_files_of(snapshot: Snapshot) -> FileList:
+    """The snapshot's data files.
 
-    The files of a Delta table are read from its log again, and not kept. With slot groups all of
-    them are in memory at once. A plain directory has no versions, so its files are those that the
-    snapshot holds.
+    Those of a Delta table are read from its log again. A plain directory has no versions, so its
+    files are those that the snapshot holds.
     """
     if snapshot.version is None:
-        return iter(snapshot.data_files)
+        return snapshot.data_files
     if snapshot.group_versions:
-        return iter(open_snapshot(snapshot.url, snapshot.version).data_files)
-    return stream_files(snapshot.url, snapshot.version)
+        return open_snapshot(snapshot.url, snapshot.version).data_files
+    return files_at(snapshot.url, snapshot.version)
 
 
 def open_for_writing(url: str, what: str) -> Snapshot | None:
@@ -71,7 +67,7 @@ def open_for_writing(url: str, what: str) -> Snapshot | None:
     base = open_delta_or_none(url)
     if base is None:
         return None
-    check_writable(url, base.rules, what)
+    check_kept(url, base.rules.writing, what)
     return with_groups(base)
 
 

@@ -5,7 +5,6 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
@@ -19,10 +18,9 @@ from featstore.files.storage import local_path, open_read, scheme
 from featstore.native.column_types import is_of_kind
 from featstore.native.damage import damage_as, first_line
 from featstore.native.footers import CheckedFooter, read_checked
-from featstore.table.file_list import FileList
 from featstore.table.layout import is_delta_scheme, parse_partition
 from featstore.table.metadata import KEY, FileMetadata
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 # A footer takes one or two round trips to the store and little CPU time, so with fewer threads a
 # remote table opens more slowly. More of them need more connections.
@@ -34,29 +32,6 @@ _NUM_AHEAD = 4 * _NUM_FOOTER_THREADS
 _NUM_RECENT_SCHEMAS = 8
 _ADVICE = "it was removed after it was listed; run it again, or restore the file"
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _FileFacts:
-    """What is kept of a footer.
-
-    Attributes:
-        num_rows: The number of rows.
-        schema: The columns, one object for all files with the same ones.
-        metadata: The text that featstore stores in its files; None in those of other writers.
-    """
-
-    num_rows: int
-    schema: pa.Schema
-    metadata: bytes | None
-
-    @classmethod
-    def of(cls, footer: CheckedFooter) -> "_FileFacts":
-        return cls(
-            num_rows=footer.num_rows,
-            schema=footer.schema,
-            metadata=footer.key_values.get(KEY.encode()),
-        )
 
 
 def open_parquet_dir(url: str) -> Snapshot:
@@ -75,15 +50,24 @@ def open_parquet_dir(url: str) -> Snapshot:
     partitions = [parse_partition(entry.name) for entry in entries]
     keys = tuple(dict.fromkeys(key for partition in partitions for key in partition))
     columns, spec_hashes = _Union(keys), set[str | None]()
-    facts = each_footer([entry.url for entry in entries], _FileFacts.of)
+    facts = each_footer([entry.url for entry in entries], _facts)
 
     def data_files() -> Iterator[DataFile]:
-        for entry, of_file, partition in zip(entries, facts, partitions, strict=True):
-            columns.add(entry, of_file.schema)
-            spec_hashes.add(_spec_hash(entry, of_file))
-            yield _data_file(entry, of_file.num_rows, partition)
+        for entry, found, partition in zip(entries, facts, partitions, strict=True):
+            num_rows, file_schema, metadata = found
+            columns.add(entry, file_schema)
+            of_file = FileMetadata.from_json(metadata, entry.url) if metadata else None
+            spec_hashes.add(of_file.spec_hash if of_file else None)
+            yield DataFile(
+                path=entry.name,
+                url=entry.url,
+                size_bytes=entry.size_bytes,
+                num_rows=num_rows,
+                partition=partition,
+                version=entry.version,
+            )
 
-    files = FileList(data_files())
+    files = FileList.of(data_files())
     return Snapshot(
         url=url,
         version=None,
@@ -189,15 +173,11 @@ def read_footer(url: str, advice: str = _ADVICE) -> CheckedFooter:
         return read_checked(file)
 
 
-def _data_file(entry: FileEntry, num_rows: int, partition: dict[str, str | None]) -> DataFile:
-    return DataFile(
-        path=entry.name,
-        url=entry.url,
-        size_bytes=entry.size_bytes,
-        num_rows=num_rows,
-        partition=partition,
-        version=entry.version,
-    )
+def _facts(footer: CheckedFooter) -> tuple[int, pa.Schema, bytes | None]:
+    """What is kept of a footer: the rows, the columns, which are one object for all files with the
+    same ones, and the text that featstore stores in its files.
+    """
+    return footer.num_rows, footer.schema, footer.key_values.get(KEY.encode())
 
 
 class _Union:
@@ -254,10 +234,3 @@ def _united(known: pa.Field, other: pa.Field) -> pa.Field:
         with contextlib.suppress(pa.ArrowTypeError):  # Times with and without a zone, and dates.
             return pa.unify_schemas(schemas, promote_options="permissive").field(0)
     return known.with_metadata({**(known.metadata or {}), OF_TWO_KINDS: b"true"})
-
-
-def _spec_hash(entry: FileEntry, facts: _FileFacts) -> str | None:
-    """The spec hash of a file that featstore wrote; None for one of another writer."""
-    if not facts.metadata:
-        return None
-    return FileMetadata.from_json(facts.metadata, entry.url).spec_hash

@@ -56,15 +56,13 @@ class RowGroupBuffer:
                 raise ValueError(
                     f"column {field.name!r}: expected no nulls, found {array.null_count}"
                 )
-        if not self.num_rows and self._is_kept(batch.num_rows):
+        most = self._rows_per_row_group
+        is_kept = batch.num_rows == most or batch.num_rows <= most * _KEPT_SHARE
+        if is_kept and not self.num_rows:
             self._kept = batch
         else:
             self._copy(batch)
         self.num_rows += batch.num_rows
-
-    def _is_kept(self, num_rows: int) -> bool:
-        most = self._rows_per_row_group
-        return num_rows == most or num_rows <= most * _KEPT_SHARE
 
     def _copy(self, batch: pa.RecordBatch) -> None:
         kept, self._kept = self._kept, None

@@ -1,15 +1,27 @@
-"""One version of a table: its schema and its data files. Every reader starts from a snapshot."""
+"""One version of a table: its schema and its data files, which are kept in Arrow columns. Every
+reader starts from a snapshot.
+"""
 
-import hashlib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
-from featstore.base.errors import DataFileError, InputError
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from featstore.base.errors import DataFileError
 from featstore.base.schema import SlotSchema
-from featstore.table.layout import partition_path
+from featstore.table.columns import Numbers, lines, narrow, numbers, sha256_of, text_of, texts
 from featstore.table.metadata import to_json
+from featstore.table.table_rules import TableRules
+
+Partition: TypeAlias = Mapping[str, str | None]
+# Rows of a list that are made into objects at once while it is iterated.
+_BATCH_ROWS = 4_096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,19 +106,277 @@ class DataFile(TableFile):
         return (self, *self.groups)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableRules:
-    """What a Delta table demands, in words; see `log/table_rules.py`. By default nothing.
+class PartitionTotal(NamedTuple):
+    """How many files a partition has, and their rows and bytes."""
+
+    partition: Partition
+    num_files: int
+    num_rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FileList(Sequence[DataFile]):
+    """Data files in Arrow columns. The object of a file is made when it is asked for.
+
+    A file takes the bytes of its path and 24 more, and 8 for its CRC-32 if one of them is known.
+    Files of 4 GiB or more, versions that differ in each file, and URLs that do not end in the path
+    take more.
 
     Attributes:
-        reading: What featstore cannot read of the table, if anything.
-        writing: The rules that a commit of featstore would break.
-        vacuuming: The rules that a vacuum would break.
+        columns: By name, each with one value per file: `path` and `version`, `size_bytes` and
+            `num_rows`; `crc32` if any is known (-1: unknown); `url` unless each is `root` and path.
+        root: See `columns`.
+        place: int32 (num_files,), the index of each file's partition in `places`.
+        places: The partitions, of which not all need have a file.
+        groups: The files of slot groups, by name of the group, sorted.
     """
 
-    reading: str = ""
-    writing: tuple[str, ...] = ()
-    vacuuming: tuple[str, ...] = ()
+    columns: Mapping[str, pa.Array]
+    root: str
+    place: Numbers
+    places: Sequence[Partition]
+    groups: Mapping[str, "GroupFiles"] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, files: Iterable[DataFile] = ()) -> "FileList":
+        """The list of these files, sorted by path.
+
+        Raises:
+            DataFileError: Two of them have the same path.
+        """
+        rows = list(files)
+        keys = [frozenset(file.partition.items()) for file in rows]
+        places = {key: file.partition for key, file in zip(keys, rows, strict=True)}
+        number_of = {key: number for number, key in enumerate(places)}
+        beside: dict[str, dict[int, GroupFile]] = {}
+        for index, file in enumerate(rows):
+            for bound in file.groups:
+                beside.setdefault(bound.group, {})[index] = bound
+        root, columns = _packed(rows)
+        return cls(
+            columns=columns,
+            root=root,
+            place=np.array([number_of[key] for key in keys], np.int32),
+            places=list(places.values()),
+            groups={
+                name: GroupFiles.of(found, len(rows)) for name, found in sorted(beside.items())
+            },
+        ).sorted()
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    @overload
+    def __getitem__(self, index: int) -> DataFile: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[DataFile, ...]: ...
+    def __getitem__(self, index: int | slice) -> DataFile | tuple[DataFile, ...]:
+        if isinstance(index, slice):
+            return tuple(self[row] for row in range(*index.indices(len(self))))
+        row = range(len(self))[index]
+        return self._file(row, {name: values[row].as_py() for name, values in self.columns.items()})
+
+    def __iter__(self) -> Iterator[DataFile]:
+        for first in range(0, len(self), _BATCH_ROWS):
+            batch = [values.slice(first, _BATCH_ROWS) for values in self.columns.values()]
+            rows = zip(*(values.to_pylist() for values in batch), strict=True)
+            for index, row in enumerate(rows, first):
+                yield self._file(index, dict(zip(self.columns, row, strict=True)))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other one is a sequence of the same files."""
+        if not isinstance(other, FileList | tuple):
+            return NotImplemented
+        return tuple(self) == tuple(other)
+
+    def __repr__(self) -> str:
+        return f"FileList({len(self)} files)"
+
+    def path(self, index: int) -> str:
+        """The path of a file."""
+        return text_of(self.columns["path"][index].as_py())
+
+    @property
+    def paths(self) -> Iterator[str]:
+        """The paths of all files."""
+        return map(text_of, self.columns["path"].to_pylist())
+
+    @property
+    def urls(self) -> Iterator[str]:
+        """The URLs of all files."""
+        if "url" in self.columns:
+            return map(text_of, self.columns["url"].to_pylist())
+        return (f"{self.root}{path}" for path in self.paths)
+
+    @property
+    def parts(self) -> "tuple[FileList, ...]":
+        """The list itself, then those of its slot groups' files."""
+        return (self, *(group.files for group in self.groups.values()))
+
+    def find(self, path: str) -> int:
+        """The index of the file with this path. KeyError if there is none."""
+        paths, wanted = self.columns["path"], path.encode("utf-8", "surrogateescape")
+        at = bisect_left(self._by_path, wanted, key=lambda index: paths[int(index)].as_py())
+        if at == len(self) or paths[index := int(self._by_path[at])].as_py() != wanted:
+            raise KeyError(path)
+        return index
+
+    def sorted(self) -> "FileList":
+        """The files sorted by path. DataFileError if two have the same path."""
+        found = self if self._is_sorted else self.take(self._by_path)
+        if not found._is_sorted:
+            paths = list(found.paths)
+            twice = next(path for path, after in pairwise(paths) if path == after)
+            raise DataFileError(
+                f"{twice!r}: expected files in the order of their paths, found it after {twice!r}"
+            )
+        return found
+
+    def take(self, indices: Numbers | Sequence[int]) -> "FileList":
+        """The files at these indices, in this order."""
+        rows = np.asarray(indices, np.int64)
+        taken = {name: values.take(numbers(rows)) for name, values in self.columns.items()}
+        # A dictionary of few rows is often much smaller.
+        taken["version"] = taken["version"].dictionary_decode().dictionary_encode()
+        groups = {name: group.take(rows) for name, group in self.groups.items()}
+        return replace(self, columns=taken, place=self.place[rows], groups=groups)
+
+    def at_places(self, are_taken: Sequence[bool]) -> "FileList":
+        """The files of some of the `places`."""
+        if all(are_taken):
+            return self
+        return self.take(np.flatnonzero(np.array(are_taken, bool)[self.place]))
+
+    def in_partitions(self, partitions: Iterable[Partition]) -> "FileList":
+        """The files that belong to the given partitions."""
+        keys = {frozenset(partition.items()) for partition in partitions}
+        return self.at_places([frozenset(place.items()) in keys for place in self.places])
+
+    def values(self, name: str) -> Numbers:
+        """A column of numbers: int64 (num_files,)."""
+        return np.from_dlpack(self.columns[name]).astype(np.int64)
+
+    @property
+    def num_parts(self) -> Numbers:
+        """How many files hold the rows of each file, see `DataFile.parts`: (num_files,)."""
+        ones = np.ones(len(self), np.int64)
+        return sum((group.row_of >= 0 for group in self.groups.values()), start=ones)
+
+    @property
+    def total_bytes(self) -> Numbers:
+        """The bytes of each file and those of its slot groups: int64 (num_files,)."""
+        total = self.values("size_bytes")
+        for files, row_of in self.groups.values():
+            total[row_of >= 0] += files.values("size_bytes")[row_of[row_of >= 0]]
+        return total
+
+    def totals(self) -> list[PartitionTotal]:
+        """What the partitions with files hold, in the order of their first file."""
+        sums = np.zeros((len(self.places), 3), np.int64)
+        of_files = [
+            np.ones(len(self), np.int64),
+            self.values("num_rows"),
+            self.values("size_bytes"),
+        ]
+        np.add.at(sums, self.place, np.stack(of_files, axis=1))
+        # Of several values for one index the last one stays, so the first file's comes last.
+        first = np.full(len(self.places), len(self), np.int64)
+        first[self.place[::-1]] = np.arange(len(self))[::-1]
+        order = [place for place in np.argsort(first).tolist() if first[place] < len(self)]
+        return [PartitionTotal(self.places[place], *sums[place].tolist()) for place in order]
+
+    @property
+    def digest(self) -> str:
+        """A hex digest of `path, size, rows` of the files, without those of slot groups; see
+        `files_digest`.
+        """
+        columns = self.columns
+        return sha256_of(
+            lines(columns["path"], "\t", columns["size_bytes"], "\t", columns["num_rows"], "\n")
+        )
+
+    @cached_property
+    def _is_sorted(self) -> bool:
+        paths = self.columns["path"]
+        return pc.all(pc.less(paths[:-1], paths[1:])).as_py() is not False  # None of one file
+
+    @cached_property
+    def _by_path(self) -> Sequence[int] | Numbers:
+        """The indices of the files in the order of their paths."""
+        if self._is_sorted:
+            return range(len(self))
+        return np.from_dlpack(pc.sort_indices(self.columns["path"]))
+
+    def _file(self, index: int, row: dict[str, Any]) -> DataFile:
+        partition = self.places[self.place[index]]
+        groups = (group.file(name, index) for name, group in self.groups.items())
+        found = tuple(file for file in groups if file is not None)
+        return DataFile(**_fields(row, self.root), partition=partition, groups=found)
+
+
+class GroupFiles(NamedTuple):
+    """A slot group's files for the files of a list.
+
+    Attributes:
+        files: The group's files, in any order. Their paths are relative to the table.
+        row_of: int32 (num_files,), the index in `files` for each file of the list; -1 for none.
+    """
+
+    files: FileList
+    row_of: Numbers
+
+    @classmethod
+    def of(cls, found: Mapping[int, GroupFile], num_files: int) -> "GroupFiles":
+        """Packs files by the index of the one that each is for."""
+        root, columns = _packed(list(found.values()))
+        place, row_of = np.zeros(len(found), np.int32), np.full(num_files, -1, np.int32)
+        row_of[list(found)] = np.arange(len(found))
+        return cls(FileList(columns=columns, root=root, place=place, places=({},)), row_of)
+
+    def take(self, indices: Numbers) -> "GroupFiles":
+        """The group's files for the files at these indices."""
+        rows = self.row_of[indices]
+        own = rows >= 0
+        return GroupFiles(
+            self.files.take(rows[own]), np.where(own, np.cumsum(own) - 1, -1).astype(np.int32)
+        )
+
+    def file(self, name: str, index: int) -> GroupFile | None:
+        """The group's file for a file of the list, if there is one."""
+        row, files = int(self.row_of[index]), self.files
+        if row < 0:
+            return None
+        values = {name: column[row].as_py() for name, column in files.columns.items()}
+        return GroupFile(group=name, **_fields(values, files.root))
+
+
+def _packed(files: Sequence[TableFile]) -> tuple[str, dict[str, pa.Array]]:
+    """The root and the columns of files."""
+    root = files[0].url.removesuffix(files[0].path) if files else ""
+    columns = {
+        "path": texts(file.path for file in files),
+        "size_bytes": narrow(numbers(file.size_bytes for file in files)),
+        "num_rows": narrow(numbers(file.num_rows for file in files)),
+        "version": texts(file.version for file in files).cast(pa.large_string()),
+    }
+    columns["version"] = columns["version"].dictionary_encode()
+    if any(file.crc32 is not None for file in files):
+        columns["crc32"] = numbers(-1 if file.crc32 is None else file.crc32 for file in files)
+    if any(file.url != f"{root}{file.path}" for file in files):
+        columns["url"] = texts(file.url for file in files)
+    return root, columns
+
+
+def _fields(row: Mapping[str, Any], root: str) -> dict[str, Any]:
+    """The fields of a file, of the values in its columns."""
+    path, crc32 = text_of(row["path"]), row.get("crc32", -1)
+    return {
+        **{name: row[name] for name in ("size_bytes", "num_rows", "version")},
+        "path": path,
+        "url": text_of(row["url"]) if "url" in row else f"{root}{path}",
+        "crc32": None if crc32 < 0 else crc32,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +388,7 @@ class Snapshot:
         version: The Delta version, or None for plain Parquet.
         schema: The schema of the whole table, slot groups included. A file may lack some of its
             slots.
-        data_files: The data files, sorted by path. Those of an opened table are in columns
-            (`FileList`).
+        data_files: The data files, sorted by path.
         spec_hash: The spec hash of the newest extraction, or None if unknown.
         group_versions: The versions of slot groups that this version references, by name.
         groups: These slot groups, opened. Empty if they were not opened.
@@ -130,11 +399,11 @@ class Snapshot:
     url: str = field(repr=False)
     version: int | None
     schema: SlotSchema
-    data_files: Sequence[DataFile]
+    data_files: FileList
     spec_hash: str | None = None
     group_versions: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
-    rules: TableRules = TableRules()
+    rules: TableRules = field(default_factory=TableRules)
     reads_stale: bool = False
 
     @cached_property
@@ -142,34 +411,33 @@ class Snapshot:
         """A hex digest that two snapshots share exactly if they hold the same files (path, size,
         rows), those of slot groups included.
         """
-        group_lines = [
-            f"{g.group}\t{g.path}\t{g.size_bytes}\n"
-            for file in self.data_files
-            for g in file.groups
+        files = self.data_files
+        of_groups = [
+            lines(f"{name}\t", g.files.columns["path"], "\t", g.files.columns["size_bytes"], "\n")
+            for name, g in files.groups.items()
         ]
-        digest = files_digest(self.data_files)
-        if not group_lines:
-            return digest
-        return hashlib.sha256("".join([digest, "\n", *sorted(group_lines)]).encode()).hexdigest()
+        if not of_groups:
+            return files.digest
+        return sha256_of(pa.concat_arrays(of_groups), before=f"{files.digest}\n")
 
     @property
     def num_rows(self) -> int:
         """The number of rows of all files."""
-        return sum(file.num_rows for file in self.data_files)
+        return int(self.data_files.values("num_rows").sum())
 
     @property
     def size_bytes(self) -> int:
         """The bytes of all files, those of slot groups included."""
-        return sum(part.size_bytes for file in self.data_files for part in file.parts)
+        return int(self.data_files.total_bytes.sum())
 
     @property
-    def partitions(self) -> tuple[Mapping[str, str | None], ...]:
+    def partitions(self) -> tuple[Partition, ...]:
         """The distinct partitions that hold files, in path order."""
-        return tuple(files[0].partition for files in by_partition(self.data_files).values())
+        return tuple(total.partition for total in self.data_files.totals())
 
-    def in_partitions(self, partitions: Iterable[Mapping[str, str | None]]) -> tuple[DataFile, ...]:
+    def in_partitions(self, partitions: Iterable[Partition]) -> FileList:
         """The data files of the given partitions."""
-        return in_partitions(self.data_files, partitions)
+        return self.data_files.in_partitions(partitions)
 
 
 class OfPartition(Protocol):
@@ -190,78 +458,8 @@ def by_partition(items: Iterable[_Of]) -> dict[str, list[_Of]]:
     return found
 
 
-def in_partitions(
-    files: Iterable[DataFile], partitions: Iterable[Mapping[str, str | None]]
-) -> tuple[DataFile, ...]:
-    """The files that belong to the given partitions."""
-    keys = {frozenset(partition.items()) for partition in partitions}
-    return tuple(file for file in files if frozenset(file.partition.items()) in keys)
-
-
-def overwrite_filters(
-    partitions: Iterable[Mapping[str, str]], existing: Iterable[Mapping[str, str | None]]
-) -> list[tuple[str, str, Any]] | None:
-    """The partition filters for delta-rs that select `partitions` and no other existing one.
-
-    delta-rs takes only a conjunction of `key in values`, which may select more partitions than the
-    given ones.
-
-    Returns:
-        The conjunction. None, for a table without partition keys, selects everything.
-
-    Raises:
-        InputError: Every such conjunction would select another partition too.
-    """
-    targets = [dict(partition) for partition in partitions]
-    values = {key: {partition[key] for partition in targets} for key in targets[0]}
-    target_keys = {frozenset(partition.items()) for partition in targets}
-    matched = (p for p in existing if all(p[key] in texts for key, texts in values.items()))
-    others = [p for p in matched if frozenset(p.items()) not in target_keys]
-    if others:
-        raise InputError(
-            f"one run cannot replace {', '.join(map(partition_path, targets))} without "
-            f"{partition_path(others[0])}; run each value of {next(iter(values))} alone"
-        )
-    return [(key, "in", sorted(texts)) for key, texts in values.items()] or None
-
-
 def files_digest(files: Iterable[DataFile]) -> str:
     """The sha256, in hex, over the sorted lines `path, size, rows`, tab-separated. Files of slot
     groups are not part of it.
     """
-    lines = sorted(map(_line, files))
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-class OrderedDigest:
-    """The `files_digest` of a stream of files that is sorted by path, in constant memory."""
-
-    def __init__(self) -> None:
-        self._state = hashlib.sha256()
-
-    def over(self, files: Iterable[DataFile]) -> Iterator[DataFile]:
-        """Yields the files unchanged and adds them to the digest.
-
-        Raises:
-            DataFileError: A file is out of order. Lines sort as paths do, unless a path has control
-                characters.
-        """
-        before = ""
-        for file in files:
-            line = _line(file)
-            if line < before:
-                raise DataFileError(
-                    f"{file.path!r}: expected files in order of their paths, found it after "
-                    f"{before!r}"
-                )
-            self._state.update(line.encode())
-            before = line
-            yield file
-
-    def hexdigest(self) -> str:
-        """The digest of the files so far."""
-        return self._state.hexdigest()
-
-
-def _line(file: DataFile) -> str:
-    return f"{file.path}\t{file.size_bytes}\t{file.num_rows}\n"
+    return (files if isinstance(files, FileList) else FileList.of(files)).digest

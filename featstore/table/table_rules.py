@@ -8,6 +8,7 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md#table-features
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,6 @@ from deltalake.exceptions import DeltaError
 
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
-from featstore.table.snapshot import TableRules
 
 # Features that delta-rs commits to, and that ask nothing of a writer unless a property or a field,
 # which are looked at, makes use of them.
@@ -54,6 +54,21 @@ _FIELDS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableRules:
+    """What a Delta table demands, in words. By default nothing.
+
+    Attributes:
+        reading: What featstore cannot read of the table, if anything.
+        writing: The rules that a commit of featstore would break.
+        vacuuming: The rules that a vacuum would break.
+    """
+
+    reading: str = ""
+    writing: tuple[str, ...] = ()
+    vacuuming: tuple[str, ...] = ()
+
+
 def rules_of(table: DeltaTable) -> TableRules:
     """The rules of a loaded table.
 
@@ -84,26 +99,17 @@ def check_readable(url: str, rules: TableRules) -> None:
         )
 
 
-def check_writable(url: str, rules: TableRules, what: str) -> None:
-    """Checks that a commit would keep the table's rules.
+def check_kept(url: str, broken: tuple[str, ...], what: str) -> None:
+    """Checks that no rule would be broken.
 
     Args:
         url: The table.
-        rules: Its rules.
+        broken: Those of its rules that would be, as of `TableRules`.
         what: What was to be done.
 
     Raises:
-        InputError: The commit would break one.
+        InputError: There are some.
     """
-    _require(url, rules.writing, what)
-
-
-def check_vacuumable(url: str, rules: TableRules) -> None:
-    """Checks that a vacuum would keep the table's rules. InputError if it would not."""
-    _require(url, rules.vacuuming, "vacuum")
-
-
-def _require(url: str, broken: tuple[str, ...], what: str) -> None:
     if broken:
         raise InputError(
             f"{redact(url)}: {what}: expected a table whose rules featstore keeps, found "

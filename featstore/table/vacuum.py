@@ -20,7 +20,7 @@ from featstore.base.errors import DataFileError, InputError, TableNotFoundError
 from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, list_own
 from featstore.files.storage import delete, join, modified_s
-from featstore.table.delta import GROUPS, is_delta, open_delta, open_head, stream_files
+from featstore.table.delta import GROUPS, files_at, is_delta, open_delta
 from featstore.table.layout import (
     GROUPS_DIR,
     LOG_DIR,
@@ -36,7 +36,7 @@ from featstore.table.layout import (
 from featstore.table.log_files import LogFiles, commit_url, list_log, read_actions
 from featstore.table.running import modified_or, running, store_now_s
 from featstore.table.snapshot import Snapshot
-from featstore.table.table_rules import check_vacuumable
+from featstore.table.table_rules import check_kept
 
 # Delta Lake's default for `VACUUM`, so that readers of older versions have a week.
 RETAIN_S = 7 * 86_400.0
@@ -164,7 +164,7 @@ def vacuum(
         raise TableNotFoundError(
             f"no table at {redact(url)}: expected a Delta table ({LOG_DIR}/ is missing)"
         )
-    check_vacuumable(url, open_head(url).rules)
+    check_kept(url, open_delta(url, with_files=False).rules.vacuuming, "vacuum")
     now_s = store_now_s(url) if now_s is None else now_s
     # The order matters: files are listed first, marks read second, the log last. A run that commits
     # in between is seen by its mark or by its commit.
@@ -231,8 +231,8 @@ def read_references(
     # A stray part of the log, before a gap, still opens the versions that it holds.
     stray = [v for v in log.versions if oldest <= v < (first.version or 0) and log.holds(v)]
     kept = [first, *(open_delta(url, version) for version in (*stray, *keep_versions))]
-    live = {file.path for snapshot in kept for file in snapshot.data_files}.union(
-        *(entry.adds for entry in later)
+    live = set[str]().union(
+        *(snapshot.data_files.paths for snapshot in kept), *(entry.adds for entry in later)
     )
     groups: defaultdict[str, set[int]] = defaultdict(set)
     for group_versions in (
@@ -258,10 +258,10 @@ def _prove(url: str, first: Snapshot, later: Sequence["_LogEntry"], log: LogFile
     if found != expected:
         lost = sorted(set(expected) - set(found))
         raise _unproved(url, f"commits of versions {lost[:3]} are not in its log")
-    files = {file.path for file in first.data_files}
+    files = set(first.data_files.paths)
     for entry in later:
         files = (files - entry.removes) | entry.adds
-    newest = {file.path for file in stream_files(url, log.newest)}
+    newest = set(files_at(url, log.newest).paths)
     if files != newest:
         path = min(files ^ newest)
         raise _unproved(url, f"{path} is in one of the log and version {log.newest}, not in both")

@@ -1,6 +1,7 @@
 """Writes batches to one data file: Parquet with row groups of an exact size."""
 
 import contextlib
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
@@ -148,17 +149,15 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
     """
     return pa.schema(
         [
-            _as_list(column) if pa.types.is_fixed_size_list(column.type) else column
+            column.with_type(pa.list_(column.type.value_field))
+            if pa.types.is_fixed_size_list(column.type)
+            else column
             for column in schema
         ]
     )
 
 
-def _as_list(column: pa.Field) -> pa.Field:
-    return column.with_type(pa.list_(column.type.value_field))
-
-
-class _ChecksumSink:
+class _ChecksumSink(io.RawIOBase):
     """A binary file that computes the CRC-32 of the bytes written, and can be detached from its
     target.
 
@@ -170,7 +169,6 @@ class _ChecksumSink:
         self._file: IO[bytes] | None = file
         self.crc32 = 0
         self._num_bytes = 0
-        self.closed = False
 
     def write(self, data: Any) -> int:
         if self._file is not None:
@@ -186,17 +184,5 @@ class _ChecksumSink:
     def tell(self) -> int:
         return self._num_bytes
 
-    def flush(self) -> None:
-        """Nothing to do: the target is flushed when it is published."""
-
-    def close(self) -> None:
-        self.closed = True
-
     def writable(self) -> bool:
         return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False

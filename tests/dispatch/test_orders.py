@@ -15,7 +15,7 @@ from featstore.dispatch.orders import (
     rank_splits,
     static_ranges,
 )
-from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.plan import Plan, Split, SplitList
 
 SIZES = st.lists(st.integers(0, 40), max_size=8)
 
@@ -114,7 +114,7 @@ def test_the_parts_of_all_ranks_cover_the_epoch_once_and_have_equal_sizes(
 ) -> None:
     splits = [Split(path=str(i), num_rows=1) for i in range(num_splits)]
     parts = [
-        rank_splits(iter(splits), num_splits, _mini(worker, num_workers, number, num_mini, epoch))
+        rank_splits(splits, num_splits, _mini(worker, num_workers, number, num_mini, epoch))
         for worker in range(num_workers)
         for number in range(num_mini)
     ]
@@ -145,15 +145,21 @@ def test_each_epoch_gives_a_rank_other_files() -> None:
 def test_a_rank_keeps_only_its_own_part_of_many_files() -> None:
     """For a million files of a real table see benchmarks/rank_listing.py."""
 
-    def listing() -> Any:
-        return (
-            Split(path=f"dt=2026-11-01/part-{i:07d}-of-a-data-file.snappy.parquet", num_rows=1)
-            for i in range(100_000)
-        )
+    class Splits(SplitList):
+        def __len__(self) -> int:
+            return 100_000
+
+        @property
+        def num_rows(self) -> int:
+            return len(self)
+
+        def _split(self, index: int) -> Split:
+            path = f"dt=2026-11-01/part-{index:07d}-of-a-data-file.snappy.parquet"
+            return Split(path=path, num_rows=1)
 
     part = _mini(5, 10, number=3, num_mini=10)
     tracemalloc.start()
-    mine = rank_splits(listing(), 100_000, part)
+    mine = rank_splits(Splits(), 100_000, part)
     kept_bytes, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     one_bytes = kept_bytes / len(mine)

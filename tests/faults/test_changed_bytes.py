@@ -27,6 +27,7 @@ from featstore.reading.open_file import OpenFile
 from featstore.spec.parse import load_spec
 from featstore.staging import Stager, Staging
 from featstore.table.open import open_snapshot
+from featstore.table.snapshot import FileList
 from tests.parquet_files import put_parquet
 
 NUM_ROWS, GROUP_ROWS, FILE_ROWS = 600, 100, 300
@@ -74,7 +75,7 @@ def served(table_url: str, loopback: Any, *, has_crc32: bool = True) -> Any:
     loopback.files |= {f"/{file.path}": Path(file.url).read_bytes() for file in local.data_files}
     files = (replace(file, url=f"{loopback.url}/{file.path}") for file in local.data_files)
     files = (file if has_crc32 else replace(file, crc32=None) for file in files)
-    return replace(local, url=loopback.url, version=None, data_files=tuple(files))
+    return replace(local, url=loopback.url, version=None, data_files=FileList.of(files))
 
 
 def middle_of(path: str, column: str, row_group: int) -> int:
@@ -256,7 +257,7 @@ def damaged_copy(table_url: str, tmp_path: Path, column: Any) -> Any:
         data[middle_of(file.url, column, 1)] ^= 16 * number
         (tmp_path / f"{number}.parquet").write_bytes(data)
         files.append(replace(file, url=str(tmp_path / f"{number}.parquet")))
-    return replace(local, version=None, data_files=tuple(files)), files[1]
+    return replace(local, version=None, data_files=FileList.of(files)), files[1]
 
 
 def test_a_table_that_is_read_as_arrow_is_downloaded_again_too(

@@ -17,7 +17,6 @@ import threading
 from featstore.files import listings, storage
 url = "s3://bucket/t"
 assert [file.name for file in listings.list_files(url)] == ["k=1/a.parquet"]
-assert listings.is_directory(url) and not listings.is_directory(f"{url}/none")
 storage.modified_s(f"{url}/k=1/a.parquet")
 print([thread.name for thread in threading.enumerate()])
 """

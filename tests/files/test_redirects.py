@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from featstore.files.redirects import own_hosts_only
+from featstore.files.credentials import own_hosts_only
 from tests.http_servers import Handler, serving
 from tests.programs import run_python
 from tests.tiers import tiered

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.base.errors import AccessError, ConfigError
+from featstore.base.errors import ConfigError
 from featstore.files import listings, storage
 from tests.programs import run_python
 from tests.store_clients import clients_of
@@ -190,7 +190,7 @@ def test_a_name_with_a_bracket_is_found_as_it_is_written(tmp_path: Path) -> None
     url = f"{tmp_path}/t[1]"
     names = [entry.name for entry in listings.list_files(url)]
     assert names == ["t1/a.parquet", "t[1]/a.parquet"]
-    assert [entry.url for entry in listings.list_files(url, literal=True)] == [f"{url}/a.parquet"]
+    assert [entry.url for entry in listings.list_own(url)] == [f"{url}/a.parquet"]
 
 
 @pytest.mark.parametrize("path", LISTINGS)
@@ -223,22 +223,6 @@ def test_the_directories_above_a_url_are_computed_without_a_request(
     url: str, expected: Any
 ) -> None:
     assert listings.directories(url) == expected
-
-
-def test_a_directory_is_distinguished_from_anything_else(s3: Any, tree: Path) -> None:
-    s3.files["/bucket/t/_log/0.json"] = b"{}"
-    s3.status["/bucket/secret"] = 403
-    assert listings.is_directory("s3://bucket/t/_log")
-    assert listings.is_directory(str(tree / "t"))
-    for url in (
-        "s3://bucket/t/_log/0.json",
-        "s3://bucket/t/other",
-        f"{tree}/none",
-        f"{s3.url}/bucket/t/_log",
-    ):
-        assert not listings.is_directory(url)
-    with pytest.raises(AccessError, match="s3://bucket/secret: the store refuses access"):
-        listings.is_directory("s3://bucket/secret")
 
 
 @pytest.mark.parametrize("alias", ["s3", "s3a"])

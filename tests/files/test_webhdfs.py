@@ -424,8 +424,6 @@ def test_a_file_is_removed_once_and_a_directory_is_listed(cluster: Cluster, url:
     found = listings.list_files(url)
     assert [entry.name for entry in found] == ["k=a%20b/x.parquet", "k=c/y.parquet"]
     assert [read(entry.url).decode() for entry in found] == [entry.name for entry in found]
-    assert listings.is_directory(f"{url}/k=c")
-    assert not listings.is_directory(f"{url}/k=d")
     storage.delete(found[0].url)
     storage.delete(found[0].url)
     assert list(cluster.files()) == ["/t/k=c/y.parquet"]

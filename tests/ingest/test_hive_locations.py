@@ -15,7 +15,7 @@ from featstore.ingest.hive_locations import (
     partition_columns,
     remove_vacuumed,
 )
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 
 def data_file(table: Path, path: str, num_rows: int = 1) -> DataFile:
@@ -33,7 +33,9 @@ def data_file(table: Path, path: str, num_rows: int = 1) -> DataFile:
 
 
 def snapshot(table: Path, *files: DataFile) -> Snapshot:
-    return Snapshot(url=str(table), version=0, schema=SlotSchema(slots=()), data_files=files)
+    return Snapshot(
+        url=str(table), version=0, schema=SlotSchema(slots=()), data_files=FileList.of(files)
+    )
 
 
 def test_columns_keep_their_order_and_partition_keys_stand_apart(schema: SlotSchema) -> None:

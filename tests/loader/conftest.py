@@ -18,7 +18,7 @@ from featstore.loader.batches.work import Work
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.iteration import Iteration
 from featstore.loader.iteration.job import Job
-from featstore.loader.request.matching import Partition
+from featstore.loader.request.matching import Partition, SelectedFiles
 from featstore.loader.request.request import Request, resolve
 from featstore.loader.table_source import TableSource
 from featstore.table.open import open_snapshot
@@ -147,7 +147,7 @@ def job_on(*files: DataFile, schema: pa.Schema, **options: Any) -> Job:
     known: dict[str, Any] = {"request": request_of(schema, "row"), "batch_size": 16}
     partition = Partition(values={}, is_decided=True)
     return Job(
-        files={file.path: (file, partition) for file in files},
+        files=SelectedFiles.of((file, partition) for file in files),
         table="t",
         splits=tuple(Split(path=file.path, num_rows=file.num_rows) for file in files),
         **{**known, **options},

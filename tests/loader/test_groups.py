@@ -19,6 +19,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.stage import warm
 from featstore.spec.parse import load_spec
 from featstore.table.open import open_snapshot
+from featstore.table.snapshot import FileList
 from tests.parquet_files import put_parquet
 from tests.stale_tables import DAYS, N, X, add, make, rewrite, write_raw
 from tests.stale_tables import spec_of as stale_spec
@@ -108,7 +109,7 @@ def test_a_remote_table_with_groups(url: str, loopback: Any) -> None:
                 loopback.files[f"/{part.path}"] = source.read()
         groups = tuple(replace(group, url=f"{loopback.url}/{group.path}") for group in file.groups)
         files.append(replace(file, url=f"{loopback.url}/{file.path}", groups=groups))
-    table = replace(local, url=loopback.url, data_files=tuple(files))
+    table = replace(local, url=loopback.url, data_files=FileList.of(files))
     with FeatureLoader(table, slots=["*"], labels=["click"]) as loader:
         assert_whole(loader)
     assert Table(table).to_arrow().equals(open_table(url).to_arrow())
@@ -164,7 +165,9 @@ def test_a_groups_file_that_is_cut_otherwise_is_refused(url: str, tmp_path: Path
     group = next(group for group in file.groups if group.group == "added")
     pq.write_table(pq.read_table(group.url), other, row_group_size=50)
     groups = tuple(replace(g, url=str(other)) if g is group else g for g in file.groups)
-    broken = replace(snapshot, data_files=(replace(file, groups=groups), *snapshot.data_files[1:]))
+    broken = replace(
+        snapshot, data_files=FileList.of([replace(file, groups=groups), *snapshot.data_files[1:]])
+    )
     with pytest.raises(
         DataFileError, match=r"expected the 4 row groups of .* \(100 rows\), found 2"
     ):

@@ -38,6 +38,7 @@ from featstore.loader.request.matching import Partition
 from featstore.loader.request.request import resolve
 from featstore.staging import StageItem, Stager, Staging
 from featstore.table.open import open_snapshot
+from featstore.table.snapshot import FileList
 from tests.loader.conftest import rows_of, source_of
 from tests.parquet_files import put_parquet
 from tests.process import our_files, our_threads
@@ -264,7 +265,7 @@ def served(table_url: str, loopback: Any) -> Any:
         loopback.files["/" + str(path.relative_to(table_url))] = path.read_bytes()
     local = open_snapshot(table_url)
     files = tuple(replace(file, url=f"{loopback.url}/{file.path}") for file in local.data_files)
-    return replace(local, url=loopback.url, version=None, data_files=files)
+    return replace(local, url=loopback.url, version=None, data_files=FileList.of(files))
 
 
 @pytest.fixture
@@ -373,7 +374,7 @@ def test_a_staged_file_that_is_no_parquet_is_named(table_url: str, tmp_path: Pat
         **{**vars(snapshot.data_files[0]), "url": str(tmp_path / "bad.parquet")}
     )
     remote = type(snapshot)(
-        url=snapshot.url, version=None, schema=snapshot.schema, data_files=(bad,)
+        url=snapshot.url, version=None, schema=snapshot.schema, data_files=FileList.of((bad,))
     )
     with (
         FeatureLoader(remote, slots=["row"], staging={"mode": "whole"}) as loader,

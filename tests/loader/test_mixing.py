@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from featstore import FeatureLoader
 from featstore.base.errors import ConfigError
 from featstore.table.open import open_snapshot
-from featstore.table.snapshot import Snapshot
+from featstore.table.snapshot import FileList, Snapshot
 from tests.parquet_files import put_parquet
 
 NUM_MONTHS = 12
@@ -157,7 +157,7 @@ def gated(root: Path, loopback: Any, *, num_files: int, num_rows: int) -> Snapsh
         loopback.gates[f"/{path.name}"] = threading.Event()
     local = open_snapshot(str(root))
     files = [replace(file, url=f"{loopback.url}/{file.path}") for file in local.data_files]
-    return replace(local, data_files=tuple(files))
+    return replace(local, data_files=FileList.of(files))
 
 
 def release_first(loopback: Any, num_files: int) -> None:

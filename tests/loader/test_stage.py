@@ -16,6 +16,7 @@ from featstore.base.errors import ConfigError, StagingError
 from featstore.loader import stage
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.open import open_snapshot
+from featstore.table.snapshot import FileList
 from featstore.tools import cli
 from tests.parquet_files import put_parquet
 
@@ -128,7 +129,9 @@ def test_a_remote_table_is_warmed_for_a_loader(tmp_path: Path, table: str, loopb
         loopback.files[f"/{file.path}"] = Path(file.url).read_bytes()
     remote = replace(
         local,
-        data_files=tuple(replace(f, url=f"{loopback.url}/{f.path}") for f in local.data_files),
+        data_files=FileList.of(
+            replace(f, url=f"{loopback.url}/{f.path}") for f in local.data_files
+        ),
     )
     options = {"directory": str(tmp_path / "cache")}
     for fetched in (True, False):

@@ -28,8 +28,9 @@ from featstore.table.delta import (
     is_delta,
     open_delta,
 )
+from featstore.table.layout import overwrite_filters
 from featstore.table.metadata import CommitMetadata
-from featstore.table.snapshot import DataFile, Snapshot, files_digest, overwrite_filters
+from featstore.table.snapshot import DataFile, Snapshot, files_digest
 from tests.interposed import followed, preceded
 from tests.programs import run_python
 from tests.threads import run_together

@@ -2,15 +2,18 @@
 
 import os
 import shutil
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 import featstore
 from featstore.base.errors import InputError
 from featstore.extraction.deletion import delete_rows
+from featstore.table.delta import open_delta
 from featstore.table.layout import data_file_name, new_tag
 from featstore.table.vacuum import vacuum
 from tests.stale_tables import N, X, Y, add, make
@@ -89,3 +92,26 @@ def test_a_slot_group_is_not_put_beside_the_files_of_another_table(tmp_path: Pat
 def test_rows_come_from_footers_where_statistics_are_odd(tmp_path: Path, stats: str) -> None:
     table = featstore.open_table(foreign_table(tmp_path, ROWS, FIELDS, stats=stats))
     assert (table.num_rows, table.to_arrow().to_pydict()) == (2, ROWS)
+
+
+def test_files_are_in_the_partitions_of_several_keys_whatever_their_types(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "text": ["a", "b/c", None, "a", "b/c"],
+        "day": [date(2026, 11, 1), date(2026, 11, 2), date(2026, 11, 1), None, date(2026, 11, 2)],
+        "flag": [True, False, True, None, False],
+        "number": [1, 1, 2, 2, 1],
+    }
+    rows = pa.table({**keys, "x": list(range(5))})
+    write_deltalake(tmp_path / "table", rows, partition_by=list(keys))
+    files = open_delta(str(tmp_path / "table")).data_files
+    expected: list[dict[str, str | None]] = [
+        {"text": "a", "day": "2026-11-01", "flag": "true", "number": "1"},
+        {"text": "b/c", "day": "2026-11-02", "flag": "false", "number": "1"},
+        {"text": None, "day": "2026-11-01", "flag": "true", "number": "2"},
+        {"text": "a", "day": None, "flag": None, "number": "2"},
+    ]
+    assert sorted((dict(file.partition) for file in files), key=repr) == sorted(expected, key=repr)
+    assert {tuple(total.partition.items()): total.num_rows for total in files.totals()} == {
+        tuple(partition.items()): 1 + (partition["text"] == "b/c") for partition in expected
+    }
+    assert [file.num_rows for file in files.in_partitions(expected[1:2])] == [2]

@@ -1,8 +1,7 @@
 """A list of files in columns is the list of the files."""
 
 import pickle
-import sys
-from array import array
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import DataFileError
-from featstore.table.file_list import FileList
-from featstore.table.snapshot import DataFile, GroupFile
+from featstore.table.snapshot import DataFile, FileList, GroupFile
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1, max_size=8)
 VERSIONS = st.one_of(
@@ -51,47 +49,90 @@ def lists(draw: Any) -> list[DataFile]:
     ]
 
 
-@given(lists())
-def test_it_holds_the_files_that_it_was_made_of(files: list[DataFile]) -> None:
-    packed = FileList(iter(files))
+@given(lists(), st.randoms())
+def test_it_holds_the_files_that_it_was_made_of(files: list[DataFile], random: Any) -> None:
+    packed = FileList.of(random.sample(files, len(files)))
     assert list(packed) == files
     assert len(packed) == len(files)
     assert [packed[index] for index in range(len(files))] == files
     assert [packed[index - len(files)] for index in range(len(files))] == files
     assert packed[1:-1] == tuple(files[1:-1])
     assert [packed.find(file.path) for file in files] == list(range(len(files)))
-    assert [packed.places[packed.place(i)].partition for i in range(len(files))] == [
-        file.partition for file in files
-    ]
+    assert list(packed.paths) == [file.path for file in files]
+    assert list(packed.urls) == [file.url for file in files]
+    assert [packed.places[place] for place in packed.place] == [file.partition for file in files]
     assert packed == tuple(files)
-    assert packed == FileList(files)
-    assert packed != FileList(files[1:]) or not files
+    assert packed == FileList.of(files)
+    assert packed != FileList.of(files[1:]) or not files
     assert list(pickle.loads(pickle.dumps(packed))) == files
-    assert packed.groups == {group.group for file in files for group in file.groups}
+    assert packed.groups.keys() == {group.group for file in files for group in file.groups}
+
+
+@given(lists(), st.data())
+def test_some_of_its_files_in_any_order_are_a_list_of_these(
+    files: list[DataFile], data: Any
+) -> None:
+    indices = data.draw(st.permutations(range(len(files))))[: data.draw(st.integers(0, 8))]
+    taken = FileList.of(files).take(indices)
+    assert list(taken) == [files[index] for index in indices]
+    assert [taken.find(file.path) for file in taken] == list(range(len(taken)))
+    assert list(taken.sorted()) == [files[index] for index in sorted(indices)]
+
+
+@given(lists())
+def test_its_sums_are_those_of_its_files(found: list[DataFile]) -> None:
+    # All of them together fit 64 bits.
+    files = [
+        replace(file, size_bytes=file.size_bytes >> 5, num_rows=file.num_rows >> 5)
+        for file in found
+    ]
+    packed = FileList.of(files)
+    assert packed.num_parts.tolist() == [len(file.parts) for file in files]
+    assert packed.total_bytes.tolist() == [
+        sum(part.size_bytes for part in file.parts) for file in files
+    ]
+    of_day = {tuple(file.partition.items()): [0, 0, 0] for file in files}
+    for file in files:
+        total = of_day[tuple(file.partition.items())]
+        total[:] = [total[0] + 1, total[1] + file.num_rows, total[2] + file.size_bytes]
+    assert [(tuple(part.items()), *rest) for part, *rest in packed.totals()] == [
+        (part, *total) for part, total in of_day.items()
+    ]
 
 
 @given(lists(), NAMES)
 def test_a_path_that_it_does_not_have_is_a_key_error(files: list[DataFile], name: str) -> None:
     with pytest.raises(KeyError):
-        FileList([file for file in files if file.path != name]).find(name)
+        FileList.of([file for file in files if file.path != name]).find(name)
     with pytest.raises(IndexError):
-        FileList(files)[len(files)]
+        FileList.of(files)[len(files)]
 
 
-@pytest.mark.parametrize("paths", ["ba", "aa"])
-def test_files_that_are_not_sorted_are_refused(paths: str) -> None:
+def test_two_files_of_one_path_are_refused() -> None:
     files = [
-        DataFile(path=path, url=path, size_bytes=1, num_rows=1, partition={}) for path in paths
+        DataFile(path=path, url=path, size_bytes=1, num_rows=1, partition={}) for path in "aba"
     ]
     with pytest.raises(DataFileError, match=r"'a': expected files in the order of their paths"):
-        FileList(files)
+        FileList.of(files)
+
+
+def test_a_name_that_is_not_utf8_is_kept() -> None:
+    names = ["z", "a\udcff", "\u00e9"]
+    files = FileList.of(
+        DataFile(path=path, url=f"/t/{path}", size_bytes=1, num_rows=1, partition={})
+        for path in names
+    )
+    assert [(file.path, file.url) for file in files] == [
+        (path, f"/t/{path}") for path in ("a\udcff", "z", "\u00e9")
+    ]
+    assert len(files.digest) == 64
 
 
 def test_a_file_takes_at_most_its_name_and_40_bytes() -> None:
     names = [
         f"part-{number:07}-0a0a0a0a-0a0a-0a0a-0a0a-0a0a0a0a0a0a.parquet" for number in range(999)
     ]
-    files = FileList(
+    files = FileList.of(
         DataFile(
             path=f"dt=1/{name}",
             url=f"s3://bucket/table/dt=1/{name}",
@@ -102,7 +143,9 @@ def test_a_file_takes_at_most_its_name_and_40_bytes() -> None:
         )
         for name in names
     )
-    columns = [value for value in vars(files._rows).values() if isinstance(value, array | bytes)]
-    assert len(columns) == 7
-    per_file = sum(map(sys.getsizeof, columns)) / len(files)
-    assert len(names[0]) < per_file <= len(names[0]) + 40
+    # No Python object for each file: all that is kept are these columns and the partitions.
+    assert vars(files).keys() <= {"columns", "root", "place", "places", "groups", "_is_sorted"}
+    assert files.columns.keys() == {"path", "version", "size_bytes", "num_rows"}
+    assert len(files.places) == 1
+    kept = sum(column.nbytes for column in files.columns.values()) + files.place.nbytes
+    assert len(names[0]) < kept / len(files) <= len(names[0]) + 40

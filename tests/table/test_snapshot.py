@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from featstore.base.schema import SlotSchema
-from featstore.table.snapshot import DataFile, Snapshot, files_digest
+from featstore.table.snapshot import DataFile, FileList, Snapshot, files_digest
 
 
 def data_file(path: str, num_rows: int = 10, **partition: str) -> DataFile:
@@ -13,7 +13,7 @@ def data_file(path: str, num_rows: int = 10, **partition: str) -> DataFile:
 
 
 FILES = (data_file("m=1/a", m="1"), data_file("m=1/b", m="1"), data_file("m=2/a", m="2"))
-SNAPSHOT = Snapshot(url="/t", version=3, schema=SlotSchema(), data_files=FILES)
+SNAPSHOT = Snapshot(url="/t", version=3, schema=SlotSchema(), data_files=FileList.of(FILES))
 
 
 def test_a_snapshot_adds_up_its_files() -> None:
@@ -37,5 +37,7 @@ def test_the_digest_changes_with_the_files(other: DataFile) -> None:
 
 
 def test_the_digest_does_not_depend_on_where_the_table_lies(tmp_path: Path) -> None:
-    moved = Snapshot(url=str(tmp_path), version=9, schema=SlotSchema(), data_files=FILES)
+    moved = Snapshot(
+        url=str(tmp_path), version=9, schema=SlotSchema(), data_files=FileList.of(FILES)
+    )
     assert moved.digest == SNAPSHOT.digest

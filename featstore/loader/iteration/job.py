@@ -17,13 +17,12 @@ from featstore.loader.batches.transform import Transform
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.step_agreement import JOIN, Tail
 from featstore.loader.iteration.worker import HostShare, LoaderWorker
-from featstore.loader.plan.data_files import Census, Listing
 from featstore.loader.plan.follow import Followed, Following, NewFiles
 from featstore.loader.plan.ordering import STATIC, Ordering, rank_claims
 from featstore.loader.plan.sections import section_sizes
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.plan.splitting import make_splits
-from featstore.loader.request.matching import Files, are_decided
+from featstore.loader.plan.splitting import Census, Listing, make_splits
+from featstore.loader.request.matching import SelectedFiles
 from featstore.loader.request.request import DROP as DROP_ROW
 from featstore.loader.request.request import Request
 from featstore.table.snapshot import DataFile
@@ -92,7 +91,7 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
     """
 
     request: Request
-    files: Files
+    files: SelectedFiles
     table: str
     terms: Terms = field(default_factory=Terms)
     splits: Sequence[Split] = ()
@@ -197,7 +196,7 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
     @cached_property
     def most_parts(self) -> int:
         """The most files that a split is read from: its data file and those of its slot groups."""
-        return max((len(file.parts) for file, _ in self.files.values()), default=1)
+        return int(self.files.files.num_parts.max(initial=1))
 
     @cached_property
     def plan_digest(self) -> str:
@@ -225,17 +224,16 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
     def has_rows(self) -> bool:
         """Whether any data file has rows."""
         files = self.files if self.census is None else self.census.largest
-        return any(file.num_rows for file, _ in files.values())
+        return bool(files.files.values("num_rows").any())
 
     @property
     def filters_rows(self) -> bool:
         """Whether rows are left out depending on their content."""
-        is_decided = are_decided(self.files)
         drops = any(number.null == DROP_ROW for number in self.request.numbers)
         return (
             drops
             or self.request.negatives is not None
-            or (self.request.where is not None and not is_decided)
+            or (self.request.where is not None and not self.files.are_decided)
         )
 
     def num_static_batches(self, start: LoaderState, worker_info: WorkerInfo) -> int:

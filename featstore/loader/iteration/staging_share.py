@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import accumulate
 
 from featstore.base.errors import BudgetError
-from featstore.base.redaction import redact
 from featstore.loader.iteration.job import Job
 from featstore.staging.budget import require_fits
 from featstore.staging.options import AUTO, RANGES, WHOLE, Staging
@@ -25,7 +24,7 @@ def staging_for(options: Staging | None, job: Job) -> Staging | None:
     sizes = _staged_sizes(options, job)
     if not sizes:
         return options if options.decoded else None
-    num_open = _num_parts(job) if options.mode == WHOLE else _num_files(job, job.num_open, 0)
+    num_open = job.most_parts if options.mode == WHOLE else _num_files(job, job.num_open, 0)
     return _fitting(options, sizes, _budget_bytes(options, job), num_open)
 
 
@@ -143,18 +142,18 @@ def decoded_room(options: Staging, job: Job, num_workers: int = 0) -> int:
 
 
 def _staged_sizes(options: Staging, job: Job) -> list[tuple[str, int]]:
-    files = [part for file, _ in job.files.values() for part in file.parts]
-    return [(redact(part.url), part.size_bytes) for part in files if options.stages(part.url)]
-
-
-def _num_parts(job: Job) -> int:
-    """How many files a split has: a data file and those of its slot groups."""
-    return max((1 + len(file.groups) for file, _ in job.files.values()), default=1)
+    """The URLs and the sizes of the files that are staged."""
+    found = list[tuple[str, int]]()
+    for files in job.files.files.parts:
+        if "url" in files.columns or options.stages(files.root):  # a root has the files' scheme
+            sizes = zip(files.urls, files.values("size_bytes").tolist(), strict=True)
+            found += [(url, size) for url, size in sizes if options.stages(url)]
+    return found
 
 
 def _num_files(job: Job, num_open: int, num_workers: int) -> int:
     """How many files are pinned at once if each worker has `num_open` splits open. A worker of a
     DataLoader, which has to wait for others, also pins the one that it stages next.
     """
-    num_files = num_open * _num_parts(job)
+    num_files = num_open * job.most_parts
     return (num_files + 1) * num_workers if num_workers else num_files

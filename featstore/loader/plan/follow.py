@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from featstore.base.errors import ConfigError
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress
-from featstore.loader.request.matching import Files
+from featstore.loader.request.matching import SelectedFiles
 from featstore.selection.where import Where
 from featstore.table.open import open_snapshot
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.snapshot import Partition, Snapshot
 
 Followed = tuple[int | None, int | None]
 """Two table versions: the one all of whose partitions have been read (None: none yet), and the one
@@ -51,7 +51,7 @@ class Follow:
 class NewFiles:
     """The files of one plan by path, and the digest of their snapshot."""
 
-    files: Files
+    files: SelectedFiles
     table: str
 
 
@@ -73,8 +73,8 @@ class Following:
     url: str = field(repr=False)
     version: int
     until: Where | None
-    select: Callable[[Snapshot], Files]
-    require: Callable[[Snapshot, Files], None]
+    select: Callable[[Snapshot], SelectedFiles]
+    require: Callable[[Snapshot, SelectedFiles], None]
     reads_stale: bool = False
 
     def files(self, followed: Followed) -> NewFiles:
@@ -86,15 +86,14 @@ class Following:
         read, plan = followed
         snapshot = self.open(read if plan is None else plan)
         if plan is None:
-            return NewFiles(files={}, table=snapshot.digest)
+            return NewFiles(files=SelectedFiles.of(()), table=snapshot.digest)
         return self.new(snapshot, self.known(read))
 
-    def known(self, version: int | None) -> dict[_Key, DataFile]:
-        """The partitions of a version, each with one of its files; none for None."""
-        files = {} if version is None else self.select(self.open(version))
-        return {_partition(file): file for file, _ in files.values()}
+    def known(self, version: int | None) -> dict[_Key, Partition]:
+        """The partitions of a version by their keys; none for None."""
+        return {} if version is None else _partitions(self.select(self.open(version)))
 
-    def new(self, snapshot: Snapshot, known: Mapping[_Key, DataFile]) -> NewFiles:
+    def new(self, snapshot: Snapshot, known: Mapping[_Key, Partition]) -> NewFiles:
         """The plan of those partitions of a snapshot that are not in `known`.
 
         Raises:
@@ -143,9 +142,9 @@ class Follower:
             closed.wait(self._table.options.every_s)
         return None
 
-    def finish(self, files: Files) -> None:
+    def finish(self, files: SelectedFiles) -> None:
         """Called when the current plan has been read."""
-        self._known.update((_partition(file), file) for file, _ in files.values())
+        self._known.update(_partitions(files))
         self._read, self._plan = self._plan, None
 
     def _offer(self) -> int | None:
@@ -161,15 +160,23 @@ class Follower:
         """Whether a partition that matches `until` has been read."""
         until = self._table.until
         return until is not None and any(
-            until.matches_partition(file.partition) is True for file in self._known.values()
+            until.matches_partition(values) is True for values in self._known.values()
         )
 
 
-def new_files(files: Files, known: Mapping[_Key, DataFile]) -> Files:
+def new_files(files: SelectedFiles, known: Mapping[_Key, Partition]) -> SelectedFiles:
     """The files of partitions that are not in `known`."""
-    return {path: item for path, item in files.items() if _partition(item[0]) not in known}
+    places = files.files.places
+    if all(places):
+        return files.at_places([_key(place) not in known for place in places])
+    return files.take([index for index, path in enumerate(files) if path not in known])
 
 
-def _partition(file: DataFile) -> _Key:
-    """A file's partition; its path in a table without partitions."""
-    return tuple(sorted(file.partition.items())) or file.path
+def _partitions(files: SelectedFiles) -> dict[_Key, Partition]:
+    """The partitions of the files by their keys; in a table without partitions the paths."""
+    found = [total.partition for total in files.files.totals()]
+    return {_key(values): values for values in found} if all(found) else {p: {} for p in files}
+
+
+def _key(partition: Partition) -> _Key:
+    return tuple(sorted(partition.items()))

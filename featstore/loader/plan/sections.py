@@ -14,7 +14,6 @@ from featstore.dispatch.plan import Split
 from featstore.loader.plan.ordering import RANK, Ordering
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.request.matching import (
-    Files,
     Partition,
     SelectedFiles,
     matching,
@@ -63,7 +62,9 @@ def matching_in_sections(
     return in_sections(matching(snapshot, request), key)
 
 
-def section_sizes(splits: Sequence[Split], files: Files, key: pa.Field | None) -> tuple[int, ...]:
+def section_sizes(
+    splits: Sequence[Split], files: SelectedFiles, key: pa.Field | None
+) -> tuple[int, ...]:
     """How many splits each section has, of splits in the order of `in_sections`. Empty without a
     key.
     """

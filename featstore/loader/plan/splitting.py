@@ -1,17 +1,30 @@
 """Makes splits of data files: whole files, or large ones cut at row groups, for which their footers
-are read.
+are read. A plan keeps them in columns, since millions of objects would take hundreds of megabytes.
+
+In rank order the files are listed again for each part of an epoch, so that a worker keeps only
+those of one part in memory.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
+
+import numpy as np
 
 from featstore.base.byte_sizes import parse_bytes
 from featstore.base.errors import DataFileError
 from featstore.dispatch.options import Dispatch
-from featstore.dispatch.plan import Split, SplitSize, splits_of
+from featstore.dispatch.orders import MiniEpoch, rank_splits
+from featstore.dispatch.plan import Plan, Split, SplitList, SplitSize, splits_of
 from featstore.files.storage import local_path, open_read
+from featstore.loader.request.matching import SelectedFiles
 from featstore.reading.open_file import OpenFile
-from featstore.table.snapshot import DataFile
+from featstore.table.columns import lines
+from featstore.table.snapshot import DataFile, FileList
+
+Cut: TypeAlias = Callable[[Iterable[DataFile]], Iterator[Split]]
 
 
 def split_size(options: Dispatch) -> SplitSize | None:
@@ -64,3 +77,136 @@ def _row_groups(file: DataFile) -> tuple[Sequence[int], Sequence[int]]:
         # Bytes as stored, since `split_bytes` is compared with the size of the file.
         spans = opened.footer.spans
         return opened.row_group_rows, (spans[..., 1] - spans[..., 0]).sum(axis=1).tolist()
+
+
+class WholeFiles(SplitList):
+    """Each file as one split. Takes no memory besides that of the files."""
+
+    def __init__(self, files: SelectedFiles) -> None:
+        self.files = files.files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.files.values("num_rows").sum())
+
+    def digest_lines(self) -> Iterable[memoryview]:
+        columns = self.files.columns
+        # As `Split.id` and its rows.
+        found = lines(columns["path"], "#0-\n", columns["num_rows"], "\n")
+        return [memoryview(found.buffers()[2] or b"")]
+
+    def _split(self, index: int) -> Split:
+        rows = self.files.columns["num_rows"][index].as_py()
+        return Split(path=self.files.path(index), num_rows=rows)
+
+
+class PackedSplits(SplitList):
+    """Any splits of the files, in any order. A split takes 20 bytes.
+
+    Args:
+        files: The files.
+        splits: The splits, each with the index of its file.
+    """
+
+    def __init__(self, files: SelectedFiles, splits: Iterable[tuple[int, Split]]) -> None:
+        self.files = files.files
+        self._file_of, self._first, self._last = array("I"), array("I"), array("i")
+        self._num_rows = array("q")
+        for index, split in splits:
+            last = split.last_row_group
+            self._file_of.append(index)
+            self._first.append(split.first_row_group)
+            self._last.append(-1 if last is None else last)
+            self._num_rows.append(split.num_rows)
+
+    def __len__(self) -> int:
+        return len(self._num_rows)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self._num_rows)
+
+    def _split(self, index: int) -> Split:
+        last = self._last[index]
+        return Split(
+            path=self.files.path(self._file_of[index]),
+            num_rows=self._num_rows[index],
+            first_row_group=self._first[index],
+            last_row_group=None if last < 0 else last,
+        )
+
+
+def split_list(files: SelectedFiles, cut: Cut, *, whole: bool) -> SplitList:
+    """The splits of files, in their order.
+
+    Args:
+        files: The files.
+        cut: Makes splits of files.
+        whole: Whether it makes one of each.
+    """
+    if whole:
+        return WholeFiles(files)
+    numbered = enumerate(files.files)
+    return PackedSplits(files, ((i, split) for i, file in numbered for split in cut((file,))))
+
+
+# How many of the largest files are kept to check the staging budget: at least as many as are open
+# at once, with `shuffle.interleave` and slot groups.
+_LARGEST = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Census:
+    """Facts about all files and splits of a table that is too large to keep in each worker.
+
+    Attributes:
+        table: Digest of the table's files.
+        plan: Digest of the plan's splits.
+        num_splits: Number of splits.
+        largest: The largest files, from which the staging budget is checked.
+    """
+
+    table: str
+    plan: str
+    num_splits: int
+    largest: SelectedFiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """How files are listed anew, without keeping them.
+
+    Attributes:
+        list_files: Lists the snapshot's files, each time the same ones.
+        select: Gives those that are read.
+        split: Makes splits of files, in their order.
+    """
+
+    list_files: Callable[[], FileList]
+    select: Callable[[FileList], SelectedFiles]
+    split: Callable[[SelectedFiles], Sequence[Split]]
+
+    def count(self, seed: int, *, shuffle: bool) -> Census:
+        """Lists all files once and takes their census."""
+        every = self.list_files()
+        files = self.select(every)
+        splits = self.split(files)
+        smaller_first = np.argsort(files.files.total_bytes, kind="stable")
+        return Census(
+            table=every.digest,
+            plan=Plan(splits=splits, seed=seed, shuffle=shuffle).digest,
+            num_splits=len(splits),
+            largest=files.take(np.sort(smaller_first[-_LARGEST:])),
+        )
+
+    def part(self, part: MiniEpoch, num_splits: int) -> tuple[SelectedFiles, PackedSplits]:
+        """The splits of one part in its order, and their files by path."""
+        every = self.select(self.list_files())
+        splits = rank_splits(self.split(every), num_splits, part)
+        found = [every.files.find(split.path) for split in splits]
+        own, index_of = np.unique(found, return_inverse=True)
+        files = every.take(own)
+        return files, PackedSplits(files, zip(index_of.tolist(), splits, strict=True))

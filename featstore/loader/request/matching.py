@@ -1,9 +1,7 @@
 """The data files that a request reads: those whose partitions can match its `where`."""
 
-from array import array
 from collections.abc import (
     Callable,
-    ItemsView,
     Iterable,
     Iterator,
     Mapping,
@@ -14,14 +12,15 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import SelectionError
 from featstore.base.redaction import short
 from featstore.loader.request.request import Request
 from featstore.statistics.stale_groups import require_fresh
-from featstore.table.file_list import FileList
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.columns import Numbers
+from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,104 +42,81 @@ def partition_value(field: pa.Field, partition: Partition) -> pa.Scalar:
 
 
 Listed = tuple[DataFile, Partition]
-Files = Mapping[str, Listed]
 
 
-class SelectedFiles(Files):
+class SelectedFiles(Mapping[str, Listed]):
     """Some files of a list by path, first in its order. A file is made when it is asked for.
-
-    A mapping as any other, and by index besides: the index counts selected files only.
 
     Args:
         files: The list.
         matches: By place of the list: whether its partition makes `where` true for all rows (True),
             for some (None), or for none, so that its files are left out (False).
-        groups: The slot groups whose files are read.
+
+    Attributes:
+        files: The selected files.
     """
 
-    def __init__(
-        self, files: FileList, matches: Sequence[bool | None], groups: Iterable[str]
-    ) -> None:
-        self._files, self._groups = files, frozenset(groups)
-        self._partitions = [
-            Partition(values=place.partition, is_decided=is_match is True)
+    def __init__(self, files: FileList, matches: Sequence[bool | None]) -> None:
+        self.files = files.at_places([is_match is not False for is_match in matches])
+        self._partitions: list[Partition] = [
+            Partition(values=place, is_decided=is_match is True)
             for place, is_match in zip(files.places, matches, strict=True)
         ]
-        self._is_selected = [is_match is not False for is_match in matches]
-        # None: all of them.
-        self._selected: array[int] | None = None
-        if not all(self._is_selected):
-            indices = (i for i in range(len(files)) if self._is_selected[files.place(i)])
-            self._selected = array("I", indices)
 
     @classmethod
     def of(cls, items: Iterable[Listed]) -> "SelectedFiles":
-        """Packs files that are sorted by path, each with its partition."""
-        decided = dict[tuple[tuple[str, str | None], ...], bool]()
-
-        def noted() -> Iterator[DataFile]:
-            for file, partition in items:
-                decided[tuple(file.partition.items())] = partition.is_decided
-                yield file
-
-        files = FileList(noted())
-        matches = [decided[tuple(place.partition.items())] or None for place in files.places]
-        return cls(files, matches, files.groups)
+        """Packs files, each with its partition, sorted by path."""
+        listed = list(items)
+        decided = {tuple(file.partition.items()): part.is_decided for file, part in listed}
+        files = FileList.of(file for file, _ in listed)
+        return cls(files, [decided[tuple(place.items())] or None for place in files.places])
 
     def __len__(self) -> int:
-        return len(self._files if self._selected is None else self._selected)
+        return len(self.files)
 
     def __iter__(self) -> Iterator[str]:
-        return (self._files.path(index) for index in self._indices)
+        return self.files.paths
 
     def __getitem__(self, path: str) -> Listed:
-        index = self._files.find(path)
-        if not self._is_selected[self._files.place(index)]:
-            raise KeyError(path)
-        return self._listed(index)
+        index = self.files.find(path)
+        return self.files[index], self._partition(index)
 
     def values(self) -> ValuesView[Listed]:
         return _SelectedValues(self)
 
-    def items(self) -> ItemsView[str, Listed]:
-        return _SelectedItems(self)
+    def at_places(self, are_taken: Sequence[bool]) -> "SelectedFiles":
+        """The files of some places of the list."""
+        found = copy(self)
+        found.files = self.files.at_places(are_taken)
+        return found
+
+    def take(self, indices: Numbers | Sequence[int]) -> "SelectedFiles":
+        """The files at these indices, in this order."""
+        found = copy(self)
+        found.files = self.files.take(indices)
+        return found
 
     def sorted_by(self, key: Callable[[Partition], Any]) -> "SelectedFiles":
         """The same files in the order of their partitions' keys; files of equal ones as before."""
-        found = copy(self)
-        partitions, place = self._partitions, self._files.place
-        in_order = sorted(self._indices, key=lambda index: key(partitions[place(index)]))
-        found._selected = array("I", in_order)
-        return found
+        place = self.files.place
+        keys = {number: key(self._partitions[number]) for number in np.unique(place).tolist()}
+        ranks = {value: rank for rank, value in enumerate(sorted(set(keys.values())))}
+        rank_of = np.zeros(len(self._partitions), np.int64)
+        rank_of[list(keys)] = [ranks[value] for value in keys.values()]
+        return self.take(np.argsort(rank_of[place], kind="stable"))
 
     def listed(self) -> Iterator[Listed]:
         """The files and partitions, in order."""
-        return map(self._listed, self._indices)
+        return zip(self.files, map(self._partition, range(len(self))), strict=True)
 
     @property
     def are_decided(self) -> bool:
         """Whether the partitions alone make `where` true for all rows of these files."""
-        pairs = zip(self._partitions, self._is_selected, strict=True)
-        return all(partition.is_decided for partition, is_selected in pairs if is_selected)
+        places = np.unique(self.files.place).tolist()
+        return all(self._partitions[place].is_decided for place in places)
 
-    def path(self, index: int) -> str:
-        """The path of a selected file."""
-        return self._files.path(self._indices[index])
-
-    def num_rows(self, index: int) -> int:
-        """The rows of a selected file."""
-        return self._files.num_rows(self._indices[index])
-
-    @property
-    def _indices(self) -> Sequence[int]:
-        return range(len(self._files)) if self._selected is None else self._selected
-
-    def _listed(self, index: int) -> Listed:
-        file = self._files[index]
-        if file.groups:
-            chosen = tuple(group for group in file.groups if group.group in self._groups)
-            file = replace(file, groups=chosen)
-        return file, self._partitions[self._files.place(index)]
+    def _partition(self, index: int) -> Partition:
+        return self._partitions[int(self.files.place[index])]
 
 
 class _SelectedValues(ValuesView[Listed]):
@@ -154,36 +130,14 @@ class _SelectedValues(ValuesView[Listed]):
         return self._files.listed()
 
 
-class _SelectedItems(ItemsView[str, Listed]):
-    """Without looking for each path."""
-
-    def __init__(self, files: SelectedFiles) -> None:
-        super().__init__(files)
-        self._files = files
-
-    def __iter__(self) -> Iterator[tuple[str, Listed]]:
-        return ((item[0].path, item) for item in self._files.listed())
-
-
-def are_decided(files: Files) -> bool:
-    """Whether the partitions alone make `where` true for all rows of these files."""
-    if isinstance(files, SelectedFiles):
-        return files.are_decided
-    return all(partition.is_decided for _, partition in files.values())
-
-
 def matching_files(snapshot: Snapshot, request: Request) -> SelectedFiles:
     """Like `matching`, but raises a SelectionError if `where` excludes every file of the table."""
     files = matching(snapshot, request)
     if snapshot.data_files and not files and request.where is not None:
-        found = ", ".join(
-            sorted(
-                {
-                    "/".join(f"{k}={v}" for k, v in file.partition.items())
-                    for file in snapshot.data_files
-                }
-            )[:5]
-        )
+        partitions = {
+            "/".join(f"{k}={v}" for k, v in partition.items()) for partition in snapshot.partitions
+        }
+        found = ", ".join(sorted(partitions)[:5])
         raise SelectionError(
             f"where {short(request.where.text)!r}: matches no partition of the table, which has "
             f"{found}"
@@ -195,17 +149,10 @@ def matching(snapshot: Snapshot, request: Request) -> SelectedFiles:
     """The data files whose partitions can match `where`, by path, each with the files of those slot
     groups that have requested columns.
     """
-    files = snapshot.data_files
-    files = files if isinstance(files, FileList) else FileList(files)
-    where = request.where
-    matches = [
-        None if where is None else where.matches_partition(place.partition)
-        for place in files.places
-    ]
-    return SelectedFiles(files, matches, _groups_read(snapshot, request))
+    return selected(snapshot, request, snapshot.data_files)
 
 
-def require_fresh_files(snapshot: Snapshot, files: Files, request: Request) -> None:
+def require_fresh_files(snapshot: Snapshot, files: SelectedFiles, request: Request) -> None:
     """StaleGroupError if a slot group with requested columns is stale beside some of the files."""
     require_fresh(snapshot, (file for file, _ in files.values()), _names_read(request))
 
@@ -222,21 +169,16 @@ def _names_read(request: Request) -> set[str]:
     return {slot.name for slot in read.slots} | {field.name for field in read.others}
 
 
-def selected(snapshot: Snapshot, request: Request, files: Iterable[DataFile]) -> Iterator[Listed]:
-    """Streams those of `files` that `matching` would give.
+def selected(snapshot: Snapshot, request: Request, files: FileList) -> SelectedFiles:
+    """Those of `files` that `matching` would give.
 
     Args:
         snapshot: Where the slot groups are declared.
         request: What is read.
         files: Data files of the snapshot.
     """
-    groups = _groups_read(snapshot, request)
-    for file in files:
-        matches = None if request.where is None else request.where.matches_partition(file.partition)
-        if matches is not False:
-            chosen = (
-                replace(file, groups=tuple(group for group in file.groups if group.group in groups))
-                if file.groups
-                else file
-            )
-            yield chosen, Partition(values=file.partition, is_decided=matches is True)
+    where = request.where
+    matches = [None if where is None else where.matches_partition(place) for place in files.places]
+    read = _groups_read(snapshot, request)
+    groups = {name: group for name, group in files.groups.items() if name in read}
+    return SelectedFiles(replace(files, groups=groups), matches)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,11 +17,10 @@ from featstore.dispatch.recording import Recording
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.step_agreement import tail_of
 from featstore.loader.iteration.worker import LoaderWorker
-from featstore.loader.plan.data_files import Listing
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.plan.splitting import make_splits
-from featstore.loader.request.matching import Partition, matching, selected
+from featstore.loader.plan.splitting import Listing, WholeFiles, make_splits
+from featstore.loader.request.matching import Partition, SelectedFiles, matching, selected
 from featstore.loader.request.request import resolve
 from featstore.table.snapshot import Snapshot
 
@@ -37,7 +37,7 @@ def job_of(snapshot: Snapshot, *sizes: int, **options: Any) -> Job:
     splits = [Split(path=f"{number}", num_rows=size) for number, size in enumerate(sizes)]
     known: dict[str, Any] = {
         "request": resolve(snapshot.schema, slots=["row"]),
-        "files": {file.path: (file, partition) for file in snapshot.data_files},
+        "files": SelectedFiles.of((file, partition) for file in snapshot.data_files),
         "table": snapshot.digest,
         "splits": tuple(splits or make_splits(snapshot.data_files)),
     }
@@ -180,13 +180,18 @@ def test_in_rank_order_the_turns_of_all_workers_are_the_epoch_each_with_its_own_
 ) -> None:
     whole = job_of(snapshot, shuffle=Shuffle())
     listing = Listing(
-        stream=lambda: iter(snapshot.data_files),
-        select=lambda files: selected(snapshot, whole.request, files),
-        cut=make_splits,
+        list_files=lambda: snapshot.data_files,
+        select=partial(selected, snapshot, whole.request),
+        split=WholeFiles,
     )
     ordering = Ordering(kind="rank", mini_epochs=mini_epochs)
     census = listing.count(whole.seed, shuffle=True)
-    parts: dict[str, Any] = {"files": {}, "splits": (), "listing": listing, "census": census}
+    parts: dict[str, Any] = {
+        "files": SelectedFiles.of(()),
+        "splits": (),
+        "listing": listing,
+        "census": census,
+    }
     job = replace(whole, ordering=ordering, **parts)
     assert (job.plan_digest, job.key) == (whole.plan_digest, whole.key)
     paths, positions = [], list[int]()

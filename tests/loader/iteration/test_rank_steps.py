@@ -26,6 +26,7 @@ from featstore.loader.iteration.rendezvous import Meeting, Rendezvous
 from featstore.loader.iteration.step_agreement import Agreed, Counted, tail_of
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.loader.plan.ordering import Ordering
+from featstore.loader.request.matching import SelectedFiles
 from featstore.tensors.batch import Batch
 from tests.loader.conftest import data_file, job_on, request_of
 
@@ -89,8 +90,8 @@ def test_padding_has_the_rows_of_a_batch_and_weighs_nothing(job: Job) -> None:
 
 def test_a_rank_without_rows_pads_with_those_of_the_first_split_that_has_some(job: Job) -> None:
     filtered = request_of(SCHEMA, "row", weight="cost", where="row >= 17")
-    files = {path: (file, replace(p, is_decided=False)) for path, (file, p) in job.files.items()}
-    rows = some_rows([replace(job, request=filtered, files=files)])
+    listed = ((file, replace(p, is_decided=False)) for file, p in job.files.values())
+    rows = some_rows([replace(job, request=filtered, files=SelectedFiles.of(listed))])
     assert rows.batch()["row"].tolist() == [17, 18, 19]
 
 

@@ -18,7 +18,7 @@ from featstore.loader.iteration.staging_share import (
     staging_for,
 )
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.request.matching import Partition
+from featstore.loader.request.matching import Partition, SelectedFiles
 from featstore.loader.request.request import Request
 from featstore.staging.options import Staging
 from featstore.table.snapshot import DataFile, GroupFile
@@ -54,7 +54,7 @@ def job_of(
     partition = Partition(values={}, is_decided=True)
     return Job(
         request=Request(slots=(), schema=SlotSchema(slots=())),
-        files={file.path: (file, partition) for file in files},
+        files=SelectedFiles.of((file, partition) for file in files),
         table="t",
         shuffle=Shuffle(interleave=interleave),
     )
@@ -187,7 +187,7 @@ def test_open_decoded_columns_take_what_pinned_files_leave(
 
 
 def test_half_of_the_budget_is_for_files_that_are_listed_later() -> None:
-    assert decoded_room(OPTIONS, replace(job_of(10), files={})) == 500
+    assert decoded_room(OPTIONS, replace(job_of(10), files=SelectedFiles.of(()))) == 500
 
 
 @given(st.integers(1, 4000), st.integers(1, 8), st.integers(1, 20), st.integers(1, 10**6))

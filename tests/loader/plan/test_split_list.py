@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.dispatch.plan import Split
-from featstore.loader.plan.split_list import PackedSplits, WholeFiles
+from featstore.dispatch.plan import Plan, Split
+from featstore.loader.plan.splitting import PackedSplits, WholeFiles
 from featstore.loader.request.matching import SelectedFiles
-from featstore.table.file_list import FileList
+from featstore.table.snapshot import FileList
 from tests.loader.request.test_selected_files import files_of
 
 CUTS = st.lists(
@@ -20,7 +20,7 @@ CUTS = st.lists(
 
 def selected() -> SelectedFiles:
     """Six of seven files."""
-    return SelectedFiles(FileList(files_of([0, 1, 1, 1, 2, 3, 3])), [True, None, False, None], ())
+    return SelectedFiles(FileList.of(files_of([0, 1, 1, 1, 2, 3, 3])), [True, None, False, None])
 
 
 def assert_is(splits: Sequence[Split], expected: list[Split]) -> None:
@@ -29,6 +29,8 @@ def assert_is(splits: Sequence[Split], expected: list[Split]) -> None:
         assert len(one) == len(expected)
         assert [one[index] for index in range(len(expected))] == expected
         assert list(one[1:-1]) == expected[1:-1]
+        plan, same = Plan(splits=one), Plan(splits=expected)
+        assert (plan.digest, plan.num_rows) == (same.digest, same.num_rows)
         with pytest.raises(IndexError):
             one[len(expected)]
 

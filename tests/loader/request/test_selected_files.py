@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.request.matching import Partition, SelectedFiles, are_decided
-from featstore.table.file_list import FileList
-from featstore.table.snapshot import DataFile
+from featstore.loader.request.matching import Partition, SelectedFiles
+from featstore.table.snapshot import DataFile, FileList
 
 DAYS = st.lists(st.integers(0, 3), max_size=12)
 MATCHES = st.fixed_dictionaries({day: st.sampled_from([True, False, None]) for day in range(4)})
@@ -30,8 +29,8 @@ def test_it_is_the_mapping_of_the_files_whose_partitions_match(
     days: list[int], matches: dict[int, bool | None]
 ) -> None:
     files = files_of(days)
-    packed = FileList(files)
-    found = [matches[int(str(place.partition["dt"]))] for place in packed.places]
+    packed = FileList.of(files)
+    found = [matches[int(str(place["dt"]))] for place in packed.places]
     expected = {
         file.path: (
             file,
@@ -40,7 +39,7 @@ def test_it_is_the_mapping_of_the_files_whose_partitions_match(
         for file in files
         if matches[int(file.path[3])] is not False
     }
-    selected = SelectedFiles(packed, found, ())
+    selected = SelectedFiles(packed, found)
     for one in (
         selected,
         pickle.loads(pickle.dumps(selected)),
@@ -51,9 +50,8 @@ def test_it_is_the_mapping_of_the_files_whose_partitions_match(
         assert list(one.values()) == list(expected.values())
         assert list(one.items()) == list(expected.items())
         assert len(one) == len(one.values()) == len(expected)
-        assert are_decided(one) == are_decided(expected)
-        assert [one.path(index) for index in range(len(one))] == list(expected)
-        assert [one.num_rows(i) for i in range(len(one))] == [f.num_rows for f, _ in one.values()]
+        assert one.are_decided == all(part.is_decided for _, part in expected.values())
+        assert list(one.files) == [file for file, _ in expected.values()]
     for file in files:
         assert (file.path in selected) == (file.path in expected)
     with pytest.raises(KeyError):
