@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -15,8 +15,9 @@ from featstore.base.table_result import (
     number_with_error,
     share_text,
 )
-from featstore.explore.plots.ranked_slots import plot_psi
-from featstore.explore.plots.two_sides import plot_two_sides
+from featstore.explore.plots.distribution import plot_two_sides
+from featstore.explore.plots.frame import Figure
+from featstore.explore.plots.slot_bars import plot_psi
 from featstore.spec.value_names import ValueNames, short_sign
 from featstore.statistics.slot_change import (
     SlotDifference,
@@ -26,9 +27,6 @@ from featstore.statistics.slot_change import (
     value_shares,
 )
 from featstore.statistics.summary import SlotSummary
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _NUMBERS = (
     "psi",

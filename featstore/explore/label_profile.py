@@ -7,7 +7,7 @@ label is unknown are left out.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +17,14 @@ from featstore.base.errors import InputError, SelectionError, nearest
 from featstore.base.schema import Slot, SlotKind
 from featstore.base.table_result import TableResult, nullable_integers, number_text, share_text
 from featstore.base.text_table import text_table
+from featstore.explore.plots.frame import Figure
 from featstore.explore.plots.label_rates import (
     cell_text,
     cells_in_order,
     plot_partition_rates,
     plot_rates,
 )
-from featstore.explore.plots.ranked_slots import plot_auc
+from featstore.explore.plots.slot_bars import plot_auc
 from featstore.explore.row_profile import known_values
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace
 from featstore.ops.arrays import values_of
@@ -36,9 +37,6 @@ from featstore.statistics.value_counts import (
     merge_counts,
     most_frequent,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NUM_VALUES = 100  # the most frequent ids that are cells of their own
 NUM_BINS = 20  # the bins of a float slot, with about equally many values

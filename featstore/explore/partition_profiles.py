@@ -4,7 +4,7 @@ day.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +12,10 @@ import pyarrow as pa
 from featstore.base.errors import InputError
 from featstore.base.table_result import TableResult, number_text, share_text
 from featstore.explore.comparison import AT_LEAST, AT_LEAST_FOOT
-from featstore.explore.plots.frame import drawn, number_drawn
+from featstore.explore.plots.frame import MOST_ROWS, Figure, number_drawn
 from featstore.explore.plots.heat_map import PSI, SHARES, ColourScale, plot_heat_map
 from featstore.explore.profile import Profile
 from featstore.statistics.sketches import Floats
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SCHEMA = pa.schema(
     [
@@ -96,7 +93,7 @@ class PartitionProfiles(TableResult):
     def _heat_map(
         self, column: str, scale: ColourScale, slots: Sequence[str], title: str
     ) -> "Figure":
-        shown = drawn(slots)
+        shown = slots[:MOST_ROWS]
         least = self._at_least() if column == "psi" else set()
         rows = {slot: i for i, slot in enumerate(shown)}
         columns = {partition: i for i, partition in enumerate(self.partitions)}

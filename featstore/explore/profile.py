@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,14 +23,12 @@ from featstore.base.table_result import (
     share_text,
 )
 from featstore.explore.comparison import Comparison, compare
-from featstore.explore.plots.coverage import plot_coverage
 from featstore.explore.plots.distribution import plot_distribution
 from featstore.explore.plots.distributions import plot_distributions
+from featstore.explore.plots.frame import Figure
+from featstore.explore.plots.slot_bars import plot_coverage
 from featstore.spec.value_names import ValueNames
 from featstore.statistics.summary import SlotSummary
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NUM_TOP = 10
 _NUM_SHOWN = 3  # of these, in a cell of the text

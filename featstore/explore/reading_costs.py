@@ -5,21 +5,19 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from featstore.base.schema import Slot
 from featstore.base.table_result import TableResult, number_text
-from featstore.explore.plots.costs import plot_costs
+from featstore.explore.plots.frame import Figure
+from featstore.explore.plots.slot_bars import plot_costs
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.reading.aligned import aligned_reader
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 from featstore.table.snapshot import DataFile
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NUM_FILES = 4  # whose first row group is decoded
 _NUM_ROUNDS = 3  # the fastest counts: caches are warm, and other work on the machine counts less

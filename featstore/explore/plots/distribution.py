@@ -1,7 +1,7 @@
-"""How the values of one slot are distributed."""
+"""How the values of one slot are distributed, in some rows, or before and after."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from featstore.explore.plots.frame import (
     FONT_POINTS,
     MARKED,
     WIDTH_INCHES,
+    Axes,
+    Figure,
     coverage_text,
     new_figure,
     row_figure,
@@ -21,10 +23,8 @@ from featstore.explore.plots.frame import (
 )
 from featstore.spec.value_names import ValueNames
 from featstore.statistics.sketches import Floats
+from featstore.statistics.slot_change import ValueShares, value_shares
 from featstore.statistics.summary import SlotSummary
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NUM_BINS = 40  # of a histogram
 _HEIGHT_INCHES = 3.6
@@ -84,28 +84,30 @@ def _top(row: Mapping[str, Any], names: ValueNames) -> "Figure":
 
 
 def _histogram(row: Mapping[str, Any], values: Floats, weights: Floats) -> "Figure":
-    low, high = histogram_range(row["quantiles"], values)
-    edges = np.linspace(low, high, NUM_BINS + 1)
+    edges = np.linspace(*histogram_range(row["quantiles"], values), NUM_BINS + 1)
     shares = bin_shares(values, weights, edges)
-    figure = new_figure(WIDTH_INCHES, _HEIGHT_INCHES)
-    axes = figure.add_subplot()
-    axes.bar(edges[:-1], shares, width=np.diff(edges), align="edge", color=COLOUR)
-    for quantile in _quartiles(row["quantiles"], low, high):
-        axes.axvline(quantile, color=MARKED, linestyle="--")
-    axes.tick_params(labelsize=FONT_POINTS)
-    axes.xaxis.get_offset_text().set_fontsize(FONT_POINTS)
-    axes.set_ylabel("share of values", fontsize=FONT_POINTS)
-    axes.set_xlabel(
+    figure, axes = _histogram_figure(
+        f"{short_text(row['slot'])}: {row['num_values']:,} values, "
+        f"mean {number_text(row['mean'])}, coverage {coverage_text(row['coverage'])}",
         f"value, from {number_text(row['min'])} to {number_text(row['max'])} (dashed: quartiles; "
         "the first and the last bar hold what lies beyond)",
-        fontsize=FONT_POINTS,
     )
-    title = (
-        f"{short_text(row['slot'])}: {row['num_values']:,} values, "
-        f"mean {number_text(row['mean'])}, coverage {coverage_text(row['coverage'])}"
-    )
-    figure.suptitle(title, fontsize=FONT_POINTS + 2, parse_math=False)
+    axes.bar(edges[:-1], shares, width=np.diff(edges), align="edge", color=COLOUR)
+    for quantile in row["quantiles"][1:-1]:
+        if edges[0] <= quantile <= edges[-1]:
+            axes.axvline(quantile, color=MARKED, linestyle="--")
     return figure
+
+
+def _histogram_figure(title: str, axis_text: str) -> tuple["Figure", "Axes"]:
+    figure = new_figure(WIDTH_INCHES, _HEIGHT_INCHES)
+    figure.suptitle(title, fontsize=FONT_POINTS + 2, parse_math=False)
+    axes = figure.add_subplot()
+    axes.tick_params(labelsize=FONT_POINTS)
+    axes.xaxis.get_offset_text().set_fontsize(FONT_POINTS)
+    axes.set_xlabel(axis_text, fontsize=FONT_POINTS)
+    axes.set_ylabel("share of values", fontsize=FONT_POINTS)
+    return figure, axes
 
 
 def bin_shares(values: Floats, weights: Floats, edges: Floats) -> Floats:
@@ -146,6 +148,70 @@ def histogram_range(quantiles: Sequence[float], values: Floats) -> tuple[float, 
     return low, high
 
 
-def _quartiles(quantiles: Sequence[float], low: float, high: float) -> list[float]:
-    """The inner quantiles, those that the histogram shows."""
-    return [quantile for quantile in quantiles[1:-1] if low <= quantile <= high]
+def plot_two_sides(
+    slot: str, before: SlotSummary, after: SlotSummary, names: ValueNames, num_top: int
+) -> "Figure":
+    """The most frequent ids of both sides with their shares, or both histograms of a float slot.
+
+    Args:
+        slot: The slot's name.
+        before: What is known of it before.
+        after: What is known of it after.
+        names: What ids mean.
+        num_top: How many ids of each side.
+
+    Raises:
+        SelectionError: Neither side has values.
+    """
+    if not before.num_values and not after.num_values:
+        raise SelectionError(
+            f"slot {slot!r} has no values to plot: expected some on one side, found none before "
+            "and none after; choose other rows or another slot"
+        )
+    if after.slot.kind is SlotKind.FLOAT:
+        return _histograms(slot, before, after)
+    by_value = {one.value: one for one in value_shares(before, after, num_top)}
+    shown = [by_value[value] for value in names.in_order(slot, by_value)]
+    texts = [names.text(slot, one.value) for one in shown]
+    figure, [axes] = row_figure(texts, _two_sides_title(slot, before, after))
+    places = range(len(shown))
+    axes.barh([i - 0.2 for i in places], [one.after or 0.0 for one in shown], 0.4, color=COLOUR)
+    axes.barh([i + 0.2 for i in places], [one.before or 0.0 for one in shown], 0.4, color=MARKED)
+    axes.set_xlim(0.0, None)
+    axes.set_xlabel("share of values (blue: after, orange: before)")
+    write_values(axes, [change_text(one) for one in shown])
+    return figure
+
+
+def _histograms(slot: str, before: SlotSummary, after: SlotSummary) -> "Figure":
+    edges = common_edges([side for side in (before, after) if side.quantiles])
+    figure, axes = _histogram_figure(
+        _two_sides_title(slot, before, after),
+        "value (blue: after, orange line: before; the first and the last bar hold what lies "
+        "beyond)",
+    )
+    if after.quantiles:
+        axes.stairs(bin_shares(*after.points, edges), edges, fill=True, color=COLOUR)
+    if before.quantiles:
+        axes.stairs(bin_shares(*before.points, edges), edges, color=MARKED, linewidth=1.5)
+    axes.set_ylim(0.0, None)
+    return figure
+
+
+def _two_sides_title(slot: str, before: SlotSummary, after: SlotSummary) -> str:
+    numbers = " → ".join(f"{side.num_values:,}" for side in (before, after))
+    coverages = " → ".join(coverage_text(side.coverage) for side in (before, after))
+    return f"{short_text(slot)}: {numbers} values, coverage {coverages}"
+
+
+def change_text(found: ValueShares) -> str:
+    """The shares of an id before and after. `rare` is one that is too rare to be listed, or absent;
+    `none` one that is surely absent.
+    """
+    before = side_text(found.before, found.before_error)
+    return f"{before} → {side_text(found.after, found.after_error)}"
+
+
+def side_text(share: float | None, error: float) -> str:
+    """The share of an id on one side."""
+    return "rare" if share is None else "none" if share == 0.0 else share_text(share, error)

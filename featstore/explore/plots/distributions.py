@@ -1,7 +1,7 @@
 """How the values of all slots are distributed, a row for each slot."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,17 +11,15 @@ from featstore.base.table_result import number_text, share_text
 from featstore.explore.plots.frame import (
     COLOUR,
     MARKED,
-    drawn,
+    MOST_ROWS,
+    Axes,
+    Figure,
     number_drawn,
     row_figure,
     short_text,
     write_values,
 )
 from featstore.spec.value_names import ValueNames
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _LIGHT = 0.45  # every second top value, so that one can be told from the next
 _MOST_CHARACTERS = 16  # of a value's text
@@ -37,7 +35,7 @@ def plot_distributions(table: pa.Table, names: ValueNames) -> "Figure":
         names: What ids mean.
     """
     rows = table.select(["slot", "kind", "num_values", "top", "quantiles"]).to_pylist()
-    shown = drawn(rows)
+    shown = rows[:MOST_ROWS]
     title = f"Values of {number_drawn(rows, 'slots')}"
     figure, [axes] = row_figure([row["slot"] for row in shown], title)
     _shares(axes, [row["top"] or () for row in shown])

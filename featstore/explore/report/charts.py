@@ -9,10 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from featstore.base.table_result import number_text, share_text
-from featstore.explore.plots.distribution import bin_shares, common_edges
+from featstore.explore.plots.distribution import (
+    bin_shares,
+    change_text,
+    common_edges,
+    side_text,
+)
 from featstore.explore.plots.frame import short_text
 from featstore.explore.plots.label_rates import cell_text, cells_in_order
-from featstore.explore.plots.two_sides import change_text, side_text
 from featstore.explore.profile import NUM_TOP
 from featstore.spec.value_names import ValueNames
 from featstore.statistics.slot_change import ValueShares, value_shares
