@@ -20,7 +20,6 @@ from featstore.explore.plots.frame import Figure
 from featstore.explore.plots.slot_bars import plot_psi
 from featstore.spec.value_names import ValueNames, short_sign
 from featstore.statistics.slot_change import (
-    SlotDifference,
     ValueShares,
     new_and_vanished,
     slot_change,
@@ -280,7 +279,7 @@ def slot_key(slot: Slot) -> tuple[int | None, str]:
 def _row(pair: SlotPair, names: ValueNames) -> dict[str, Any]:
     """The row of a slot, which at least one side has."""
     before, after, slot = pair.before, pair.after, pair.slot
-    found = SlotDifference() if before is None or after is None else slot_change(before, after)
+    found = {} if before is None or after is None else slot_change(before, after)
     sides = {"before": before, "after": after}
     new, vanished = pair.new_and_vanished()
     return {
@@ -290,7 +289,7 @@ def _row(pair: SlotPair, names: ValueNames) -> dict[str, Any]:
         **{f"coverage_{name}": side and side.coverage for name, side in sides.items()},
         **{f"distinct_{name}": side and side.distinct for name, side in sides.items()},
         **{f"distinct_error_{name}": side and side.distinct_error for name, side in sides.items()},
-        **asdict(found),
+        **found,
         "top_new": new and [_named(slot, names, one.value, one.after) for one in new],
         "top_vanished": vanished
         and [_named(slot, names, one.value, one.before) for one in vanished],

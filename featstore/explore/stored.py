@@ -10,7 +10,7 @@ from featstore.base.schema import Slot, SlotKind
 from featstore.explore.profile import Profile, result_table
 from featstore.extraction.units.findings import FILLED, NULLS_DROPPED, TEXT_ERRORS
 from featstore.statistics.column_statistics import ColumnStatistics, Statistics
-from featstore.statistics.summary import slot_columns, summarize
+from featstore.statistics.summary import label_mean, slot_columns, summarize
 
 _METHOD = (
     "exact where no error (±, 95 %) is shown; distinct values by sketches, top values and "
@@ -55,7 +55,7 @@ def stored_profile(
     }
     return Profile(
         num_rows=num_rows,
-        label_rates={name: _mean(statistics.columns.get(name)) for name in labels},
+        label_rates={name: label_mean(statistics, name) for name in labels},
         table=result_table(summaries.values(), labels, extraction=extraction),
         source=_STORED,
         counts=counts or {},
@@ -92,7 +92,3 @@ def _extraction_counts(slot: Slot, column: ColumnStatistics, num_rows: int) -> d
         "num_sign_collisions": len(column.collisions.collided) if signs else None,
         "num_signs_checked": column.num_signs_checked if signs else None,
     }
-
-
-def _mean(label: ColumnStatistics | None) -> float | None:
-    return label.sum / label.num_numbers if label is not None and label.num_numbers else None

@@ -49,6 +49,7 @@ class SlotSummary:
         counts: Their counts, float64 (num,).
         count_errors: By how much each count may be off, float64 (num,).
         unlisted: The most that an id which is not among `values` can have counted.
+        missed: The most that `counts` can be too low, sampling aside.
         sampled: As `ColumnStatistics.sampled`, of `counts` or `points`.
         lists_all: Whether `values` are all ids of the slot, with exact counts.
         points: A float slot's values and their weights, float64 (num_points,) each.
@@ -85,6 +86,16 @@ class SlotSummary:
     bound: int = 1 << 63
 
     @property
+    def num_missing(self) -> int:
+        """The rows without a value."""
+        return self.num_rows - self.num_present
+
+    @property
+    def total(self) -> int:
+        """All values, and the rows without one."""
+        return self.num_values + self.num_missing
+
+    @property
     def coverage(self) -> float:
         """The share of rows in which the slot is not missing; 0 without rows."""
         return self.num_present / self.num_rows if self.num_rows else 0.0
@@ -99,6 +110,12 @@ def slot_columns(statistics: Statistics, slots: Iterable[Slot]) -> dict[str, Col
     known = {column.key: column for column in statistics.columns.values() if column.role == "slot"}
     nothing = {slot.name: ColumnStatistics.of_slot(slot) for slot in slots}
     return {name: known.get(none.key, none) for name, none in nothing.items()}
+
+
+def label_mean(statistics: Statistics, name: str) -> float | None:
+    """The mean of a label; None if no row has it."""
+    label = statistics.columns.get(name)
+    return label.sum / label.num_numbers if label is not None and label.num_numbers else None
 
 
 def summarize(statistics: Statistics, slots: Sequence[Slot]) -> dict[str, SlotSummary]:

@@ -120,7 +120,11 @@ def plot_psi(table: pa.Table) -> "Figure":
         f"population stability index (orange: what chance may have made{at_end}{beyond})"
     )
     # `≥`: only frequent values are compared, and others may have drifted more.
-    write_values(axes, [least_text(row["psi"], row["psi_method"], _text) for row in shown])
+    texts = [
+        _text(None) if row["psi"] is None else least_text(row["psi"], row["psi_method"], _text)
+        for row in shown
+    ]
+    write_values(axes, texts)
     return figure
 
 

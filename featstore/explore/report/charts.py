@@ -63,7 +63,7 @@ def top_values(summary: SlotSummary, names: ValueNames, before: SlotSummary | No
         }
         for sign in names.in_order(summary.slot.name, shares)
     ]
-    others = summary.distinct - sum(not one.has_vanished for one in found)
+    others = summary.distinct - sum(one.after != 0.0 for one in found)
     about = "about " if summary.distinct_error else ""
     note = f"{about}{others:,} other values" if others > 0 else "there are no others"
     return _rows("Most frequent values, share of all values", note, rows, compared=compared)
