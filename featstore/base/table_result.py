@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -22,17 +22,16 @@ class TableResult(ABC):
 
     table: pa.Table
 
-    @abstractmethod
+    _align: ClassVar[Sequence[str] | None] = None
+    """`left` or `right` for each column of the table of text; None for all left."""
+
     def _head(self) -> str:
         """The lines above the table of text; empty for none."""
+        return ""
 
     @abstractmethod
     def _shown(self) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         """The headers and the cells of the table of text."""
-
-    def _align(self) -> Sequence[str] | None:
-        """`left` or `right` for each column of the table of text; None for all left."""
-        return None
 
     def _foot(self) -> Sequence[str]:
         """The lines below the table of text."""
@@ -43,7 +42,7 @@ class TableResult(ABC):
         fit, columns that are 0, unknown or empty in every row are left out, and named below it.
         """
         headers, rows = self._shown()
-        align = self._align() or ["left"] * len(headers)
+        align = self._align or ["left"] * len(headers)
         kept = range(len(headers)) if width is None else telling_columns(headers, rows, width)
         table = text_table(
             [[row[i] for i in kept] for row in rows],

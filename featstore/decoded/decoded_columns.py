@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from featstore.base.schema import Slot, SlotKind
-from featstore.reading.buffers import Array, Ragged, Values, scalar_floats, slot_values
+from featstore.reading.buffers import Array, Ragged, Values, one_array, scalar_floats, slot_values
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.reader import Rows
 
@@ -52,7 +52,7 @@ def decoded_batch(rows: Rows, selection: Selection) -> pa.RecordBatch:
     columns = {_SLOT + slot.name: _arrow_of(rows.slot(slot), slot) for slot in selection.slots}
     for field in selection.others:
         column = rows.other(field)
-        columns[_OTHER + field.name] = _one_array(column)
+        columns[_OTHER + field.name] = one_array(column)
         if _is_number(field.type):
             columns[_NUMBER + field.name] = pa.array(scalar_floats(column)[0])
     return pa.record_batch(columns)
@@ -125,12 +125,6 @@ def _arrow_of(values: Values, slot: Slot) -> pa.Array:
     if slot.width is None:
         return pa.array(values)
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), slot.width)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
 def _floats(column: pa.ChunkedArray) -> Array:

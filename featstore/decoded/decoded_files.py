@@ -5,6 +5,7 @@ the first time.
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 from featstore.base.errors import (
@@ -15,8 +16,8 @@ from featstore.base.errors import (
 )
 from featstore.decoded.decoded_cache import DecodedCache
 from featstore.decoded.decoded_file import DecodedFile
-from featstore.decoded.decoding import DecodeTerms, decode, entry_request, name_of_entry
-from featstore.decoded.entry_file import EntryWriter, FileState, MappedEntry
+from featstore.decoded.decoding import DecodeTerms, entry_request, name_of_entry
+from featstore.decoded.entry_file import FileState, MappedEntry
 from featstore.decoded.file_sources import FileSource
 from featstore.reading.file_columns import Selection
 from featstore.staging.budget import format_bytes
@@ -86,8 +87,7 @@ class DecodedFiles:
         """
         if self._is_off:
             return None
-        build = partial(_build, file, sources, self._selection, terms)
-        request = entry_request(file, self._selection, build)
+        request = entry_request(file, lambda: nullcontext(sources()), self._selection, terms)
         try:
             if request.name in self._seen and not self._stager.cache.has(request.name):
                 raise StagingError(
@@ -137,13 +137,3 @@ class DecodedFiles:
 
     def _let_go(self, held_bytes: int) -> None:
         self._held_bytes -= held_bytes
-
-
-def _build(
-    file: DataFile,
-    sources: Callable[[], Sequence[FileSource]],
-    selection: Selection,
-    terms: DecodeTerms,
-    writer: EntryWriter,
-) -> None:
-    decode(file, sources(), selection, writer, terms)

@@ -27,6 +27,7 @@ FORMAT = 2
 _PIECE_BYTES, _PIECE_ROWS = 96 << 20, 1 << 20
 # What Arrow's file format adds: a schema, and for each batch a header, and padding of each buffer.
 _OVERHEAD_BYTES, _COLUMN_OVERHEAD_BYTES = 64 << 10, 512
+OpenedSources = Callable[[], AbstractContextManager[Sequence[FileSource]]]
 # Of an entry's row groups, in the metadata of its schema.
 _GROUP_BYTES = 64
 
@@ -68,25 +69,19 @@ def entry_of(
         column_cache: As of `DecodeTerms`.
     """
     terms = DecodeTerms(num_threads=num_threads, column_cache=column_cache)
-    return entry_request(file, selection, partial(_build, file, selection, sources, terms))
+    return entry_request(file, partial(sources.opened, file), selection, terms)
 
 
 def entry_request(
-    file: DataFile, selection: Selection, build: Callable[[EntryWriter], None]
+    file: DataFile, opened: OpenedSources, selection: Selection, terms: DecodeTerms
 ) -> EntryRequest:
-    """The entry of a data file's rows, with those of its slot groups' files.
-
-    Args:
-        file: The data file.
-        selection: The columns.
-        build: Writes the content, with `decode`.
-    """
+    """The entry of a data file's rows, with those of its slot groups' files: as of `decode`."""
     num_columns = len(selection.slots) + len(selection.others)
     return EntryRequest(
         name=name_of_entry(file, selection),
         title=f"{num_columns} decoded columns of {redact(file.url)}",
         first_bytes=file.size_bytes,
-        build=build,
+        build=partial(decode, file, opened, selection, terms),
     )
 
 
@@ -108,38 +103,29 @@ def name_of_entry(file: DataFile, selection: Selection) -> str:
     return entry_name(file.url, file.size_bytes, json.dumps(columns, sort_keys=True))
 
 
-def _build(
-    file: DataFile,
-    selection: Selection,
-    sources: SourcesAhead,
-    terms: DecodeTerms,
-    writer: EntryWriter,
-) -> None:
-    with sources.opened(file) as opened:
-        decode(file, opened, selection, writer, terms)
-
-
 def decode(
     file: DataFile,
-    sources: Sequence[FileSource],
+    opened: OpenedSources,
     selection: Selection,
-    writer: EntryWriter,
     terms: DecodeTerms,
+    writer: EntryWriter,
 ) -> None:
     """Decodes all rows of a data file, and writes them.
 
     Args:
         file: The data file.
-        sources: Where it is read, and after it the files of its slot groups.
+        opened: Gives where it is read, and after it the files of its slot groups, until the end of
+            its block.
         selection: The columns.
-        writer: Where they are written.
         terms: In how many threads, and with how much memory.
+        writer: Where they are written.
 
     Raises:
         DataFileError: A file cannot be read, or is not what the table says.
         StateError: Decoding was cancelled.
     """
     with ExitStack() as stack:
+        sources = stack.enter_context(opened())
         base, *groups = [
             stack.enter_context(
                 OpenFile(
@@ -161,8 +147,8 @@ def decode(
             most_room_bytes=terms.most_room_bytes,
         )
         held = {each.path: each.held for each in sources}
-        for opened, columns in reader.parts:
-            require_held(opened, columns, held[opened.name])
+        for part, columns in reader.parts:
+            require_held(part, columns, held[part.name])
         if base.num_rows != file.num_rows:
             raise DataFileError(
                 f"{file.path}: expected {file.num_rows} rows, as the table says, found "

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from featstore.base.errors import InputError, SelectionError, nearest
 from featstore.base.schema import SlotKind, SlotSchema
@@ -17,7 +18,7 @@ from featstore.ops.value_names import readable
 from featstore.spec.graph import build_graph
 from featstore.spec.parse import load_spec
 from featstore.spec.value_names import ValueNames, names_of_spec
-from featstore.statistics.stored_names import find_names, signs_of_texts, stored_signs
+from featstore.statistics.stored_names import find_names, stored_signs
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
 
@@ -111,7 +112,9 @@ class _ValueLookup:
         signs = {sign for texts in self.of_spec.by_slot.values() for sign in texts}
         found = {sign for sign in signs if str(sign).startswith(digits)}
         if self.snapshot is not None:
-            found |= stored_signs(self.snapshot, digits)
+            found |= stored_signs(
+                self.snapshot, lambda rows: pc.starts_with(rows["id"].cast(pa.string()), digits)
+            )
         return self._values(found)
 
     def values_of_text(self, text: str) -> tuple[FoundValue, ...]:
@@ -127,7 +130,8 @@ class _ValueLookup:
             if value.text in kept
         }
         if self.snapshot is not None:
-            found |= signs_of_texts(self.snapshot, kept)
+            texts = pa.array(list(kept), pa.string())
+            found |= stored_signs(self.snapshot, lambda rows: pc.is_in(rows["text"], texts))
         return tuple(value for value in self._values(found) if value.text in kept)
 
     def _values(self, signs: Collection[int]) -> tuple[FoundValue, ...]:

@@ -24,7 +24,7 @@ from featstore.decoded.staging_source import staging_source
 from featstore.loader.request.matching import Listed, Partition
 from featstore.loader.request.request import Request
 from featstore.ops.arrays import array_of
-from featstore.reading.buffers import Array
+from featstore.reading.buffers import Array, one_array
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.samples.decoded_rows import DecodedRows
 from featstore.samples.id_index import id_entry, places_of_ids
@@ -206,7 +206,7 @@ class OpenSamples(Closing):
             self._identity,
             self.plan.id_column.name,
             self.num_samples,
-            lambda: _one_array(self.ids()),
+            lambda: one_array(self.ids()),
         )
         [entry] = self._opened([wanted])
         return entry
@@ -219,26 +219,15 @@ class OpenSamples(Closing):
         return positions if self._index is None else self._index[positions]
 
     def _ids_at(self, positions: Array) -> pa.Array:
-        rows = self._rows_at(positions)
-        numbers = self._rows.numbers_of_pieces(rows)
-        order = np.argsort(numbers, kind="stable")
-        found, first = [pa.nulls(0, self._id_type)], 0
-        for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
-            local = rows[order[first : first + count]] - self._rows.firsts[number]
-            found.append(self._ids_of(self._rows.pieces[number][0]).take(array_of(local)))
-            first += count
-        places = np.empty(len(order), np.int64)
-        places[order] = np.arange(len(order))
+        parts, places = self._rows.by_piece(self._rows_at(positions))
+        found = [
+            self._ids_of(self._rows.pieces[number][0]).take(array_of(local))
+            for number, local in parts
+        ]
         return pa.concat_arrays(found).take(array_of(places))
 
-    @property
-    def _id_type(self) -> pa.DataType:
-        assert self.plan.id_column is not None
-        return self.plan.id_column.type
-
     def _ids_of(self, piece: Piece) -> pa.Array:
-        assert self.plan.id_column is not None
-        return _one_array(piece.rows.other(self.plan.id_column))
+        return one_array(piece.rows.other(self.plan.id_column))
 
 
 def _pieces(plan: SamplePlan, entries: Sequence[MappedEntry]) -> Iterator[tuple[Piece, Partition]]:
@@ -251,7 +240,3 @@ def _pieces(plan: SamplePlan, entries: Sequence[MappedEntry]) -> Iterator[tuple[
                 yield piece_of(batch, plan.selection, file.path), partition
     if not has_rows:
         yield no_rows(plan.selection), Partition(values={}, is_decided=True)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

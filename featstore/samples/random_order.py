@@ -9,7 +9,7 @@ from typing import Any, Protocol, overload
 import numpy as np
 
 from featstore.base.errors import ConfigError, require_integer
-from featstore.samples.indices import Array, is_single, position_of, positions_of
+from featstore.samples.indices import Array, is_single, positions_of
 from featstore.samples.order_batches import OrderBatches, OrderRows
 from featstore.samples.permutation import (
     MOST_ROWS,
@@ -180,9 +180,8 @@ class RandomOrder:
         Raises:
             SampleIndexError: A position is out of range.
         """
-        if is_single(index):
-            return int(self._rows.at(np.array([position_of(index, self._length)]))[0])
-        return self._rows.at(positions_of(index, self._length))
+        rows = self._rows.at(positions_of(index, self._length))
+        return int(rows[0]) if is_single(index) else rows
 
     def __iter__(self) -> Iterator[int]:
         for first in range(0, self._length, _CHUNK_ROWS):

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.decoded.decoded_cache import EntryRequest
-from featstore.decoded.decoded_columns import Piece
 from featstore.decoded.entry_file import EntryWriter, MappedEntry
 from featstore.loader.request.decode import null_error, passing
 from featstore.loader.request.matching import Partition
@@ -91,12 +90,8 @@ def require_no_nulls(request: Request, rows: DecodedRows, index: Array | None) -
 def _build(request: Request, rows: DecodedRows, writer: EntryWriter) -> None:
     found = [np.empty(0, np.int64)]
     for first, (piece, partition) in zip(rows.firsts.tolist(), rows.pieces, strict=False):
-        found.append(first + _passing(piece, request, partition))
+        # The first row, 0, would choose negatives by position, which samples cannot be asked for.
+        mask = passing(piece.rows, 0, request, partition, Counter())
+        found.append(first + np.flatnonzero(mask))
     batch = pa.record_batch([pa.array(np.concatenate(found))], schema=_SCHEMA)
     writer.write(_SCHEMA, [batch])
-
-
-def _passing(piece: Piece, request: Request, partition: Partition) -> Array:
-    # `first_row` chooses negatives by their position, which samples cannot be asked for.
-    mask = passing(piece.rows, 0, request, partition, Counter())
-    return np.flatnonzero(mask)

@@ -9,7 +9,7 @@ import numpy as np
 
 from featstore.base.closing import Closing
 from featstore.base.errors import SampleError
-from featstore.samples.indices import Array, is_single, position_of, positions_of
+from featstore.samples.indices import Array, is_single, positions_of
 from featstore.samples.sample_fields import Sample, SampleFields, stored_id
 from featstore.samples.sample_file import SampleFile
 from featstore.samples.sample_imports import ImportedFiles, json_lines, parquet_rows
@@ -123,21 +123,20 @@ class SampleStore(Closing):
             SampleIndexError: An index is out of range.
             SampleStoreError: The file is damaged, or samples were deleted meanwhile.
         """
-        if is_single(index):
-            return self._delivered(self._samples_at([position_of(index, len(self))]))[0]
-        return self.__getitems__(index)
+        samples = self.__getitems__(index)
+        return samples[0] if is_single(index) else samples
 
     def __getitems__(self, indices: Any) -> list[Any]:
         """The samples of a batch, with one statement: what a DataLoader calls.
 
         Args:
-            indices: As of `__getitem__`, except for a single integer.
+            indices: As of `__getitem__`; of a single integer it is a list of one sample.
         """
         positions = positions_of(indices, len(self))
         # In order of position neighbours are on one page, and the tree is descended from left to
         # right.
         order = np.argsort(positions, kind="stable")
-        found = self._samples_at(positions[order].tolist())
+        found = self._reader.samples_at(positions[order].tolist(), self._view)
         samples: list[Any] = [None] * len(found)
         for place, sample in zip(order.tolist(), found, strict=True):
             samples[place] = sample
@@ -318,9 +317,6 @@ class SampleStore(Closing):
         self._reader = SampleReader(self._file)
         self._writer = SampleWriter(self._file, self._reader.fields)
 
-    def _samples_at(self, positions: list[int]) -> list[Sample]:
-        return self._reader.samples_at(positions, self._view)
-
     def _delivered(self, samples: list[Sample]) -> list[Any]:
         return samples if self._transform is None else [self._transform(one) for one in samples]
 
@@ -373,9 +369,8 @@ class SampleIds(Sequence[str | None]):
     def __getitem__(self, index: slice | Sequence[int] | Array) -> list[str | None]: ...
 
     def __getitem__(self, index: Any) -> Any:
-        if is_single(index):
-            return self._read([position_of(index, len(self))])[0]
-        return self._read(positions_of(index, len(self)).tolist())
+        ids = self._read(positions_of(index, len(self)).tolist())
+        return ids[0] if is_single(index) else ids
 
     def __iter__(self) -> Iterator[str | None]:
         for first in range(0, len(self), READ_SAMPLES):

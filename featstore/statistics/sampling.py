@@ -32,11 +32,6 @@ class RowSample:
         self._hashes: list[Integers] = []
         self._bound = _ALL
 
-    @property
-    def weight(self) -> float:
-        """The number of rows that each sampled row stands for."""
-        return _ALL / self._bound
-
     def update(self, batch: pa.RecordBatch) -> None:
         """Samples the next rows."""
         first = self.num_rows_seen + 1

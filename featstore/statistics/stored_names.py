@@ -1,7 +1,6 @@
 """What the signs of a table mean, from the texts that extractions kept beside its files."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,14 +22,6 @@ from featstore.table.snapshot import DataFile, Snapshot
 MOST_FILES = 32
 
 
-@dataclass(frozen=True, kw_only=True)
-class ValuesPlace:
-    """Where a run's texts of a partition are, if it kept any."""
-
-    table_url: str = field(repr=False)
-    path: str
-
-
 def find_names(
     snapshot: Snapshot,
     wanted: Mapping[str, Collection[int]],
@@ -49,7 +40,7 @@ def find_names(
     """
     found: dict[str, dict[int, ValueText]] = {slot: {} for slot in wanted}
     left = {slot: set(signs) - {0} for slot, signs in wanted.items()}
-    for number, values in enumerate(_each(values_places(snapshot, snapshot.data_files[::-1]))):
+    for number, values in enumerate(_each(snapshot, snapshot.data_files[::-1])):
         if number == most_files:
             break
         for slot, sign, text in _texts(values, snapshot.schema, left):
@@ -62,45 +53,20 @@ def find_names(
     return ValueNames(by_slot={slot: texts for slot, texts in found.items() if texts})
 
 
-def stored_signs(snapshot: Snapshot, digits: str) -> set[int]:
-    """The signs, or indices, that begin with these digits and of which any partition keeps a text.
+def stored_signs(snapshot: Snapshot, matches: Callable[[pa.Table], pa.ChunkedArray]) -> set[int]:
+    """The signs, or indices, of the texts that any partition keeps.
+
+    Args:
+        snapshot: The table.
+        matches: Which rows of `StoredValues.table` count.
 
     Raises:
         DataFileError: A file is damaged, or of a newer format.
     """
     found: set[int] = set()
-    for values in _each(values_places(snapshot, snapshot.data_files)):
-        signs = values.table["id"]
-        begins = pc.starts_with(signs.cast(pa.string()), digits)
-        found.update(signs.filter(begins).to_pylist())
+    for values in _each(snapshot, snapshot.data_files):
+        found.update(values.table.filter(matches(values.table))["id"].to_pylist())
     return found
-
-
-def signs_of_texts(snapshot: Snapshot, texts: Collection[str]) -> set[int]:
-    """The signs, or indices, of which any partition keeps exactly one of these texts.
-
-    Raises:
-        DataFileError: A file is damaged, or of a newer format.
-    """
-    found: set[int] = set()
-    for values in _each(values_places(snapshot, snapshot.data_files)):
-        is_it = pc.is_in(values.table["text"], pa.array(list(texts), pa.string()))
-        found.update(values.table["id"].filter(is_it).to_pylist())
-    return found
-
-
-def values_places(snapshot: Snapshot, files: Sequence[DataFile]) -> list[ValuesPlace]:
-    """Where the texts of some files of a table, and of its slot groups, may be, each once."""
-    places: dict[tuple[str, str], ValuesPlace] = {}
-    for file in files:
-        parts = [(snapshot.url, file.path)]
-        parts += [(group_url(snapshot.url, part.group), part.path) for part in file.groups]
-        for url, path in parts:
-            tag = tag_of(path)
-            if tag is not None:
-                place = ValuesPlace(table_url=url, path=values_path(file.partition, tag))
-                places.setdefault((url, place.path), place)
-    return list(places.values())
 
 
 def copy_values(snapshot: Snapshot, partition: Mapping[str, str], tag: str) -> None:
@@ -118,16 +84,25 @@ def partition_values(snapshot: Snapshot, partition: Mapping[str, str | None]) ->
     Raises:
         DataFileError: A file is damaged, or of a newer format.
     """
-    places = values_places(snapshot, snapshot.in_partitions([partition]))
+    parts = _each(snapshot, snapshot.in_partitions([partition]))
     # Each part was bounded when it was made.
-    return merge_values(_each(places), unlimited=snapshot.schema.names)
+    return merge_values(parts, unlimited=snapshot.schema.names)
 
 
-def _each(places: Sequence[ValuesPlace]) -> Iterator[StoredValues]:
-    """The texts at these places, without those that kept none."""
-    for place in places:
+def _each(snapshot: Snapshot, files: Sequence[DataFile]) -> Iterator[StoredValues]:
+    """The texts that runs kept of some files of a table, and of its slot groups, each once."""
+    places = dict.fromkeys(
+        (url, values_path(file.partition, tag))
+        for file in files
+        for url, path in [
+            (snapshot.url, file.path),
+            *((group_url(snapshot.url, part.group), part.path) for part in file.groups),
+        ]
+        if (tag := tag_of(path)) is not None
+    )
+    for url, path in places:
         try:
-            yield read_values(place.table_url, place.path)
+            yield read_values(url, path)
         except FileNotFoundError:
             continue
 

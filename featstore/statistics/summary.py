@@ -9,18 +9,14 @@ import numpy as np
 
 from featstore.base.schema import Slot, SlotKind
 from featstore.statistics.column_statistics import ColumnStatistics, Statistics
-from featstore.statistics.sketches import Floats, Integers
+from featstore.statistics.sketches import Floats, Integers, no_integers, quantiles_of
+from featstore.statistics.value_counts import most_frequent
 
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 LENGTH_QUANTILES = (0.5, 0.9)
 # Quantiles of a sample are all within this over the root of its rows of the true ranks, with a
 # probability of 95 %: the inequality of Dvoretzky, Kiefer and Wolfowitz, with Massart's constant.
 _DKW_95 = float(np.sqrt(np.log(2 / 0.05) / 2))
-
-
-def no_pair() -> tuple[Floats, Floats]:
-    """No values and no weights."""
-    return np.zeros(0), np.zeros(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +69,16 @@ class SlotSummary:
     length_max: int | None = None
     length_quantiles: list[float] | None = None
     length_rank_error: float = 0.0
-    values: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    values: Integers = field(default_factory=no_integers)
     counts: Floats = field(default_factory=lambda: np.zeros(0))
     count_errors: Floats = field(default_factory=lambda: np.zeros(0))
     unlisted: float = 0.0
     missed: float = 0.0
     sampled: float = 0.0
     lists_all: bool = True
-    points: tuple[Floats, Floats] = field(default_factory=no_pair)
+    points: tuple[Floats, Floats] = (np.zeros(0), np.zeros(0))
     points_error: float = 0.0
-    smallest: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    smallest: Integers = field(default_factory=no_integers)
     bound: int = 1 << 63
 
     @property
@@ -130,8 +126,8 @@ def _summary(slot: Slot, column: ColumnStatistics, num_rows: int) -> SlotSummary
     exact, top = column.exact, column.top
     everything = exact is not None
     if exact is not None:
-        order = np.lexsort((exact.values, -exact.counts))
-        values, counts = exact.values[order], exact.counts[order].astype(np.float64)
+        ordered = most_frequent(exact, len(exact))
+        values, counts = ordered.values, ordered.counts.astype(np.float64)
         errors = np.zeros(len(values))
     else:
         values, counts, errors = top.values, top.counts, top.count_errors(num_rows)
@@ -145,11 +141,11 @@ def _summary(slot: Slot, column: ColumnStatistics, num_rows: int) -> SlotSummary
         mean=column.sum / column.num_numbers if has_numbers else None,
         min=column.min if has_numbers else None,
         max=column.max if has_numbers else None,
-        quantiles=column.quantiles(QUANTILES),
+        quantiles=quantiles_of(*column.points, QUANTILES),
         rank_error=_rank_error(column, num_rows, column.points[1], column.points_error),
         length_mean=column.length_sum / column.num_present if has_lists else None,
         length_max=column.length_max if has_lists else None,
-        length_quantiles=column.length_quantiles(LENGTH_QUANTILES),
+        length_quantiles=quantiles_of(*column.lengths, LENGTH_QUANTILES),
         length_rank_error=_rank_error(column, num_rows, column.lengths[1], column.lengths_error),
         values=values,
         counts=counts,

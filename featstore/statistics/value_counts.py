@@ -47,21 +47,15 @@ def count_values(values: NDArray[Any], weights: Sequence[NDArray[np.float64]] = 
         values: The values, (num,), in any order.
         weights: For each sum, the weights of the values, float64 (num,).
     """
-    if not weights:
-        ordered = np.sort(values)
-        first = _first_of_equal(ordered)
-        return ValueCounts(
-            values=ordered[first],
-            counts=_distances(first, len(ordered)),
-            sums=np.zeros((0, len(first))),
-        )
-    order = np.argsort(values)
-    ordered = values[order]
-    first = _first_of_equal(ordered)
+    # Sorting alone is faster than sorting with the order.
+    order = np.argsort(values) if weights else None
+    ordered = np.sort(values) if order is None else values[order]
+    first = are_first(ordered).nonzero()[0]
+    sums = [np.add.reduceat(weight[order], first) if len(first) else weight for weight in weights]
     return ValueCounts(
         values=ordered[first],
         counts=_distances(first, len(ordered)),
-        sums=np.stack([_sums(weight[order], first) for weight in weights]),
+        sums=np.array(sums).reshape(len(weights), len(first)),
     )
 
 
@@ -72,7 +66,7 @@ def merge_counts(parts: Sequence[ValueCounts]) -> ValueCounts:
     values = np.concatenate([part.values for part in parts])
     order = np.argsort(values, kind="stable")
     ordered = values[order]
-    first = _first_of_equal(ordered)
+    first = are_first(ordered).nonzero()[0]
     counts = np.concatenate([part.counts for part in parts])[order]
     sums = np.concatenate([part.sums for part in parts], axis=1)[:, order]
     return ValueCounts(
@@ -86,21 +80,17 @@ def most_frequent(counts: ValueCounts, num: int) -> ValueCounts:
     """The most frequent values in descending order of their counts, and equally frequent ones in
     ascending order of the values.
     """
-    return _taken(counts, np.lexsort((counts.values, -counts.counts))[:num])
-
-
-def _taken(counts: ValueCounts, order: NDArray[np.intp]) -> ValueCounts:
+    order = np.lexsort((counts.values, -counts.counts))[:num]
     return ValueCounts(
         values=counts.values[order], counts=counts.counts[order], sums=counts.sums[:, order]
     )
 
 
-def _first_of_equal(ordered: NDArray[Any]) -> NDArray[np.intp]:
-    """The positions at which another value begins."""
-    begins = np.empty(len(ordered), np.bool_)
-    begins[:1] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
-    return begins.nonzero()[0]
+def are_first(ordered: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of the ordered values are the first of their kind, bool (num_values,)."""
+    found = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=found[1:])
+    return found
 
 
 def _distances(first: NDArray[np.intp], end: int) -> NDArray[np.int64]:
@@ -111,7 +101,3 @@ def _distances(first: NDArray[np.intp], end: int) -> NDArray[np.int64]:
     np.subtract(first[1:], first[:-1], out=found[:-1])
     found[-1:] = end - first[-1:]
     return found
-
-
-def _sums(weights: NDArray[np.float64], first: NDArray[np.intp]) -> NDArray[np.float64]:
-    return np.add.reduceat(weights, first) if len(first) else weights

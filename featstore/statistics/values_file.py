@@ -11,15 +11,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from featstore.base.errors import DataFileError
-from featstore.files.storage import join, open_write
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.lists import array_of_bits
 from featstore.spec.value_names import MAX_DISTINCT
-from featstore.statistics.statistics_file import read_own
-from featstore.table.metadata import KEY, to_json
+from featstore.statistics.statistics_file import read_own, write_own
 
 FORMAT = 1
 NUM_KEPT = 1_000  # the most frequent values of a slot and partition
@@ -119,16 +116,8 @@ def recounted(values: StoredValues, counts: Integers) -> StoredValues:
 
 def write_values(table_url: str, path: str, values: StoredValues) -> None:
     """Writes texts to `path` below the table. The file appears whole or not at all."""
-    metadata = to_json({"format": FORMAT, "left_out": sorted(values.left_out)})
-    with open_write(join(table_url, path)) as file:
-        pq.write_table(
-            values.table.replace_schema_metadata({KEY: metadata}),
-            file,
-            compression="zstd",
-            use_dictionary=["slot", "number"],
-            write_page_checksum=True,
-            write_statistics=False,
-        )
+    metadata = {"format": FORMAT, "left_out": sorted(values.left_out)}
+    write_own(table_url, path, values.table, metadata, dictionaries=["slot", "number"])
 
 
 def read_values(table_url: str, path: str) -> StoredValues:
