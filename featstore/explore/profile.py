@@ -6,7 +6,7 @@ their errors.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,7 @@ from featstore.base.table_result import (
     number_with_error,
     share_text,
 )
-from featstore.explore.comparison import Comparison, compare
+from featstore.explore.comparison import Comparison, ProfiledRows, compare
 from featstore.explore.plots.distribution import plot_distribution
 from featstore.explore.plots.distributions import plot_distributions
 from featstore.explore.plots.frame import Figure
@@ -69,12 +69,8 @@ _COPIED = (
 _EXTRACTION_COLUMNS = ("default", "nulls dropped", "text errors", "collisions")
 
 
-# What ids mean, by slot name, as far as it is known.
-NameFinder = Callable[[Mapping[str, Collection[int]]], ValueNames]
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Profile(TableResult):
+class Profile(TableResult, ProfiledRows):
     """Per-slot statistics of some rows of a table.
 
     Attributes:
@@ -113,14 +109,8 @@ class Profile(TableResult):
     slots in slot groups.
     """
 
-    num_rows: int
-    label_rates: Mapping[str, float | None]
     table: pa.Table
-    source: str
     counts: Mapping[str, int] = field(default_factory=dict)
-    summaries: Mapping[str, SlotSummary] = field(default_factory=dict, compare=False)
-    names: ValueNames = field(default_factory=ValueNames, compare=False)
-    find_names: NameFinder | None = field(default=None, compare=False)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -137,18 +127,6 @@ class Profile(TableResult):
             raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, self.slots)}")
         row: dict[str, Any] = self.table.slice(self.slots.index(slot), 1).to_pylist()[0]
         return row
-
-    def names_of(self, wanted: Mapping[str, Collection[int]]) -> ValueNames:
-        """What ids mean, as far as it is known.
-
-        Args:
-            wanted: Ids by the name of their slot.
-        """
-        left = {
-            slot: set(ids) - self.names.by_slot.get(slot, {}).keys() for slot, ids in wanted.items()
-        }
-        left = {slot: ids for slot, ids in left.items() if ids}
-        return self.names.over(self.find_names(left)) if self.find_names and left else self.names
 
     def compare(self, after: "Profile") -> Comparison:
         """Compares the rows of this profile with those of another one, such as a later day.
@@ -212,13 +190,11 @@ class Profile(TableResult):
         rows: list[Sequence[str]] = [self._cells(row) for row in self.table.to_pylist()]
         return (*_COLUMNS[:-1], *extraction, *_COLUMNS[-1:]), rows
 
-    def _with_texts(self, row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    def _with_texts(self, row: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The top values of a row of the table with their texts."""
-        if row["top"] is None:
-            return None
-        known = (self.names.known(row["slot"], top["value"]) for top in row["top"])
-        pairs = zip(row["top"], known, strict=True)
-        return [top | {"text": None if value is None else value.text} for top, value in pairs]
+        return [
+            top | {"text": self.names.known(row["slot"], top["value"])} for top in row["top"] or ()
+        ]
 
     def _foot(self) -> Sequence[str]:
         return [f"{name}: {number:,}" for name, number in self.counts.items()]
@@ -232,8 +208,7 @@ class Profile(TableResult):
         return (*cells, *(_extraction_cells(row) if self._from_stored else ()), values)
 
     def _head(self) -> str:
-        rates = (f"{name} {number_text(rate)}" for name, rate in self.label_rates.items())
-        return f"{', '.join([f'{self.num_rows:,} rows', *rates])} ({self.source})"
+        return self.headline
 
 
 def _cells(row: Mapping[str, Any], names: ValueNames) -> tuple[str, ...]:

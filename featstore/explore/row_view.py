@@ -86,8 +86,7 @@ def show_row(table: Table, where: str, slots: Sequence[str] | None = None) -> Ro
     }
     names = find_names(table.snapshot, {name: set(values) for name, values in signs.items()})
     texts = {
-        name: tuple(_text(names.known(name, sign)) for sign in values)
-        for name, values in signs.items()
+        name: tuple(names.known(name, sign) for sign in values) for name, values in signs.items()
     }
     columns = tuple(
         RowColumn(slot=number, name=name, kind=kind, value=rows[0][name], texts=texts.get(name, ()))
@@ -95,10 +94,6 @@ def show_row(table: Table, where: str, slots: Sequence[str] | None = None) -> Ro
         if name in rows[0]
     )
     return RowView(columns=columns, more=len(rows) > 1)
-
-
-def _text(known: Any) -> str | None:
-    return None if known is None else known.text
 
 
 def _kinds(table: Table) -> Mapping[str, tuple[int | None, str]]:

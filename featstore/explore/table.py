@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from featstore.base.redaction import redact
 from featstore.base.schema import OF_TWO_KINDS, Slot, SlotSchema
 from featstore.base.table_result import nullable_integers
 from featstore.base.text_table import html_table
-from featstore.decoded.staging_source import stage_items
+from featstore.decoded.file_sources import FileSource, SourcesAhead, files_in_place
 from featstore.explore.description import Description, describe
 from featstore.explore.label_profile import LabelProfile, label_rows
 from featstore.explore.partition_profiles import PartitionProfiles, partition_profiles
@@ -31,7 +31,6 @@ from featstore.explore.stored import stored_profile, with_counted
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.explore.whatis import named_label_profile, named_profile, named_rows
 from featstore.extraction.units.unit_statistics import gather_rows
-from featstore.files import storage
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.open_file import OpenFile
@@ -426,9 +425,8 @@ class Table:
         schema = selected_schema(self.schema, slots)
         files = list(self._with_groups_of(self._files(self._where(where)), schema))
         sizes = ColumnSizes.of(files, Selection(slots=schema.slots))
-        return reading_costs(
-            sizes, schema.slots, _sources(spread(files, NUM_FILES) if decode else [])
-        )
+        opened = self._opened(spread(files, NUM_FILES) if decode else [], schema)
+        return reading_costs(sizes, schema.slots, ((base, groups) for _, base, groups in opened))
 
     def duckdb(self, connection: Any = None) -> Any:
         """The rows as a lazy duckdb relation, which duckdb itself reads.
@@ -582,15 +580,17 @@ class Table:
     ) -> Iterator[tuple[DataFile, OpenFile, list[OpenFile]]]:
         """Each file, open until the next one is asked for, with the open files of its groups."""
         column_cache = ColumnCache()
+        wanted = list(self._with_groups_of(files, read))
         try:
-            for file, sources in _sources(self._with_groups_of(files, read)):
-                names = [file.path, *(group.path for group in file.groups)]
+            for file, sources in zip(wanted, _sources(wanted), strict=True):
                 with ExitStack() as stack:
-                    footer, *groups = [
-                        stack.enter_context(OpenFile(*named, column_cache=column_cache))
-                        for named in zip(sources, names, strict=True)
+                    base, *groups = [
+                        stack.enter_context(
+                            OpenFile(each.source, each.path, column_cache=column_cache)
+                        )
+                        for each in sources
                     ]
-                    yield file, footer, groups
+                    yield file, base, groups
         finally:  # also where the caller has enough rows
             column_cache.warn_if_none(redact(self.url))
 
@@ -662,26 +662,19 @@ def _with_columns(selected: SlotSchema, full: SlotSchema, names: Iterable[str]) 
     )
 
 
-def _sources(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, list[Path | BinaryIO]]]:
-    """Each file with the sources of its base file and of its slot groups' files.
+def _sources(files: Sequence[DataFile]) -> Iterator[Sequence[FileSource]]:
+    """The sources of each file and of its slot groups' files.
 
     Remote files are staged ahead of the reader in a private directory, and removed after they are
     read. A file that cannot be staged because it is damaged is read in place, where the reader
     raises its error.
     """
-    options, files = Staging(mode="auto"), list(files)
+    options = Staging(mode="auto")
     # Local files need no stager, and so no directory and threads of one.
     if not any(options.stages(file.url) for file in files):
-        for file in files:
-            yield file, [_in_place(part.url) for part in file.parts]
+        yield from map(files_in_place, files)
         return
-    with Stager(options) as stager:
-        stream = stager.stage(item for file in files for item in stage_items(file, file))
+    with Stager(options) as stager, SourcesAhead(stager, files) as ahead:
         for file in files:
-            with ExitStack() as stack:
-                staged = [stack.enter_context(next(stream)) for _ in file.parts]
-                yield file, [part.path or _in_place(part.url) for part in staged]
-
-
-def _in_place(url: str) -> Path | BinaryIO:
-    return storage.local_path(url) or storage.open_read(url)
+            with ahead.opened(file) as sources:
+                yield sources

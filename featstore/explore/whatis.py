@@ -250,8 +250,7 @@ def named_label_profile(profile: LabelProfile, snapshot: Snapshot) -> LabelProfi
 def _with_texts(cells: pa.Table, names: ValueNames) -> pa.Table:
     """The cells with the texts of their values, where these are known."""
     pairs = zip(cells["slot"].to_pylist(), cells["value"].to_pylist(), strict=True)
-    known = [None if value is None else names.known(slot, value) for slot, value in pairs]
-    texts = [None if value is None else value.text for value in known]
+    texts = [None if value is None else names.known(slot, value) for slot, value in pairs]
     place = cells.column_names.index("text")
     return cells.set_column(place, cells.field(place), pa.array(texts, pa.string()))
 
@@ -284,7 +283,7 @@ def _text(names: ValueNames, slot: str, row: Any) -> Any:
     if row is None:
         return None
     known = names.known(slot, row)
-    return str(row) if known is None else known.text
+    return str(row) if known is None else known
 
 
 def _text_type(arrow_type: pa.DataType) -> pa.DataType:

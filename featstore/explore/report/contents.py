@@ -7,7 +7,7 @@ from typing import Any
 
 from featstore.base.schema import SlotKind
 from featstore.base.table_result import number_text
-from featstore.explore.comparison import Comparison, Side, slot_key
+from featstore.explore.comparison import Comparison, ProfiledRows, slot_key
 from featstore.explore.label_profile import LabelProfile
 from featstore.explore.partition_profiles import PartitionProfiles
 from featstore.explore.plots.frame import short_text
@@ -80,7 +80,7 @@ def _about_rows(found: ReportFigures, comparison: Comparison | None) -> list[tup
     return [*rows, ("slots only before", names + more)] if gone else rows
 
 
-def _side(side: Profile | Side) -> list[tuple[str, str]]:
+def _side(side: ProfiledRows) -> list[tuple[str, str]]:
     """The rows of a profile, or of one side of a comparison, each figure whole."""
     rates = [
         (f"mean of {short_text(name)}", number_text(rate))

@@ -7,7 +7,7 @@ import pytest
 
 from featstore.base.schema import Slot, SlotKind
 from featstore.explore import comparison, label_profile, reading_costs
-from featstore.explore.comparison import Comparison, Side
+from featstore.explore.comparison import Comparison, ProfiledRows
 from featstore.explore.label_profile import LabelProfile
 from featstore.explore.plots.frame import MOST_ROWS
 from featstore.explore.profile import Profile
@@ -35,7 +35,7 @@ def label_profile_of(areas: dict[str, float | None]) -> LabelProfile:
 
 
 def comparison_of(rows: list[dict[str, Any]]) -> Comparison:
-    side = Side(num_rows=10, label_rates={}, source="rows")
+    side = ProfiledRows(num_rows=10, label_rates={}, source="rows")
     return Comparison(before=side, after=side, table=table_of(comparison.SCHEMA, rows))
 
 
