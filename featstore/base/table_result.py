@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from featstore.base.errors import missing_extra
+from featstore.base.errors import SelectionError, missing_extra, nearest
 from featstore.base.text_table import html_table, telling_columns, text_table
 
 _FORMAT = "1.4.0"  # of the metadata: the version of pandas that defined it
@@ -87,6 +87,19 @@ class TableResult(ABC):
         except ModuleNotFoundError as error:
             raise missing_extra("to_polars()", error) from error
         return polars.from_arrow(self.table)
+
+
+def slot_row(table: pa.Table, slot: str) -> dict[str, Any]:
+    """The row of a slot, of a table with a row for each.
+
+    Raises:
+        SelectionError: There is none. The message suggests the nearest names.
+    """
+    names = table["slot"].to_pylist()
+    if slot not in names:
+        raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, names)}")
+    row: dict[str, Any] = table.slice(names.index(slot), 1).to_pylist()[0]
+    return row
 
 
 def nullable_integers(table: pa.Table) -> pa.Table:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from featstore.base.cleanup import cleaned_up_on_failure
 from featstore.base.errors import BudgetError, StagingError
 from featstore.base.host import allow_descriptors
 from featstore.decoded.entry_file import (
@@ -173,19 +174,18 @@ class DecodedCache:
                 backoff.wait(f"{request.title} waits: {refusal.value}")
 
         writer = EntryWriter(download, reserve)
-        try:
-            # What fails of the files that are read is told in errors of featstore.
-            with self._cache.named_errors(request.title):
-                request.build(writer)
-                if writer.num_bytes > download.num_bytes:
-                    reserve(writer.num_bytes)
-                pin = download.publish(writer.record(request.title))
-                # What a crash of the machine may lose of the bytes is found when the entry is next
-                # opened, so the file is not synced.
-                return MappedEntry(self._cache, pin, is_new=True)
-        except BaseException:
-            download.abandon()
-            raise
+        # What fails of the files that are read is told in errors of featstore.
+        with (
+            cleaned_up_on_failure(download.abandon),
+            self._cache.named_errors(request.title),
+        ):
+            request.build(writer)
+            if writer.num_bytes > download.num_bytes:
+                reserve(writer.num_bytes)
+            pin = download.publish(writer.record(request.title))
+            # What a crash of the machine may lose of the bytes is found when the entry is next
+            # opened, so the file is not synced.
+            return MappedEntry(self._cache, pin, is_new=True)
 
     def _require_room(
         self, request: EntryRequest, wanted_bytes: int, held_bytes: int, waited_s: float | None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from featstore.base.cleanup import cleaned_up_on_failure
 from featstore.base.closing import Closing
 from featstore.base.errors import StagingError
 from featstore.base.redaction import redact
@@ -33,11 +34,14 @@ class EntryWriter:
     Args:
         download: The reservation. The caller publishes or abandons it.
         reserve: Makes the reservation as large as it is told; waits, or raises.
+
+    Attributes:
+        num_bytes: How many bytes were written.
     """
 
     def __init__(self, download: Download, reserve: Callable[[int], None]) -> None:
         self._download, self.reserve = download, reserve
-        self._num_bytes = self._crc = 0
+        self.num_bytes = self._crc = 0
 
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Writes record batches as one Arrow file. Each is written before the next is drawn.
@@ -55,22 +59,17 @@ class EntryWriter:
                     writer.write_batch(batch)
                     del batch  # Its memory serves the next one.
             blocks.flush()
-            file.truncate(self._num_bytes)
+            file.truncate(self.num_bytes)
 
     def record(self, url: str) -> Record:
         """The record of what was written."""
-        sums = [(0, self._num_bytes, self._crc)]
-        return Record.of(url, self._num_bytes, "", sums, is_checked=True)
+        sums = [(0, self.num_bytes, self._crc)]
+        return Record.of(url, self.num_bytes, "", sums, is_checked=True)
 
     def count(self, data: memoryview) -> None:
         """Adds bytes that were written to the checksum."""
         self._crc = checksum(data, self._crc)
-        self._num_bytes += len(data)
-
-    @property
-    def num_bytes(self) -> int:
-        """How many bytes were written."""
-        return self._num_bytes
+        self.num_bytes += len(data)
 
 
 class _Blocks:
@@ -172,6 +171,7 @@ class MappedEntry(Closing):
     Attributes:
         schema: The schema of the record batches.
         batches: The record batches, views of the mapping.
+        state: What was seen when the bytes were last checked; None: they were not.
 
     Raises:
         DamagedEntryError: As of `require_unchanged`.
@@ -184,8 +184,8 @@ class MappedEntry(Closing):
     ) -> None:
         self._cache, self._pin, self._pid = cache, pin, os.getpid()
         self._damage: str | None = None
-        try:
-            self._state = FileState.of(pin.descriptor) if is_new else state
+        with cleaned_up_on_failure(self.close):
+            self.state = FileState.of(pin.descriptor) if is_new else state
             self.require_unchanged()
             # Writable, and private: who writes to a batch in place, against the contract, changes
             # memory of its own, instead of the file, or of being killed. All else stays shared.
@@ -193,14 +193,6 @@ class MappedEntry(Closing):
             reader = pa.ipc.open_file(pa.py_buffer(mapped))
             self.schema: pa.Schema = reader.schema
             self.batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def state(self) -> FileState | None:
-        """What was seen when the bytes were last checked."""
-        return self._state
 
     @property
     def held_bytes(self) -> int:
@@ -229,7 +221,7 @@ class MappedEntry(Closing):
         if self._damage is not None:
             raise DamagedEntryError(self._damage)
         seen = FileState.of(self._pin.descriptor)
-        if seen == self._state:
+        if seen == self.state:
             return
         if seen.size_bytes != self._pin.record.size_bytes or not self._pin.is_intact(_NEVER):
             path, title = self._pin.path, redact(self._pin.record.url)
@@ -240,7 +232,7 @@ class MappedEntry(Closing):
                 "built again when it is next opened"
             )
             raise DamagedEntryError(self._damage)
-        self._state = seen
+        self.state = seen
 
     def close(self) -> None:
         """Allows eviction. Views of the mapping stay valid. May be called more than once."""

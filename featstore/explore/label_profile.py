@@ -13,9 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.base.errors import InputError, SelectionError, nearest
+from featstore.base.errors import InputError
 from featstore.base.schema import Slot, SlotKind
-from featstore.base.table_result import TableResult, nullable_integers, number_text, share_text
+from featstore.base.table_result import (
+    TableResult,
+    nullable_integers,
+    number_text,
+    share_text,
+    slot_row,
+)
 from featstore.base.text_table import text_table
 from featstore.explore.plots.frame import Figure
 from featstore.explore.plots.label_rates import (
@@ -25,7 +31,7 @@ from featstore.explore.plots.label_rates import (
     plot_rates,
 )
 from featstore.explore.plots.slot_bars import plot_auc
-from featstore.explore.row_profile import known_values
+from featstore.explore.row_profile import known_values, label_numbers
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace
 from featstore.ops.arrays import values_of
 from featstore.spec.value_names import ValueNames
@@ -135,10 +141,7 @@ class LabelProfile(TableResult):
         Raises:
             SelectionError: The profile lacks the slot. The message suggests the nearest names.
         """
-        names = self.table["slot"].to_pylist()
-        if slot not in names:
-            raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, names)}")
-        row: dict[str, Any] = self.table.slice(names.index(slot), 1).to_pylist()[0]
+        row = slot_row(self.table, slot)
         return row | {"cells": self.cells.filter(pc.equal(self.cells["slot"], slot)).to_pylist()}
 
     def plot_auc(self) -> "Figure":
@@ -301,7 +304,7 @@ class _Labelled:
 
     @classmethod
     def of(cls, column: pa.Array, label: str, first_row: int) -> "_Labelled":
-        numbers = values_of(pc.fill_null(column.cast(pa.float64()), float("nan")))
+        numbers = label_numbers(column)
         known = ~np.isnan(numbers)
         positive = numbers[known]
         wrong = positive[(positive != 0.0) & (positive != 1.0)]

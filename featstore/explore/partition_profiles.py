@@ -2,7 +2,7 @@
 day.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,7 +171,8 @@ def partition_profiles(profiles: Iterable[tuple[str, Profile]]) -> PartitionProf
     for name, profile in profiles:
         partitions.append(name)
         sources[profile.source] = None
-        changes = {} if before is None else _changes(before, profile)
+        changed = [] if before is None else before.compare(profile).table.to_pylist()
+        changes = {row["slot"]: {name: row[name] for name in _CHANGES} for row in changed}
         rows += [
             {
                 "partition": name,
@@ -187,8 +188,3 @@ def partition_profiles(profiles: Iterable[tuple[str, Profile]]) -> PartitionProf
         source="; ".join(sources),
         table=pa.Table.from_pylist(rows, SCHEMA),
     )
-
-
-def _changes(before: Profile, after: Profile) -> dict[str, Mapping[str, Any]]:
-    found = before.compare(after).table.select(["slot", *_CHANGES]).to_pylist()
-    return {row["slot"]: {name: row[name] for name in _CHANGES} for row in found}

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.base.errors import SelectionError, nearest
 from featstore.base.schema import SlotKind, SlotSchema
 from featstore.base.table_result import (
     TableResult,
@@ -21,6 +20,7 @@ from featstore.base.table_result import (
     number_text,
     number_with_error,
     share_text,
+    slot_row,
 )
 from featstore.explore.comparison import Comparison, ProfiledRows, compare
 from featstore.explore.plots.distribution import plot_distribution
@@ -123,10 +123,7 @@ class Profile(TableResult, ProfiledRows):
         Raises:
             SelectionError: The profile lacks the slot. The message suggests the nearest names.
         """
-        if slot not in self.slots:
-            raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, self.slots)}")
-        row: dict[str, Any] = self.table.slice(self.slots.index(slot), 1).to_pylist()[0]
-        return row
+        return slot_row(self.table, slot)
 
     def compare(self, after: "Profile") -> Comparison:
         """Compares the rows of this profile with those of another one, such as a later day.
@@ -177,41 +174,35 @@ class Profile(TableResult, ProfiledRows):
         """The profile as JSON types: the columns of `table` for each slot, and the rest. Top values
         have a `text` besides, null if it is not known.
         """
+        slots = self.table.to_pylist()
+        for row in slots:
+            for top in row["top"] or ():
+                top["text"] = self.names.known(row["slot"], top["value"])
         return {
             "source": self.source,
             "num_rows": self.num_rows,
             "label_rates": dict(self.label_rates),
             "counts": dict(self.counts),
-            "slots": [row | {"top": self._with_texts(row)} for row in self.table.to_pylist()],
+            "slots": slots,
         }
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        extraction = _EXTRACTION_COLUMNS if self._from_stored else ()
-        rows: list[Sequence[str]] = [self._cells(row) for row in self.table.to_pylist()]
-        return (*_COLUMNS[:-1], *extraction, *_COLUMNS[-1:]), rows
-
-    def _with_texts(self, row: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The top values of a row of the table with their texts."""
-        return [
-            top | {"text": self.names.known(row["slot"], top["value"])} for top in row["top"] or ()
+        rows = self.table.to_pylist()
+        if self.table["default_rate"].null_count == len(rows):
+            return _COLUMNS, [(*_cells(row), values_text(row, self.names)) for row in rows]
+        headers = (*_COLUMNS[:-1], *_EXTRACTION_COLUMNS, *_COLUMNS[-1:])
+        return headers, [
+            (*_cells(row), *_extraction_cells(row), values_text(row, self.names)) for row in rows
         ]
 
     def _foot(self) -> Sequence[str]:
         return [f"{name}: {number:,}" for name, number in self.counts.items()]
 
-    @property
-    def _from_stored(self) -> bool:
-        return bool(self.table["default_rate"].null_count < self.table.num_rows)
-
-    def _cells(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        *cells, values = _cells(row, self.names)
-        return (*cells, *(_extraction_cells(row) if self._from_stored else ()), values)
-
     def _head(self) -> str:
         return self.headline
 
 
-def _cells(row: Mapping[str, Any], names: ValueNames) -> tuple[str, ...]:
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     per_row = row["num_values"] / row["num_present"] if row["num_present"] else 0.0
     return (
         row["slot"],
@@ -220,7 +211,6 @@ def _cells(row: Mapping[str, Any], names: ValueNames) -> tuple[str, ...]:
         share_text(row["coverage"]),
         number_with_error(row["distinct"], row["distinct_error"]),
         f"{per_row:.3g}",
-        values_text(row, names),
     )
 
 
@@ -247,26 +237,18 @@ def values_text(
         most_characters: Of ids only the first ones that fit are named, each whole with its share.
     """
     if row["kind"] == SlotKind.FLOAT:
-        return _quantiles(row)
-    entries = _top(row, names)
+        error = row["rank_error"]
+        quantiles = " ".join(map(number_text, row["quantiles"] or ()))
+        return f"{quantiles} (ranks{error_text(error)})" if error else quantiles
+    entries = [
+        f"{names.text(row['slot'], top['value'])} ({share_text(top['share'], top['share_error'])})"
+        for top in shown_top(row, names, _NUM_SHOWN)
+    ]
     if most_characters is None or len("  ".join(entries)) <= most_characters:
         return "  ".join(entries)
     ends = itertools.accumulate(len(entry) + len("  ") for entry in entries)
     num_kept = sum(end + len("…") <= most_characters for end in ends)
     return "  ".join([*entries[:num_kept], "…"])
-
-
-def _quantiles(row: Mapping[str, Any]) -> str:
-    error = row["rank_error"]
-    quantiles = " ".join(map(number_text, row["quantiles"] or ()))
-    return f"{quantiles} (ranks{error_text(error)})" if error else quantiles
-
-
-def _top(row: Mapping[str, Any], names: ValueNames) -> list[str]:
-    return [
-        f"{names.text(row['slot'], top['value'])} ({share_text(top['share'], top['share_error'])})"
-        for top in shown_top(row, names, _NUM_SHOWN)
-    ]
 
 
 def shown_top(row: Mapping[str, Any], names: ValueNames, most: int) -> list[Mapping[str, Any]]:

@@ -100,10 +100,14 @@ def known_values(slot: Slot, column: pa.Array) -> tuple[NDArray[Any], NDArray[np
     return values, rows
 
 
+def label_numbers(column: pa.Array) -> Floats:
+    """A label's value in each row, float64 (num_rows,), NaN where it is unknown."""
+    return values_of(pc.fill_null(column.cast(pa.float64()), float("nan")))
+
+
 def _label(column: pa.Array) -> tuple[Floats, Floats]:
     """A label's value in each row, 0 where it is unknown, and 1 where it is known, else 0."""
-    numbers = column.cast(pa.float64())
-    values = values_of(pc.fill_null(numbers, float("nan")))
+    values = label_numbers(column)
     known = ~np.isnan(values)
     return np.where(known, values, 0.0), known.astype(np.float64)
 
@@ -147,9 +151,12 @@ class _SlotCounts:
         points = (np.arange(NUM_MERGED_POINTS) + 0.5) / NUM_MERGED_POINTS
         shares = () if is_id else (*QUANTILES, *points)
         found = _ordered(self._values, shares, self.slot.num_indices is not None)
-        lengths = None if self._lengths is None else _ordered(self._lengths, LENGTH_QUANTILES)
+        lengths = (
+            _ordered(self._lengths, LENGTH_QUANTILES)
+            if self._lengths is not None and self._lengths.num_values
+            else None
+        )
         has_numbers = not is_id and found.num_values > 0
-        has_lists = lengths is not None and lengths.num_values > 0
         weight = found.num_values / NUM_MERGED_POINTS
         summary = SlotSummary(
             slot=self.slot,
@@ -161,9 +168,9 @@ class _SlotCounts:
             min=found.min if has_numbers else None,
             max=found.max if has_numbers else None,
             quantiles=found.quantiles[: len(QUANTILES)] if has_numbers else None,
-            length_mean=lengths.mean if lengths is not None and has_lists else None,
-            length_max=int(lengths.max) if lengths is not None and has_lists else None,
-            length_quantiles=lengths.quantiles if lengths is not None and has_lists else None,
+            length_mean=lengths.mean if lengths is not None else None,
+            length_max=int(lengths.max) if lengths is not None else None,
+            length_quantiles=lengths.quantiles if lengths is not None else None,
             values=found.top.values if is_id else np.zeros(0, np.int64),
             counts=found.top.counts.astype(np.float64) if is_id else np.zeros(0),
             count_errors=np.zeros(len(found.top) if is_id else 0),

@@ -103,10 +103,6 @@ class _ValueLookup:
     snapshot: Snapshot | None
     of_spec: ValueNames
 
-    def values(self, sign: int) -> tuple[FoundValue, ...]:
-        """The values of one sign, in the order of the slots."""
-        return self._values({sign})
-
     def values_of_prefix(self, digits: str) -> tuple[FoundValue, ...]:
         """The values of all known signs that begin with these digits."""
         signs = {sign for texts in self.of_spec.by_slot.values() for sign in texts}
@@ -115,7 +111,7 @@ class _ValueLookup:
             found |= stored_signs(
                 self.snapshot, lambda rows: pc.starts_with(rows["id"].cast(pa.string()), digits)
             )
-        return self._values(found)
+        return self.values(found)
 
     def values_of_text(self, text: str) -> tuple[FoundValue, ...]:
         """The values whose text this is, and their signs. Texts are kept as people read them, so
@@ -132,9 +128,10 @@ class _ValueLookup:
         if self.snapshot is not None:
             texts = pa.array(list(kept), pa.string())
             found |= stored_signs(self.snapshot, lambda rows: pc.is_in(rows["text"], texts))
-        return tuple(value for value in self._values(found) if value.text in kept)
+        return tuple(value for value in self.values(found) if value.text in kept)
 
-    def _values(self, signs: Collection[int]) -> tuple[FoundValue, ...]:
+    def values(self, signs: Collection[int]) -> tuple[FoundValue, ...]:
+        """The values of some signs, in the order of the slots."""
         names = self.of_spec
         if self.snapshot is not None:
             wanted = dict.fromkeys(self.slots, signs)
@@ -184,7 +181,7 @@ def whatis(
     source = _source(table_url, version, spec_url, slot)
     if cut:
         return Meaning(sign=None, prefix=digits, values=source.values_of_prefix(digits))
-    number, values = int(digits), source.values(int(digits))
+    number, values = int(digits), source.values({int(digits)})
     if values or isinstance(sign, int):
         return Meaning(sign=number, prefix=None, values=values)
     return Meaning(sign=number, prefix=digits, values=source.values_of_prefix(digits))
@@ -243,16 +240,12 @@ def named_label_profile(profile: LabelProfile, snapshot: Snapshot) -> LabelProfi
     for cell in profile.cells.select(["slot", "value"]).to_pylist():
         if cell["value"] is not None:
             wanted[cell["slot"]].add(cell["value"])
-    names = find_names(snapshot, wanted)
-    return replace(profile, names=names, cells=_with_texts(profile.cells, names))
-
-
-def _with_texts(cells: pa.Table, names: ValueNames) -> pa.Table:
-    """The cells with the texts of their values, where these are known."""
+    names, cells = find_names(snapshot, wanted), profile.cells
     pairs = zip(cells["slot"].to_pylist(), cells["value"].to_pylist(), strict=True)
     texts = [None if value is None else names.known(slot, value) for slot, value in pairs]
     place = cells.column_names.index("text")
-    return cells.set_column(place, cells.field(place), pa.array(texts, pa.string()))
+    cells = cells.set_column(place, cells.field(place), pa.array(texts, pa.string()))
+    return replace(profile, names=names, cells=cells)
 
 
 def named_rows(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
@@ -267,7 +260,8 @@ def named_rows(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
     columns = {name: rows[name].to_pylist() for name in slots}
     names = find_names(snapshot, {name: set(_flat(ids)) for name, ids in columns.items()})
     for name, ids in columns.items():
-        texts = pa.array([_text(names, name, row) for row in ids], _text_type(rows[name].type))
+        type_ = pa.list_(pa.string()) if pa.types.is_nested(rows[name].type) else pa.string()
+        texts = pa.array([_text(names, name, row) for row in ids], type_)
         rows = rows.set_column(rows.column_names.index(name), name, texts)
     return nullable_integers(rows)
 
@@ -284,8 +278,3 @@ def _text(names: ValueNames, slot: str, row: Any) -> Any:
         return None
     known = names.known(slot, row)
     return str(row) if known is None else known
-
-
-def _text_type(arrow_type: pa.DataType) -> pa.DataType:
-    is_list = pa.types.is_list(arrow_type) or pa.types.is_fixed_size_list(arrow_type)
-    return pa.list_(pa.string()) if is_list else pa.string()

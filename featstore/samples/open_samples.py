@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
+from featstore.base.cleanup import cleaned_up_on_failure
 from featstore.base.closing import Closing
 from featstore.base.redaction import redact
 from featstore.decoded.decoded_cache import DecodedCache, EntryRequest
@@ -81,11 +82,8 @@ class OpenSamples(Closing):
     def __init__(self, plan: SamplePlan, *, progress: bool = False) -> None:
         self._entries: list[tuple[str, MappedEntry]] = []
         self._stager = Stager(plan.staging, staging_source(plan.selection))
-        try:
+        with cleaned_up_on_failure(self.close):
             self._open(plan, progress=progress)
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, plan: SamplePlan, *, progress: bool) -> None:
         directory = str(self._stager.cache.root.parent)

@@ -4,7 +4,7 @@ import copy
 import hashlib
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class RandomOrder:
         self._length = num_rows if num_draws is None else require_integer("num_draws", num_draws, 0)
         self._kind: str
         self._options: Array | None = None
-        self._make: Callable[..., _RowMap]
+        self._make: Callable[..., Any]
         if weights is not None:
             cumulative = CumulativeWeights(weights)
             self._options = cumulative.sums
@@ -87,7 +87,7 @@ class RandomOrder:
             self._make = partial(WindowedPermutation, group_rows=sizes, window_groups=window_groups)
         else:
             self._kind, self._make = "all", partial(Permutation, num_rows=num_rows)
-        self._rows = self._map_of_epoch()
+        self._rows_at = self._rows_of_epoch()
 
     @property
     def num_rows(self) -> int:
@@ -119,7 +119,7 @@ class RandomOrder:
         """The order of another epoch, with everything else the same."""
         other = copy.copy(self)
         other._epoch = require_integer("epoch", epoch, 0)
-        other._rows = other._map_of_epoch()
+        other._rows_at = other._rows_of_epoch()
         return other
 
     def batches(
@@ -180,7 +180,7 @@ class RandomOrder:
         Raises:
             SampleIndexError: A position is out of range.
         """
-        rows = self._rows.at(positions_of(index, self._length))
+        rows = self._rows_at(positions_of(index, self._length))
         return int(rows[0]) if is_single(index) else rows
 
     def __iter__(self) -> Iterator[int]:
@@ -201,19 +201,17 @@ class RandomOrder:
         little_endian = self._options.astype(self._options.dtype.newbyteorder("<"))
         return hashlib.sha256(little_endian.tobytes()).hexdigest()[:32]
 
-    def _map_of_epoch(self) -> "_RowMap":
-        return self._make(key=f"featstore order 1 {self._kind} {self._seed} {self._epoch}")
+    def _rows_of_epoch(self) -> Callable[[Array], Array]:
+        """Gives the rows at positions: int64 (num_positions,) both."""
+        key = f"featstore order 1 {self._kind} {self._seed} {self._epoch}"
+        rows_at: Callable[[Array], Array] = self._make(key=key).at
+        return rows_at
 
     def _require_rows(self, name: str, num_rows: int) -> None:
         if num_rows != self._num_rows:
             raise ConfigError(
                 f"{name}: expected to cover {self._num_rows} rows (num_rows), found {num_rows}"
             )
-
-
-class _RowMap(Protocol):
-    def at(self, positions: Array) -> Array:
-        """The rows at positions: int64 of the same shape (num_positions,)."""
 
 
 def _require_together(weights: Any, num_draws: Any, row_groups: Any, window_groups: Any) -> None:

@@ -125,8 +125,8 @@ class ImportedFile:
         names = sorted(self.files.awaited | self.files.optional)
         awaited = set(self.files.awaited if self.is_first else ())
         row: dict[str, Any] = {}
-        is_shown = None if self.files.progress else True
-        with tqdm(desc=f"import {self.entry.name}", unit="sample", disable=is_shown) as bar:
+        is_hidden = None if self.files.progress else True  # None: unless it is a terminal
+        with tqdm(desc=f"import {self.entry.name}", unit="sample", disable=is_hidden) as bar:
             found = reader(self.entry, self.num_before, names, self.files.optional)
             for number, row in enumerate(found, 1):
                 if awaited:
@@ -149,8 +149,7 @@ class ImportedFile:
         Raises:
             SampleStoreError: Another import of the file has added samples meanwhile.
         """
-        self._require_own(connection, num_added)
-        self._note(connection, self.num_before + num_added + num_rows, is_complete=False)
+        self._note(connection, num_added, num_rows, is_complete=False)
 
     def complete(self, connection: sqlite3.Connection, num_added: int) -> None:
         """Notes that the file is imported.
@@ -158,19 +157,21 @@ class ImportedFile:
         Raises:
             SampleStoreError: It changed meanwhile, or as of `note`.
         """
-        self._require_own(connection, num_added)
         now = find_file(self.entry.url)
         if now is None or not self.entry.is_same(now):
             raise SampleStoreError(
                 f"{redact(self.entry.url)} changed while it was imported: expected {self.entry}, "
                 f"found {now or 'no such file'}; begin with a new store once it is complete"
             )
-        self._note(connection, self.num_before + num_added, is_complete=True)
+        self._note(connection, num_added, 0, is_complete=True)
 
-    def _require_own(self, connection: sqlite3.Connection, num_added: int) -> None:
-        """Compares what is noted with what this import has noted last."""
-        text = self.files.store.noted(connection, without_user(self.entry.url))
-        found, expected = _num_samples(text), self.num_before + num_added
+    def _note(
+        self, connection: sqlite3.Connection, num_added: int, num_rows: int, *, is_complete: bool
+    ) -> None:
+        """Notes the progress, if what is noted is what this import has noted last."""
+        source, expected = without_user(self.entry.url), self.num_before + num_added
+        text = self.files.store.noted(connection, source)
+        found = 0 if text is None else json.loads(text)["num_samples"]
         if found != expected:
             raise SampleStoreError(
                 f"{redact(self.entry.url)} is imported by another process, too: expected "
@@ -178,15 +179,13 @@ class ImportedFile:
                 f"before is stored: wait for the other one, then import again, which goes on "
                 f"where both stopped"
             )
-
-    def _note(self, connection: sqlite3.Connection, num_samples: int, *, is_complete: bool) -> None:
         progress = {
             "size_bytes": self.entry.size_bytes,
             "version": self.entry.version,
-            "num_samples": num_samples,
+            "num_samples": expected + num_rows,
             "is_complete": is_complete,
         }
-        values = (without_user(self.entry.url), json.dumps(progress))
+        values = (source, json.dumps(progress))
         connection.execute(
             "INSERT OR REPLACE INTO imports VALUES (?, ?, ?)", (*values, checksum(values))
         )
@@ -289,10 +288,6 @@ def _lines(entry: FileEntry, raw: BinaryIO) -> Iterator[bytes]:
         raise SampleError(
             f"{redact(entry.url)}: expected a whole gzip file, found a damaged one ({error})"
         ) from error
-
-
-def _num_samples(progress: str | None) -> int:
-    return 0 if progress is None else int(json.loads(progress)["num_samples"])
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:

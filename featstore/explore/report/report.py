@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from featstore.base.redaction import redact, redact_text
-from featstore.explore.partition_profiles import PartitionProfiles
 from featstore.explore.plots.frame import short_text
 from featstore.explore.questions import Question
 from featstore.explore.report.contents import ReportFigures, contents
@@ -105,25 +104,21 @@ def report(
 
 
 def _findings(table: Table, question: Question, label: str | None) -> ReportFigures:
-    slots = question.slots or None
+    slots, rows = question.slots or None, question.rows(table)
     before, after = question.sides(table)
-    rows = question.rows(table)
+    partitions = None
+    if table.schema.partition_keys:
+        # The last partitions; with `days` too all of them, since two days alone say less.
+        partitions = table.profile_partitions(
+            question.where, slots, stored=not question.exact, last=MOST_PARTITIONS
+        )
     return ReportFigures(
         about=_about(table, question),
         profile=after,
         costs=table.reading_costs(rows, slots, decode=False),
         before=before,
         label=None if label is None else table.label_profile(label, rows, slots),
-        partitions=_by_partition(table, question),
-    )
-
-
-def _by_partition(table: Table, question: Question) -> PartitionProfiles | None:
-    """The last partitions; with `days` too all of them, since two days alone say less."""
-    if not table.schema.partition_keys:
-        return None
-    return table.profile_partitions(
-        question.where, question.slots or None, stored=not question.exact, last=MOST_PARTITIONS
+        partitions=partitions,
     )
 
 
