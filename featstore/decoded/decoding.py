@@ -9,8 +9,12 @@ from functools import partial
 from featstore.base.errors import DataFileError
 from featstore.base.redaction import redact
 from featstore.decoded.decoded_cache import EntryRequest
-from featstore.decoded.decoded_columns import decoded_batch, decoded_schema, num_bytes_beside
-from featstore.decoded.decoded_file import with_row_groups
+from featstore.decoded.decoded_file import (
+    decoded_batch,
+    decoded_schema,
+    num_bytes_beside,
+    with_row_groups,
+)
 from featstore.decoded.entry_file import EntryWriter
 from featstore.decoded.file_sources import FileSource, SourcesAhead
 from featstore.reading.aligned import aligned_reader

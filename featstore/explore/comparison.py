@@ -19,7 +19,7 @@ from featstore.explore.plots.distribution import plot_two_sides
 from featstore.explore.plots.frame import Figure
 from featstore.explore.plots.slot_bars import plot_psi
 from featstore.spec.value_names import ValueNames, short_sign
-from featstore.statistics.slot_change import (
+from featstore.statistics.drift import (
     ValueShares,
     new_and_vanished,
     slot_change,

@@ -23,8 +23,7 @@ from featstore.base.table_result import (
     slot_row,
 )
 from featstore.explore.comparison import Comparison, ProfiledRows, compare
-from featstore.explore.plots.distribution import plot_distribution
-from featstore.explore.plots.distributions import plot_distributions
+from featstore.explore.plots.distribution import plot_distribution, plot_distributions
 from featstore.explore.plots.frame import Figure
 from featstore.explore.plots.slot_bars import plot_coverage
 from featstore.spec.value_names import ValueNames

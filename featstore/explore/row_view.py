@@ -9,7 +9,7 @@ from featstore.base.redaction import redact
 from featstore.base.schema import SlotKind
 from featstore.base.text_table import text_table
 from featstore.explore.table import Table
-from featstore.statistics.stored_names import find_names
+from featstore.statistics.values_file import find_names
 
 _HEADERS = ("slot", "name", "kind", "value", "text")
 

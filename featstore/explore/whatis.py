@@ -18,7 +18,7 @@ from featstore.ops.value_names import readable
 from featstore.spec.graph import build_graph
 from featstore.spec.parse import load_spec
 from featstore.spec.value_names import ValueNames, names_of_spec
-from featstore.statistics.stored_names import find_names, stored_signs
+from featstore.statistics.values_file import find_names, stored_signs
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
 

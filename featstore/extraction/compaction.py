@@ -18,7 +18,7 @@ from featstore.extraction.rewriting import (
 )
 from featstore.extraction.written import WrittenFiles
 from featstore.statistics.stale_groups import require_fresh
-from featstore.statistics.stored_names import copy_values
+from featstore.statistics.values_file import copy_values
 from featstore.table import delta
 from featstore.table.layout import new_tag
 from featstore.table.metadata import to_json

@@ -14,8 +14,7 @@ from featstore.extraction.units.unit_statistics import gather_rows
 from featstore.ops.arrays import Integers, values_of
 from featstore.reading.tables import read_tables
 from featstore.statistics.statistics_file import StoredStatistics, write_statistics
-from featstore.statistics.stored_names import partition_values
-from featstore.statistics.values_file import StoredValues, recounted, write_values
+from featstore.statistics.values_file import StoredValues, partition_values, recounted, write_values
 from featstore.table.layout import statistics_path, values_path
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from featstore.decoded.decoded_columns import Piece
+from featstore.decoded.decoded_file import Piece
 from featstore.loader.request.decode import NO_EXTRAS, block_extras
 from featstore.loader.request.matching import Partition
 from featstore.loader.request.request import LabelRequest, Request

@@ -16,8 +16,7 @@ from featstore.base.cleanup import cleaned_up_on_failure
 from featstore.base.closing import Closing
 from featstore.base.redaction import redact
 from featstore.decoded.decoded_cache import DecodedCache, EntryRequest
-from featstore.decoded.decoded_columns import Piece, no_rows, piece_of
-from featstore.decoded.decoded_file import has_columns
+from featstore.decoded.decoded_file import Piece, has_columns, no_rows, piece_of
 from featstore.decoded.decoding import entry_of, name_of_entry
 from featstore.decoded.entry_file import FileState, MappedEntry
 from featstore.decoded.file_sources import SourcesAhead
@@ -28,8 +27,14 @@ from featstore.ops.arrays import array_of
 from featstore.reading.buffers import Array, one_array
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.samples.decoded_rows import DecodedRows
-from featstore.samples.id_index import id_entry, places_of_ids
-from featstore.samples.row_index import filters_rows, index_entry, index_of, require_no_nulls
+from featstore.samples.lookups import (
+    filters_rows,
+    id_entry,
+    index_entry,
+    index_of,
+    places_of_ids,
+    require_no_nulls,
+)
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.tensors.batch import Batch

@@ -13,11 +13,12 @@ from featstore.samples.indices import Array, is_single, positions_of
 from featstore.samples.order_batches import OrderBatches, OrderRows
 from featstore.samples.permutation import (
     MOST_ROWS,
+    CumulativeWeights,
     Permutation,
+    WeightedDraws,
     WindowedPermutation,
     rows_of_groups,
 )
-from featstore.samples.weighted_draws import CumulativeWeights, WeightedDraws
 
 _CHUNK_ROWS = 1 << 13
 

@@ -27,8 +27,8 @@ from featstore.loader.request.option_values import as_options
 from featstore.loader.request.request import Request, resolve
 from featstore.loader.request.tables import TableLike, naming_table, snapshot_of
 from featstore.samples.decoded_rows import SampleBatch
-from featstore.samples.id_index import can_be_ids, ids_of_type
 from featstore.samples.indices import positions_of
+from featstore.samples.lookups import can_be_ids, ids_of_type
 from featstore.samples.open_samples import OpenSamples, SamplePlan
 from featstore.staging.options import Staging
 from featstore.statistics.stale_groups import ERROR, reading

@@ -13,8 +13,7 @@ from featstore.samples.indices import Array, is_single, positions_of
 from featstore.samples.sample_fields import Sample, SampleFields, stored_id
 from featstore.samples.sample_file import SampleFile
 from featstore.samples.sample_imports import ImportedFiles, json_lines, parquet_rows
-from featstore.samples.sample_reader import READ_SAMPLES, SampleReader
-from featstore.samples.sample_writer import Note, Row, SampleWriter
+from featstore.samples.sample_statements import READ_SAMPLES, Note, Row, SampleReader, SampleWriter
 
 _NONE_LEFT = object()
 

@@ -22,7 +22,6 @@ from featstore.base.errors import OperatorError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.ops.arrays import offsets_of, values_of
 from featstore.ops.numbers import is_number
-from featstore.statistics.sampling import RowSample
 from featstore.statistics.sketches import (
     NUM_CHECKED,
     NUM_POINTS,
@@ -32,6 +31,7 @@ from featstore.statistics.sketches import (
     Distinct,
     Floats,
     Integers,
+    RowSample,
     Top,
     at_most,
     mix,

@@ -19,8 +19,7 @@ from featstore.statistics.column_statistics import (
     StatisticsGatherer,
     merge_statistics,
 )
-from featstore.statistics.sampling import SAMPLE_ROWS
-from featstore.statistics.sketches import mix, quantiles_of
+from featstore.statistics.sketches import SAMPLE_ROWS, mix, quantiles_of
 from featstore.statistics.statistics_file import (
     FORMAT,
     StoredStatistics,

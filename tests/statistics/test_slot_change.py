@@ -11,9 +11,9 @@ from featstore.base.errors import InputError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.explore.row_profile import profile_rows
 from featstore.statistics.column_statistics import StatisticsGatherer, merge_statistics
+from featstore.statistics.drift import slot_change
 from featstore.statistics.measures import jensen_shannon, psi
 from featstore.statistics.sketches import mix
-from featstore.statistics.slot_change import slot_change
 from featstore.statistics.summary import SlotSummary, summarize
 
 ITEM = Slot(name="item", kind=SlotKind.ID, number=1)

@@ -19,7 +19,7 @@ from featstore.explore.plots.frame import short_text
 from featstore.explore.plots.label_rates import cell_text, cells_in_order
 from featstore.explore.profile import NUM_TOP
 from featstore.spec.value_names import ValueNames
-from featstore.statistics.slot_change import ValueShares, value_shares
+from featstore.statistics.drift import ValueShares, value_shares
 from featstore.statistics.summary import SlotSummary
 
 Chart = dict[str, Any]
