@@ -107,20 +107,19 @@ class DecodedCache:
         backoff = StoppableBackoff(threading.Event())
         with _opening(found, len(wanted)):
             while True:
-                num_before, refused = len(found), dict[int, Refusal]()
+                num_before, refused = len(found), list[tuple[EntryRequest, Refusal]]()
                 for number, request in enumerate(wanted):
                     if number not in found:
                         state = (checked_states or {}).get(request.name)
                         answer = self.open(request, state, _held_bytes(found))
                         if isinstance(answer, Refusal):
-                            refused[number] = answer
+                            refused.append((request, answer))
                         else:
                             found[number] = answer
                             on_open(number)
                 if not refused:
                     return [found[number] for number in range(len(wanted))]
-                number, refusal = next(iter(refused.items()))
-                request = wanted[number]
+                request, refusal = refused[0]
                 if len(found) > num_before:
                     backoff = StoppableBackoff(threading.Event())
                 else:

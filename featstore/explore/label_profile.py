@@ -32,7 +32,7 @@ from featstore.explore.plots.label_rates import (
 )
 from featstore.explore.plots.slot_bars import plot_auc
 from featstore.explore.row_profile import known_values, label_numbers
-from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace
+from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace, ValueCounter
 from featstore.ops.arrays import values_of
 from featstore.spec.value_names import ValueNames
 from featstore.statistics.measures import auc, information_value, mutual_information, wilson
@@ -334,7 +334,7 @@ class _LabelledCounts:
     def __init__(self, space: CountingSpace, slot: Slot) -> None:
         self.slot = slot
         self._is_id = slot.kind is SlotKind.ID
-        self._counter = space.counter(np.int64 if self._is_id else np.float32, 3)
+        self._counter = ValueCounter(space, np.int64 if self._is_id else np.float32, 3)
         self._missing = np.zeros(4)
         self._num_present = 0
 

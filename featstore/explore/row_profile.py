@@ -131,8 +131,8 @@ class _SlotCounts:
         is_id = slot.kind is SlotKind.ID
         # Labels are averaged by id only.
         self._num_weights = 2 * num_labels if is_id else 0
-        self._values = space.counter(np.int64 if is_id else np.float32, self._num_weights)
-        self._lengths = space.counter(np.int64) if slot.is_list else None
+        self._values = ValueCounter(space, np.int64 if is_id else np.float32, self._num_weights)
+        self._lengths = ValueCounter(space, np.int64) if slot.is_list else None
         self._num_present = 0
 
     def add(self, column: pa.Array, labels: Sequence[tuple[Floats, Floats]]) -> None:

@@ -157,7 +157,7 @@ class Table:
         Args:
             where: A predicate, such as `"dt >= '2026-11-01'"`.
         """
-        return tuple(self._files(self._where(where)))
+        return tuple(matching_files(self.snapshot.data_files, self._where(where)))
 
     def to_batches(
         self, slots: Sequence[str] | None = None, where: str | None = None
@@ -176,7 +176,9 @@ class Table:
         """
         condition = self._where(where)
         schema = selected_schema(self.schema, slots)
-        yield from self._read(self._files(condition), schema, condition)
+        yield from self._read(
+            matching_files(self.snapshot.data_files, condition), schema, condition
+        )
 
     def to_arrow(self, slots: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
         """Reads all rows of `to_batches` into memory, as one Arrow table.
@@ -400,7 +402,9 @@ class Table:
             )
         keys = [field.name for field in schema.partition_keys]
         condition = self._where(where)
-        rows = self._read(self._files(condition), replace(schema, kept=()), condition)
+        rows = self._read(
+            matching_files(self.snapshot.data_files, condition), replace(schema, kept=()), condition
+        )
         found = label_rows(rows, schema.slots, label, keys)
         return named_label_profile(found, self.snapshot)
 
@@ -423,7 +427,11 @@ class Table:
             DataFileError: A file is damaged.
         """
         schema = selected_schema(self.schema, slots)
-        files = list(self._with_groups_of(self._files(self._where(where)), schema))
+        files = list(
+            self._with_groups_of(
+                matching_files(self.snapshot.data_files, self._where(where)), schema
+            )
+        )
         sizes = ColumnSizes.of(files, Selection(slots=schema.slots))
         opened = self._opened(spread(files, NUM_FILES) if decode else [], schema)
         return reading_costs(sizes, schema.slots, ((base, groups) for _, base, groups in opened))
@@ -555,9 +563,6 @@ class Table:
         if text is None:
             return None
         return parse_where(text, {field.name: field.type for field in _arrow_schema(self.schema)})
-
-    def _files(self, where: Where | None) -> Sequence[DataFile]:
-        return matching_files(self.snapshot.data_files, where)
 
     def _require_fresh(self, files: Sequence[DataFile], read: SlotSchema) -> None:
         require_fresh(self.snapshot, files, read.to_arrow().names)

@@ -32,13 +32,13 @@ class CountingSpace(Closing):
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
         self.budget_bytes = budget_bytes
-        self._counters: list[ValueCounter] = []
+        self.counters: list[ValueCounter] = []
         self._num_bytes = 0
         self._file: BinaryIO | None = None
 
     def close(self) -> None:
         """Forgets all counts and removes the file."""
-        self._counters.clear()
+        self.counters.clear()
         if self._file is not None:
             self._file.close()
 
@@ -47,22 +47,11 @@ class CountingSpace(Closing):
         """The bytes written to the file."""
         return 0 if self._file is None else self._file.seek(0, 2)
 
-    def counter(self, dtype: type[np.generic], num_weights: int = 0) -> "ValueCounter":
-        """A new counter.
-
-        Args:
-            dtype: The type of the values.
-            num_weights: The number of sums that each value has.
-        """
-        counter = ValueCounter(self, np.dtype(dtype), num_weights)
-        self._counters.append(counter)
-        return counter
-
     def changed(self, num_bytes: int) -> None:
         """Notes that a counter has grown or shrunk by these bytes, and spills if need be."""
         self._num_bytes += num_bytes
         while self._num_bytes > self.budget_bytes:
-            max(self._counters, key=lambda counter: counter.num_bytes).spill()
+            max(self.counters, key=lambda counter: counter.num_bytes).spill()
 
     def write(self, arrays: Sequence[NDArray[Any]]) -> list[int]:
         """Writes arrays one after the other, and returns where each begins.
@@ -96,7 +85,12 @@ class CountingSpace(Closing):
 
 
 class ValueCounter:
-    """Counts the values of one slot. Made by `CountingSpace.counter`.
+    """Counts the values of one slot.
+
+    Args:
+        space: Where counts may be.
+        dtype: The type of the values.
+        num_weights: The number of sums that each value has.
 
     Attributes:
         num_values: How many values were added.
@@ -104,10 +98,10 @@ class ValueCounter:
         none: The counts of no values, with the types of this counter's.
     """
 
-    def __init__(self, space: CountingSpace, dtype: np.dtype[Any], num_weights: int) -> None:
-        self.num_values = 0
-        self.num_bytes = 0
+    def __init__(self, space: CountingSpace, dtype: type[np.generic], num_weights: int = 0) -> None:
+        self.num_values = self.num_bytes = 0
         self._space = space
+        space.counters.append(self)
         self.none = count_values(np.zeros(0, dtype), [np.zeros(0)] * num_weights)
         self._counts, self._parts, self._runs = self.none, list[ValueCounts](), list[_SpilledRun]()
 

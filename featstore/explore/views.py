@@ -239,20 +239,19 @@ def _lazy(polars: Any, snapshot: Snapshot, part: _Part) -> Any:
     stored = {name: type_ for name, type_ in types.items() if name not in part.partition}
     owned = {name for source in part.sources for name in source.names or stored}
     rows = [_scan(polars, snapshot, source, stored) for source in part.sources]
+    literals = [
+        polars.lit(value, polars.String).cast(types[key]).alias(key)
+        for key, value in part.partition.items()
+    ]
     values = [
-        _literal(polars, value, types[key]).alias(key) for key, value in part.partition.items()
+        literal.fill_nan(None) if types[key].is_float() else literal
+        for key, literal in zip(part.partition, literals, strict=True)
     ]
     absent = [
         polars.lit(None, type_).alias(name) for name, type_ in stored.items() if name not in owned
     ]
     joined = rows[0] if len(rows) == 1 else polars.concat(rows, how="horizontal")
     return joined.with_columns(*values, *absent).select(fields.names)
-
-
-def _literal(polars: Any, value: str | None, type_: Any) -> Any:
-    """A partition's value as a column, with null for NaN."""
-    literal = polars.lit(value, polars.String).cast(type_)
-    return literal.fill_nan(None) if type_.is_float() else literal
 
 
 def _scan(polars: Any, snapshot: Snapshot, source: _Source, types: Mapping[str, Any]) -> Any:
@@ -300,23 +299,16 @@ def _may_be_float64(slot: Slot) -> bool:
 
 
 def _without_mark(polars: Any, slot: Slot) -> Any:
+    """The slot's values with null for missing ones, and where float32 cannot hold a float64."""
     column = polars.col(slot.name)
-    if not slot.shape:
-        values = _as_float32(polars, column) if _may_be_float64(slot) else column
-        return polars.when(_polars_mark(slot, column)).then(None).otherwise(values).alias(slot.name)
-    marks = column.list.eval(_polars_mark(slot, polars.element()).fill_null(False)).list.all()
-    missing = (column.list.len() == (slot.width or 1)) & marks
-    values = (
-        column.list.eval(_as_float32(polars, polars.element())) if _may_be_float64(slot) else column
-    )
-    return polars.when(missing).then(None).otherwise(values).alias(slot.name)
-
-
-def _as_float32(polars: Any, column: Any) -> Any:
-    """Null where float32 cannot hold a float64."""
-    floats = column.cast(polars.Float32)
-    return polars.when(floats.is_infinite() & column.is_finite()).then(None).otherwise(floats)
-
-
-def _polars_mark(slot: Slot, column: Any) -> Any:
-    return column == 0 if slot.kind is SlotKind.ID else column.is_nan()
+    value = polars.element() if slot.shape else column
+    is_missing = value == 0 if slot.kind is SlotKind.ID else value.is_nan()
+    if _may_be_float64(slot):
+        floats = value.cast(polars.Float32)
+        is_beyond = floats.is_infinite() & value.is_finite()
+        value = polars.when(is_beyond).then(None).otherwise(floats)
+    if slot.shape:
+        value = column.list.eval(value) if _may_be_float64(slot) else column
+        marks = column.list.eval(is_missing.fill_null(False)).list.all()
+        is_missing = (column.list.len() == (slot.width or 1)) & marks
+    return polars.when(is_missing).then(None).otherwise(value).alias(slot.name)

@@ -2,9 +2,8 @@
 
 | module | holds |
 |---|---|
-| random_order.py | `RandomOrder`: which row comes at which position of an epoch |
+| random_order.py | `RandomOrder`: which row comes at which position of an epoch, in batches |
 | permutation.py | the orders it chooses from |
-| order_batches.py | an order shared among ranks, in batches or row by row, with a state |
 | sample_store.py | `SampleStore`: samples that are not columns, in one SQLite file |
 | sample_statements.py | its statements |
 | sample_file.py | that file: its format, how it is opened, and what its errors mean |

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from featstore.base.errors import SampleError, SampleStoreError, UnknownSampleError
+from featstore.base.errors import SampleError, UnknownSampleError
 from featstore.base.redaction import shown
 from featstore.base.sqlite_connection import ForkSafeConnection
 from featstore.samples.indices import Array
@@ -74,10 +74,7 @@ class SampleReader:
         Raises:
             UnknownSampleError: There is no sample of an id.
         """
-        with self.use() as connection:
-            rows = connection.execute(self._by_id, (json.dumps(ids),)).fetchall()
-        if rows and rows[0][0] != view.version:
-            raise self._file.deleted_meanwhile()
+        rows = self._fetched(self._by_id, json.dumps(ids), view)
         unknown = [row[1] for row in rows if row[3] is None or row[3] >= view.num_samples]
         if unknown:
             raise UnknownSampleError(
@@ -91,12 +88,8 @@ class SampleReader:
 
     def has_id(self, one: str | None, view: StoreView) -> bool:
         """Whether a sample has this id."""
-        with self.use() as connection:
-            version, position = connection.execute(
-                f"SELECT {_VERSION}, (SELECT position FROM samples WHERE id = ?)", (one,)
-            ).fetchone()
-        if version != view.version:
-            raise self._file.deleted_meanwhile()
+        statement = f"SELECT {_VERSION}, (SELECT position FROM samples WHERE id = ?)"
+        [(_, position)] = self._fetched(statement, one, view)
         return position is not None and position < view.num_samples
 
     def noted(self, source: str) -> str | None:
@@ -124,14 +117,20 @@ class SampleReader:
 
     def _rows(self, statement: str, positions: list[int], view: StoreView) -> list[Any]:
         """The rows at positions; their first column is the version."""
-        if not positions:
-            return []
+        rows = self._fetched(statement, json.dumps(positions), view) if positions else []
+        if len(rows) != len(positions):
+            # Without a row there is no version beside it.
+            if self.view().version != view.version:
+                raise self._file.deleted_meanwhile()
+            raise self._file.damaged(f"expected {view.num_samples} samples, and some are not there")
+        return rows
+
+    def _fetched(self, statement: str, parameter: str | None, view: StoreView) -> list[Any]:
+        """The rows of a statement, whose first column is the version."""
         with self.use() as connection:
-            rows = connection.execute(statement, (json.dumps(positions),)).fetchall()
+            rows = connection.execute(statement, (parameter,)).fetchall()
         if rows and rows[0][0] != view.version:
             raise self._file.deleted_meanwhile()
-        if len(rows) != len(positions):
-            raise self._missing(view)
         return rows
 
     def _samples(self, rows: list[Any], first: int) -> list[Sample]:
@@ -142,12 +141,6 @@ class SampleReader:
             self._file.require_sound(row[first], stored)
             samples.append(sample_of(stored[2:]))
         return samples
-
-    def _missing(self, view: StoreView) -> SampleStoreError:
-        """The error that samples are not there which should be."""
-        if self.view().version != view.version:
-            return self._file.deleted_meanwhile()
-        return self._file.damaged(f"expected {view.num_samples} samples, and some are not there")
 
 
 Row = tuple[str | None, tuple[Stored, ...]]  # id and values
