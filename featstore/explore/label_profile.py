@@ -31,7 +31,7 @@ from featstore.explore.plots.label_rates import (
     plot_rates,
 )
 from featstore.explore.plots.slot_bars import plot_auc
-from featstore.explore.row_profile import known_values, label_numbers
+from featstore.explore.profiling import known_values, label_numbers
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace, ValueCounter
 from featstore.ops.arrays import values_of
 from featstore.spec.value_names import ValueNames
@@ -268,7 +268,7 @@ def label_rows(
         counted = [_LabelledCounts(space, slot) for slot in slots]
         num_rows, total, partitions = 0, np.zeros(4), dict[str, Floats]()
         for batch in batches:
-            rows = _Labelled.of(batch.column(label), label, num_rows)
+            rows = _Labelled(batch.column(label), label, num_rows)
             num_rows += batch.num_rows
             total += rows.sums()
             _add_partitions(partitions, batch, partition_keys, rows)
@@ -289,7 +289,6 @@ def label_rows(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Labelled:
     """The labels of a batch.
 
@@ -299,14 +298,10 @@ class _Labelled:
             whether it is positive, and whether it is both, float64 (num_known,) each.
     """
 
-    known: Any
-    weights: tuple[Floats, Floats, Floats]
-
-    @classmethod
-    def of(cls, column: pa.Array, label: str, first_row: int) -> "_Labelled":
+    def __init__(self, column: pa.Array, label: str, first_row: int) -> None:
         numbers = label_numbers(column)
-        known = ~np.isnan(numbers)
-        positive = numbers[known]
+        self.known = ~np.isnan(numbers)
+        positive = numbers[self.known]
         wrong = positive[(positive != 0.0) & (positive != 1.0)]
         if len(wrong):
             raise InputError(
@@ -315,8 +310,8 @@ class _Labelled:
             )
         # Halves by a hash of the row's number, as its parity may go with its time.
         rows = np.arange(first_row + 1, first_row + len(numbers) + 1, dtype=np.int64)
-        half = (mix(rows) & 1).astype(np.float64)[known]
-        return cls(known=known, weights=(half, positive, half * positive))
+        half = (mix(rows) & 1).astype(np.float64)[self.known]
+        self.weights = (half, positive, half * positive)
 
     def sums(self, rows: Any = slice(None)) -> Floats:
         """The number of rows, and the sums of the weights over them, float64 (4,)."""

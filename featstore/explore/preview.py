@@ -16,7 +16,7 @@ from featstore.base.schema import Slot, SlotKind
 from featstore.base.table_result import TableResult, number_text, share_text
 from featstore.explore.label_profile import label_rows
 from featstore.explore.profile import Profile, numeric_labels, result_schema, shown_top
-from featstore.explore.row_profile import profile_rows
+from featstore.explore.profiling import profile_rows
 from featstore.explore.table import Table, open_table
 from featstore.explore.whatis import named_profile
 from featstore.extraction.units.extractor import Extractor

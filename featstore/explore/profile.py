@@ -1,8 +1,7 @@
 """What a profile is: coverage, distinct values, top values with label rates, list lengths and
 quantiles of each slot, as an Arrow table and as text.
 
-Figures are exact (`row_profile`), or estimates of stored statistics (`stored`), which come with
-their errors.
+Figures are exact, or estimates of stored statistics, which come with their errors (`profiling`).
 """
 
 import itertools

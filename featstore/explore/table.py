@@ -25,9 +25,8 @@ from featstore.explore.description import Description, describe
 from featstore.explore.label_profile import LabelProfile, label_rows
 from featstore.explore.partition_profiles import PartitionProfiles, partition_profiles
 from featstore.explore.profile import Profile, numeric_labels
+from featstore.explore.profiling import profile_rows, stored_profile, with_counted
 from featstore.explore.reading_costs import NUM_FILES, ReadingCosts, reading_costs
-from featstore.explore.row_profile import profile_rows
-from featstore.explore.stored import stored_profile, with_counted
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.explore.whatis import named_label_profile, named_profile, named_rows
 from featstore.extraction.units.unit_statistics import gather_rows
@@ -176,9 +175,7 @@ class Table:
         """
         condition = self._where(where)
         schema = selected_schema(self.schema, slots)
-        yield from self._read(
-            matching_files(self.snapshot.data_files, condition), schema, condition
-        )
+        yield from self._read(self.snapshot.data_files, schema, condition)
 
     def to_arrow(self, slots: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
         """Reads all rows of `to_batches` into memory, as one Arrow table.
@@ -356,7 +353,7 @@ class Table:
     ) -> Profile:
         """The profile of the matching rows, from the rows."""
         of_partitions = self.snapshot.in_partitions(partitions)
-        rows = self._read(matching_files(of_partitions, where), replace(schema, kept=()), where)
+        rows = self._read(of_partitions, replace(schema, kept=()), where)
         return profile_rows(rows, schema.slots, numeric_labels(schema))
 
     def _is_in_group(self, name: str) -> bool:
@@ -402,9 +399,7 @@ class Table:
             )
         keys = [field.name for field in schema.partition_keys]
         condition = self._where(where)
-        rows = self._read(
-            matching_files(self.snapshot.data_files, condition), replace(schema, kept=()), condition
-        )
+        rows = self._read(self.snapshot.data_files, replace(schema, kept=()), condition)
         found = label_rows(rows, schema.slots, label, keys)
         return named_label_profile(found, self.snapshot)
 
@@ -570,6 +565,8 @@ class Table:
     def _read(
         self, files: Sequence[DataFile], schema: SlotSchema, where: Where | None
     ) -> Iterator[pa.RecordBatch]:
+        """The matching rows of these files."""
+        files = matching_files(files, where)
         read = schema if where is None else _with_columns(schema, self.schema, where.columns)
         self._require_fresh(files, read)
         names_out = _arrow_schema(schema).names

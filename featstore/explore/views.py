@@ -8,7 +8,7 @@ columns by name: a slot that was renamed is null in files written before, where 
 by its number. Files of slot groups are joined with the base files by row position.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,12 +76,21 @@ def _parts(snapshot: Snapshot) -> list[_Part]:
     grouped: dict[object, list[DataFile]] = {}
     for file in snapshot.data_files:
         grouped.setdefault((partition_path(file.partition), owned.get(file.path)), []).append(file)
-    return [
-        _Part(
-            partition=files[0].partition, sources=tuple(_sources(files, owned.get(files[0].path)))
+    parts = []
+    for files in grouped.values():
+        columns = owned.get(files[0].path, (None,))
+        sources = zip(zip(*(file.parts for file in files), strict=True), columns, strict=True)
+        parts.append(
+            _Part(
+                partition=files[0].partition,
+                sources=tuple(
+                    _Source(urls=tuple(map(_url, of_source)), names=names)
+                    for of_source, names in sources
+                    if names != ()
+                ),
+            )
         )
-        for files in grouped.values()
-    ]
+    return parts
 
 
 def _owned_columns(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], ...]]:
@@ -102,17 +111,6 @@ def _owned_columns(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], ...]]
             unclaimed -= set(claimed[-1])
         owned[file.path] = tuple(reversed(claimed))
     return owned
-
-
-def _sources(files: Sequence[DataFile], owned: Sequence[tuple[str, ...]] | None) -> list[_Source]:
-    if owned is None:
-        return [_Source(urls=tuple(map(_url, files)))]
-    columns = list(zip(*(file.parts for file in files), strict=True))
-    return [
-        _Source(urls=tuple(map(_url, parts)), names=names)
-        for parts, names in zip(columns, owned, strict=True)
-        if names
-    ]
 
 
 def _schema(snapshot: Snapshot) -> pa.Schema:

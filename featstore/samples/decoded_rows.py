@@ -163,9 +163,8 @@ class DecodedRows:
 
 def _are_consecutive(rows: Array) -> bool:
     """Whether each row, of at least one, is the one after the row before it."""
-    if not len(rows) or rows[-1] - rows[0] != len(rows) - 1:
-        return False
-    return bool((np.diff(rows) == 1).all())
+    may_be = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1
+    return bool(may_be and (np.diff(rows) == 1).all())
 
 
 def _numbers(request: Request) -> Iterable[tuple[str, LabelRequest]]:

@@ -3,7 +3,7 @@ through them.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -117,7 +117,7 @@ class OpenSamples(Closing):
             ) as bar,
         ):
             entries = self._opened(wanted, on_open=lambda number: bar.update(num_rows[number]))
-        self._rows = DecodedRows(list(_pieces(self.plan, entries)), plan.request)
+        self._rows = DecodedRows(_pieces(self.plan, entries), plan.request)
         self._index = self._filtered([request.name for request in wanted])
         # Another process has checked the same rows if it has checked their bytes.
         if plan.checked_states is None:
@@ -233,13 +233,12 @@ class OpenSamples(Closing):
         return one_array(piece.rows.other(self.plan.id_column))
 
 
-def _pieces(plan: SamplePlan, entries: Sequence[MappedEntry]) -> Iterator[tuple[Piece, Partition]]:
+def _pieces(plan: SamplePlan, entries: Sequence[MappedEntry]) -> list[tuple[Piece, Partition]]:
     """The pieces of all files; one without rows if there are none."""
-    has_rows = False
-    for (file, partition), entry in zip(plan.files, entries, strict=True):
-        for batch in entry.batches:
-            if batch.num_rows:
-                has_rows = True
-                yield piece_of(batch, plan.selection, file.path), partition
-    if not has_rows:
-        yield no_rows(plan.selection), Partition(values={}, is_decided=True)
+    pieces = [
+        (piece_of(batch, plan.selection, file.path), partition)
+        for (file, partition), entry in zip(plan.files, entries, strict=True)
+        for batch in entry.batches
+        if batch.num_rows
+    ]
+    return pieces or [(no_rows(plan.selection), Partition(values={}, is_decided=True))]

@@ -130,13 +130,15 @@ class ImportedFile:
             found = reader(self.entry, self.num_before, names, self.files.optional)
             for number, row in enumerate(found, 1):
                 if awaited:
-                    awaited -= {name for name in awaited if _picked(row, name) is not _ABSENT}
+                    awaited -= {
+                        name for name in awaited if _picked(row, name, _ABSENT) is not _ABSENT
+                    }
                 if number == _NUM_ROWS:
                     self._require_found(awaited, row)
                     awaited = set()
                 yield (
-                    None if id_from is None else stored_id(_value(row, id_from)),
-                    fields.stored({name: _value(row, place) for name, place in places.items()}),
+                    None if id_from is None else stored_id(_picked(row, id_from)),
+                    fields.stored({name: _picked(row, place) for name, place in places.items()}),
                 )
                 bar.update()
         if row:
@@ -300,18 +302,13 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     return found
 
 
-def _picked(row: dict[str, Any], name: str) -> Any:
+def _picked(row: dict[str, Any], name: str, otherwise: object = None) -> Any:
     """What a row has at a name, or at names joined with `.` in nested objects."""
     if name == _WHOLE or name in row:
         return row if name == _WHOLE else row[name]
     found: Any = row
     for part in name.split("."):
         if not isinstance(found, dict) or part not in found:
-            return _ABSENT
+            return otherwise
         found = found[part]
     return found
-
-
-def _value(row: dict[str, Any], name: str) -> Any:
-    found = _picked(row, name)
-    return None if found is _ABSENT else found

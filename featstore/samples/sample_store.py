@@ -11,7 +11,7 @@ from featstore.base.closing import Closing
 from featstore.base.errors import SampleError
 from featstore.samples.indices import Array, is_single, positions_of
 from featstore.samples.sample_fields import Sample, SampleFields, stored_id
-from featstore.samples.sample_file import SampleFile
+from featstore.samples.sample_file import SampleFile, StoreView
 from featstore.samples.sample_imports import ImportedFiles, json_lines, parquet_rows
 from featstore.samples.sample_statements import READ_SAMPLES, Note, Row, SampleReader, SampleWriter
 
@@ -95,12 +95,7 @@ class SampleStore(Closing):
     @property
     def ids(self) -> "SampleIds":
         """The ids of all samples by index, read on access."""
-        view = self._view
-        return SampleIds(
-            view.num_samples,
-            lambda positions: self._reader.ids_at(positions, view),
-            lambda one: self._reader.has_id(stored_id(one), view),
-        )
+        return SampleIds(self._reader, self._view)
 
     def __len__(self) -> int:
         return self._view.num_samples
@@ -163,7 +158,7 @@ class SampleStore(Closing):
         Raises:
             SampleStoreError: Samples were deleted meanwhile, or the file is damaged.
         """
-        return self._reader.has_id(stored_id(one), self._view)
+        return one in self.ids
 
     def refresh(self) -> None:
         """Sees what other processes have appended and deleted since the store was opened, or the
@@ -350,16 +345,11 @@ def _paired(
 class SampleIds(Sequence[str | None]):
     """The ids of a store's samples by index, read on access; None where a sample has none."""
 
-    def __init__(
-        self,
-        num_samples: int,
-        read: Callable[[list[int]], list[str | None]],
-        has: Callable[[object], bool],
-    ) -> None:
-        self._num_samples, self._read, self._has = num_samples, read, has
+    def __init__(self, reader: SampleReader, view: StoreView) -> None:
+        self._reader, self._view = reader, view
 
     def __len__(self) -> int:
-        return self._num_samples
+        return self._view.num_samples
 
     @overload
     def __getitem__(self, index: int) -> str | None: ...
@@ -368,7 +358,7 @@ class SampleIds(Sequence[str | None]):
     def __getitem__(self, index: slice | Sequence[int] | Array) -> list[str | None]: ...
 
     def __getitem__(self, index: Any) -> Any:
-        ids = self._read(positions_of(index, len(self)).tolist())
+        ids = self._reader.ids_at(positions_of(index, len(self)).tolist(), self._view)
         return ids[0] if is_single(index) else ids
 
     def __iter__(self) -> Iterator[str | None]:
@@ -376,4 +366,4 @@ class SampleIds(Sequence[str | None]):
             yield from self[first : first + READ_SAMPLES]
 
     def __contains__(self, one: object) -> bool:
-        return self._has(one)
+        return self._reader.has_id(stored_id(one), self._view)

@@ -124,7 +124,6 @@ def _summary(slot: Slot, column: ColumnStatistics, num_rows: int) -> SlotSummary
     has_numbers = column.num_numbers > 0
     has_lists = slot.is_list and column.num_present > 0
     exact, top = column.exact, column.top
-    everything = exact is not None
     if exact is not None:
         ordered = most_frequent(exact, len(exact))
         values, counts = ordered.values, ordered.counts.astype(np.float64)
@@ -136,8 +135,8 @@ def _summary(slot: Slot, column: ColumnStatistics, num_rows: int) -> SlotSummary
         num_rows=num_rows,
         num_present=column.num_present,
         num_values=column.num_values,
-        distinct=len(values) if everything else column.distinct.estimate(),
-        distinct_error=0.0 if everything else column.distinct.error(),
+        distinct=len(values) if exact is not None else column.distinct.estimate(),
+        distinct_error=0.0 if exact is not None else column.distinct.error(),
         mean=column.sum / column.num_numbers if has_numbers else None,
         min=column.min if has_numbers else None,
         max=column.max if has_numbers else None,
@@ -150,10 +149,10 @@ def _summary(slot: Slot, column: ColumnStatistics, num_rows: int) -> SlotSummary
         values=values,
         counts=counts,
         count_errors=errors,
-        unlisted=0.0 if everything else top.unlisted + top.missed,
-        missed=0.0 if everything else top.missed,
+        unlisted=0.0 if exact is not None else top.unlisted + top.missed,
+        missed=0.0 if exact is not None else top.missed,
         sampled=top.sampled if slot.kind is SlotKind.ID else column.sampled,
-        lists_all=everything,
+        lists_all=exact is not None,
         points=column.points,
         points_error=column.points_error,
         smallest=column.distinct.smallest,

@@ -191,7 +191,9 @@ def find_names(
             break
         for slot, sign, text in _texts(values, snapshot.schema, left):
             known = found[slot].get(sign)
-            found[slot][sign] = text if known is None else _added(known, text)
+            if known is not None:
+                text = replace(known, count=(known.count or 0) + (text.count or 0))
+            found[slot][sign] = text
         if most_files is not None:
             left = {slot: signs - found[slot].keys() for slot, signs in left.items()}
             if not any(left.values()):
@@ -270,8 +272,3 @@ def _texts(
         for name in names.get(signs_like.get(number), ()):
             if sign in wanted.get(name, ()):
                 yield name, sign, ValueText(text=text, rank=rank, count=count)
-
-
-def _added(one: ValueText, other: ValueText) -> ValueText:
-    counts = [value.count for value in (one, other) if value.count is not None]
-    return ValueText(text=one.text, rank=one.rank, count=sum(counts))

@@ -9,7 +9,7 @@ import pytest
 
 from featstore.base.errors import InputError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
-from featstore.explore.row_profile import profile_rows
+from featstore.explore.profiling import profile_rows
 from featstore.statistics.column_statistics import StatisticsGatherer, merge_statistics
 from featstore.statistics.drift import slot_change
 from featstore.statistics.measures import jensen_shannon, psi

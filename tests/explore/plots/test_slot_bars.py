@@ -11,8 +11,8 @@ from featstore.explore.comparison import Comparison, ProfiledRows
 from featstore.explore.label_profile import LabelProfile
 from featstore.explore.plots.frame import MOST_ROWS
 from featstore.explore.profile import Profile
+from featstore.explore.profiling import profile_rows
 from featstore.explore.reading_costs import ReadingCosts
-from featstore.explore.row_profile import profile_rows
 from tests.explore.plots.rendered import (
     assert_bar_ends_at,
     render,
