@@ -2,6 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -100,6 +101,14 @@ def slot_row(table: pa.Table, slot: str) -> dict[str, Any]:
         raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, names)}")
     row: dict[str, Any] = table.slice(names.index(slot), 1).to_pylist()[0]
     return row
+
+
+def rows_by_slot(table: pa.Table) -> defaultdict[str, list[dict[str, Any]]]:
+    """The rows of each slot, of a table with any number of rows for each."""
+    rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in table.to_pylist():
+        rows[row["slot"]].append(row)
+    return rows
 
 
 def nullable_integers(table: pa.Table) -> pa.Table:

@@ -18,16 +18,15 @@ from itertools import accumulate
 import pyarrow as pa
 
 from featstore.base.closing import Closing
-from featstore.base.schema import Slot, SlotKind
+from featstore.base.schema import Slot
 from featstore.decoded.entry_file import MappedEntry
-from featstore.reading.buffers import Array, Ragged, Values, one_array, scalar_floats, slot_values
+from featstore.ops.arrays import values_of
+from featstore.reading.buffers import Array, Ragged, Values, one_array, scalar_floats
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import Rows
 
 _SLOT, _OTHER, _NUMBER = "slot/", "other/", "number/"
-# Numbers are read as a slot of floats is: a view.
-_FLOAT = Slot(name="", kind=SlotKind.FLOAT)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,7 +93,7 @@ def piece_of(batch: pa.RecordBatch, selection: Selection, file_name: str) -> Pie
         rows=rows,
         slots={slot.name: rows.slot(slot) for slot in selection.slots},
         numbers={
-            field.name: _floats(table.column(_NUMBER + field.name))
+            field.name: values_of(batch.column(_NUMBER + field.name))
             for field in selection.others
             if _is_number(field.type)
         },
@@ -131,12 +130,6 @@ def _arrow_of(values: Values, slot: Slot) -> pa.Array:
     if slot.width is None:
         return pa.array(values)
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), slot.width)
-
-
-def _floats(column: pa.ChunkedArray) -> Array:
-    values = slot_values(column, _FLOAT)
-    assert not isinstance(values, Ragged)
-    return values
 
 
 def _is_number(type_: pa.DataType) -> bool:

@@ -19,6 +19,7 @@ from featstore.base.table_result import (
     TableResult,
     nullable_integers,
     number_text,
+    rows_by_slot,
     share_text,
     slot_row,
 )
@@ -173,12 +174,13 @@ class LabelProfile(TableResult):
 
     def as_dict(self) -> dict[str, Any]:
         """The profile as JSON types."""
+        cells = rows_by_slot(self.cells)
         return {
             "label": self.label,
             "num_rows": self.num_rows,
             "num_known": self.num_known,
             "num_positive": self.num_positive,
-            "slots": [self[name] for name in self.table["slot"].to_pylist()],
+            "slots": [row | {"cells": cells[row["slot"]]} for row in self.table.to_pylist()],
             "partitions": self.partitions.to_pylist(),
         }
 

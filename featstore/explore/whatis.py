@@ -258,17 +258,16 @@ def named_rows(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
         if slot.kind is SlotKind.ID and slot.name in rows.column_names
     ]
     columns = {name: rows[name].to_pylist() for name in slots}
-    names = find_names(snapshot, {name: set(_flat(ids)) for name, ids in columns.items()})
+    wanted = {
+        name: {id_ for row in ids for id_ in (row if isinstance(row, list) else [row])} - {None}
+        for name, ids in columns.items()
+    }
+    names = find_names(snapshot, wanted)
     for name, ids in columns.items():
         type_ = pa.list_(pa.string()) if pa.types.is_nested(rows[name].type) else pa.string()
         texts = pa.array([_text(names, name, row) for row in ids], type_)
         rows = rows.set_column(rows.column_names.index(name), name, texts)
     return nullable_integers(rows)
-
-
-def _flat(rows: list[Any]) -> list[int]:
-    values = (row if isinstance(row, list) else [row] for row in rows)
-    return [value for row in values for value in row if value is not None]
 
 
 def _text(names: ValueNames, slot: str, row: Any) -> Any:

@@ -66,8 +66,7 @@ def index_entry(
 
 def index_of(entry: MappedEntry) -> Array:
     """The numbers of rows that pass, ascending: int64 (num_rows,), a view of the entry."""
-    column = entry.batches[0].column(0)
-    return np.frombuffer(column.buffers()[1] or b"", np.int64, len(column))
+    return values_of(entry.batches[0].column(0))
 
 
 def require_no_nulls(request: Request, rows: DecodedRows, index: Array | None) -> None:
@@ -144,10 +143,7 @@ def places_of_ids(entry: MappedEntry, wanted: pa.Array, ids_at: IdsAt) -> Array:
     Returns:
         int64 (num_ids,), -1 for ids that no sample has.
     """
-    hashes, places = (
-        np.frombuffer(column.buffers()[1] or b"", np.int64, len(column))
-        for column in entry.batches[0].columns
-    )
+    hashes, places = map(values_of, entry.batches[0].columns)
     found = np.full(len(wanted), -1)
     hashed = _hashes(wanted)
     of_wanted = values_of(hashed.fill_null(0))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat, zip_longest
 from pathlib import Path
-from typing import Any, SupportsIndex, overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -99,12 +99,6 @@ class SampleStore(Closing):
 
     def __len__(self) -> int:
         return self._view.num_samples
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Any: ...
-
-    @overload
-    def __getitem__(self, index: slice | Sequence[int] | Array) -> list[Any]: ...
 
     def __getitem__(self, index: Any) -> Any:
         """A sample, or a list of samples.

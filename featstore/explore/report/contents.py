@@ -1,14 +1,11 @@
 """All that a report says, as JSON types. Pure: from results to what the page's script draws."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from featstore.base.schema import SlotKind
-from featstore.base.table_result import number_text
+from featstore.base.table_result import number_text, rows_by_slot
 from featstore.explore.comparison import Comparison, ProfiledRows, slot_key
 from featstore.explore.label_profile import LabelProfile
 from featstore.explore.partition_profiles import PartitionProfiles
@@ -157,23 +154,15 @@ def _other_charts(found: ReportFigures) -> dict[str, list[Chart]]:
     charts: dict[str, list[Chart]] = {name: [] for name in found.profile.slots}
     label, partitions = found.label, _partition_names(found)
     if label is not None and label.rate is not None:
-        cells = _grouped(label.cells)
+        cells = rows_by_slot(label.cells)
         for slot, of_slot in charts.items():
             item = {"slot": slot, "cells": cells[slot]}
             of_slot.append(label_rates(label.label, item, label.names, label.rate))
     if found.partitions is not None and partitions:
-        rows = _grouped(found.partitions.table)
+        rows = rows_by_slot(found.partitions.table)
         for slot, of_slot in charts.items():
             of_slot += by_partition(rows[slot], partitions)
     return charts
-
-
-def _grouped(table: pa.Table) -> defaultdict[str, list[dict[str, Any]]]:
-    """The rows of a table by slot."""
-    rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in table.to_pylist():
-        rows[row["slot"]].append(row)
-    return rows
 
 
 def _sparks(chart: Chart | None) -> list[int]:
