@@ -36,6 +36,9 @@ from featstore.staging.cache import Refusal, entry_name
 from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile, GroupFile
 
+_LOG = logging.getLogger(__name__)
+_LIMIT = "staging.budget_bytes leaves decoded columns that are open at once"
+OpenedSources = Callable[[], AbstractContextManager[Sequence[FileSource]]]
 # Of entries that are written otherwise the names differ, so that neither reads the other's.
 FORMAT = 2
 # A piece is decoded and written as one record batch. Larger ones take more memory, which the kernel
@@ -43,7 +46,6 @@ FORMAT = 2
 _PIECE_BYTES, _PIECE_ROWS = 96 << 20, 1 << 20
 # What Arrow's file format adds: a schema, and for each batch a header, and padding of each buffer.
 _OVERHEAD_BYTES, _COLUMN_OVERHEAD_BYTES = 64 << 10, 512
-OpenedSources = Callable[[], AbstractContextManager[Sequence[FileSource]]]
 # Of an entry's row groups, in the metadata of its schema.
 _GROUP_BYTES = 64
 
@@ -208,10 +210,6 @@ def _expected_bytes(
         + num_bytes_beside(selection, num_rows)
         + overhead_bytes
     )
-
-
-_LOG = logging.getLogger(__name__)
-_LIMIT = "staging.budget_bytes leaves decoded columns that are open at once"
 
 
 class DecodedFiles:

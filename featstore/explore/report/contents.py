@@ -51,20 +51,16 @@ def contents(found: ReportFigures) -> dict[str, Any]:
     """What the page shows, as JSON types."""
     comparison = None if found.before is None else found.before.compare(found.profile)
     wanted = slot_columns(compared=comparison is not None, labelled=found.label is not None)
+    titles = [column.title for column in wanted]
     return {
         "about": [*found.about, *_about_rows(found, comparison)],
         "columns": [column.as_dict() for column in wanted],
-        "order": _order(wanted),
+        # The column by which slots are sorted at first; None for the order of the table.
+        "order": next((titles.index(name) for name in ("drift", "AUC") if name in titles), None),
         "partitions": list(map(short_text, _partition_names(found))),
         "charts": _overview(found),
         "slots": _slots(found, comparison, wanted),
     }
-
-
-def _order(wanted: Sequence[SlotColumn]) -> int | None:
-    """The column by which slots are sorted at first; None for the order of the table."""
-    titles = [column.title for column in wanted]
-    return next((titles.index(title) for title in ("drift", "AUC") if title in titles), None)
 
 
 def _about_rows(found: ReportFigures, comparison: Comparison | None) -> list[tuple[str, str]]:

@@ -78,8 +78,7 @@ def slot_columns(*, compared: bool, labelled: bool) -> list[SlotColumn]:
         compared: Whether slots are compared with those of before.
         labelled: Whether slots are profiled against a label.
     """
-    changes, aucs = [_PSI] if compared else [], [_AUC] if labelled else []
-    return [*_FIRST, *changes, *aucs, *_LAST]
+    return [*_FIRST, *([_PSI] if compared else []), *([_AUC] if labelled else []), *_LAST]
 
 
 def facts(slot: SlotFigures) -> list[tuple[str, str]]:
