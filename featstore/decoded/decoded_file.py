@@ -20,8 +20,7 @@ import pyarrow as pa
 from featstore.base.closing import Closing
 from featstore.base.schema import Slot
 from featstore.decoded.entry_file import MappedEntry
-from featstore.ops.arrays import values_of
-from featstore.reading.buffers import Array, Ragged, Values, one_array, scalar_floats
+from featstore.reading.buffers import Array, Ragged, Values, one_array, scalar_floats, view_of
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import Rows
@@ -93,7 +92,7 @@ def piece_of(batch: pa.RecordBatch, selection: Selection, file_name: str) -> Pie
         rows=rows,
         slots={slot.name: rows.slot(slot) for slot in selection.slots},
         numbers={
-            field.name: values_of(batch.column(_NUMBER + field.name))
+            field.name: view_of(batch.column(_NUMBER + field.name))
             for field in selection.others
             if _is_number(field.type)
         },

@@ -113,6 +113,7 @@ class _Blocks:
         while num_bytes:
             written = os.writev(self._file, list(_first(self._waiting, num_bytes)))
             num_bytes -= written
+            # The kernel may take less than all: what is left of a view goes first the next time.
             while written:
                 view = self._waiting.pop(0)
                 if len(view) > written:

@@ -121,6 +121,7 @@ class ValueCounter:
             yield self._counts
             return
         self.spill()
+        # The blocks of all runs take a quarter of the budget: merging copies and sorts them.
         bytes_each = 8 * (2 + len(self.none.sums))
         block = self._space.budget_bytes // (4 * bytes_each * len(self._runs))
         for run in self._runs:

@@ -78,6 +78,7 @@ def _parts(snapshot: Snapshot) -> list[_Part]:
         grouped.setdefault((partition_path(file.partition), owned.get(file.path)), []).append(file)
     parts = []
     for files in grouped.values():
+        # A file without groups is one source, of which all columns are read.
         columns = owned.get(files[0].path, (None,))
         sources = zip(zip(*(file.parts for file in files), strict=True), columns, strict=True)
         parts.append(

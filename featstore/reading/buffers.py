@@ -86,7 +86,7 @@ def scalar_floats(column: pa.ChunkedArray) -> tuple[Array, Array | None]:
         each row has a value, bool (num_rows,), or None if all rows have one.
     """
     array = as_float32(one_array(column))
-    values = _view(array.fill_null(np.nan) if array.null_count else array)
+    values = view_of(array.fill_null(np.nan) if array.null_count else array)
     valid = ~np.isnan(values)
     return values, None if valid.all() else valid
 
@@ -131,10 +131,10 @@ def _numbers(array: pa.Array, slot: Slot) -> Array:
     """int64 or float32 values, with missing marks for nulls."""
     array = _typed(array, slot)
     if not array.null_count:
-        return _view(array)
-    values = _view(array)
+        return view_of(array)
+    values = view_of(array)
     if not values.flags.writeable:
-        return _view(array.fill_null(slot.missing))
+        return view_of(array.fill_null(slot.missing))
     kernels.fill_nulls(values, array.buffers()[0], array.offset, missing_mark(slot))
     return values
 
@@ -176,7 +176,7 @@ def missing_mark(slot: Slot) -> bytes:
     return _dtype(slot)(slot.missing).tobytes()
 
 
-def _view(array: pa.Array) -> Array:
+def view_of(array: pa.Array) -> Array:
     """A view of a primitive array's values, arbitrary beneath nulls. `to_numpy` would convert ids
     with nulls to floats.
     """
@@ -189,23 +189,23 @@ def _view(array: pa.Array) -> Array:
 
 def _validity(array: pa.Array) -> Array:
     """Which entries are not null: bool (len(array),)."""
-    return _view(array.is_valid().cast(pa.uint8())).astype(bool)
+    return view_of(array.is_valid().cast(pa.uint8())).astype(bool)
 
 
 def _ragged(array: pa.Array, slot: Slot) -> Ragged:
     if pa.types.is_fixed_size_list(array.type):
         array = array.cast(pa.list_(array.type.value_type))
     # The offsets of a sliced array are those of the slice, but index into the values of the whole.
-    offsets, elements = _view(array.offsets), _typed(array.values, slot)
+    offsets, elements = view_of(array.offsets), _typed(array.values, slot)
     if not len(array):
         return Ragged(np.empty(0, _dtype(slot)), np.zeros(1, np.int64))
     if not array.null_count and not elements.null_count:
-        return Ragged(_view(elements), offsets)
+        return Ragged(view_of(elements), offsets)
     new_offsets = np.empty(len(array) + 1, np.int64)
     new_values = np.empty(int(offsets[-1] - offsets[0]) + array.null_count, _dtype(slot))
     num_values = kernels.lists_without_nulls(
         *(offsets, offsets.itemsize, *_bits(array)),
-        *(_view(elements), *_bits(elements)),
+        *(view_of(elements), *_bits(elements)),
         *(missing_mark(slot), new_offsets, new_values),
     )
     return Ragged(new_values[:num_values], new_offsets)

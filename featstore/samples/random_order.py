@@ -266,6 +266,7 @@ class OrderIteration:
         """
         position = self._position
         if num_delivered is not None:
+            # The last step may be a part of one, so what it reaches may lie beyond the position.
             reached = self._begin + num_delivered * self._step_rows
             is_ahead = num_delivered > 0 and reached - self._step_rows >= position
             if is_ahead or num_delivered < 0:
@@ -365,6 +366,8 @@ class OrderRows(OrderIteration):
     def __iter__(self) -> Iterator[int]:
         begin, end = self._begun()
         chunk = _CHUNK_ROWS * self.world_size
+        # In whole steps of all ranks this one has every `world_size`-th row. What is left is shared
+        # as the rows of a last batch are.
         full_end = end - (end - begin) % self.world_size
         for chunk_begin in range(begin, full_end, chunk):
             chunk_end = min(chunk_begin + chunk, full_end)
