@@ -9,7 +9,7 @@ import numpy as np
 
 from featstore.base.closing import Closing
 from featstore.base.errors import SampleError
-from featstore.samples.indices import Array, is_single, positions_of
+from featstore.samples.indices import Array, is_single, position_of, positions_of
 from featstore.samples.sample_fields import Sample, SampleFields, stored_id
 from featstore.samples.sample_file import SampleFile, StoreView
 from featstore.samples.sample_imports import ImportedFiles, json_lines, parquet_rows
@@ -111,8 +111,10 @@ class SampleStore(Closing):
             SampleIndexError: An index is out of range.
             SampleStoreError: The file is damaged, or samples were deleted meanwhile.
         """
-        samples = self.__getitems__(index)
-        return samples[0] if is_single(index) else samples
+        if is_single(index):
+            found = self._reader.samples_at([position_of(index, len(self))], self._view)
+            return self._delivered(found)[0]
+        return self.__getitems__(index)
 
     def __getitems__(self, indices: Any) -> list[Any]:
         """The samples of a batch, with one statement: what a DataLoader calls.
@@ -352,8 +354,9 @@ class SampleIds(Sequence[str | None]):
     def __getitem__(self, index: slice | Sequence[int] | Array) -> list[str | None]: ...
 
     def __getitem__(self, index: Any) -> Any:
-        ids = self._reader.ids_at(positions_of(index, len(self)).tolist(), self._view)
-        return ids[0] if is_single(index) else ids
+        if is_single(index):
+            return self._reader.ids_at([position_of(index, len(self))], self._view)[0]
+        return self._reader.ids_at(positions_of(index, len(self)).tolist(), self._view)
 
     def __iter__(self) -> Iterator[str | None]:
         for first in range(0, len(self), READ_SAMPLES):

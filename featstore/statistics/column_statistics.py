@@ -325,12 +325,15 @@ def _count_distinct(statistics: ColumnStatistics, slot: Slot, values: Any) -> in
     # Signs and bits of floats go to the kernel.
     if before is None and slot.num_indices is None:
         return statistics.distinct.take(values)
-    num_missing = len(values) - int(np.count_nonzero(values))
-    known = values[values != 0] if num_missing else values
     if before is None:
+        known = values[values != 0]
         statistics.distinct.update(_hashes(slot, known))
-        return num_missing
-    found = count_values(known)
+        return len(values) - len(known)
+    # Marks are left out of the counts, which are fewer than the values.
+    found = count_values(values)
+    is_known = found.values != 0
+    num_missing = len(values) - int(found.counts[is_known].sum())
+    found = found[is_known] if num_missing else found
     statistics.exact = merge_counts([before, found]) if len(before) else found
     if len(statistics.exact) > NUM_EXACT:
         statistics.distinct.update(_hashes(slot, statistics.exact.values))

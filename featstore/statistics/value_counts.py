@@ -38,7 +38,7 @@ class ValueCounts:
         """The bytes of the arrays."""
         return self.values.nbytes + self.counts.nbytes + self.sums.nbytes
 
-    def __getitem__(self, part: slice) -> "ValueCounts":
+    def __getitem__(self, part: slice | NDArray[np.bool_]) -> "ValueCounts":
         return ValueCounts(
             values=self.values[part], counts=self.counts[part], sums=self.sums[:, part]
         )
